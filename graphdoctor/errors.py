@@ -1,0 +1,31 @@
+"""Errors that graphdoctor reports to people, each with the exit code of the command line."""
+
+from __future__ import annotations
+
+
+class GraphDoctorError(Exception):
+    """Something a person can act on: the text says what was expected, what was found, what to do next."""
+
+    exit_code = 2
+
+
+class UsageError(GraphDoctorError):
+    """The call cannot be carried out as written: wrong file, wrong option, no target found."""
+
+    exit_code = 2
+
+
+class UserCodeError(GraphDoctorError):
+    """The user's own code failed; `frames` is its traceback, trimmed to the user's frames."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, frames: str = "") -> None:
+        super().__init__(message)
+        self.frames = frames
+
+
+class CannotDoItHere(GraphDoctorError):
+    """The machine lacks what was asked for, such as a GPU or a package."""
+
+    exit_code = 4

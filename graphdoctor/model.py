@@ -1,0 +1,193 @@
+"""The values that make up a report, and that stages pass on; plain data, no torch, a published JSON schema."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+SCHEMA_VERSION = 1
+
+Effect = Literal["capture-fails", "replay-is-wrong", "replay-is-slow"]
+Verdict = Literal["safe", "partly-safe", "unsafe", "unknown"]
+Mode = Literal["inference", "training"]
+DeviceKind = Literal["emulated", "cuda"]
+
+
+class Location(Struct, frozen=True):
+    """A line of Python. `file` is the path Python knows it by; `line` counts from 1."""
+
+    file: str
+    line: int
+    function: str = ""
+
+
+class Excerpt(Struct, frozen=True):
+    """Source lines around a location, kept so that a saved report can show them anywhere."""
+
+    first_line: int
+    lines: tuple[str, ...]
+
+
+class Range(Struct, frozen=True):
+    """A figure that is known only within bounds."""
+
+    low: float
+    mid: float
+    high: float
+
+
+class Finding(Struct, frozen=True):
+    """One reason why the step is not safe, or not worth it, as a CUDA graph.
+
+    `count` is how often one step does it. `stack` leads from the location outwards to the caller.
+    `certainty` is "confirmed" where the (emulated) machine showed the effect in this run,
+    "likely" where the mechanism was seen, "unknown" where it could not be checked.
+    """
+
+    rule: str
+    name: str
+    effect: Effect
+    message: str
+    why: str
+    fix: str
+    location: Location | None
+    excerpt: Excerpt | None = None
+    stack: tuple[Location, ...] = ()
+    module: str = ""
+    phase: str = "forward"
+    operator: str = ""
+    count: int = 1
+    certainty: Literal["confirmed", "likely", "unknown"] = "likely"
+
+
+class Region(Struct, frozen=True):
+    """A run of consecutive operators that can be captured as one CUDA graph."""
+
+    name: str  # "A", "B", ... in execution order
+    operators: int
+    launches: int
+    phases: tuple[str, ...]
+    modules: tuple[str, ...]
+    first: Location | None
+    last: Location | None
+    blocked_by: tuple[str, ...]  # rule ids that end it, before and after
+    iterations: tuple[int, ...]  # the recorded iterations that ran it
+    worthwhile: bool
+    reason: str  # why it is, or is not, worth capturing
+    saving_us: Range | None = None  # host time that a replay would save, per step
+
+
+class Difference(Struct, frozen=True):
+    """The first tensor that a replay computed differently from eager."""
+
+    tensor: str  # path: "model.weight", "output.logits", "model.weight.grad"
+    replay: int  # which replay, counting from 1
+    max_abs: float
+    max_rel: float
+    operator: str = ""
+    location: Location | None = None
+    detail: str = ""
+
+
+class Verification(Struct, frozen=True):
+    """Whether replays computed what eager computes, on fresh inputs, state included."""
+
+    status: Literal["verified", "wrong", "not-verified"]
+    replays: int
+    tensors: int  # how many tensors were compared in each replay
+    method: str  # "bitwise" or "within eager's own deviation"
+    reason: str = ""
+    differences: tuple[Difference, ...] = ()
+
+
+class CaptureOutcome(Struct, frozen=True):
+    """One attempt to capture: the whole step, or a region by its name."""
+
+    scope: str  # "whole step" or "region A"
+    status: Literal["captured", "refused"]
+    reason: str = ""
+    location: Location | None = None
+    operators: int = 0
+    verification: Verification | None = None
+
+
+class Term(Struct, frozen=True):
+    """One addend of an estimate, with where its figure comes from."""
+
+    name: str
+    value: str
+    source: str
+
+
+class Estimate(Struct, frozen=True):
+    """Eager time, graph time and launch-bound share of one step. Never called measured unless it was."""
+
+    gpu: str
+    basis: Literal["predicted", "measured"]
+    launches: int
+    host_us: Range
+    device_busy_us: Range
+    eager_us: Range
+    graph_us: Range
+    launch_bound_share: Range
+    speedup: Range
+    terms: tuple[Term, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Measurement(Struct, frozen=True):
+    """Wall-clock comparison of eager and captured step on a real GPU, from interleaved paired blocks."""
+
+    eager_us: float
+    graph_us: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    confidence: float
+    blocks: int
+    calls_per_block: int
+    word: Literal["faster", "slower", "no change"]
+    gpu: str
+    clock_note: str = ""
+
+
+class TargetInfo(Struct, frozen=True):
+    """What was analysed, and how it was found."""
+
+    name: str
+    file: str
+    entry: str  # "graphdoctor_target()", "Model + get_inputs()", ...
+    mode: Mode
+    notes: tuple[str, ...] = ()
+
+
+class Machine(Struct, frozen=True):
+    """Where the report was made."""
+
+    device: DeviceKind
+    device_name: str
+    python: str
+    torch: str
+    platform: str
+
+
+class Report(Struct, frozen=True):
+    """Everything one analysis found. `reason` is the verdict in one sentence."""
+
+    schema_version: int
+    tool_version: str
+    target: TargetInfo
+    machine: Machine
+    verdict: Verdict
+    reason: str
+    findings: tuple[Finding, ...]
+    regions: tuple[Region, ...]
+    safe_modules: tuple[str, ...]
+    captures: tuple[CaptureOutcome, ...]
+    estimate: Estimate | None
+    measurement: Measurement | None
+    operators: int  # of one steady-state step
+    iterations: int
+    limits: tuple[str, ...] = ()  # what could not be seen or checked, and why
+    trace_files: tuple[str, ...] = ()

@@ -1,0 +1,205 @@
+"""What one run of a step did, as plain values: operators, host events, inputs, state; no live tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, Union
+
+from msgspec import Struct
+
+from graphdoctor.model import Location
+
+Phase = Literal["forward", "backward", "optimizer"]
+OriginKind = Literal["input", "state", "previous-iteration", "unknown"]
+EventKind = Literal[
+    "sync",  # stream, device or event synchronize
+    "query",  # stream or event query
+    "rng-state",  # reading or setting the CUDA generator's state or seed
+    "pinned-allocation",  # cudaHostAlloc
+    "tensor-repr",  # print(t), repr(t), f"{t}"
+    "refused-optimizer",  # torch's own capture health check would raise
+    "capture-query",  # is_current_stream_capturing() was asked
+    "stream-switch",  # torch.cuda.stream(s) / set_stream
+    "host-random",  # Python's or NumPy's generator was drawn from
+    "host-time",  # a clock was read
+    "compile-bypassed",  # torch.compile was run eagerly by the emulated device
+]
+
+
+class TensorUse(Struct, frozen=True, gc=False, tag="tensor"):
+    """One tensor as an operator saw it.
+
+    `storage` numbers the storage: equal numbers mean equal memory, over all iterations of a
+    recording. `offset` and `stride` count elements. `device` is the logical device.
+    """
+
+    storage: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: str  # "float32", without the "torch."
+    device: str  # "cuda:0" or "cpu"
+    itemsize: int
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.itemsize
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
+
+class Opaque(Struct, frozen=True, tag="opaque"):
+    """An argument that is neither a tensor nor a number: dtype, layout, generator, ..."""
+
+    text: str
+
+
+Arg = Union[TensorUse, Opaque, bool, int, float, str, None, tuple["Arg", ...]]
+
+
+class Op(Struct, frozen=True):
+    """One ATen (or custom) operator call as the dispatcher saw it, below autograd.
+
+    `device` is where it runs ("cuda:0" when any tensor it computes on or makes is there).
+    `writes` are the storages it mutates through its arguments. `forward_index` is, for an
+    operator of the backward pass, the index of the forward operator it belongs to. `location` is the
+    nearest frame outside torch (for backward: of the forward operator); `stack` continues outwards.
+    `fallback` says why the emulated result may differ from a GPU's, or is None.
+    """
+
+    index: int
+    name: str  # "aten.add.Tensor"
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...]
+    outputs: tuple[TensorUse, ...]
+    writes: tuple[int, ...]
+    tags: tuple[str, ...]
+    phase: Phase
+    module: str  # "encoder.layer.0", "" outside any module
+    device: str
+    location: Location | None = None
+    stack: tuple[Location, ...] = ()
+    forward_index: int | None = None
+    fallback: str | None = None
+
+    @property
+    def base_name(self) -> str:
+        """The name without namespace and overload: "add_" of "aten.add_.Tensor"."""
+        return self.name.split(".")[1]
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
+    @property
+    def inputs(self) -> tuple[TensorUse, ...]:
+        """All tensor arguments, flattened, in order."""
+        return tuple(tensors_in((*self.args, *(value for _, value in self.kwargs))))
+
+    @property
+    def is_view(self) -> bool:
+        """Makes no memory and writes none: launches no kernel."""
+        if self.writes or not self.outputs:
+            return False
+        read = {use.storage for use in self.inputs}
+        return all(use.storage in read for use in self.outputs)
+
+
+def tensors_in(args: tuple[Arg, ...]) -> Iterator[TensorUse]:
+    """The tensors among arguments, in order, also inside lists."""
+    for arg in args:
+        if isinstance(arg, TensorUse):
+            yield arg
+        elif isinstance(arg, tuple):
+            yield from tensors_in(arg)
+
+
+class HostEvent(Struct, frozen=True):
+    """Something the host did that is no operator. It happened before operator `op_index`."""
+
+    kind: EventKind
+    name: str  # what was called, as the user would write it: "torch.cuda.synchronize"
+    op_index: int
+    location: Location | None = None
+    stack: tuple[Location, ...] = ()
+    module: str = ""
+    detail: str = ""
+
+
+class External(Struct, frozen=True):
+    """A storage that an iteration used and did not make.
+
+    `name` is its path: "inputs[0]", "model.encoder.weight", or, for "previous-iteration", the
+    operator that made it, with that operator's `location`.
+    """
+
+    storage: int
+    origin: OriginKind
+    name: str
+    device: str
+    location: Location | None = None
+
+
+class Leaf(Struct, frozen=True):
+    """One leaf of a step's inputs or outputs: a tensor, or the repr of anything else."""
+
+    path: str
+    value: TensorUse | str
+
+
+class StateChange(Struct, frozen=True):
+    """Host-visible state (a number, a list's length, a tensor's identity) that one iteration changed."""
+
+    path: str  # "model.steps"
+    before: str
+    after: str
+    kind: Literal["value", "rebound-tensor", "grown"]
+
+
+class Iteration(Struct, frozen=True):
+    """One run of the step. `externals` cover every storage that was used and not made in it."""
+
+    index: int
+    capturing: bool  # is_current_stream_capturing() answered true
+    inputs: tuple[Leaf, ...]
+    ops: tuple[Op, ...]
+    events: tuple[HostEvent, ...]
+    externals: tuple[External, ...]
+    outputs: tuple[Leaf, ...]
+    changes: tuple[StateChange, ...]
+
+
+class OptimizerInfo(Struct, frozen=True):
+    """An optimizer of the target, as far as capture cares. `lr_kind` tells a frozen rate from a live one."""
+
+    path: str
+    class_name: str
+    capturable: bool | None  # None: the class has no such flag
+    fused: bool
+    lr_kind: Literal["float", "tensor"]
+
+
+class Recording(Struct, frozen=True):
+    """Steady-state iterations of one target, as eager runs it and as it runs when it believes it is captured.
+
+    Both series start from the same state and see the same sequence of fresh inputs.
+    `host` holds what a separate run, observed on the host only, drew and read.
+    `limits` are the reasons why something could not be seen.
+    """
+
+    device: Literal["emulated", "cuda"]
+    mode: Literal["inference", "training"]
+    eager: tuple[Iteration, ...]
+    captured: tuple[Iteration, ...]
+    host: tuple[HostEvent, ...] = ()
+    optimizers: tuple[OptimizerInfo, ...] = ()
+    limits: tuple[str, ...] = ()

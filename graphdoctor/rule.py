@@ -1,0 +1,94 @@
+"""What a rule is: one hazard, how a recording shows it, and examples that prove it."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar
+
+from msgspec import Struct
+
+from graphdoctor.model import Effect, Location
+from graphdoctor.recording import HostEvent, Op, Recording
+
+
+class Hit(Struct, frozen=True):
+    """One place in one iteration of `recording.captured` where a rule applies.
+
+    `op_index` is the operator that must stay out of a captured region. A host event sits
+    *before* operator `op_index`: `between` is then true and only cuts the step there.
+    """
+
+    iteration: int
+    op_index: int
+    message: str
+    location: Location | None
+    stack: tuple[Location, ...] = ()
+    module: str = ""
+    phase: str = "forward"
+    operator: str = ""
+    between: bool = False
+
+
+class Rule(ABC):
+    """One hazard. The class docstring is what users read: its first line is the title, the rest explains.
+
+    `bad` and `good` compute the same thing and return what a target may return; the line of `bad`
+    that must be reported ends in the comment `# <- GDxxx`. They run on the emulated device as they are.
+    """
+
+    id: ClassVar[str]
+    name: ClassVar[str]
+    effect: ClassVar[Effect]
+    fix: ClassVar[str]
+
+    @abstractmethod
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        """Every place where the recording shows this hazard, in execution order."""
+
+    @staticmethod
+    @abstractmethod
+    def bad() -> object:
+        """A step that has the hazard."""
+
+    @staticmethod
+    @abstractmethod
+    def good() -> object:
+        """The same step, rewritten to be safe."""
+
+    @classmethod
+    def title(cls) -> str:
+        return inspect.cleandoc(cls.__doc__ or "").split("\n", 1)[0]
+
+    @classmethod
+    def explanation(cls) -> str:
+        return inspect.cleandoc(cls.__doc__ or "").partition("\n")[2].strip()
+
+
+def at_op(iteration: int, op: Op, message: str) -> Hit:
+    """A hit on an operator."""
+    return Hit(
+        iteration=iteration,
+        op_index=op.index,
+        message=message,
+        location=op.location,
+        stack=op.stack,
+        module=op.module,
+        phase=op.phase,
+        operator=op.name,
+    )
+
+
+def at_event(iteration: int, event: HostEvent, message: str) -> Hit:
+    """A hit on something the host did between operators."""
+    return Hit(
+        iteration=iteration,
+        op_index=event.op_index,
+        message=message,
+        location=event.location,
+        stack=event.stack,
+        module=event.module,
+        operator=event.name,
+        between=True,
+    )

@@ -1,0 +1,36 @@
+"""The step under analysis, as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from graphdoctor.model import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What one call of the step gets."""
+
+    args: tuple[object, ...] = ()
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A step, a source of fresh inputs, and the objects whose state it uses.
+
+    `fresh_inputs()` gives new values on each call; the first call gives the inputs that the target
+    was described with. `roots` names the objects ("model", "optimizer", ...) whose tensors and Python
+    state are compared and restored; `entry` says which form of description matched; `notes` are
+    sentences for the reader about what was chosen on their behalf.
+    """
+
+    name: str
+    file: str
+    entry: str
+    mode: Mode
+    step: Callable[..., object]
+    fresh_inputs: Callable[[], Inputs]
+    roots: Mapping[str, object]
+    notes: tuple[str, ...] = ()
