@@ -1,0 +1,50 @@
+# Every target sets up .venv by itself; nothing but make and Python 3.11 or newer is needed.
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint fix bench docs setup
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+NEW_ENOUGH := import sys, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c '$(NEW_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1  \2/p' $(MAKEFILE_LIST)
+
+demo: $(READY) ## analyze a sample model, without needing a GPU
+	$(BIN)/graphdoctor analyze sample_models/dynamic_branch.py
+
+test: $(READY) ## run the whole test suite
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## check style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: $(READY) ## put style right where a tool can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## measure graphdoctor's own speed
+	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+docs: $(READY) ## write docs/rules/ and docs/report.schema.json anew
+	$(BIN)/python docs/generate.py
+
+setup: $(READY) ## make .venv with the pinned dependencies
+
+# Installed again only when what is to be installed has changed.
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "graphdoctor needs Python 3.11 or newer with its venv module, and found none on PATH;" \
+		"install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c '$(NEW_ENOUGH)' || { echo "graphdoctor needs Python 3.11 or newer with its venv module;" \
+		"$(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt pip hatchling editables
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test]' --group dev
+	@touch $@

@@ -1,0 +1,34 @@
+"""Whether a PyTorch step is safe as a CUDA graph, why not, and what it would gain."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphdoctor.analyze import analyze
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "analyze"]
+
+
+class _Package(ModuleType):
+    """Makes `graphdoctor.analyze` the function, always, and imports torch only when it is asked for.
+
+    The module of the same name would take its place as soon as anything imports it: the import
+    system stores each submodule in its package. `from graphdoctor.analyze import ...` works as usual.
+    """
+
+    @property
+    def analyze(self) -> object:
+        return importlib.import_module("graphdoctor.analyze").analyze
+
+    @analyze.setter
+    def analyze(self, submodule: ModuleType) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Package
