@@ -16,10 +16,10 @@ __all__ = ["__version__", "analyze"]
 
 
 class _Package(ModuleType):
-    """Makes `graphdoctor.analyze` the function, always, and imports torch only when it is asked for.
+    """Makes `graphdoctor.analyze` the function, always, and imports torch only when asked for it.
 
     The module of the same name would take its place as soon as anything imports it: the import
-    system stores each submodule in its package. `from graphdoctor.analyze import ...` works as usual.
+    system stores each submodule in its package. `from graphdoctor.analyze import ...` works.
     """
 
     @property

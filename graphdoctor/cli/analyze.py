@@ -1,0 +1,117 @@
+"""`graphdoctor analyze TARGET`: a model -> its diagnosis, as a page and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphdoctor.cli.output import add_page_arguments, check_writable, look_of, progress, save, show
+from graphdoctor.errors import UserCodeError
+
+if TYPE_CHECKING:
+    from graphdoctor.model import Report
+    from graphdoctor.options import AnalyzeOptions
+
+STDOUT = "-"
+FEWEST_ITERATIONS = 2
+
+
+class AnalyzeCommand:
+    """Say whether a step is safe as a CUDA graph, what stops it, and what it would gain.
+
+    TARGET is one of
+      file.py                a file that says what to analyze (see README.md)
+      file.py:name           one object in a file
+      package.module:name    one object in an importable module
+    """
+
+    name = "analyze"
+    help = "diagnose a model"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add = parser.add_argument
+        add("target", metavar="TARGET", help="file.py, file.py:name or package.module:name")
+        add("--mode", choices=("inference", "training"), help="default: what the target has")
+        add(
+            "--device",
+            choices=("auto", "cuda", "emulated"),
+            default="auto",
+            help="auto (the default) takes a GPU where there is one, and else emulates one",
+        )
+        add(
+            "--iterations",
+            type=_iterations,
+            default=4,
+            metavar="N",
+            help="how many steps are compared with each other (default: 4)",
+        )
+        add(
+            "--input",
+            action="append",
+            default=[],
+            metavar="SHAPE:DTYPE",
+            help="a tensor for a module that comes without inputs, such as"
+            " 8x3x224x224:float16; once for each argument",
+        )
+        add(
+            "--gpu", default="h100", help="predict for this GPU: h100 (the default), h200, a100 ..."
+        )
+        add("--json", metavar="FILE", help="save the report too; - writes it instead of the page")
+        add("--trace-dir", metavar="DIR", help="save a profiler trace that TensorBoard can show")
+        add_page_arguments(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        saved_to = Path(args.json) if args.json and args.json != STDOUT else None
+        if saved_to is not None:
+            check_writable(saved_to)
+        report = _analyze(args)
+
+        from graphdoctor.reporters import REPORTERS
+
+        look = look_of(args)
+        if saved_to is not None:
+            save(REPORTERS["json"](report, look), saved_to)
+        show(REPORTERS["json" if args.json == STDOUT else "terminal"](report, look))
+        return 0
+
+
+def _analyze(args: argparse.Namespace) -> Report:
+    """Run the pipeline; what the model prints goes to stderr: stdout is for the report."""
+    try:
+        with progress(sys.stderr) as tell, redirect_stdout(sys.stderr):
+            tell("importing torch")
+            from graphdoctor.analyze import analyze_target
+
+            return analyze_target(args.target, _options(args), tell)
+    except SystemExit as error:
+        raise UserCodeError(
+            f"{args.target} ended the interpreter with exit code {error.code!r} instead of running"
+            " to its end"
+        ) from error
+
+
+def _options(args: argparse.Namespace) -> AnalyzeOptions:
+    from graphdoctor.options import AnalyzeOptions
+
+    return AnalyzeOptions(
+        mode=args.mode,
+        device=args.device,
+        iterations=args.iterations,
+        inputs=tuple(args.input),
+        gpu=args.gpu,
+        trace_dir=args.trace_dir,
+    )
+
+
+def _iterations(text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < FEWEST_ITERATIONS:
+        message = f"expected a number of at least {FEWEST_ITERATIONS}, got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return count

@@ -1,0 +1,63 @@
+"""`graphdoctor explain ID`: a rule -> what it means, why, and what to write instead."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from graphdoctor.cli.output import add_color_argument, look_of, show
+from graphdoctor.errors import UsageError
+
+if TYPE_CHECKING:
+    from graphdoctor.reporters.page import Page
+    from graphdoctor.rule import Rule
+
+
+class ExplainCommand:
+    """Say what a rule means and why, with bad and good code; without ID, list the rules."""
+
+    name = "explain"
+    help = "explain a rule"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("rule", metavar="ID", nargs="?", help="GD101, or a name: host-read")
+        add_color_argument(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        from graphdoctor.cli.rule_page import write_page
+        from graphdoctor.reporters.page import Page
+        from graphdoctor.rules import ALL_RULES
+
+        page = Page(look_of(args))
+        if args.rule is None:
+            _list(page, ALL_RULES)
+        else:
+            write_page(page, find(ALL_RULES, args.rule))
+        show(page.render())
+        return 0
+
+
+def find(rules: Sequence[Rule | type[Rule]], wanted: str) -> Rule | type[Rule]:
+    """The rule of that id or name. Raises UsageError with close matches."""
+    import difflib
+
+    by_key = {key: rule for rule in rules for key in (rule.id.lower(), rule.name.lower())}
+    found = by_key.get(wanted.strip().lower())
+    if found is not None:
+        return found
+    close = difflib.get_close_matches(wanted.lower(), by_key, n=3, cutoff=0.5)
+    names = ", ".join(f"{by_key[key].id} {by_key[key].name}" for key in close)
+    hint = f"did you mean {names}?" if close else "`graphdoctor explain` lists all rules"
+    raise UsageError(f"there is no rule {wanted!r}; {hint}")
+
+
+def _list(page: Page, rules: Sequence[Rule | type[Rule]]) -> None:
+    from graphdoctor.reporters.figures import EFFECT_WORDS
+
+    effect = None
+    for rule in sorted(rules, key=lambda rule: rule.id):
+        if rule.effect != effect:
+            effect = rule.effect
+            page.heading(EFFECT_WORDS[effect][:1].upper() + EFFECT_WORDS[effect][1:])
+        page.line((f"  {rule.id}  ", "bold"), (f"{rule.name:<24} ", "cyan"), (rule.title(), ""))

@@ -1,0 +1,54 @@
+"""A command that may fail -> an exit code, and one sentence on stderr that says what went wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from graphdoctor.errors import GraphDoctorError, UserCodeError
+
+EXIT_INTERRUPTED = 130
+DEBUG_VARIABLE = "GRAPHDOCTOR_DEBUG"
+
+
+def exit_code(run: Callable[[], int]) -> int:
+    """What `run` returns, or the code of its error, which is then on stderr."""
+    try:
+        code = run()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return _after_broken_pipe()
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+    except GraphDoctorError as error:
+        _say(f"error: {error}", frames=error.frames if isinstance(error, UserCodeError) else "")
+        return error.exit_code
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        _say(
+            "error: this is a bug in graphdoctor, please report it with"
+            f" {DEBUG_VARIABLE}=1 and this text: {what}"
+        )
+        return GraphDoctorError.exit_code
+
+
+def _say(sentence: str, *, frames: str = "") -> None:
+    """Write to stderr, so that nothing in the text can be obeyed by the terminal."""
+    from graphdoctor.reporters.escape import visible, visible_lines
+
+    print(f"graphdoctor: {visible(sentence)}", file=sys.stderr)
+    if frames:
+        print("\n".join(visible_lines(frames.rstrip("\n"))), file=sys.stderr)
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        print("\n".join(visible_lines(traceback.format_exc())), file=sys.stderr)
+
+
+def _after_broken_pipe() -> int:
+    """The reader, `head` for example, has what it wanted: that is no failure."""
+    # The interpreter flushes stdout once more when it exits; give it somewhere to write to.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

@@ -1,0 +1,121 @@
+"""Text and the wish for colour -> stdout, stderr or a file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from graphdoctor.errors import UsageError
+
+if TYPE_CHECKING:
+    from graphdoctor.reporters.look import Look
+
+NARROWEST, WIDEST = 60, 100
+
+
+def add_page_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every command that shows a report."""
+    parser.add_argument("--all", action="store_true", help="show every finding in full")
+    add_color_argument(parser)
+
+
+def add_color_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto (the default) colours a terminal, unless NO_COLOR is set",
+    )
+
+
+def look_of(args: argparse.Namespace) -> Look:
+    """How a page for this call's stdout is to look. Without colours there are no escapes at all."""
+    from rich.console import Console
+
+    from graphdoctor.reporters.look import PLAIN_WIDTH, Look
+
+    console = Console(file=sys.stdout, force_terminal=True if args.color == "always" else None)
+    is_plain = args.color == "never" or (args.color == "auto" and console.no_color)
+    if args.color == "always":
+        color_system: str | None = console.color_system or "standard"
+    else:
+        color_system = None if is_plain else console.color_system
+    width = PLAIN_WIDTH
+    if sys.stdout.isatty():
+        width = min(max(console.width, NARROWEST), WIDEST)
+    return Look(
+        width=width,
+        color_system=color_system,
+        show_all=getattr(args, "all", False),
+        base=os.getcwd(),
+    )
+
+
+def show(text: str) -> None:
+    """Write to stdout, also where its encoding lacks a character."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()
+
+
+def check_writable(path: Path) -> None:
+    """Raise UsageError if a file cannot be made there: before the work, not after it."""
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
+    if not folder.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {folder}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"cannot write {path}: no permission")
+
+
+def save(text: str, path: Path) -> None:
+    """Write a file, whole or not at all."""
+    content = text.encode("utf-8")
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device: nothing to replace
+            path.write_bytes(content)
+            return
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as part:
+            part.write(content)
+        os.chmod(part.name, 0o666 & ~_umask())
+        os.replace(part.name, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def progress(stream: TextIO) -> Iterator[Callable[[str], None]]:
+    """What to call with each stage's name: one line that is rewritten, on a terminal only.
+
+    No spinner: its thread would run beside the step that is being timed and recorded.
+    """
+    if not stream.isatty():
+        yield lambda stage: None
+        return
+
+    def tell(stage: str) -> None:
+        from graphdoctor.reporters.escape import visible
+
+        columns = shutil.get_terminal_size().columns - 1
+        stream.write(f"\r\x1b[K{visible(stage + ' ...')[:columns]}")
+        stream.flush()
+
+    try:
+        yield tell
+    finally:
+        stream.write("\r\x1b[K")
+        stream.flush()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,26 @@
+"""`graphdoctor report FILE`: a saved report -> its page again, without torch."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from graphdoctor.cli.output import add_page_arguments, look_of, show
+
+
+class ReportCommand:
+    """Show a report that `graphdoctor analyze --json FILE` saved; needs neither model nor GPU."""
+
+    name = "report"
+    help = "show a saved report"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("file", metavar="FILE", type=Path, help="the saved report")
+        add_page_arguments(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        from graphdoctor.reporters import REPORTERS
+        from graphdoctor.reporters.json import read
+
+        show(REPORTERS["terminal"](read(args.file), look_of(args)))
+        return 0

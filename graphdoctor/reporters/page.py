@@ -1,0 +1,124 @@
+"""Headings, paragraphs and code, line by line -> one page of text, plain or with colours."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from graphdoctor.reporters.escape import visible, visible_lines
+from graphdoctor.reporters.look import Look
+
+Piece = tuple[str, str]  # text, rich style
+LABEL_COLUMNS = 14
+CODE_INDENT = "    "
+
+
+class Page:
+    """Lines within a width. Words are kept whole, so a path longer than a line stays one piece."""
+
+    def __init__(self, look: Look) -> None:
+        self.look = look
+        self._lines: list[Text] = []
+
+    def line(self, *pieces: Piece) -> None:
+        """One line, as it is."""
+        self._lines.append(Text.assemble(*((visible(text), style) for text, style in pieces)))
+
+    def blank(self) -> None:
+        if self._lines and self._lines[-1].plain:
+            self._lines.append(Text())
+
+    def heading(self, title: str, remark: str = "") -> None:
+        """A title with a line to the right margin, after a blank line."""
+        self.blank()
+        head = f"{visible(title)} "
+        tail = f" {visible(remark)}" if remark else ""
+        dashes = "-" * max(3, self.look.width - cell_len(head) - cell_len(tail))
+        self.line((head, "bold"), (dashes, "dim"), (tail, "dim"))
+
+    def paragraph(self, text: str, *, indent: int = 0, style: str = "") -> None:
+        """Text of one paragraph, wrapped."""
+        for words in wrap(visible(text), self.look.width - indent):
+            self.line((" " * indent + words, style))
+
+    def labelled(self, label: str, text: str, *, indent: int = 0, style: str = "") -> None:
+        """A label in its own column and wrapped text beside it."""
+        column = indent + LABEL_COLUMNS
+        for number, words in enumerate(wrap(visible(text), self.look.width - column)):
+            head = label if number == 0 else ""
+            self.line((f"{' ' * indent}{head:<{LABEL_COLUMNS}}", "dim"), (words, style))
+
+    def prose(self, label: str, text: str, *, indent: int = 0) -> None:
+        """Like `labelled`, for text of our own: keeps paragraphs apart, indented lines are code."""
+        for block in blocks(text):
+            if block.startswith(CODE_INDENT):
+                self.code(block, indent=indent + LABEL_COLUMNS)
+            else:
+                self.labelled(label, " ".join(block.split()), indent=indent)
+                label = ""
+
+    def code(self, text: str, *, indent: int = 0) -> None:
+        for row in visible_lines(text):
+            self.line((" " * indent + row.removeprefix(CODE_INDENT), "cyan"))
+
+    def cropped(self, head: Piece, text: str, style: str) -> None:
+        """One line of code; what does not fit is cut off, visibly."""
+        room = max(8, self.look.width - cell_len(head[0]))
+        if cell_len(text) > room:
+            text = set_cell_size(text, room - 3) + "..."
+        self.line(head, (text, style))
+
+    def render(self) -> str:
+        """The page, ending in a line break."""
+        system = self.look.color_system
+        if system is None:
+            return "".join(f"{line.plain.rstrip()}\n" for line in self._lines)
+        target = io.StringIO()
+        console = Console(
+            file=target,
+            force_terminal=True,
+            color_system=system,  # type: ignore[arg-type]  # one of rich's own names
+            no_color=False,
+            highlight=False,
+            legacy_windows=False,
+        )
+        for line in self._lines:
+            console.print(line, soft_wrap=True)
+        return target.getvalue()
+
+
+def wrap(text: str, width: int) -> Iterator[str]:
+    """Lines of at most `width` columns; a word that is longer gets a line of its own, unbroken."""
+    words: list[str] = []
+    used = 0
+    for word in text.split(" "):
+        columns = cell_len(word)
+        if words and used + 1 + columns > width:
+            yield " ".join(words)
+            words, used = [], 0
+        used += columns + (1 if words else 0)
+        words.append(word)
+    yield " ".join(words)
+
+
+def blocks(text: str) -> Iterator[str]:
+    """The paragraphs of a text, and its runs of indented lines, in order."""
+    block: list[str] = []
+    for line in (*text.split("\n"), ""):
+        is_code = line.startswith(CODE_INDENT)
+        if block and (not line.strip() or is_code != block[-1].startswith(CODE_INDENT)):
+            yield "\n".join(block)
+            block = []
+        if line.strip():
+            block.append(line.rstrip())
+
+
+def listed(names: Iterable[str], *, most: int) -> str:
+    """The first names, and how many more there are."""
+    every = [visible(name) for name in names]
+    shown = ", ".join(every[:most])
+    return f"{shown} and {len(every) - most} more" if len(every) > most else shown
