@@ -188,7 +188,7 @@ class OptimizerInfo(Struct, frozen=True):
     lr_kind: Literal["float", "tensor"]
 
 
-class Recording(Struct, frozen=True):
+class Recording(Struct, frozen=True, weakref=True):
     """Steady-state iterations of one target, as eager runs it and as it runs when it believes it is captured.
 
     Both series start from the same state and see the same sequence of fresh inputs.
