@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look
 
 NARROWEST, WIDEST = 60, 100
+PLAIN_CHARACTERS = str.maketrans("\u2500\u2502\u25b8\u00b5", "-|>u")
 
 
 def add_page_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +62,13 @@ def look_of(args: argparse.Namespace) -> Look:
 def show(text: str) -> None:
     """Write to stdout, also where its encoding lacks a character."""
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = (
+            text.translate(PLAIN_CHARACTERS).encode(encoding, "backslashreplace").decode(encoding)
+        )
+    sys.stdout.write(text)
     sys.stdout.flush()
 
 

@@ -20,9 +20,9 @@ def write_page(page: Page, rule: Rule | type[Rule]) -> None:
     page.line((f"{rule.id} {rule.name}", "bold"), (f"  {EFFECT_WORDS[rule.effect]}", "bold red"))
     page.paragraph(rule.title(), style="bold")
     page.blank()
-    page.prose("Why", rule.explanation(), indent=0)
+    page.prose("Why   ", rule.explanation())
     page.blank()
-    page.prose("Fix", inspect.cleandoc(rule.fix), indent=0)
+    page.prose("Fix   ", inspect.cleandoc(rule.fix))
     for label, example in (("Bad", rule.bad), ("Good", rule.good)):
         page.heading(label)
         page.code(source(example), indent=2)

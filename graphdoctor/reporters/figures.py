@@ -9,6 +9,7 @@ from graphdoctor.model import Effect, Location, Range
 from graphdoctor.reporters.escape import visible
 
 UNKNOWN = "unknown"
+MICROSECONDS = "\u00b5s"
 EFFECT_WORDS: dict[Effect, str] = {
     "capture-fails": "capture fails",
     "replay-is-wrong": "replay is wrong",
@@ -17,7 +18,7 @@ EFFECT_WORDS: dict[Effect, str] = {
 
 
 def time_text(time_us: float) -> str:
-    """12 us, 1.23 ms, 4.5 s: three significant digits."""
+    """12 \u00b5s, 1.23 ms, 4.5 s: three significant digits."""
     if not math.isfinite(time_us):
         return UNKNOWN
     scale, unit = _time_unit(time_us)
@@ -25,7 +26,7 @@ def time_text(time_us: float) -> str:
 
 
 def time_range(times_us: Range) -> str:
-    """12 us (10 to 15): the bounds in the unit of the middle."""
+    """12 \u00b5s (10 to 15): the bounds in the unit of the middle."""
     if not _is_finite(times_us):
         return UNKNOWN
     scale, unit = _time_unit(times_us.mid)
@@ -69,7 +70,7 @@ def path_text(path: str, base: str = "") -> str:
 
 def _time_unit(time_us: float) -> tuple[float, str]:
     if abs(time_us) < 1e3:
-        return 1.0, "us"
+        return 1.0, MICROSECONDS
     return (1e3, "ms") if abs(time_us) < 1e6 else (1e6, "s")
 
 

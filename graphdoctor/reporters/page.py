@@ -13,8 +13,10 @@ from graphdoctor.reporters.escape import visible, visible_lines
 from graphdoctor.reporters.look import Look
 
 Piece = tuple[str, str]  # text, rich style
-LABEL_COLUMNS = 14
+LABEL_COLUMNS = 16
 CODE_INDENT = "    "
+# Drawn with these; output.show() has a plain character for each where an encoding lacks it.
+HORIZONTAL, VERTICAL, POINTER = "\u2500", "\u2502", "\u25b8"
 
 
 class Page:
@@ -37,33 +39,37 @@ class Page:
         self.blank()
         head = f"{visible(title)} "
         tail = f" {visible(remark)}" if remark else ""
-        dashes = "-" * max(3, self.look.width - cell_len(head) - cell_len(tail))
+        dashes = HORIZONTAL * max(3, self.look.width - cell_len(head) - cell_len(tail))
         self.line((head, "bold"), (dashes, "dim"), (tail, "dim"))
 
     def paragraph(self, text: str, *, indent: int = 0, style: str = "") -> None:
         """Text of one paragraph, wrapped."""
-        for words in wrap(visible(text), self.look.width - indent):
-            self.line((" " * indent + words, style))
+        self.hanging(" " * indent, text, style=style)
 
-    def labelled(self, label: str, text: str, *, indent: int = 0, style: str = "") -> None:
-        """A label in its own column and wrapped text beside it."""
-        column = indent + LABEL_COLUMNS
-        for number, words in enumerate(wrap(visible(text), self.look.width - column)):
-            head = label if number == 0 else ""
-            self.line((f"{' ' * indent}{head:<{LABEL_COLUMNS}}", "dim"), (words, style))
+    def labelled(self, label: str, text: str, *, style: str = "") -> None:
+        """A label in the label column and wrapped text beside it."""
+        self.hanging(f"{label:<{LABEL_COLUMNS}}", text, style=style)
 
-    def prose(self, label: str, text: str, *, indent: int = 0) -> None:
-        """Like `labelled`, for text of our own: keeps paragraphs apart, indented lines are code."""
-        for block in blocks(text):
+    def hanging(self, head: str, text: str, *, style: str = "") -> None:
+        """Wrapped text beside `head`, which is indented and padded by the caller."""
+        columns = cell_len(head)
+        for number, words in enumerate(wrap(visible(text), self.look.width - columns)):
+            self.line((head if number == 0 else " " * columns, "dim"), (words, style))
+
+    def prose(self, head: str, text: str) -> None:
+        """Like `hanging`, for text of our own: keeps paragraphs apart, indented lines are code."""
+        columns = cell_len(head)
+        for number, block in enumerate(blocks(text)):
+            if number:
+                self.blank()
             if block.startswith(CODE_INDENT):
-                self.code(block, indent=indent + LABEL_COLUMNS)
+                self.code(block, indent=columns)
             else:
-                self.labelled(label, " ".join(block.split()), indent=indent)
-                label = ""
+                self.hanging(" " * columns if number else head, " ".join(block.split()))
 
     def code(self, text: str, *, indent: int = 0) -> None:
         for row in visible_lines(text):
-            self.line((" " * indent + row.removeprefix(CODE_INDENT), "cyan"))
+            self.line((" " * indent + row, "cyan"))
 
     def cropped(self, head: Piece, text: str, style: str) -> None:
         """One line of code; what does not fit is cut off, visibly."""

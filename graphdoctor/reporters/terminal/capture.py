@@ -6,9 +6,10 @@ from graphdoctor.model import CaptureOutcome, Difference, Location, Region, Repo
 from graphdoctor.reporters.figures import count_text, place_text, time_range
 from graphdoctor.reporters.page import LABEL_COLUMNS, Page, listed
 
-REGIONS_IN_FULL = 6
+REGIONS_SHOWN = 6
 MODULES_SHOWN = 4
-INDENT = 4
+SAFE_MODULES_SHOWN = 12
+_STATUS_STYLES = {"verified": "green", "wrong": "bold magenta", "not-verified": "yellow"}
 
 
 def write_capture(page: Page, report: Report) -> None:
@@ -16,75 +17,95 @@ def write_capture(page: Page, report: Report) -> None:
     if not (report.regions or report.captures or report.safe_modules):
         return
     page.heading("What can be captured")
+    by_scope = {f"region {region.name}": region for region in report.regions}
     for outcome in report.captures:
-        _write_outcome(page, outcome)
-    _write_regions(page, report.regions)
+        if outcome.scope not in by_scope:
+            scope = outcome.scope[:1].upper() + outcome.scope[1:]
+            _write_outcome(page, f"  {scope}", outcome)
+    _write_regions(page, report)
     if report.safe_modules:
         page.blank()
-        most = len(report.safe_modules) if page.look.show_all else 12
-        page.labelled("Safe modules", listed(report.safe_modules, most=most), indent=2)
+        most = len(report.safe_modules) if page.look.show_all else SAFE_MODULES_SHOWN
+        page.labelled("  Safe modules", listed(report.safe_modules, most=most))
 
 
-def _write_regions(page: Page, regions: tuple[Region, ...]) -> None:
-    """Those that pay in full, up to a number; the others in a line each."""
-    paying = [region for region in regions if region.worthwhile]
-    in_full = paying if page.look.show_all else paying[:REGIONS_IN_FULL]
-    for region in in_full:
+def is_wrong(outcome: CaptureOutcome) -> bool:
+    """Was captured, and its replay was shown to compute something else than eager."""
+    return outcome.verification is not None and outcome.verification.status == "wrong"
+
+
+def _write_regions(page: Page, report: Report) -> None:
+    """Those that pay, or replay wrongly, in full up to a number; the others in a line each."""
+    outcomes = {outcome.scope: outcome for outcome in report.captures}
+    notable: list[tuple[Region, CaptureOutcome | None]] = []
+    others: list[Region] = []
+    for region in report.regions:
+        outcome = outcomes.get(f"region {region.name}")
+        if region.worthwhile or (outcome is not None and is_wrong(outcome)):
+            notable.append((region, outcome))
+        else:
+            others.append(region)
+    most = len(report.regions) if page.look.show_all else REGIONS_SHOWN
+    for region, outcome in notable[:most]:
         page.blank()
-        _write_region(page, region)
-    others = [region for region in regions if region not in in_full]
-    if others:
-        page.blank()
-    for region in others:
+        _write_region(page, region, outcome)
+    page.blank()
+    for region in others[:most]:
         size = count_text(region.operators, "operator")
-        text = f"region {region.name}, {size}: {region.reason}"
-        page.labelled("pays" if region.worthwhile else "does not pay", text, indent=2)
+        page.labelled(f"  Region {region.name}", f"{size}, does not pay: {region.reason}")
+    _write_left_out(page, len(notable) - most, "that pay")
+    _write_left_out(page, len(others) - most, "that do not pay")
 
 
-def _write_region(page: Page, region: Region) -> None:
+def _write_left_out(page: Page, count: int, which: str) -> None:
+    if count > 0:
+        page.paragraph(f"{count} more regions {which} (--all shows them)", indent=2, style="dim")
+
+
+def _write_region(page: Page, region: Region, outcome: CaptureOutcome | None) -> None:
+    launches = "1 launch" if region.launches == 1 else f"{region.launches:,} launches"
     page.line(
-        (f"  Region {region.name}", "bold green"),
-        (f"  {', '.join(region.phases)}: ", ""),
-        (count_text(region.operators, "operator"), ""),
-        (f", {count_text(region.launches, 'launch').replace('launchs', 'launches')}", ""),
+        (f"{f'  Region {region.name}':<{LABEL_COLUMNS}}", "bold green"),
+        (f"{count_text(region.operators, 'operator')}, {launches}", "bold"),
+        (f" ({', '.join(region.phases)})", "dim"),
     )
     span = _span(region.first, region.last, page.look.base)
     if span:
-        page.line((" " * INDENT, ""), (span, "cyan"))
+        page.labelled("    Lines", span, style="cyan")
     if region.modules:
         most = len(region.modules) if page.look.show_all else MODULES_SHOWN
-        page.labelled("Modules", listed(region.modules, most=most), indent=INDENT)
+        page.labelled("    Modules", listed(region.modules, most=most))
+    if outcome is not None:
+        _write_outcome(page, "    Capture", outcome)
     saving = f"{time_range(region.saving_us)} a step; " if region.saving_us is not None else ""
-    page.labelled("Saves", saving + region.reason, indent=INDENT)
+    page.labelled("    Saves", saving + region.reason)
     if region.blocked_by:
-        page.labelled("Bounded by", ", ".join(region.blocked_by), indent=INDENT)
+        page.labelled("    Bounded by", ", ".join(region.blocked_by))
 
 
 def _span(first: Location | None, last: Location | None, base: str) -> str:
+    """file:12-34, or both places where they lie in two files."""
     if first is None or last is None:
         known = first or last
         return place_text(known, base) if known else ""
-    start = place_text(first, base)
     if first.file != last.file:
-        return f"{start} to {place_text(last, base)}"
+        return f"{place_text(first, base)} to {place_text(last, base)}"
     low, high = sorted((first.line, last.line))
     return place_text(Location(first.file, low), base) + (f"-{high}" if high > low else "")
 
 
-def _write_outcome(page: Page, outcome: CaptureOutcome) -> None:
-    scope = outcome.scope[:1].upper() + outcome.scope[1:]
+def _write_outcome(page: Page, label: str, outcome: CaptureOutcome) -> None:
+    check = outcome.verification
     if outcome.status == "refused":
         place = f" ({place_text(outcome.location, page.look.base)})" if outcome.location else ""
-        page.labelled(scope, f"refused: {outcome.reason}{place}", indent=2)
-        return
-    check = outcome.verification
-    if check is None:
-        page.labelled(scope, "captured, its replay not compared with eager", indent=2)
-        return
-    style = {"verified": "green", "wrong": "bold magenta", "not-verified": "yellow"}[check.status]
-    page.labelled(scope, f"captured; {_verification(check)}", indent=2, style=style)
-    for difference in check.differences:
-        page.paragraph(_difference(difference, page.look.base), indent=2 + LABEL_COLUMNS)
+        page.labelled(label, f"refused: {outcome.reason}{place}", style="red")
+    elif check is None:
+        page.labelled(label, "captured, its replay was not compared with eager")
+    else:
+        text = f"captured; {_verification(check)}"
+        page.labelled(label, text, style=_STATUS_STYLES[check.status])
+        for difference in check.differences:
+            page.labelled("", _difference(difference, page.look.base))
 
 
 def _verification(check: Verification) -> str:
@@ -103,5 +124,5 @@ def _difference(difference: Difference, base: str) -> str:
     detail = f"; {difference.detail}" if difference.detail else ""
     return (
         f"{difference.tensor} first differs in replay {difference.replay}, by up to"
-        f" {difference.max_abs:.2g} ({difference.max_rel:.2g} of its value){writer}{place}{detail}"
+        f" {difference.max_abs:.2g} (relative {difference.max_rel:.2g}){writer}{place}{detail}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphdoctor.model import Effect, Excerpt, Finding
 from graphdoctor.reporters.escape import TAB_COLUMNS, visible
 from graphdoctor.reporters.figures import EFFECT_WORDS, place_text
-from graphdoctor.reporters.page import Page
+from graphdoctor.reporters.page import POINTER, VERTICAL, Page
 
 SHOWN_IN_FULL = 8
 INDENT = 4
@@ -36,9 +36,12 @@ def write_findings(page: Page, findings: tuple[Finding, ...]) -> None:
     page.heading("Findings", "worst first")
     ordered = worst_first(findings)
     in_full = len(ordered) if page.look.show_all else SHOWN_IN_FULL
+    advice: dict[tuple[str, str], int] = {}
     for number, finding in enumerate(ordered[:in_full], start=1):
         page.blank()
-        _write_in_full(page, number, finding)
+        _write_place(page, number, finding)
+        first = advice.setdefault((finding.why, finding.fix), number)
+        _write_advice(page, finding, as_for=first if first != number else None)
     if ordered[in_full:]:
         page.blank()
         for number, finding in enumerate(ordered[in_full:], start=in_full + 1):
@@ -52,7 +55,7 @@ def write_findings(page: Page, findings: tuple[Finding, ...]) -> None:
         )
 
 
-def _write_in_full(page: Page, number: int, finding: Finding) -> None:
+def _write_place(page: Page, number: int, finding: Finding) -> None:
     page.line(
         (f"{number:>2}  ", "bold"),
         (f"{finding.rule} {finding.name}", "bold"),
@@ -69,9 +72,16 @@ def _write_in_full(page: Page, number: int, finding: Finding) -> None:
         page.blank()
         _write_excerpt(page, finding.excerpt, finding.location.line if finding.location else 0)
         page.blank()
-    page.labelled("What", finding.message, indent=INDENT)
-    page.prose("Why", finding.why, indent=INDENT)
-    page.prose("Fix", finding.fix, indent=INDENT)
+
+
+def _write_advice(page: Page, finding: Finding, *, as_for: int | None) -> None:
+    """What happens, why and what to write instead; `as_for` is a finding that said the same."""
+    page.hanging(f"{' ' * INDENT}What  ", finding.message)
+    if as_for is not None:
+        page.hanging(f"{' ' * INDENT}Fix   ", f"as for {as_for}")
+        return
+    page.prose(f"{' ' * INDENT}Why   ", finding.why)
+    page.prose(f"{' ' * INDENT}Fix   ", finding.fix)
 
 
 def _certainty(finding: Finding) -> str:
@@ -104,7 +114,7 @@ def _write_excerpt(page: Page, excerpt: Excerpt, marked: int) -> None:
     digits = len(str(excerpt.first_line + len(rows) - 1))
     for number, row in enumerate(rows, start=excerpt.first_line):
         is_marked = number == marked
-        head = f"{' ' * INDENT}{'>' if is_marked else ' '} {number:>{digits}} | "
+        head = f"{' ' * INDENT}{POINTER if is_marked else ' '} {number:>{digits}} {VERTICAL} "
         style = "bold red" if is_marked else "dim"
         page.cropped((head, style), row[shared:], "bold" if is_marked else "")
 

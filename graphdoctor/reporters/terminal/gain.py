@@ -6,7 +6,6 @@ from graphdoctor.model import Estimate, Measurement, Report
 from graphdoctor.reporters.figures import ratio_range, share_range, time_range, time_text
 from graphdoctor.reporters.page import Page
 
-INDENT = 2
 _SPEED_STYLES = {"faster": "bold green", "slower": "bold red", "no change": "bold yellow"}
 
 
@@ -19,46 +18,43 @@ def write_gain(page: Page, report: Report) -> None:
 
 
 def basis_text(estimate: Estimate) -> str:
-    """ "predicted for H100" or "measured on H100"."""
+    """Whether the estimate was predicted or measured, and for which GPU."""
     return f"{'measured on' if estimate.basis == 'measured' else 'predicted for'} {estimate.gpu}"
 
 
 def _write_measurement(page: Page, measured: Measurement) -> None:
     page.heading("Speed-up", f"measured on {measured.gpu}")
     page.labelled(
-        "Speed-up",
+        "  Speed-up",
         f"{measured.speedup:.2f}x, {measured.word} ({measured.confidence:.0%} interval"
         f" {measured.speedup_low:.2f} to {measured.speedup_high:.2f})",
-        indent=INDENT,
         style=_SPEED_STYLES[measured.word],
     )
-    page.labelled("Eager step", time_text(measured.eager_us), indent=INDENT)
-    page.labelled("As a graph", time_text(measured.graph_us), indent=INDENT)
+    page.labelled("  Eager step", time_text(measured.eager_us))
+    page.labelled("  As a graph", time_text(measured.graph_us))
     page.labelled(
-        "Method",
+        "  Method",
         f"wall clock, {measured.blocks} interleaved pairs of blocks of"
         f" {measured.calls_per_block} calls",
-        indent=INDENT,
     )
     if measured.clock_note:
-        page.labelled("Clocks", measured.clock_note, indent=INDENT)
+        page.labelled("  Clocks", measured.clock_note)
 
 
 def _write_estimate(page: Page, estimate: Estimate) -> None:
     page.heading("Time of one step", basis_text(estimate))
-    page.labelled("Launch-bound", share_range(estimate.launch_bound_share), indent=INDENT)
-    page.labelled("Eager", time_range(estimate.eager_us), indent=INDENT)
-    page.labelled("As a graph", time_range(estimate.graph_us), indent=INDENT)
-    page.labelled("Speed-up", ratio_range(estimate.speedup), indent=INDENT, style="bold")
+    page.labelled("  Launch-bound", share_range(estimate.launch_bound_share))
+    page.labelled("  Eager", time_range(estimate.eager_us))
+    page.labelled("  As a graph", time_range(estimate.graph_us))
+    page.labelled("  Speed-up", ratio_range(estimate.speedup), style="bold")
     page.labelled(
-        "Made of",
+        "  Made of",
         f"{estimate.launches:,} launches; host {time_range(estimate.host_us)};"
         f" device busy {time_range(estimate.device_busy_us)}",
-        indent=INDENT,
     )
     for note in estimate.notes:
-        page.labelled("Note", note, indent=INDENT)
+        page.labelled("  Note", note)
     if page.look.show_all:
         for term in estimate.terms:
             text = f"{term.name}: {term.value} ({term.source})"
-            page.labelled("Figure", text, indent=INDENT)
+            page.labelled("  Figure", text)

@@ -1,0 +1,84 @@
+"""Report -> the few lines at the top of the page, for a reader who reads no further."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from graphdoctor.model import Effect, Report, Verdict
+from graphdoctor.reporters.figures import place_text, ratio_range, share_range
+from graphdoctor.reporters.page import Page, blocks
+from graphdoctor.reporters.terminal.capture import is_wrong
+from graphdoctor.reporters.terminal.findings import worst_first
+from graphdoctor.reporters.terminal.gain import basis_text
+
+_VERDICTS: dict[Verdict, tuple[str, str]] = {
+    "safe": ("SAFE", "bold green"),
+    "partly-safe": ("PARTLY SAFE", "bold yellow"),
+    "unsafe": ("UNSAFE", "bold red"),
+    "unknown": ("UNKNOWN", "bold blue"),
+}
+_CONSEQUENCES: dict[Effect, tuple[str, str]] = {
+    "capture-fails": ("makes the capture fail", "make the capture fail"),
+    "replay-is-wrong": ("makes replays wrong", "make replays wrong"),
+    "replay-is-slow": ("costs speed", "cost speed"),
+}
+
+
+def write_summary(page: Page, report: Report) -> None:
+    """The verdict, its reason, and what to do."""
+    word, style = _VERDICTS[report.verdict]
+    page.line((word, style), (f"  {report.target.name}, {report.target.mode}", "dim"))
+    page.paragraph(report.reason, style="bold")
+    page.blank()
+    page.labelled("  Findings", _findings(report))
+    if report.findings:
+        page.labelled("  Do first", _first_step(report, page.look.base))
+    if report.captures or report.regions:
+        page.labelled("  Capture", _capture(report))
+    page.labelled("  Gain", _gain(report))
+
+
+def _findings(report: Report) -> str:
+    counts = Counter(finding.effect for finding in report.findings)
+    parts = (
+        f"{counts[effect]} {words[counts[effect] > 1]}"
+        for effect, words in _CONSEQUENCES.items()
+        if counts[effect]
+    )
+    return ", ".join(parts) or "none"
+
+
+def _first_step(report: Report, base: str) -> str:
+    """The worst finding with the first sentence of its fix."""
+    worst = worst_first(report.findings)[0]
+    place = f"{place_text(worst.location, base)}, " if worst.location else ""
+    first_block = next(blocks(worst.fix), "")
+    sentence = " ".join(first_block.split()).partition(". ")[0].rstrip(".:")
+    return f"{place}{worst.rule} {worst.name}: {sentence}"
+
+
+def _capture(report: Report) -> str:
+    """How the whole step fared, else how many regions pay, and whether replays were right."""
+    whole = next((item for item in report.captures if item.scope == "whole step"), None)
+    if whole is not None and whole.status == "captured":
+        status = whole.verification.status if whole.verification else "not-verified"
+        words = {"verified": "verified", "wrong": "WRONG", "not-verified": "not verified"}
+        return f"the whole step, as one graph; its replay is {words[status]}"
+    paying = sum(region.worthwhile for region in report.regions)
+    text = f"{paying} of {len(report.regions)} regions would pay" if report.regions else "none"
+    if whole is not None:
+        text = f"not as a whole; {text}" if report.regions else "refused"
+    wrong = sum(is_wrong(outcome) for outcome in report.captures)
+    return f"{text}, {wrong} replayed WRONG" if wrong else text
+
+
+def _gain(report: Report) -> str:
+    measured, estimate = report.measurement, report.estimate
+    if measured is not None:
+        return f"{measured.speedup:.2f}x ({measured.word}), measured on {measured.gpu}"
+    if estimate is None:
+        return "not estimated"
+    return (
+        f"{ratio_range(estimate.speedup)}, {basis_text(estimate)}; launch-bound"
+        f" {share_range(estimate.launch_bound_share)}"
+    )
