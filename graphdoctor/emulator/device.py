@@ -1,0 +1,115 @@
+"""The emulated CUDA device: inside `with EmulatedDevice():` code that says "cuda" runs on the CPU as a GPU would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from graphdoctor.emulator.cuda import stand_in_for_cuda
+from graphdoctor.emulator.dispatch import LogicalDeviceMode, Observer
+from graphdoctor.emulator.functions import LogicalFunctionMode
+from graphdoctor.emulator.graph import EmulatedGraph
+from graphdoctor.emulator.methods import stand_in_for_methods
+from graphdoctor.emulator.patches import Patches, hide_function_mode_from_python
+from graphdoctor.emulator.storages import StorageTable
+from graphdoctor.emulator.streams import StreamState
+from graphdoctor.emulator.stand_ins import stand_in_for_python
+
+
+class EmulatedDevice:
+    """One CUDA device that is not there.
+
+    Storages carry a logical device; operators run on the CPU; `torch.cuda` is stood in for, and put
+    back on leaving. Not reentrant, and for one thread.
+    """
+
+    kind = "emulated"
+
+    def __init__(self, *, capability: tuple[int, int] = (9, 0), name: str = "emulated CUDA device") -> None:
+        self.capability = capability
+        self.name = name
+        self.table = StorageTable()
+        self.streams = StreamState(self)
+        self.capturing: EmulatedGraph | None = None
+        self.assumes_capture = False
+        self.uses_cuda_api = False  # somebody placed something on the device
+        self._dispatch = LogicalDeviceMode(self.table)
+        self._function = LogicalFunctionMode(self)
+        self._stack: ExitStack | None = None
+
+    def __enter__(self) -> EmulatedDevice:
+        with ExitStack() as stack:
+            patches = stack.enter_context(Patches())
+            hide_function_mode_from_python(patches)
+            stand_in_for_cuda(self, patches)
+            stand_in_for_methods(self, patches)
+            stand_in_for_python(self, patches)
+            stack.enter_context(self._dispatch)
+            stack.enter_context(self._function)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._stack is not None
+        self._stack.close()
+        self._stack = None
+        self.table.close()
+
+    @property
+    def is_capturing(self) -> bool:
+        return self.assumes_capture or self.capturing is not None
+
+    def run_with_target(
+        self, cuda: bool | None, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call a C function whose results go to CUDA, or to the CPU, whatever its arguments are on."""
+        before = self._dispatch.target
+        self._dispatch.target = cuda
+        try:
+            with torch._C.DisableTorchFunction():
+                return func(*args, **kwargs)
+        finally:
+            self._dispatch.target = before
+
+    def event(self, kind: str, name: str, detail: str = "") -> None:
+        """Tell the observers what the host did; raises where a capture under way forbids it."""
+        for observer in self._dispatch.observers:
+            observer.event(kind, name, detail)
+        if self.capturing is not None:
+            self.capturing.refuse_event(kind, name)
+
+    @contextmanager
+    def observed_by(self, observer: Observer) -> Iterator[None]:
+        """Let an observer see every operator and host event."""
+        before = self._dispatch.observers
+        self._dispatch.observers = (*before, observer)
+        try:
+            yield
+        finally:
+            self._dispatch.observers = before
+
+    @contextmanager
+    def assuming_capture(self) -> Iterator[None]:
+        """Let `is_current_stream_capturing()` answer true, without forbidding anything."""
+        self.assumes_capture = True
+        try:
+            yield
+        finally:
+            self.assumes_capture = False
+
+    def put(self, tensor: torch.Tensor) -> None:
+        """Declare that a tensor's storage lies on the device, in place and without a copy."""
+        self.table.put_on_cuda(tensor)
+
+    def device_of(self, tensor: torch.Tensor) -> str:
+        """The logical device: "cuda:0" or "cpu"."""
+        return "cuda:0" if self.table.is_cuda(tensor) else "cpu"

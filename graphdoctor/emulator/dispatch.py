@@ -1,0 +1,106 @@
+"""Every ATen operator -> run on the CPU, its results put on the logical device it belongs to."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphdoctor.emulator.fallback import run_operator
+from graphdoctor.emulator.operators import OperatorFacts, facts_of, tensors_of, tensors_of_call
+from graphdoctor.emulator.storages import StorageTable
+
+
+class Call:
+    """One operator call, as handed to an observer: what it is, what it got, where it runs."""
+
+    __slots__ = ("args", "facts", "fallback", "func", "inputs", "kwargs", "mixed", "on_cuda", "result")
+
+    def __init__(
+        self, func: Any, facts: OperatorFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.func = func
+        self.facts = facts
+        self.args = args
+        self.kwargs = kwargs
+        self.inputs = tensors_of_call(args, kwargs)
+        self.on_cuda = False
+        self.mixed = False
+        self.result: Any = None
+        self.fallback: str | None = None
+
+
+class Observer(Protocol):
+    """Sees each operator before and after it ran, and what the host does between operators."""
+
+    def before(self, call: Call) -> None: ...
+
+    def after(self, call: Call) -> None: ...
+
+    def event(self, kind: str, name: str, detail: str) -> None: ...
+
+
+class LogicalDeviceMode(TorchDispatchMode):
+    """Runs operators physically on the CPU and keeps track of the device each result lies on.
+
+    `target` is set by the function mode while a call with an explicit device runs: None, or whether
+    the results go to CUDA.
+    """
+
+    def __init__(self, table: StorageTable) -> None:
+        super().__init__()
+        self.table = table
+        self.target: bool | None = None
+        self.observers: tuple[Observer, ...] = ()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keeps torch from importing its compiler (seconds) to wrap the method below."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        call = Call(func, facts_of(func), args, kwargs or {})
+        self._place(call)
+        for observer in self.observers:
+            observer.before(call)
+        call.result = run_operator(call)
+        if call.on_cuda:
+            self._mark_new(call)
+        for observer in self.observers:
+            observer.after(call)
+        return call.result
+
+    def _place(self, call: Call) -> None:
+        """Decide where the call runs, from its arguments and the device that was asked for."""
+        is_cuda = self.table.is_cuda
+        some_cuda = False
+        cpu_with_dims = False
+        for tensor in call.inputs:
+            if is_cuda(tensor):
+                some_cuda = True
+            elif tensor.dim() > 0:
+                cpu_with_dims = True
+        if self.target is not None and call.kwargs.get("device") is not None:
+            call.on_cuda = self.target
+        else:
+            call.on_cuda = some_cuda
+        call.mixed = some_cuda and cpu_with_dims
+
+    def _mark_new(self, call: Call) -> None:
+        """New storages of a CUDA call lie on CUDA; an output that is an input stays where it is."""
+        table = self.table
+        for tensor in tensors_of(call.result):
+            info = table.info(tensor)
+            if not info.cuda and not _is_input_storage(table, info.number, call):
+                info.cuda = True
+
+
+def _is_input_storage(table: StorageTable, number: int, call: Call) -> bool:
+    return any(table.info(tensor).number == number for tensor in call.inputs)

@@ -1,0 +1,164 @@
+"""The emulated CUDA graph: it has the interface of torch.cuda.CUDAGraph, forbids what a capture forbids, and replays."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphdoctor.emulator.dispatch import Call
+from graphdoctor.emulator.forbidden import refusal_of_call, refusal_of_event
+from graphdoctor.emulator.operators import written_tensors
+from graphdoctor.emulator.streams import EmulatedStream
+from graphdoctor.emulator.tape import Tape
+from graphdoctor.frames import locate
+from graphdoctor.model import Location
+
+if TYPE_CHECKING:
+    from graphdoctor.emulator.device import EmulatedDevice
+
+_POOLS = count(1)
+
+
+class EmulatedGraph:
+    """Records the operators of a capture, and runs them again in place.
+
+    A real capture executes nothing. Here the operators do run, so that Python can go on; afterwards
+    the contents of every storage that was there before, and the generator, are put back.
+    """
+
+    device: EmulatedDevice
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._device = type(self).device
+        self._pool = (0, next(_POOLS))
+        self._tape: Tape | None = None
+        self._finished = False
+        self._saved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._invalid: str | None = None
+        self._origin: EmulatedStream | None = None
+        self._streams: set[EmulatedStream] = set()
+        self._unjoined: set[EmulatedStream] = set()
+
+    def capture_begin(
+        self, pool: Any = None, capture_error_mode: str = "global", **options: Any
+    ) -> None:
+        device = self._device
+        if device.streams.current.is_default:
+            raise RuntimeError(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, "
+                "it's ok to replay them on the default stream.)"
+            )
+        if device.capturing is not None:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        if pool is not None:
+            self._pool = pool
+        self._tape = Tape(device.table)
+        self._finished = False
+        self._invalid = None
+        self._origin = device.streams.current
+        self._streams = {self._origin}
+        self._unjoined = set()
+        self._rng = torch.get_rng_state()
+        self._newest_before = device.table.info(torch.empty(0)).number
+        device.capturing = self
+        self._observation = device.observed_by(self)
+        self._observation.__enter__()
+
+    def capture_end(self) -> None:
+        device = self._device
+        if device.capturing is not self:
+            raise RuntimeError("CUDA error: capture was not initiated in this stream")
+        self._observation.__exit__(None, None, None)
+        device.capturing = None
+        self._put_back()
+        if self._invalid is not None:
+            self._tape = None
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+        if self._unjoined:
+            self._tape = None
+            raise RuntimeError("CUDA error: capturing stream has unjoined work")
+        self._finished = True
+
+    def replay(self) -> None:
+        if self._tape is None or not self._finished:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        if self._device.capturing is not None:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        self._tape.replay()
+
+    def reset(self) -> None:
+        self._tape = None
+        self._finished = False
+
+    def pool(self) -> Any:
+        return self._pool
+
+    def instantiate(self) -> None:
+        """Nothing to do: the recording is what is replayed."""
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Generators of the emulated device draw afresh in each replay, registered or not."""
+
+    def enable_debug_mode(self) -> None:
+        """Nothing to do: there is no driver's graph to dump."""
+
+    def last_writer(self, tensor: torch.Tensor) -> tuple[str, Location | None] | None:
+        """The last captured operator that wrote into a tensor, and the line that called it."""
+        return self._tape.last_writer(tensor) if self._tape is not None else None
+
+    @property
+    def operators(self) -> int:
+        return len(self._tape.entries) if self._tape is not None else 0
+
+    # What the device tells a capture under way.
+
+    def before(self, call: Call) -> None:
+        reason = refusal_of_call(call, self._device.table)
+        if reason is not None:
+            self._refuse(reason)
+        for tensor in written_tensors(call.facts, call.args, call.kwargs):
+            self._save(tensor)
+
+    def after(self, call: Call) -> None:
+        assert self._tape is not None
+        current = self._device.streams.current
+        if call.on_cuda and current not in self._streams:
+            return  # work on a stream that did not fork from this one is not captured
+        if call.on_cuda and current is not self._origin:
+            self._unjoined.add(current)
+        self._tape.add(call, locate().location)
+
+    def event(self, kind: str, name: str, detail: str) -> None:
+        """Events are refused by `refuse_event`, after every observer has seen them."""
+
+    def refuse_event(self, kind: str, name: str) -> None:
+        reason = refusal_of_event(kind, name)
+        if reason is not None:
+            self._refuse(reason)
+
+    def join(self, *, waiting: EmulatedStream, waited_for: EmulatedStream) -> None:
+        """A wait between streams: forks the capture into a stream, or joins it back."""
+        if waited_for in self._streams:
+            self._streams.add(waiting)
+            self._unjoined.discard(waited_for)
+        elif waiting in self._streams:
+            self._refuse("CUDA error: dependency created on uncaptured work in another stream")
+
+    def _refuse(self, text: str) -> None:
+        self._invalid = text
+        raise RuntimeError(text)
+
+    def _save(self, tensor: torch.Tensor) -> None:
+        info = self._device.table.info(tensor)
+        if not info.cuda or info.number in self._saved or info.number > self._newest_before:
+            return
+        storage = tensor.untyped_storage()
+        self._saved[info.number] = (storage, storage.clone())
+
+    def _put_back(self) -> None:
+        for storage, contents in self._saved.values():
+            storage.copy_(contents)
+        self._saved.clear()
+        torch.set_rng_state(self._rng)

@@ -1,0 +1,83 @@
+"""What the emulator needs to know of an operator, read from its schema once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFacts:
+    """An operator's name, tags and which of its arguments it writes."""
+
+    name: str
+    base_name: str
+    tags: tuple[str, ...]
+    written_args: tuple[int, ...]
+    written_kwargs: tuple[str, ...]
+    aliases: bool  # some output may alias an input, as the schema says
+    is_random: bool
+    makes_garbage: bool  # its result has no defined values: empty()
+
+
+@cache
+def facts_of(func: Any) -> OperatorFacts:
+    """Facts about an OpOverload (a higher-order operator has no schema and writes nothing)."""
+    name = str(func)
+    base_name = name.split(".")[1] if "." in name else name
+    schema = getattr(func, "_schema", None)
+    arguments = schema.arguments if schema is not None else ()
+    written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    positions = {a.name: i for i, a in enumerate(arguments)}
+    tags = tuple(sorted(str(tag).removeprefix("Tag.") for tag in getattr(func, "tags", ())))
+    return OperatorFacts(
+        name=name,
+        base_name=base_name,
+        tags=tuple(tag.rpartition(".")[2] for tag in tags),
+        written_args=tuple(positions[a.name] for a in written if not a.kwarg_only),
+        written_kwargs=tuple(a.name for a in written),
+        aliases=any(r.alias_info is not None for r in (schema.returns if schema else ())),
+        is_random="nondeterministic_seeded" in " ".join(tags),
+        makes_garbage=base_name in _GARBAGE,
+    )
+
+
+_GARBAGE = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+
+
+def written_tensors(
+    facts: OperatorFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[torch.Tensor]:
+    """The tensors that a call writes through its arguments."""
+    for position in facts.written_args:
+        if position < len(args):
+            yield from tensors_of(args[position])
+    if kwargs:
+        for name in facts.written_kwargs:
+            yield from tensors_of(kwargs.get(name))
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in an argument or result: itself, or those in a list or tuple."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_of(item)
+
+
+def tensors_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """All tensor arguments of a call, in order."""
+    found: list[torch.Tensor] = []
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(tensors_of(value))
+    for value in kwargs.values():
+        found.extend(tensors_of(value))
+    return found

@@ -1,0 +1,95 @@
+"""Attributes replaced for the length of a `with` block, and put back whatever happens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, TracebackType
+
+import torch
+
+_MISSING = object()
+
+
+class Patches:
+    """A stack of replaced attributes; leaving the block restores them in reverse order."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[object, str, object]] = []
+
+    def set(self, owner: object, name: str, value: object) -> None:
+        """Replace an attribute that exists, or add one that does not."""
+        self._undo.append((owner, name, vars(owner).get(name, _MISSING)))
+        setattr(owner, name, value)
+
+    def replace(self, owner: object, name: str, make: Callable[..., object]) -> None:
+        """Replace an attribute by `make(original)`; nothing happens where this torch lacks it."""
+        original = getattr(owner, name, None)
+        if original is not None:
+            self.set(owner, name, make(original))
+
+    def __enter__(self) -> Patches:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        while self._undo:
+            owner, name, value = self._undo.pop()
+            if value is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+def hide_function_mode_from_python(patches: Patches) -> None:
+    """Let torch's Python functions run their bodies under the function mode.
+
+    A function such as `torch.nn.functional.softmax` asks `has_torch_function` first, and hands itself
+    to the mode if one is active; the mode is off while it handles that call, so `x.device` inside the body
+    would answer with the physical device. With the mode hidden from these checks the body runs as
+    ordinary code, and the mode sees each C function that it calls.
+    """
+    from torch import overrides
+
+    checks: dict[object, Callable[..., bool]] = {
+        overrides.has_torch_function: _any_overrides,
+        overrides.has_torch_function_unary: _overrides,
+        overrides.has_torch_function_variadic: _any_argument_overrides,
+    }
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    for module in _torch_modules():
+        for name in names:
+            check = checks.get(vars(module).get(name))
+            if check is not None:
+                patches.set(module, name, check)
+
+
+def _torch_modules() -> Iterator[ModuleType]:
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and (name == "torch" or name.startswith("torch.")):
+            yield module
+
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def _overrides(value: object) -> bool:
+    kind = type(value)
+    if kind in _PLAIN_TYPES:
+        return False
+    method = getattr(kind, "__torch_function__", None)
+    if method is None or method is torch._C._disabled_torch_function_impl:
+        return False
+    return getattr(method, "__func__", method) is not torch.Tensor.__torch_function__.__func__
+
+
+def _any_overrides(values: object) -> bool:
+    return any(map(_overrides, values))  # type: ignore[call-overload]
+
+
+def _any_argument_overrides(*values: object) -> bool:
+    return any(map(_overrides, values))

@@ -1,0 +1,131 @@
+"""torch's Python code that would meet the physical device below the function mode -> stand-ins that do not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphdoctor.emulator.patches import Patches
+
+if TYPE_CHECKING:
+    from graphdoctor.emulator.device import EmulatedDevice
+
+
+def stand_in_for_python(device: EmulatedDevice, patches: Patches) -> None:
+    """Replace the Python functions that read tensors, devices or capture state behind the modes' back."""
+    patches.replace(torch._tensor_str, "_str", lambda original: _telling_repr(device, original))
+    patches.replace(torch.Tensor, "__deepcopy__", lambda original: _placed_deepcopy(device, original))
+    patches.replace(torch.autocast, "__enter__", _autocast_enter)
+    patches.replace(torch.autocast, "__exit__", _autocast_exit)
+    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+        patches.replace(torch.optim.Optimizer, name, lambda original: _health_check(device, original))
+    _group_by_logical_device(device, patches)
+    _compile_bypass(device, patches)
+
+
+def _telling_repr(device: EmulatedDevice, original: Callable[..., str]) -> Callable[..., str]:
+    """repr, str and print of a tensor copy it to the host, with the modes switched off by torch."""
+
+    def tensor_str(self: torch.Tensor, *, tensor_contents: str | None = None) -> str:
+        if not device.table.is_cuda(self):
+            return original(self, tensor_contents=tensor_contents)
+        device.event("tensor-repr", "repr(tensor)")
+        return original(self, tensor_contents=tensor_contents)
+
+    return tensor_str
+
+
+def _placed_deepcopy(device: EmulatedDevice, original: Callable[..., Any]) -> Callable[..., Any]:
+    """copy.deepcopy clones the storage below the dispatcher: the clone lies where its original lies."""
+
+    def deep_copy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
+        copied = original(self, memo)
+        if device.table.is_cuda(self):
+            device.put(copied)
+        return copied
+
+    return deep_copy
+
+
+def _autocast_enter(original: Callable[..., Any]) -> Callable[..., Any]:
+    """autocast("cuda") also casts for the CPU, on which the operators really run.
+
+    Known limit: the CPU's lists of operators that run in float32 are shorter than CUDA's.
+    """
+
+    def enter(self: Any) -> Any:
+        if self.device == "cuda":
+            self._cpu_before = (
+                torch.is_autocast_enabled("cpu"),
+                torch.get_autocast_dtype("cpu"),
+            )
+            torch.set_autocast_enabled("cpu", self._enabled)
+            torch.set_autocast_dtype("cpu", self.fast_dtype)
+        return original(self)
+
+    return enter
+
+
+def _autocast_exit(original: Callable[..., Any]) -> Callable[..., Any]:
+    def leave(self: Any, *exc_info: Any) -> Any:
+        result = original(self, *exc_info)
+        if self.device == "cuda":
+            enabled, dtype = self._cpu_before
+            torch.set_autocast_enabled("cpu", enabled)
+            torch.set_autocast_dtype("cpu", dtype)
+        return result
+
+    return leave
+
+
+def _health_check(device: EmulatedDevice, original: Callable[..., None]) -> Callable[..., None]:
+    """torch refuses optimizers that are not capturable; a recording notes it and goes on."""
+
+    def check(self: torch.optim.Optimizer) -> None:
+        if not device.assumes_capture:
+            original(self)
+        elif not all(group.get("capturable", False) for group in self.param_groups):
+            device.event("refused-optimizer", f"{type(self).__name__}.step()", type(self).__name__)
+
+    return check
+
+
+def _group_by_logical_device(device: EmulatedDevice, patches: Patches) -> None:
+    """Optimizers and clip_grad_norm_ group tensors in C++, by the physical device."""
+    from torch.utils import _foreach_utils
+
+    name = "_group_tensors_by_device_and_dtype"
+
+    def group(tensorlistlist: Any, with_indices: bool = False) -> dict[Any, Any]:
+        grouped: dict[Any, Any] = {}
+        for index, first in enumerate(tensorlistlist[0]):
+            if first is None:
+                continue
+            lists, indices = grouped.setdefault(
+                (first.device, first.dtype), ([[] for _ in tensorlistlist], [])
+            )
+            for into, tensors in zip(lists, tensorlistlist, strict=True):
+                if tensors:
+                    into.append(tensors[index])
+            if with_indices:
+                indices.append(index)
+        return grouped
+
+    original = getattr(_foreach_utils, name)
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("torch") and vars(module).get(name) is original:
+            patches.set(module, name, group)
+
+
+def _compile_bypass(device: EmulatedDevice, patches: Patches) -> None:
+    """torch.compile hands its argument back: a compiler would trace the emulation, not the model."""
+
+    def run_eagerly(model: Any = None, **options: Any) -> Any:
+        device.event("compile-bypassed", "torch.compile()")
+        return model if model is not None else (lambda function: function)
+
+    patches.set(torch, "compile", run_eagerly)
+    patches.set(torch.nn.Module, "compile", lambda self, *args, **kwargs: run_eagerly(self) and None)

@@ -1,0 +1,92 @@
+"""Storages -> which logical device they lie on, their number, who made them."""
+
+from __future__ import annotations
+
+import torch
+
+
+class StorageInfo:
+    """What is known of one storage for as long as it lives."""
+
+    __slots__ = ("creator", "cuda", "epoch", "number", "pinned", "weak")
+
+    def __init__(self, weak: int, number: int, *, cuda: bool, epoch: int) -> None:
+        self.weak = weak
+        self.number = number
+        self.cuda = cuda
+        self.pinned = False
+        self.epoch = epoch  # which run of the step made it; 0 for before
+        self.creator: object | None = None  # set by an observer
+
+
+class StorageTable:
+    """All storages seen, by the address of their implementation.
+
+    Each entry holds a weak reference at the C++ level: while it is held, the address cannot be
+    used again, so that a storage is never mistaken for a dead one. Dead entries are dropped when
+    the table has doubled, which keeps the cost per storage constant.
+    """
+
+    def __init__(self) -> None:
+        self._infos: dict[int, StorageInfo] = {}
+        self._next_number = 0
+        self._sweep_at = 4096
+        self.epoch = 0
+
+    def info(self, tensor: torch.Tensor) -> StorageInfo:
+        """The entry of a tensor's storage, made (on the CPU) if it is not known."""
+        storage = _storage_of(tensor)
+        found = self._infos.get(storage._cdata)
+        return found if found is not None else self._add(storage)
+
+    def is_cuda(self, tensor: torch.Tensor) -> bool:
+        found = self._infos.get(_storage_of(tensor)._cdata)
+        return found is not None and found.cuda
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        found = self._infos.get(_storage_of(tensor)._cdata)
+        return found is not None and found.pinned
+
+    def put_on_cuda(self, tensor: torch.Tensor) -> None:
+        self.info(tensor).cuda = True
+
+    def _add(self, storage: torch.UntypedStorage) -> StorageInfo:
+        if len(self._infos) >= self._sweep_at:
+            self._sweep()
+        info = StorageInfo(storage._weak_ref(), self._next_number, cuda=False, epoch=self.epoch)
+        self._next_number += 1
+        self._infos[storage._cdata] = info
+        return info
+
+    def _sweep(self) -> None:
+        expired = torch.UntypedStorage._expired
+        dead = [key for key, info in self._infos.items() if expired(info.weak)]
+        for key in dead:
+            torch.UntypedStorage._free_weak_ref(self._infos.pop(key).weak)
+        self._sweep_at = max(4096, 2 * len(self._infos))
+
+    def close(self) -> None:
+        """Give all weak references back."""
+        for info in self._infos.values():
+            torch.UntypedStorage._free_weak_ref(info.weak)
+        self._infos.clear()
+
+
+def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """A tensor's storage, looking through functorch's wrappers; sparse tensors answer with their values."""
+    with torch._C.DisableTorchFunction():  # this call is ours: the function mode need not see it
+        try:
+            return tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return _inner_tensor(tensor).untyped_storage()
+
+
+def _inner_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    if tensor.layout == torch.strided:
+        return tensor
+    if tensor.layout == torch.sparse_coo:
+        return tensor._values()
+    return tensor.values()
