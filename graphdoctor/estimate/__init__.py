@@ -1,0 +1,18 @@
+"""A recording or a trace and a device profile in, predicted times as ranges out; no torch."""
+
+from __future__ import annotations
+
+from graphdoctor.estimate.costs import OpCost, op_cost
+from graphdoctor.estimate.kernels import launches, syncs
+from graphdoctor.estimate.measured import estimate_from_trace
+from graphdoctor.estimate.predict import estimate, saving_us
+
+__all__ = [
+    "OpCost",
+    "estimate",
+    "estimate_from_trace",
+    "launches",
+    "op_cost",
+    "saving_us",
+    "syncs",
+]

@@ -1,0 +1,111 @@
+"""One operator and a device profile in, its host time, device time and launches out."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from graphdoctor.estimate.kernels import (
+    is_attention,
+    is_copy_between_devices,
+    is_foreach,
+    kernel_kind,
+    launches,
+    syncs,
+)
+from graphdoctor.estimate.ranges import ZERO, add, divide, scale
+from graphdoctor.estimate.work import bytes_moved, matrix_flops
+from graphdoctor.model import Range
+from graphdoctor.profiles import DeviceProfile, Figure
+from graphdoctor.recording import Op
+
+_LIBRARY_CALLS = ("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "convolution_backward")
+
+
+class OpCost(Struct, frozen=True, gc=False):
+    """One operator: time of the host to issue it (launches included), time of the device to run it.
+
+    `is_sync`: the host then waits until the device has run it.
+    """
+
+    host_us: Range
+    device_us: Range
+    launches: int
+    is_sync: bool = False
+
+
+def op_cost(op: Op, profile: DeviceProfile, *, autograd: bool = False) -> OpCost:
+    """What one operator costs. `autograd`: it is also recorded for the backward pass."""
+    count = launches(op)
+    host = _host_us(op, profile, autograd=autograd)
+    return OpCost(
+        host_us=add(host, scale(profile.launch_us.range, count)),
+        device_us=_device_us(op, profile, count=count) if count else ZERO,
+        launches=count,
+        is_sync=syncs(op),
+    )
+
+
+def _host_us(op: Op, profile: DeviceProfile, *, autograd: bool) -> Range:
+    costs = profile.host_us
+    if op.is_view:
+        return costs.view.range
+    total = costs.operator.range
+    fresh = _allocations(op)
+    if fresh:
+        total = add(total, scale(costs.allocation.range, fresh))
+    if autograd and op.phase == "forward":
+        total = add(total, costs.autograd.range)
+    if op.base_name in _LIBRARY_CALLS or is_attention(op):
+        total = add(total, costs.library_call.range)
+    if is_foreach(op):
+        total = add(total, costs.optimizer_foreach.range)
+    return total
+
+
+def _allocations(op: Op) -> int:
+    read = {use.storage for use in op.inputs}
+    return len({use.storage for use in op.outputs if use.is_cuda} - read)
+
+
+def _device_us(op: Op, profile: DeviceProfile, *, count: int) -> Range:
+    if is_copy_between_devices(op) or op.base_name == "_local_scalar_dense":
+        moved = sum(use.nbytes for use in op.outputs) or sum(use.nbytes for use in op.inputs)
+        return add(profile.smallest_kernel_us.stream.range, _gigabytes_us(moved, profile.copy_gb_s))
+    kind = kernel_kind(op)
+    floor: Figure = getattr(profile.smallest_kernel_us, kind)
+    share: Figure = getattr(profile.memory_share, kind)
+    peak = profile.memory_gb_s
+    bandwidth = Figure(peak.low * share.low, peak.mid * share.mid, peak.high * share.high, "")
+    # A kernel's start and end are not hidden behind its work: the two add up.
+    work = _longer(_gigabytes_us(bytes_moved(op), bandwidth), _arithmetic_us(op, profile))
+    return add(scale(floor.range, count), work)
+
+
+def _gigabytes_us(moved: int, rate: Figure) -> Range:
+    return divide(moved / 1e3, rate.range)
+
+
+def _arithmetic_us(op: Op, profile: DeviceProfile) -> Range:
+    flops = matrix_flops(op)
+    if not flops:
+        return ZERO
+    peak = _math_rate(op, profile)
+    share = profile.math_share
+    rate = Range(peak.low * share.low, peak.mid * share.mid, peak.high * share.high)
+    return divide(flops / 1e6, rate)
+
+
+def _math_rate(op: Op, profile: DeviceProfile) -> Figure:
+    """PyTorch's defaults: convolutions may use tf32, matrix products keep full fp32."""
+    rates = profile.math_tflops
+    dtype = next((use.dtype for use in op.inputs if "float" in use.dtype), "float32")
+    if dtype == "float32" and op.base_name.startswith("convolution"):
+        return rates.tf32
+    by_dtype = {"float64": rates.fp64, "float16": rates.fp16, "bfloat16": rates.bf16}
+    return by_dtype.get(dtype, rates.fp32)
+
+
+def _longer(first: Range, second: Range) -> Range:
+    return Range(
+        max(first.low, second.low), max(first.mid, second.mid), max(first.high, second.high)
+    )

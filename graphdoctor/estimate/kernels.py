@@ -1,0 +1,237 @@
+"""An operator in, the kernels that it launches on a GPU out: how many, of which kind."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from graphdoctor.recording import Op, TensorUse
+
+KernelKind = Literal[
+    "stream", "strided", "reduce", "normalize", "concat", "gather", "matmul", "attention"
+]
+
+
+class Kernels(Struct, frozen=True):
+    """What one call launches; `count` is the usual number, not a bound."""
+
+    count: int
+    kind: KernelKind
+
+
+_ONE_MATMUL = Kernels(1, "matmul")
+_ONE_REDUCE = Kernels(1, "reduce")
+_ONE_NORMALIZE = Kernels(1, "normalize")
+_ONE_GATHER = Kernels(1, "gather")
+
+# Everything that is not one elementwise kernel. Source: launches per operator in profiler traces
+# of the H100 (addmm, softmax, layer norm, cat, convolution with layout changes), and the launches
+# written in ATen/native/cuda of PyTorch 2.13 for the others.
+KERNELS: dict[str, Kernels] = {
+    **dict.fromkeys(
+        ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"),
+        _ONE_MATMUL,
+    ),
+    **dict.fromkeys(("_addmm_activation", "_scaled_mm", "_grouped_mm", "_int_mm"), _ONE_MATMUL),
+    "convolution": Kernels(2, "matmul"),
+    "convolution_backward": Kernels(4, "matmul"),
+    "_softmax": _ONE_NORMALIZE,
+    "_log_softmax": _ONE_NORMALIZE,
+    "_softmax_backward_data": _ONE_NORMALIZE,
+    "_log_softmax_backward_data": _ONE_NORMALIZE,
+    "native_layer_norm": _ONE_NORMALIZE,
+    "native_layer_norm_backward": Kernels(2, "normalize"),
+    "native_group_norm": Kernels(2, "normalize"),
+    "native_group_norm_backward": Kernels(3, "normalize"),
+    "_fused_rms_norm": _ONE_NORMALIZE,
+    "_fused_rms_norm_backward": Kernels(2, "normalize"),
+    "native_batch_norm": Kernels(1, "normalize"),
+    "_native_batch_norm_legit": Kernels(1, "normalize"),
+    "_native_batch_norm_legit_functional": Kernels(1, "normalize"),
+    "_batch_norm_with_update": Kernels(1, "normalize"),
+    "cudnn_batch_norm": Kernels(1, "normalize"),
+    "native_batch_norm_backward": Kernels(2, "normalize"),
+    "batch_norm_backward": Kernels(2, "normalize"),
+    "cudnn_batch_norm_backward": Kernels(1, "normalize"),
+    **dict.fromkeys(
+        ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "all", "any", "prod"),
+        _ONE_REDUCE,
+    ),
+    **dict.fromkeys(("norm", "linalg_vector_norm", "logsumexp", "nansum"), _ONE_REDUCE),
+    **dict.fromkeys(("var", "std", "var_mean", "std_mean", "_local_scalar_dense"), _ONE_REDUCE),
+    "cumsum": _ONE_REDUCE,
+    "cumprod": _ONE_REDUCE,
+    "nll_loss_forward": _ONE_REDUCE,
+    "nll_loss_backward": Kernels(2, "gather"),  # zeros first
+    "nll_loss2d_forward": _ONE_REDUCE,
+    "mse_loss": Kernels(2, "reduce"),
+    "equal": Kernels(2, "reduce"),
+    "sort": Kernels(4, "reduce"),
+    "argsort": Kernels(4, "reduce"),
+    "topk": Kernels(3, "reduce"),
+    "nonzero": Kernels(4, "reduce"),
+    "masked_select": Kernels(5, "reduce"),
+    "_unique2": Kernels(8, "reduce"),
+    "unique_dim": Kernels(8, "reduce"),
+    "multinomial": Kernels(4, "reduce"),
+    "randperm": Kernels(4, "reduce"),
+    "histc": Kernels(3, "reduce"),
+    "bincount": Kernels(3, "reduce"),
+    "stack": Kernels(1, "concat"),
+    "cat": Kernels(1, "concat"),
+    **dict.fromkeys(
+        ("index_select", "embedding", "index", "gather", "take", "_embedding_bag"), _ONE_GATHER
+    ),
+    **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), Kernels(2, "gather")),
+    **dict.fromkeys(("scatter_", "scatter_add_", "index_add_", "index_copy_"), _ONE_GATHER),
+    "index_put": Kernels(2, "gather"),
+    "index_put_": _ONE_GATHER,
+    "_index_put_impl_": _ONE_GATHER,
+    "embedding_dense_backward": Kernels(6, "gather"),  # sorts the indices first
+    "_embedding_bag_dense_backward": Kernels(6, "gather"),
+    "max_pool2d_with_indices_backward": Kernels(2, "gather"),
+    "upsample_bilinear2d_backward": Kernels(2, "gather"),
+    "triu_indices": Kernels(1, "stream"),
+    "tril_indices": Kernels(1, "stream"),
+    "linspace": Kernels(1, "stream"),
+}
+
+_NO_KERNEL = frozenset(
+    {
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "empty_permuted",
+        "resize_",
+        "set_",
+        "record_stream",
+        "detach_",
+        "lift_fresh",
+        "_unsafe_view",
+        "squeeze_",
+        "unsqueeze_",
+        "t_",
+        "transpose_",
+        "as_strided_",
+        "_efficientzerotensor",
+    }
+)
+_ATTENTION_MARKS = ("scaled_dot_product", "flash_attention", "efficient_attention")
+_SYNC_TAGS = frozenset({"data_dependent_output", "dynamic_output_shape"})
+
+# ATen/native/cuda/MultiTensorApply.cuh: tensors a launch holds by the number of lists, blocks a
+# launch holds, elements a block covers.
+_TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
+_BLOCKS_PER_LAUNCH = 320
+_ELEMENTS_PER_BLOCK = 65536
+# ATen/native/cuda/Shape.cu: inputs of one CatArrayBatchedCopy.
+_CAT_INPUTS_PER_LAUNCH = 128
+
+
+def launches(op: Op) -> int:
+    """Kernels, copies and fills put on the device; 0 for views and for operators of the CPU."""
+    if not op.is_cuda or op.base_name in _NO_KERNEL or op.is_view:
+        return 0
+    name = op.base_name
+    if is_foreach(op):
+        return _foreach_launches(op)
+    if not op.outputs and not op.writes:
+        return KERNELS[name].count if name in KERNELS else 0
+    if op.outputs and all(use.numel == 0 for use in op.outputs):
+        return 0
+    if name in ("cat", "stack"):
+        return -(-len(op.inputs) // _CAT_INPUTS_PER_LAUNCH)
+    if name == "convolution":
+        return KERNELS[name].count + (1 if len(op.inputs) > 2 else 0)
+    if is_attention(op):
+        return 3 if "backward" in name else 1
+    return KERNELS[name].count if name in KERNELS else 1
+
+
+def syncs(op: Op) -> bool:
+    """Whether the host waits for the device inside the operator."""
+    if not op.is_cuda:
+        return False
+    if op.base_name == "_local_scalar_dense" or not _SYNC_TAGS.isdisjoint(op.tags):
+        return True
+    return is_copy_between_devices(op) and not _is_non_blocking(op)
+
+
+def is_foreach(op: Op) -> bool:
+    return op.base_name.startswith(("_foreach_", "_fused_ad", "_fused_sgd", "_amp_foreach"))
+
+
+def is_attention(op: Op) -> bool:
+    return any(mark in op.base_name for mark in _ATTENTION_MARKS)
+
+
+def is_copy_between_devices(op: Op) -> bool:
+    if op.base_name not in ("copy_", "_to_copy", "_copy_from", "_pin_memory"):
+        return False
+    return len({use.is_cuda for use in (*op.inputs, *op.outputs)}) > 1
+
+
+def kernel_kind(op: Op) -> KernelKind:
+    """Which of the profile's kernel figures applies."""
+    if is_attention(op):
+        return "attention"
+    known = KERNELS.get(op.base_name)
+    if known is not None:
+        return known.kind
+    return "stream" if is_foreach(op) or _is_contiguous(op) else "strided"
+
+
+def _is_contiguous(op: Op) -> bool:
+    """Whether all operands can be read and written as one run of memory, in the same order."""
+    uses = [use for use in (*op.inputs, *op.outputs) if use.numel > 1]
+    if not uses:
+        return True
+    order = _layout(uses[0])
+    return all(_layout(use) == order and _is_dense(use) for use in uses)
+
+
+def _layout(use: TensorUse) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (size, stride) for size, stride in zip(use.shape, use.stride, strict=False) if size != 1
+    )
+
+
+def _is_dense(use: TensorUse) -> bool:
+    expected = 1
+    for size, stride in sorted(_layout(use), key=lambda dimension: dimension[1]):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _foreach_launches(op: Op) -> int:
+    lists = _tensor_lists(op)
+    if not lists:
+        return 0
+    tensors = lists[0]
+    per_launch = _TENSORS_PER_LAUNCH[min(len(lists), len(_TENSORS_PER_LAUNCH)) - 1]
+    blocks = sum(-(-use.numel // _ELEMENTS_PER_BLOCK) for use in tensors)
+    return max(-(-len(tensors) // per_launch), -(-blocks // _BLOCKS_PER_LAUNCH), 1)
+
+
+def _tensor_lists(op: Op) -> list[list[TensorUse]]:
+    """The lists of tensors that a foreach operator walks together, its results counting as one."""
+    found: list[list[TensorUse]] = []
+    for arg in (*op.args, *(value for _, value in op.kwargs)):
+        if isinstance(arg, tuple):
+            uses = [item for item in arg if isinstance(item, TensorUse)]
+            if uses:
+                found.append(uses)
+    if found and not op.writes and op.outputs:
+        found.append(list(op.outputs))
+    return found
+
+
+def _is_non_blocking(op: Op) -> bool:
+    if any(name == "non_blocking" and value is True for name, value in op.kwargs):
+        return True
+    return op.base_name == "copy_" and len(op.args) > 2 and op.args[2] is True

@@ -1,0 +1,161 @@
+"""One recorded iteration and a device profile in, the predicted Estimate out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from graphdoctor.estimate.layout import Laid, Piece, lay_out
+from graphdoctor.estimate.ranges import around
+from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
+from graphdoctor.model import Estimate, Range, Term
+from graphdoctor.profiles import LEVELS, DeviceProfile, Figure, assumed_figures
+from graphdoctor.recording import Iteration, Op, TensorUse
+
+Regions = Sequence[Sequence[int]]  # operator indices of each region, in execution order
+
+
+def estimate(
+    iteration: Iteration, profile: DeviceProfile, regions: Regions | None = None
+) -> Estimate:
+    """Eager time and graph time of one step on the profile's GPU.
+
+    `regions`: the operators that are replayed as graphs, the rest runs as it does today; None
+    asks what the whole step would take as one graph. A range covers every combination of a slow
+    or fast host with a slow or fast device, eager and graph being compared within each.
+    """
+    autograd = any(op.phase == "backward" for op in iteration.ops)
+    eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
+    graph = tuple(_graph_pieces(iteration, profile, regions, eager))
+    before, after = _cases(eager, profile), _cases(graph, profile)
+    launches = sum(piece.launches for piece in eager)
+    return Estimate(
+        gpu=profile.title,
+        basis="predicted",
+        launches=launches,
+        host_us=_range([case.host_us for case in before]),
+        device_busy_us=_range([case.busy_us for case in before]),
+        eager_us=_range([case.span_us for case in before]),
+        graph_us=_range([case.span_us for case in after]),
+        launch_bound_share=_range([_share(case) for case in before]),
+        speedup=_range([_ratio(old, new) for old, new in zip(before, after, strict=True)]),
+        terms=tuple(_terms(profile, launches)),
+        notes=tuple(_notes(iteration, profile, regions, eager)),
+    )
+
+
+def saving_us(ops: Sequence[Op], profile: DeviceProfile) -> Range:
+    """Time saved by replaying these operators, alone, as one graph; below 0 where it costs."""
+    autograd = any(op.phase == "backward" for op in ops)
+    eager = tuple(eager_pieces(ops, profile, autograd=autograd))
+    before = _cases(eager, profile)
+    after = _cases((graph_piece(ops, profile),), profile)
+    return _range([old.span_us - new.span_us for old, new in zip(before, after, strict=True)])
+
+
+def _cases(pieces: Sequence[Piece], profile: DeviceProfile) -> list[Laid]:
+    """The middle case first, then every combination of the ends."""
+    corners = [
+        (host, device) for host in LEVELS for device in LEVELS if "mid" not in (host, device)
+    ]
+    return [
+        lay_out(pieces, profile, host=host, device=device)
+        for host, device in (("mid", "mid"), *corners)
+    ]
+
+
+def _range(values: Sequence[float]) -> Range:
+    return around(values[0], values[1:])
+
+
+def _share(case: Laid) -> float:
+    return case.waiting_us / case.span_us if case.span_us else 0.0
+
+
+def _ratio(before: Laid, after: Laid) -> float:
+    return before.span_us / after.span_us if after.span_us else 1.0
+
+
+def _graph_pieces(
+    iteration: Iteration, profile: DeviceProfile, regions: Regions | None, eager: Sequence[Piece]
+) -> Iterator[Piece]:
+    """What runs instead of the eager step: copies into static inputs, replays, and the rest."""
+    inputs = [leaf.value for leaf in iteration.inputs if isinstance(leaf.value, TensorUse)]
+    if regions is None:
+        yield from copy_pieces(inputs, profile)
+        yield graph_piece(iteration.ops, profile)
+        return
+    region_of = {index: number for number, region in enumerate(regions) for index in region}
+    moving = {use.storage for use in inputs}
+    position = 0
+    while position < len(iteration.ops):
+        number = region_of.get(iteration.ops[position].index)
+        end = position + 1
+        while end < len(iteration.ops) and region_of.get(iteration.ops[end].index) == number:
+            end += 1
+        ops = iteration.ops[position:end]
+        if number is None:
+            yield from eager[position:end]
+            moving.update(use.storage for op in ops for use in op.outputs)
+        else:
+            yield from copy_pieces(_read_from(ops, moving), profile)
+            yield graph_piece(ops, profile)
+            moving.difference_update(use.storage for op in ops for use in op.outputs)
+        position = end
+    yield from eager[len(iteration.ops) :]
+
+
+def _read_from(ops: Sequence[Op], storages: set[int]) -> list[TensorUse]:
+    """One use of each of these storages that the operators read."""
+    found: dict[int, TensorUse] = {}
+    for op in ops:
+        for use in op.inputs:
+            if use.storage in storages:
+                found.setdefault(use.storage, use)
+    return list(found.values())
+
+
+def _terms(profile: DeviceProfile, launches: int) -> Iterator[Term]:
+    """The figures that decide the result, with where they come from."""
+    yield Term("kernel launches", f"{launches}", "counted operator by operator in the recording")
+    named: tuple[tuple[str, Figure, str], ...] = (
+        ("host, one operator", profile.host_us.operator, "us"),
+        ("host, one kernel launch", profile.launch_us, "us"),
+        ("smallest kernel", profile.smallest_kernel_us.stream, "us"),
+        ("memory bandwidth", profile.memory_gb_s, "GB/s"),
+        ("matrix arithmetic, bf16", profile.math_tflops.bf16, "TFLOP/s"),
+        ("gap between graph nodes", profile.node_gap_us, "us"),
+        ("launch of one graph", profile.graph_launch_us, "us"),
+    )
+    for name, figure, unit in named:
+        yield Term(name, f"{_bounds(figure)} {unit}", figure.source)
+
+
+def _bounds(figure: Figure) -> str:
+    if figure.low == figure.high:
+        return f"{figure.mid:g}"
+    return f"{figure.mid:g} ({figure.low:g} to {figure.high:g})"
+
+
+def _notes(
+    iteration: Iteration, profile: DeviceProfile, regions: Regions | None, eager: Sequence[Piece]
+) -> Iterator[str]:
+    """What the reader must know to judge the figures."""
+    yield (
+        f"Predicted for {profile.title} fed by a current server CPU; "
+        f"{len(assumed_figures(profile))} of its figures are assumed, within wide bounds."
+    )
+    if profile.name != profile.fitted_on:
+        fitted = profile.fitted_on.upper()
+        yield f"Kernel overheads and shares of the peak were fitted on {fitted} and carried over."
+    waits = sum(piece.is_sync + piece.waits_before for piece in eager)
+    if waits and regions is None:
+        times = "once" if waits == 1 else f"{waits} times"
+        yield (
+            f"The host waits for the device {times} a step; "
+            "the graph's time assumes that it no longer does."
+        )
+    if any(use.dtype == "float32" for op in iteration.ops for use in op.outputs):
+        yield (
+            "float32 matrix products are taken at full precision, "
+            "convolutions at tf32 (PyTorch's defaults)."
+        )

@@ -1,0 +1,90 @@
+"""Operators in order in, the pieces of an eager or of a captured step out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from graphdoctor.estimate.costs import op_cost
+from graphdoctor.estimate.kernels import launches
+from graphdoctor.estimate.layout import Piece
+from graphdoctor.estimate.ranges import ZERO, add, divide, scale
+from graphdoctor.model import Range
+from graphdoctor.profiles import DeviceProfile, Figure
+from graphdoctor.recording import HostEvent, Op, TensorUse
+
+
+def eager_pieces(
+    ops: Iterable[Op],
+    profile: DeviceProfile,
+    *,
+    autograd: bool,
+    events: Sequence[HostEvent] = (),
+) -> Iterator[Piece]:
+    """One piece for each operator, with the modules entered and the autograd nodes run before it.
+
+    A wait after the last operator is one piece more.
+    """
+    stops = iter(sorted(event.op_index for event in events if event.kind == "sync"))
+    stop = next(stops, None)
+    previous: Op | None = None
+    for op in ops:
+        waits = False
+        while stop is not None and stop <= op.index:
+            waits, stop = True, next(stops, None)
+        cost = op_cost(op, profile, autograd=autograd)
+        yield Piece(
+            host_us=add(cost.host_us, _surroundings_us(op, previous, profile)),
+            device_us=cost.device_us,
+            launches=cost.launches,
+            is_sync=cost.is_sync,
+            waits_before=waits,
+        )
+        previous = op
+    if stop is not None:
+        yield Piece(ZERO, ZERO, 0, is_sync=True)
+
+
+def _surroundings_us(op: Op, previous: Op | None, profile: DeviceProfile) -> Range:
+    """Host time between two operators: entered modules going forward, the engine going backward."""
+    costs = profile.host_us
+    if op.phase == "backward":
+        is_new = previous is None or previous.forward_index != op.forward_index
+        return costs.backward_node.range if is_new or op.forward_index is None else ZERO
+    if op.phase != "forward":
+        return ZERO
+    entered = _entered(op.module, previous.module if previous is not None else None)
+    return scale(costs.module_call.range, entered)
+
+
+def _entered(module: str, before: str | None) -> int:
+    """How many modules were called on the way from one module path to the next."""
+    path = module.split(".") if module else []
+    if before is None:
+        return len(path) + 1
+    old = before.split(".") if before else []
+    shared = 0
+    while shared < min(len(path), len(old)) and path[shared] == old[shared]:
+        shared += 1
+    return len(path) - shared
+
+
+def graph_piece(ops: Iterable[Op], profile: DeviceProfile, *, autograd: bool = False) -> Piece:
+    """The replay of these operators as one graph; what cannot be in a graph is taken to be gone."""
+    device, nodes = ZERO, 0
+    for op in ops:
+        count = launches(op)
+        if count:
+            device = add(device, op_cost(op, profile, autograd=autograd).device_us)
+            nodes += count
+    return Piece(profile.graph_launch_us.range, device, 1 if nodes else 0, nodes=nodes)
+
+
+def copy_pieces(inputs: Iterable[TensorUse], profile: DeviceProfile) -> Iterator[Piece]:
+    """One copy_ into a static buffer of the graph for each tensor on the device."""
+    peak, share = profile.memory_gb_s, profile.memory_share.stream
+    bandwidth = Figure(peak.low * share.low, peak.mid * share.mid, peak.high * share.high, "")
+    host = add(profile.host_us.operator.range, profile.launch_us.range)
+    for use in inputs:
+        if use.is_cuda:
+            work = divide(2 * use.nbytes / 1e3, bandwidth.range)
+            yield Piece(host, add(work, profile.smallest_kernel_us.stream.range), 1)

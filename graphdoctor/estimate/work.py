@@ -1,0 +1,105 @@
+"""An operator in, the bytes that it moves and the arithmetic that it does out."""
+
+from __future__ import annotations
+
+from math import prod
+
+from graphdoctor.estimate.kernels import is_attention
+from graphdoctor.recording import Op, TensorUse
+
+_WRITE_ONLY = frozenset(
+    {"fill_", "zero_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "arange"}
+    | {"new_zeros", "new_ones", "new_full", "rand", "randn", "normal_", "uniform_", "bernoulli_"}
+    | {"rand_like", "randn_like", "random_", "exponential_"}
+)
+_GATHERS = frozenset({"index_select", "embedding", "index", "gather", "take"})
+_SCATTERS_IN_PLACE = frozenset(
+    {"scatter_", "scatter_add_", "index_add_", "index_copy_", "index_put_", "_index_put_impl_"}
+)
+
+
+def bytes_moved(op: Op) -> int:
+    """Bytes read from and written to device memory, each operand once."""
+    name = op.base_name
+    written = sum(map(touched_bytes, op.outputs))
+    inputs = op.inputs
+    if name in _WRITE_ONLY:
+        return written or sum(touched_bytes(use) for use in inputs if use.storage in op.writes)
+    if name == "_embedding_bag":
+        indices, bag = inputs[1] if len(inputs) > 1 else inputs[0], inputs[0]
+        return indices.numel * _row_bytes(bag) + indices.nbytes + _first_bytes(op.outputs)
+    if name in _GATHERS:
+        return 2 * written + sum(map(touched_bytes, inputs[1:]))
+    if name in _SCATTERS_IN_PLACE:
+        return 3 * sum(map(touched_bytes, inputs[1:]))
+    if name == "copy_" and len(inputs) == 2:
+        return sum(map(touched_bytes, inputs))
+    if op.writes and not op.outputs:
+        written = sum(touched_bytes(use) for use in inputs if use.storage in op.writes)
+    return sum(map(touched_bytes, inputs)) + written
+
+
+def touched_bytes(use: TensorUse) -> int:
+    """Bytes of memory that the tensor covers: a dimension of stride 0 is read from cache."""
+    if 0 not in use.stride:
+        return use.nbytes
+    sizes = (size for size, stride in zip(use.shape, use.stride, strict=False) if stride)
+    return prod(sizes) * use.itemsize
+
+
+def _row_bytes(use: TensorUse) -> int:
+    return use.nbytes // use.shape[0] if use.shape and use.shape[0] else use.nbytes
+
+
+def _first_bytes(uses: tuple[TensorUse, ...]) -> int:
+    return uses[0].nbytes if uses else 0
+
+
+def matrix_flops(op: Op) -> float:
+    """Multiplications and additions of matrix products, convolutions and attention; else 0."""
+    name = op.base_name
+    if is_attention(op):
+        return _attention_flops(op)
+    if name.startswith("convolution"):
+        return _convolution_flops(op)
+    if name in ("mm", "bmm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm", "_grouped_mm", "linear"):
+        return _product_flops(op, left=0)
+    if name in ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation"):
+        return _product_flops(op, left=1)
+    return 0.0
+
+
+def _product_flops(op: Op, *, left: int) -> float:
+    inputs = op.inputs
+    if len(inputs) <= left or not op.outputs or not inputs[left].shape:
+        return 0.0
+    batches = inputs[left].shape[0] if op.base_name == "addbmm" else 1
+    return 2.0 * op.outputs[0].numel * inputs[left].shape[-1] * batches
+
+
+def _convolution_flops(op: Op) -> float:
+    """2 x outputs x what one output sums over; backward does that for data and for weight."""
+    is_backward = op.base_name == "convolution_backward"
+    inputs = op.inputs
+    weight_index = 2 if is_backward else 1
+    if len(inputs) <= weight_index:
+        return 0.0
+    weight = inputs[weight_index]
+    result = inputs[0] if is_backward else op.outputs[0]
+    transposed = op.args[6] is True if len(op.args) > 6 else False
+    positions = inputs[0] if transposed else result
+    per_position = weight.numel // weight.shape[0] if weight.shape and weight.shape[0] else 0
+    return 2.0 * positions.numel * per_position * (2.0 if is_backward else 1.0)
+
+
+def _attention_flops(op: Op) -> float:
+    """Two products forward; five in the backward, which computes the scores again."""
+    is_backward = "backward" in op.base_name
+    heads = [use for use in op.inputs if len(use.shape) == 4]
+    if is_backward:
+        heads = heads[1:]
+    if len(heads) < 2:
+        return 0.0
+    query, key = heads[0], heads[1]
+    keys = key.shape[1] if "_attention_forward" in op.base_name else key.shape[2]
+    return 2.0 * query.numel * keys * (5.0 if is_backward else 2.0)
