@@ -1,0 +1,99 @@
+"""Two tensors that should be equal -> how far apart they are, and whether that is noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+_ULPS = 4  # rounding that a different order of the same additions may cost
+_NOISE_FACTOR = 4.0  # how far beyond what eager was seen to deviate from itself is still noise
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Where one tensor, or value, of two runs differs.
+
+    `max_abs` is the largest distance of two elements, `max_rel` the largest in relation to the
+    larger of the two (0 to 2); elements that are not finite on one side count in `detail` only,
+    since a distance to them is no number. `allowed` is the rounding that the dtype alone explains.
+    """
+
+    path: str
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    detail: str = ""
+    scale: float = 0.0
+    allowed: float = 0.0
+
+    @property
+    def is_measurable(self) -> bool:
+        """Whether the two differ by a distance, and not in kind."""
+        return not self.detail
+
+
+def gap_between(path: str, expected: torch.Tensor, actual: torch.Tensor) -> Gap | None:
+    """None where both have the same bits; NaN equals NaN, whatever its payload."""
+    for what, wanted, found in (
+        ("shape", tuple(expected.shape), tuple(actual.shape)),
+        ("dtype", expected.dtype, actual.dtype),
+        ("device", expected.device, actual.device),
+    ):
+        if wanted != found:
+            return Gap(path, detail=f"{what} {wanted} in eager, {found} in the replay")
+    expected, actual = _dense(expected), _dense(actual)
+    differs = _bits(expected) != _bits(actual)
+    if expected.is_floating_point():
+        differs &= ~(expected.isnan() & actual.isnan())
+    if not bool(differs.any()):
+        return None
+    return _measure(path, expected[differs], actual[differs], scale=_largest(expected))
+
+
+def _measure(path: str, expected: torch.Tensor, actual: torch.Tensor, *, scale: float) -> Gap:
+    eps = torch.finfo(expected.dtype).eps if expected.is_floating_point() else 0.0
+    wide, other = expected.double(), actual.double()
+    finite = wide.isfinite() & other.isfinite()
+    odd = int((~finite).sum())
+    detail = f"not finite on one side in {odd} elements" if odd else ""
+    wide, other = wide[finite], other[finite]
+    distance = (wide - other).abs()
+    larger = torch.maximum(wide.abs(), other.abs())
+    relative = distance / larger.clamp(min=torch.finfo(torch.float64).tiny)
+    return Gap(path, _largest(distance), _largest(relative), detail, scale, _ULPS * eps * scale)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    if tensor.is_quantized:
+        return tensor.int_repr()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    tensor = tensor.resolve_conj().resolve_neg()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(_SAME_SIZE[tensor.element_size()]) if tensor.is_floating_point() else tensor
+
+
+def _largest(values: torch.Tensor) -> float:
+    """The largest finite magnitude; 0.0 of none."""
+    values = values.double().abs()
+    values = values[values.isfinite()]
+    return float(values.max()) if values.numel() else 0.0
+
+
+def is_noise(gap: Gap, drift: Mapping[str, float]) -> bool:
+    """Whether a gap is no larger than eager's own deviation explains.
+
+    `drift` holds, by path, the largest distance between two eager runs from the same state; a path
+    that is not in it was equal in both. A few units in the last place are allowed in any case.
+    """
+    if not gap.is_measurable:
+        return False
+    return gap.max_abs <= max(_NOISE_FACTOR * drift.get(gap.path, 0.0), gap.allowed)

@@ -1,0 +1,61 @@
+"""A target and its captured step -> runs of both from the same state, inputs and random numbers."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from graphdoctor.capture.footprint import Footprint, footprint
+from graphdoctor.capture.static_inputs import clone_inputs
+from graphdoctor.capture.whole_step import CapturedStep
+from graphdoctor.target.state import Snapshot
+from graphdoctor.target.target import Inputs, Target
+from graphdoctor.target.user_code import user_code
+
+_FIRST_SEED = 20_000  # any number: each step gets one of its own, the same in every twin
+
+
+class ReplayFailed(Exception):
+    """A replay raised; the text says which, and what."""
+
+
+def eager_twin(target: Target, start: Snapshot, batches: Sequence[Inputs]) -> Iterator[Footprint]:
+    """Run the step on each batch, from the state `start`; yields what each step left behind."""
+    start.restore()
+    for index, batch in enumerate(batches):
+        inputs = clone_inputs(batch)  # the step may write into them
+        _seed(index)
+        with user_code("the step"):
+            outputs = target.step(*inputs.args, **inputs.kwargs)
+        yield footprint(target.roots, inputs, outputs)
+
+
+def replay_twin(captured: CapturedStep, batches: Sequence[Inputs]) -> Iterator[Footprint]:
+    """Replay on each batch, from the same state.
+
+    No Python runs between replays, so each yields the same tensors with new values: those that the
+    captured run left behind. Raises `InputMismatch` for a batch that the graph cannot be given.
+    """
+    captured.start.restore()
+    for index, batch in enumerate(batches):
+        captured.load(batch)
+        _seed(index)
+        try:
+            captured.replay()
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            first_line = str(error).strip().split("\n", 1)[0]
+            raise ReplayFailed(f"replay {index + 1} failed: {first_line}") from error
+        yield captured.footprint
+
+
+def _seed(index: int) -> None:
+    seed = _FIRST_SEED + index
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)
+    torch.manual_seed(seed)

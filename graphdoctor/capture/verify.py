@@ -1,0 +1,185 @@
+"""A captured step and fresh inputs -> whether replays compute what eager computes, state included.
+
+Both twins start from the state that the capture was made from, get the same batches, and draw the
+same random numbers. Eager runs first; then every tensor of that state gets its contents back, at
+its old address, and the graph is replayed. Python does not run in a replay, so what the captured
+run left in Python (attributes that it rebound, counters that it advanced) holds for all replays,
+and the tensors that it left there are the ones that are compared.
+
+Python state that eager advances and a replay does not is no difference by itself: a count of steps
+that nobody reads makes no answer wrong. `reason` tells of it, for code outside the step that reads
+it, and because it may reach a tensor later than in these replays. Once it does, that tensor differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from graphdoctor.capture.compare import Gap, is_noise
+from graphdoctor.capture.footprint import Footprint, gaps_between, keep, stopped_host_state
+from graphdoctor.capture.static_inputs import InputMismatch
+from graphdoctor.capture.twins import ReplayFailed, eager_twin, replay_twin
+from graphdoctor.capture.whole_step import CapturedStep
+from graphdoctor.model import Difference, Verification
+from graphdoctor.target.state import snapshot
+from graphdoctor.target.target import Inputs, Target
+from graphdoctor.target.user_code import is_out_of_memory
+
+Status = Literal["verified", "wrong", "not-verified"]
+
+# Beyond this share of a tensor's magnitude eager does not deviate from rounding any more.
+_LARGEST_DRIFT = 0.01
+_FROZEN = (
+    "eager itself differs between two runs from the same state, a replay repeats its captured value"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """The twins of one verification."""
+
+    target: Target
+    captured: CapturedStep
+    batches: Sequence[Inputs]
+    exact: bool
+
+    def eager(self) -> Iterable[Footprint]:
+        return eager_twin(self.target, self.captured.start, self.batches)
+
+    def replays(self) -> Iterable[Footprint]:
+        return replay_twin(self.captured, self.batches)
+
+    def verdict(self, status: Status, reason: str, *differences: Difference) -> Verification:
+        return Verification(
+            status=status,
+            replays=len(self.batches),
+            tensors=len(self.captured.footprint.tensors),
+            method="bitwise" if self.exact else "within eager's own deviation",
+            reason=reason,
+            differences=differences,
+        )
+
+
+def verify_whole_step(
+    target: Target, captured: CapturedStep, batches: Sequence[Inputs], *, exact: bool
+) -> Verification:
+    """Replay on each of `batches` and compare with an eager twin, tensor by tensor.
+
+    `exact` asks for equal bits, as the emulated device can; otherwise a difference counts when it is
+    larger than a small multiple of what two eager runs differ by, and than rounding. The target's
+    state is afterwards what it was before. Raises `UserCodeError` where the eager step fails.
+    """
+    trial = _Trial(target, captured, batches, exact)
+    if not captured.footprint.tensors:
+        return trial.verdict("not-verified", "the step leaves no tensor behind to compare")
+    before = snapshot(target.roots)
+    try:
+        return _verify(trial)
+    except InputMismatch as mismatch:
+        return trial.verdict("not-verified", str(mismatch))
+    except ReplayFailed as failure:
+        # What an emulated replay cannot do is the emulation's fault; a real one's is the graph's.
+        return trial.verdict("not-verified" if exact else "wrong", str(failure))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return trial.verdict(
+            "not-verified", "the two twins' tensors do not fit into memory together"
+        )
+    finally:
+        before.restore()
+
+
+def _verify(trial: _Trial) -> Verification:
+    expected = _kept(trial.eager())
+    gaps = _gaps(expected, trial.replays())
+    if not any(gaps):
+        return _verified(trial, expected)
+    drifts = [gap for step in _gaps(expected, trial.eager()) for gap in step]
+    wild = {gap.path for gap in drifts if trial.exact or _is_wild(gap)}
+    drift = {gap.path: gap.max_abs for gap in sorted(drifts, key=lambda gap: gap.max_abs)}
+    real = [
+        [gap for gap in step if gap.path not in wild and (trial.exact or not is_noise(gap, drift))]
+        for step in gaps
+    ]
+    if any(real):
+        return _wrong(trial, real)
+    unsure = [[gap for gap in step if gap.path in wild] for step in gaps]
+    return _judge_without_eager(trial, unsure) if any(unsure) else _verified(trial, expected)
+
+
+def _kept(footprints: Iterable[Footprint]) -> list[Footprint]:
+    kept: list[Footprint] = []
+    for seen in footprints:
+        kept.append(keep(seen, kept[-1] if kept else None))
+    return kept
+
+
+def _gaps(expected: Sequence[Footprint], actual: Iterable[Footprint]) -> list[list[Gap]]:
+    return [gaps_between(wanted, found) for wanted, found in zip(expected, actual, strict=True)]
+
+
+def _is_wild(drift: Gap) -> bool:
+    return not drift.is_measurable or drift.max_abs > _LARGEST_DRIFT * drift.scale
+
+
+def _judge_without_eager(trial: _Trial, unsure: Sequence[Sequence[Gap]]) -> Verification:
+    """Where eager does not repeat itself: if replays do, they freeze whatever it is that changes.
+
+    A clock, or a generator that no seed reaches, differs in each eager run and never in a replay.
+    What the device itself does in a new order each time, differs in both.
+    """
+    replayed = _kept(trial.replays())
+    if not any(_gaps(replayed, trial.replays())):
+        return _wrong(trial, unsure, detail=_FROZEN)
+    first = next(gap for step in unsure for gap in step)
+    return trial.verdict(
+        "not-verified",
+        f"neither eager nor a replay repeats itself from the same state: {first.path} differs",
+    )
+
+
+def _verified(trial: _Trial, expected: Sequence[Footprint]) -> Verification:
+    how = "equal eager's bit for bit" if trial.exact else "equal eager's within its own deviation"
+    reason = f"all {len(trial.captured.footprint.tensors)} tensors {how}"
+    stopped: dict[str, None] = {}
+    for wanted in expected:
+        stopped.update(dict.fromkeys(stopped_host_state(wanted, trial.captured.footprint)))
+    if stopped:
+        shown = ", ".join(list(stopped)[:3]) + (", ..." if len(stopped) > 3 else "")
+        reason += (
+            f"; host state stops advancing ({shown}): no tensor depended on it in these replays, "
+            "but code that reads it later sees old values"
+        )
+    return trial.verdict("verified", reason)
+
+
+def _wrong(trial: _Trial, gaps: Sequence[Sequence[Gap]], *, detail: str = "") -> Verification:
+    differences = tuple(
+        _difference(trial.captured, step[0], replay, detail)
+        for replay, step in enumerate(gaps, start=1)
+        if step
+    )
+    first = differences[0]
+    how = f"by up to {first.max_abs:.3g}" if first.max_abs else f"({first.detail})"
+    return trial.verdict(
+        "wrong", f"{first.tensor} differs from eager's in replay {first.replay} {how}", *differences
+    )
+
+
+def _difference(captured: CapturedStep, gap: Gap, replay: int, detail: str) -> Difference:
+    writer = getattr(captured.graph, "last_writer", None)
+    tensor = captured.footprint.tensors.get(gap.path)
+    written = writer(tensor) if writer is not None and tensor is not None else None
+    operator, location = written if written is not None else ("", None)
+    return Difference(
+        tensor=gap.path,
+        replay=replay,
+        max_abs=gap.max_abs,
+        max_rel=gap.max_rel,
+        operator=operator,
+        location=location,
+        detail="; ".join(filter(None, (gap.detail, detail))),
+    )
