@@ -1,4 +1,4 @@
-"""A file or an object -> a `Target`: a step that can be run again and again, on fresh inputs, and put back."""
+"""A file or an object -> a `Target`: a step that runs again and again, and is put back."""
 
 from __future__ import annotations
 

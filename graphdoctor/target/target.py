@@ -16,14 +16,20 @@ class Inputs:
     kwargs: Mapping[str, object] = field(default_factory=dict)
 
 
+def _nothing_to_undo() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A step, a source of fresh inputs, and the objects whose state it uses.
 
     `fresh_inputs()` gives new values on each call; the first call gives the inputs that the target
-    was described with. `roots` names the objects ("model", "optimizer", ...) whose tensors and Python
-    state are compared and restored; `entry` says which form of description matched; `notes` are
-    sentences for the reader about what was chosen on their behalf.
+    was described with. `roots` names the objects ("model", "optimizer", ...) whose tensors and
+    Python state are compared and restored; `entry` says which form of description matched; `notes`
+    are sentences for the reader about what was chosen on their behalf. `close()` undoes what
+    finding the target changed (sys.path, sys.argv, where a given model lies); no step may run
+    after it.
     """
 
     name: str
@@ -34,3 +40,4 @@ class Target:
     fresh_inputs: Callable[[], Inputs]
     roots: Mapping[str, object]
     notes: tuple[str, ...] = ()
+    close: Callable[[], None] = _nothing_to_undo

@@ -1,0 +1,68 @@
+"""An object -> its own attributes, read without running any of its code."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from types import MemberDescriptorType
+
+# What the standard library has for holding values; its threads, files, loggers are left alone.
+_PLAIN_STDLIB = frozenset({"types", "argparse", "collections", "dataclasses", "enum", "abc"})
+_TORCH_WITH_STATE = (
+    "torch.nn.",
+    "torch.optim.",
+    "torch.amp.",
+    "torch.cuda.amp.",
+    "torch.ao.",
+    "torch.distributions.",
+)
+_GRAPHDOCTOR_WITH_STATE = ("graphdoctor.rules.", "graphdoctor.target.")
+
+
+def attributes(value: object) -> dict[str, object]:
+    """The instance's own `__dict__`, or an empty one; never runs a property or `__getattr__`."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except Exception:  # a `__dict__` property of the user's may raise anything
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def slots_of(value: object) -> Iterator[tuple[str, object]]:
+    """The slots that are set, with their values."""
+    for name, descriptor in slot_descriptors(type(value)):
+        try:
+            yield name, descriptor.__get__(value)
+        except AttributeError:
+            continue
+
+
+def slot_descriptors(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
+    """The slots that a class and its bases declare."""
+    for base in cls.__mro__:
+        declared = base.__dict__.get("__slots__", ())
+        for name in (declared,) if isinstance(declared, str) else tuple(declared):
+            mangled = (
+                name if not name.startswith("__") or name.endswith("__") else _mangle(base, name)
+            )
+            descriptor = base.__dict__.get(mangled)
+            if isinstance(descriptor, MemberDescriptorType):
+                yield mangled, descriptor
+
+
+def _mangle(cls: type, name: str) -> str:
+    return f"_{cls.__name__.lstrip('_')}{name}"
+
+
+def has_walkable_state(value: object) -> bool:
+    """Whether an object's attributes are state of the step, not a library's inner workings."""
+    module = getattr(type(value), "__module__", None)
+    if not isinstance(module, str) or isinstance(value, random.Random):
+        return False
+    top = module.partition(".")[0]
+    if top == "torch":
+        return f"{module}.".startswith(_TORCH_WITH_STATE)
+    if top == "graphdoctor":
+        return f"{module}.".startswith(_GRAPHDOCTOR_WITH_STATE)
+    return top in _PLAIN_STDLIB or top == "__main__" or top not in sys.stdlib_module_names

@@ -1,0 +1,72 @@
+"""The process -> its random generators and torch's global switches, saved to be put back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# Read, write. A switch that this torch does not know, or refuses to read, is left out.
+_SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
+    (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
+    (lambda: torch.is_autocast_enabled("cuda"), lambda on: torch.set_autocast_enabled("cuda", on)),
+    (lambda: torch.get_autocast_dtype("cpu"), lambda to: torch.set_autocast_dtype("cpu", to)),
+    (lambda: torch.get_autocast_dtype("cuda"), lambda to: torch.set_autocast_dtype("cuda", to)),
+    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch._C._get_cudnn_benchmark, torch._C._set_cudnn_benchmark),
+    (torch._C._get_cudnn_deterministic, torch._C._set_cudnn_deterministic),
+    (torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled),
+    (torch._C._get_cudnn_allow_tf32, torch._C._set_cudnn_allow_tf32),
+    (torch._C._get_cublas_allow_tf32, torch._C._set_cublas_allow_tf32),
+    (torch._C._get_float32_matmul_precision, torch._C._set_float32_matmul_precision),
+    (torch.is_anomaly_enabled, lambda on: torch.set_anomaly_enabled(on)),
+)
+
+
+class SavedGlobals:
+    """Python's, NumPy's (if it was imported) and torch's generators, and torch's switches."""
+
+    def __init__(self) -> None:
+        self._switches = [
+            (read, write, value) for read, write in _SWITCHES if (value := _read(read)) is not None
+        ]
+        self._python = random.getstate()
+        self._numpy = _numpy_random().get_state() if "numpy" in sys.modules else None
+        self._torch = [(g, g.get_state()) for g in _torch_generators()]
+
+    def restore(self) -> None:
+        for read, write, value in self._switches:
+            if _read(read) != value:
+                write(value)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            _numpy_random().set_state(self._numpy)
+        for generator, state in self._torch:
+            generator.set_state(state)
+
+
+def _read(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (
+        RuntimeError,
+        AttributeError,
+    ):  # newer torch refuses to read a switch set by its newer name
+        return None
+
+
+def _numpy_random() -> Any:
+    import numpy
+
+    return numpy.random
+
+
+def _torch_generators() -> list[torch.Generator]:
+    """The real generators, asked directly: an emulated device stands in for torch.cuda."""
+    return [torch._C.default_generator, *getattr(torch.cuda, "default_generators", ())]

@@ -1,0 +1,99 @@
+"""A run of the user's code -> its result, or one `UserCodeError` with the user's own frames."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from graphdoctor.errors import GraphDoctorError, UserCodeError
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+# The rules' examples run as user code: their frames are the point, not machinery.
+_EXAMPLES = _PACKAGE + "rules" + os.sep
+_STDLIB = tuple({sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep})
+_SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_TORCH = tuple(f"{site}torch{os.sep}" for site in _SITE)
+_MAX_FRAMES = 20
+
+
+@contextmanager
+def user_code(doing: str) -> Iterator[None]:
+    """Turn whatever the user's code raises into `UserCodeError`; `doing` starts the sentence.
+
+    SystemExit and KeyboardInterrupt are turned too: a model that leaves the interpreter must not
+    take the analysis with it. Errors of graphdoctor itself pass through.
+    """
+    try:
+        yield
+    except (GraphDoctorError, GeneratorExit):
+        raise
+    except BaseException as error:
+        kept = user_frames(error)
+        raise UserCodeError(_sentence(doing, error, kept), _text(error, kept)) from error
+
+
+def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The traceback without frames of torch, graphdoctor and Python's library, if others remain."""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    kept = [frame for frame in frames if not is_machinery(frame.filename)]
+    return kept or frames
+
+
+def is_machinery(filename: str) -> bool:
+    """Whether a frame of this file is torch's, graphdoctor's or Python's library's."""
+    if filename.startswith("<frozen"):
+        return True
+    if filename.startswith(_PACKAGE):
+        return not filename.startswith(_EXAMPLES)
+    return any(part in filename for part in _TORCH) or _is_stdlib(filename)
+
+
+def is_user_file(filename: str) -> bool:
+    """Whether a file is the user's own, and no installed package's."""
+    return not is_machinery(filename) and not any(part in filename for part in _SITE)
+
+
+def _is_stdlib(filename: str) -> bool:
+    return filename.startswith(_STDLIB) and not any(part in filename for part in _SITE)
+
+
+def _sentence(doing: str, error: BaseException, frames: list[traceback.FrameSummary]) -> str:
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{doing} {_what_happened(error)}{place}"
+
+
+def _what_happened(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"ended the interpreter with exit code {error.code!r}"
+    if isinstance(error, KeyboardInterrupt):
+        return "was interrupted"
+    if is_out_of_memory(error):
+        return f"ran out of memory: {_first_line(error)}".rstrip(": ")
+    if isinstance(error, RecursionError):
+        return f"recursed without end: {_first_line(error)}"
+    return f"failed: {type(error).__name__}: {_first_line(error)}".rstrip(": ")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Memory ran out, on the device or on the host (there torch raises a plain RuntimeError)."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def _first_line(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # a __str__ of the user's may fail as well
+        return ""
+    return text.strip().split("\n", 1)[0]
+
+
+def _text(error: BaseException, frames: list[traceback.FrameSummary]) -> str:
+    shown = traceback.StackSummary.from_list(frames[-_MAX_FRAMES:]).format()
+    # format_exception_only repeats a SyntaxError's file, line and caret, which is the frame it has.
+    return "".join([*shown, *traceback.format_exception_only(error)]).rstrip("\n")

@@ -1,0 +1,74 @@
+"""A function or a class of the user's -> the variables that it uses from outside."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from types import CodeType, FunctionType, ModuleType
+
+from graphdoctor.target.user_code import is_user_file
+
+Namespace = dict[str, object]
+
+
+def names_in(function: FunctionType) -> tuple[str, ...]:
+    """The closure's variables, in the order of its cells."""
+    return function.__code__.co_freevars
+
+
+def global_names(function: FunctionType) -> Iterator[tuple[Namespace, tuple[str, ...]]]:
+    """Namespaces with the names in them that the function's code mentions.
+
+    Libraries' functions are left out: what they name is the library. Modules of the user's are
+    looked into for the names that the code mentions, since it may say `helpers.counter += 1`.
+    """
+    if not is_user_file(function.__code__.co_filename):
+        return
+    mentioned = _mentioned(function.__code__)
+    yield function.__globals__, mentioned
+    for name in mentioned:
+        found = function.__globals__.get(name)
+        if isinstance(found, ModuleType) and _is_user_module(
+            found.__name__, getattr(found, "__file__", None)
+        ):
+            yield vars(found), tuple(name for name in mentioned if name in vars(found))
+
+
+def _mentioned(code: CodeType) -> tuple[str, ...]:
+    """Global and attribute names of a code object and of those nested in it, in order."""
+    names: dict[str, None] = {}
+    waiting = [code]
+    while waiting:
+        current = waiting.pop()
+        names.update(dict.fromkeys(current.co_names))
+        waiting.extend(const for const in current.co_consts if isinstance(const, CodeType))
+    return tuple(names)
+
+
+def is_user_class(cls: type) -> bool:
+    """Whether a class is the user's own, so that its methods and attributes belong to the step."""
+    name = getattr(cls, "__module__", None)
+    if not isinstance(name, str) or name == "builtins":
+        return False
+    return _is_user_module(name, getattr(sys.modules.get(name), "__file__", None))
+
+
+@cache
+def _is_user_module(name: str, file: str | None) -> bool:
+    if file is None:  # a notebook, or a file that was run without being registered
+        return name.partition(".")[0] not in sys.stdlib_module_names - {"__main__"}
+    return is_user_file(file)
+
+
+def class_members(cls: type) -> Iterator[tuple[str, object]]:
+    """The attributes and functions of a class, past the wrappers of static, class and property."""
+    for name, member in list(vars(cls).items()):
+        if name.startswith("__") and name.endswith("__") and not isinstance(member, FunctionType):
+            continue
+        if isinstance(member, (staticmethod, classmethod)):
+            yield name, member.__func__
+        elif isinstance(member, property):
+            yield from ((name, part) for part in (member.fget, member.fset) if part is not None)
+        elif name != "_abc_impl":
+            yield name, member
