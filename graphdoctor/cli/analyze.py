@@ -20,7 +20,7 @@ FEWEST_ITERATIONS = 2
 
 
 class AnalyzeCommand:
-    """Say whether a step is safe as a CUDA graph, what stops it, and what it would gain.
+    """Say if a step is safe as a CUDA graph, what stops it, and what it would gain.
 
     TARGET is one of
       file.py                a file that says what to analyze (see README.md)

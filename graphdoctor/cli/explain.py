@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ExplainCommand:
-    """Say what a rule means and why, with bad and good code; without ID, list the rules."""
+    """Say what a rule means, with bad and good code; without ID, list the rules."""
 
     name = "explain"
     help = "explain a rule"

@@ -9,7 +9,7 @@ from graphdoctor.cli.output import add_page_arguments, look_of, show
 
 
 class ReportCommand:
-    """Show a report that `graphdoctor analyze --json FILE` saved; needs neither model nor GPU."""
+    """Show a report that `graphdoctor analyze --json FILE` saved; needs no torch."""
 
     name = "report"
     help = "show a saved report"

@@ -1,0 +1,32 @@
+"""Settings of every test run: one thread, unhurried property tests, GPU tests skipped openly."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import settings
+
+# Shared machines stall for longer than hypothesis' deadline of 200 ms.
+settings.register_profile("graphdoctor", deadline=None, max_examples=60)
+settings.load_profile("graphdoctor")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none, and say so."""
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    if needing and not _has_gpu():
+        for item in needing:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and there is none"))
+
+
+def pytest_collection_finish() -> None:
+    """Small tensors are quicker on one thread; nobody pays for importing torch for this."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

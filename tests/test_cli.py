@@ -1,0 +1,347 @@
+"""The command line: exit codes, one sentence for each error, and what goes to which stream."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+import graphdoctor
+from graphdoctor.cli import COMMANDS, main
+from graphdoctor.cli.output import progress
+from graphdoctor.errors import CannotDoItHere, GraphDoctorError, UsageError, UserCodeError
+from graphdoctor.model import Report
+from graphdoctor.options import AnalyzeOptions
+from graphdoctor.reporters import REPORTERS, Look
+from tests.reports import PARTLY_SAFE
+
+Analysis = Callable[[str, AnalyzeOptions, Callable[[str], None]], Report]
+
+
+@pytest.fixture
+def analysis(monkeypatch: pytest.MonkeyPatch) -> Callable[[Analysis], None]:
+    """Puts a function in the place of the pipeline."""
+
+    def install(function: Analysis) -> None:
+        module = ModuleType("graphdoctor.analyze")
+        vars(module)["analyze_target"] = function
+        monkeypatch.setitem(sys.modules, "graphdoctor.analyze", module)
+
+    return install
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "report.json"
+    path.write_text(REPORTERS["json"](PARTLY_SAFE, Look()), encoding="utf-8")
+    return path
+
+
+def failing_with(error: BaseException) -> Analysis:
+    def analyze_target(spec: str, options: AnalyzeOptions, tell: Callable[[str], None]) -> Report:
+        raise error
+
+    return analyze_target
+
+
+def run_alone(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "graphdoctor", *args],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def test_options_reach_the_pipeline(analysis, capsys) -> None:
+    calls = []
+    analysis(lambda spec, options, tell: calls.append((spec, options)) or PARTLY_SAFE)
+    arguments = "model.py:net --mode training --device emulated --iterations 6 --gpu a100"
+    inputs = "--input 8x3:float16 --input 4:int64 --trace-dir traces"
+    assert main([*arguments.split(), *inputs.split()]) == 2  # no command
+    assert main(["analyze", *arguments.split(), *inputs.split()]) == 0
+    options = AnalyzeOptions(
+        "training", "emulated", 6, ("8x3:float16", "4:int64"), "a100", "traces"
+    )
+    assert calls == [("model.py:net", options)]
+
+
+def test_options_have_the_defaults_of_their_type(analysis) -> None:
+    calls = []
+    analysis(lambda spec, options, tell: calls.append(options) or PARTLY_SAFE)
+    assert main(["analyze", "model.py"]) == 0
+    assert calls == [AnalyzeOptions()]
+
+
+@pytest.mark.parametrize("verdict", ["safe", "partly-safe", "unsafe", "unknown"])
+def test_any_verdict_is_success(analysis, capsys, verdict: str) -> None:
+    report = Report(
+        **{**{f: getattr(PARTLY_SAFE, f) for f in Report.__struct_fields__}, "verdict": verdict}
+    )
+    analysis(lambda spec, options, tell: report)
+    assert main(["analyze", "model.py"]) == 0
+    assert capsys.readouterr().out.startswith(verdict.upper().replace("-", " "))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("there is no file model.py"), 2),
+        (GraphDoctorError("something else"), 2),
+        (UserCodeError("the model failed"), 3),
+        (CannotDoItHere("there is no GPU"), 4),
+    ],
+)
+def test_error_is_one_sentence_with_its_code(analysis, capsys, error, code: int) -> None:
+    analysis(failing_with(error))
+    assert main(["analyze", "model.py"]) == code
+    captured = capsys.readouterr()
+    assert captured.err == f"graphdoctor: error: {error}\n"
+    assert captured.out == ""
+
+
+def test_user_s_own_frames_follow_the_sentence(analysis, capsys) -> None:
+    frames = '  File "model.py", line 3, in forward\n    raise \x1b[31mValueError\n'
+    analysis(failing_with(UserCodeError("forward raised ValueError: a\nb", frames)))
+    assert main(["analyze", "model.py"]) == 3
+    assert capsys.readouterr().err == (
+        "graphdoctor: error: forward raised ValueError: a\\nb\n"
+        '  File "model.py", line 3, in forward\n    raise \\x1b[31mValueError\n'
+    )
+
+
+def test_unexpected_exception_asks_for_a_bug_report(analysis, capsys, monkeypatch) -> None:
+    monkeypatch.delenv("GRAPHDOCTOR_DEBUG", raising=False)
+    analysis(failing_with(KeyError("gone")))
+    assert main(["analyze", "model.py"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "please report it" in err
+    assert "KeyError: 'gone'" in err
+    assert "Traceback" not in err
+
+
+def test_traceback_is_shown_on_request_only(analysis, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("GRAPHDOCTOR_DEBUG", "1")
+    analysis(failing_with(KeyError("gone")))
+    assert main(["analyze", "model.py"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_interrupt_has_the_shell_s_code(analysis, capsys) -> None:
+    analysis(failing_with(KeyboardInterrupt()))
+    assert main(["analyze", "model.py"]) == 130
+    assert capsys.readouterr().err == "graphdoctor: interrupted\n"
+
+
+def test_model_that_exits_is_the_user_s_fault(analysis, capsys) -> None:
+    analysis(failing_with(SystemExit(0)))
+    assert main(["analyze", "model.py"]) == 3
+    assert "model.py ended the interpreter with exit code 0" in capsys.readouterr().err
+
+
+def test_what_the_model_prints_stays_out_of_the_report(analysis, capsys) -> None:
+    def analyze_target(spec: str, options: AnalyzeOptions, tell: Callable[[str], None]) -> Report:
+        print("loading weights")
+        return PARTLY_SAFE
+
+    analysis(analyze_target)
+    assert main(["analyze", "model.py", "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["verdict"] == "partly-safe"
+    assert captured.err == "loading weights\n"
+
+
+def test_json_is_saved_beside_the_page_and_shows_the_same_page_again(
+    analysis, capsys, tmp_path: Path
+) -> None:
+    analysis(lambda spec, options, tell: PARTLY_SAFE)
+    path = tmp_path / "report.json"
+    path.write_text("an older report")
+    assert main(["analyze", "model.py", "--json", str(path)]) == 0
+    page = capsys.readouterr().out
+    assert main(["report", str(path)]) == 0
+    assert capsys.readouterr().out == page
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize("place", ["", "missing/report.json"])
+def test_place_that_cannot_be_written_is_refused_before_the_work(
+    analysis, capsys, tmp_path: Path, place: str
+) -> None:
+    analysis(failing_with(AssertionError("the analysis was started")))
+    assert main(["analyze", "model.py", "--json", str(tmp_path / place)]) == 2
+    assert "error: cannot write" in capsys.readouterr().err
+
+
+def test_report_can_be_written_to_a_device(analysis, capsys) -> None:
+    analysis(lambda spec, options, tell: PARTLY_SAFE)
+    assert main(["analyze", "model.py", "--json", os.devnull]) == 0
+    assert not Path(os.devnull).is_file()
+
+
+def test_all_shows_more_than_the_default(saved: Path, capsys) -> None:
+    assert main(["report", str(saved)]) == 0
+    default = capsys.readouterr().out
+    assert main(["report", str(saved), "--all"]) == 0
+    assert len(capsys.readouterr().out) > len(default)
+
+
+def test_broken_report_is_named(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "r.json"
+    path.write_text('{"schema_version": 1,')
+    assert main(["report", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"graphdoctor: error: {path} is cut short")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["analyze"], "the following arguments are required: TARGET"),
+        (["analyze", "m.py", "--iterations", "1"], "expected a number of at least 2, got '1'"),
+        (["analyze", "m.py", "--iterations", "many"], "at least 2, got 'many'"),
+        (["analyze", "m.py", "--mode", "both"], "invalid choice: 'both'"),
+        (["analyze", "m.py", "--iter", "3"], "unrecognized arguments: --iter 3"),
+        (["diagnose"], "invalid choice: 'diagnose'"),
+        (["report"], "the following arguments are required: FILE"),
+    ],
+)
+def test_wrong_call_is_one_sentence(capsys, arguments: list[str], sentence: str) -> None:
+    assert main(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert sentence in err
+    assert "--help`" in err
+
+
+def test_no_command_shows_the_help_as_an_error(capsys) -> None:
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert all(command.name in captured.err for command in COMMANDS)
+
+
+def test_every_command_has_its_module() -> None:
+    folder = Path(graphdoctor.__file__).parent / "cli"
+    shared = {"__init__", "command", "failure", "output", "rule_page"}
+    modules = {path.stem for path in folder.glob("*.py")}
+    assert modules - shared == {command.name for command in COMMANDS}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_of_every_command_fits_80_columns(command, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as done:
+        main([command.name, "--help"])
+    assert done.value.code == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "Say" in out or "Show" in out
+
+
+def test_version_is_the_package_s(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"graphdoctor {graphdoctor.__version__}\n"
+
+
+def test_piped_page_is_plain_whatever_the_terminal(saved: Path) -> None:
+    piped = run_alone("report", str(saved), TERM="xterm-256color", COLORTERM="truecolor")
+    assert piped.returncode == 0
+    assert "\x1b" not in piped.stdout
+    assert max(map(len, piped.stdout.splitlines())) <= 80
+
+
+def test_color_always_colours_a_pipe_and_never_wins_over_the_environment(saved: Path) -> None:
+    assert "\x1b[" in run_alone("report", str(saved), "--color", "always", NO_COLOR="1").stdout
+    never = run_alone("report", str(saved), "--color", "never", FORCE_COLOR="1")
+    assert "\x1b" not in never.stdout
+    assert "\x1b[" in run_alone("report", str(saved), FORCE_COLOR="1", TERM="xterm").stdout
+    both = run_alone("report", str(saved), FORCE_COLOR="1", NO_COLOR="1", TERM="xterm")
+    assert "\x1b" not in both.stdout
+
+
+def test_encoding_without_line_characters_gets_plain_ones(saved: Path) -> None:
+    ascii_only = run_alone("report", str(saved), PYTHONIOENCODING="ascii")
+    assert ascii_only.returncode == 0
+    assert ascii_only.stdout.isascii()
+    assert "Findings -----" in ascii_only.stdout
+    assert "    > 31 |" in ascii_only.stdout
+    assert "180 us (150 to 260)" in ascii_only.stdout
+
+
+def test_reader_that_stops_early_is_no_failure(saved: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.run(
+        [sys.executable, "-m", "graphdoctor", "report", str(saved)],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writing)
+    assert (process.returncode, process.stderr) == (0, b"")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_one_line_on_a_terminal_and_leaves_none() -> None:
+    terminal = _Terminal()
+    with progress(terminal) as tell:
+        tell("recording \x1b[31mnet\nwork")
+        assert terminal.getvalue() == "\r\x1b[Krecording \\x1b[31mnet\\nwork ..."
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_progress_is_silent_elsewhere() -> None:
+    log = io.StringIO()
+    with progress(log) as tell:
+        tell("recording")
+    assert log.getvalue() == ""
+
+
+class _Rule(SimpleNamespace):
+    pass
+
+
+RULES = (
+    _Rule(id="GD101", name="host-read", effect="capture-fails"),
+    _Rule(id="GD204", name="frozen-learning-rate", effect="replay-is-wrong"),
+)
+
+
+@pytest.mark.parametrize("wanted", ["GD101", "gd101", "host-read", " Host-Read "])
+def test_rule_is_found_by_id_or_name(wanted: str) -> None:
+    from graphdoctor.cli.explain import find
+
+    assert find(RULES, wanted) is RULES[0]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "hint"),
+    [
+        ("GD110", "did you mean GD101 host-read"),
+        ("host-raed", "did you mean GD101 host-read?"),
+        ("zzz", "`graphdoctor explain` lists all rules"),
+    ],
+)
+def test_unknown_rule_gets_close_matches(wanted: str, hint: str) -> None:
+    from graphdoctor.cli.explain import find
+
+    with pytest.raises(UsageError, match=f"there is no rule '{wanted}'") as caught:
+        find(RULES, wanted)
+    assert hint in str(caught.value)
