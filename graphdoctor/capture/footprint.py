@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from graphdoctor.capture.compare import Gap, gap_between
+from graphdoctor.capture.compare import Gap, gap_between, has_same_bits
 from graphdoctor.capture.static_inputs import is_same_value
 from graphdoctor.target.state import named_tensors, named_values
 from graphdoctor.target.target import Inputs
@@ -51,7 +51,7 @@ def keep(seen: Footprint, before: Footprint | None = None) -> Footprint:
 
 def _copy(tensor: torch.Tensor, earlier: torch.Tensor | None) -> torch.Tensor:
     tensor = tensor.detach()
-    if earlier is not None and gap_between("", earlier, tensor) is None:
+    if earlier is not None and has_same_bits(earlier, tensor):
         return earlier
     return tensor.clone()
 

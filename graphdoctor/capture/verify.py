@@ -8,7 +8,7 @@ and the tensors that it left there are the ones that are compared.
 
 Python state that eager advances and a replay does not is no difference by itself: a count of steps
 that nobody reads makes no answer wrong. `reason` tells of it, for code outside the step that reads
-it, and because it may reach a tensor later than in these replays. Once it does, that tensor differs.
+it, and because it may reach a tensor in a later replay. Once it does, that tensor differs.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def verify_whole_step(
 ) -> Verification:
     """Replay on each of `batches` and compare with an eager twin, tensor by tensor.
 
-    `exact` asks for equal bits, as the emulated device can; otherwise a difference counts when it is
-    larger than a small multiple of what two eager runs differ by, and than rounding. The target's
-    state is afterwards what it was before. Raises `UserCodeError` where the eager step fails.
+    `exact` asks for equal bits, as the emulated device can; otherwise a difference counts when it
+    is larger than a few times what two eager runs differ by, and than rounding. The target's state
+    is afterwards what it was before. Raises `UserCodeError` where the eager step fails.
     """
     trial = _Trial(target, captured, batches, exact)
     if not captured.footprint.tensors:

@@ -1,0 +1,135 @@
+"""Eager and graphed step -> how much faster the graph is, by wall clock. Nothing else times."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from math import ceil
+from statistics import median
+from typing import Literal
+
+import torch
+from msgspec import Struct
+from torch.utils.benchmark.utils.timer import timer as synchronised_clock
+
+from graphdoctor.capture.gpu_state import clock_note, gpu_state
+from graphdoctor.capture.interval import SMALLEST_SAMPLE, MedianInterval, median_interval
+from graphdoctor.model import Measurement
+
+Step = Callable[[], object]
+Clock = Callable[[], float]
+
+CONFIDENCE = 0.95
+_WARM_UP_CALLS = 3
+_MOST_PAIRS = 60
+_LEAST_BLOCK_S = 0.01  # far above what reading the clock and synchronising cost
+_MOST_CALLS = 10_000
+_SHORTEST_S = 1e-9
+
+
+class Pair(Struct, frozen=True):
+    """Two blocks timed one right after the other: seconds for one call of each step."""
+
+    eager_s: float
+    graphed_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.eager_s / self.graphed_s
+
+
+class Plan(Struct, frozen=True):
+    """How many calls make a block, and for each pair whether eager goes first."""
+
+    calls: int
+    eager_first: tuple[bool, ...]
+
+    def split(self) -> tuple[Plan, Plan]:
+        middle = len(self.eager_first) // 2
+        first, second = self.eager_first[:middle], self.eager_first[middle:]
+        return Plan(self.calls, first), Plan(self.calls, second)
+
+
+def measure(
+    eager: Step, graphed: Step, *, budget_s: float, clock: Clock = synchronised_clock
+) -> Measurement:
+    """Time both steps in interleaved pairs of blocks, for about `budget_s` seconds.
+
+    `clock` gives seconds and must wait for the device first, as the default does. Neighbouring
+    blocks share the state of clocks, caches and temperature, so the figure is the median of the
+    pairs' ratios, with bounds that hold it with 95 % whatever the noise looks like. At least six
+    pairs are timed, even if that takes longer.
+    """
+    plan = _plan(eager, graphed, budget_s=budget_s, clock=clock)
+    first, second = plan.split()
+    states = [gpu_state()]
+    timed = _time_pairs(eager, graphed, plan=first, clock=clock)
+    states.append(gpu_state())
+    timed += _time_pairs(eager, graphed, plan=second, clock=clock)
+    states.append(gpu_state())
+    interval = median_interval([pair.ratio for pair in timed], confidence=CONFIDENCE)
+    return Measurement(
+        eager_us=_median_us([pair.eager_s for pair in timed]),
+        graph_us=_median_us([pair.graphed_s for pair in timed]),
+        speedup=interval.median,
+        speedup_low=interval.low,
+        speedup_high=interval.high,
+        confidence=CONFIDENCE,
+        blocks=len(timed),
+        calls_per_block=plan.calls,
+        word=word_for(interval),
+        gpu=_gpu_name(),
+        clock_note=clock_note(states),
+    )
+
+
+def _plan(eager: Step, graphed: Step, *, budget_s: float, clock: Clock) -> Plan:
+    for step in (eager, graphed):
+        _time_block(step, _WARM_UP_CALLS, clock)
+    eager_s = _time_block(eager, _WARM_UP_CALLS, clock)
+    graphed_s = _time_block(graphed, _WARM_UP_CALLS, clock)
+    shortest = max(min(eager_s, graphed_s), _LEAST_BLOCK_S / _MOST_CALLS)
+    calls = max(1, ceil(_LEAST_BLOCK_S / shortest))
+    pair_s = (calls + 1) * max(eager_s + graphed_s, 2 * shortest)
+    pairs = min(_MOST_PAIRS, max(SMALLEST_SAMPLE, int(budget_s / pair_s)))
+    # A generator of its own: the user's random numbers stay as they are.
+    coin = random.Random(0)
+    return Plan(calls, tuple(coin.random() < 0.5 for _ in range(pairs)))
+
+
+def _time_pairs(eager: Step, graphed: Step, *, plan: Plan, clock: Clock) -> list[Pair]:
+    timed = []
+    for eager_first in plan.eager_first:
+        if eager_first:
+            eager_s = _time_block(eager, plan.calls, clock)
+            graphed_s = _time_block(graphed, plan.calls, clock)
+        else:
+            graphed_s = _time_block(graphed, plan.calls, clock)
+            eager_s = _time_block(eager, plan.calls, clock)
+        timed.append(Pair(eager_s, graphed_s))
+    return timed
+
+
+def _time_block(step: Step, calls: int, clock: Clock) -> float:
+    """Seconds for one call, of `calls` made back to back; one more call before gets caches warm."""
+    step()
+    start = clock()
+    for _ in range(calls):
+        step()
+    # A clock too coarse for the block must not divide by zero later.
+    return max(clock() - start, _SHORTEST_S) / calls
+
+
+def _median_us(seconds: Sequence[float]) -> float:
+    return median(seconds) * 1e6
+
+
+def word_for(interval: MedianInterval) -> Literal["faster", "slower", "no change"]:
+    """What may be said of a speed-up: nothing, while the interval holds 1."""
+    if interval.low > 1.0:
+        return "faster"
+    return "slower" if interval.high < 1.0 else "no change"
+
+
+def _gpu_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
