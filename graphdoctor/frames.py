@@ -54,7 +54,11 @@ def _location(filename: str, line: int, function: str) -> Location:
 
 def locate(depth: int = 1) -> Place:
     """The nearest user frame of the calling thread, and up to eight user frames in all."""
-    frame: FrameType | None = sys._getframe(depth)
+    return locate_from(sys._getframe(depth))
+
+
+def locate_from(frame: FrameType | None) -> Place:
+    """The same from a given frame outwards."""
     found: list[Location] = []
     in_engine = False
     while frame is not None and len(found) < _MAX_STACK:

@@ -40,6 +40,7 @@ class TensorUse(Struct, frozen=True, gc=False, tag="tensor"):
     dtype: str  # "float32", without the "torch."
     device: str  # "cuda:0" or "cpu"
     itemsize: int
+    pinned: bool = False
 
     @property
     def numel(self) -> int:

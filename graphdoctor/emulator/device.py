@@ -15,7 +15,7 @@ from graphdoctor.emulator.functions import LogicalFunctionMode
 from graphdoctor.emulator.graph import EmulatedGraph
 from graphdoctor.emulator.methods import stand_in_for_methods
 from graphdoctor.emulator.patches import Patches, hide_function_mode_from_python
-from graphdoctor.emulator.storages import StorageTable
+from graphdoctor.emulator.storages import StorageInfo, StorageTable
 from graphdoctor.emulator.streams import StreamState
 from graphdoctor.emulator.stand_ins import stand_in_for_python
 
@@ -80,6 +80,18 @@ class EmulatedDevice:
         finally:
             self._dispatch.target = before
 
+    def run_asking(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a C function that names no device; what it makes inside lies where its arguments lie."""
+        dispatch = self._dispatch
+        before = dispatch.asking
+        dispatch.asking = (args, kwargs)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            dispatch.asking = before
+
     def event(self, kind: str, name: str, detail: str = "") -> None:
         """Tell the observers what the host did; raises where a capture under way forbids it."""
         for observer in self._dispatch.observers:
@@ -110,6 +122,6 @@ class EmulatedDevice:
         """Declare that a tensor's storage lies on the device, in place and without a copy."""
         self.table.put_on_cuda(tensor)
 
-    def device_of(self, tensor: torch.Tensor) -> str:
-        """The logical device: "cuda:0" or "cpu"."""
-        return "cuda:0" if self.table.is_cuda(tensor) else "cpu"
+    def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str:
+        """The logical device of a tensor with this storage: "cuda:0" or "cpu"."""
+        return "cuda:0" if info.cuda else "cpu"

@@ -45,13 +45,15 @@ class LogicalDeviceMode(TorchDispatchMode):
     """Runs operators physically on the CPU and keeps track of the device each result lies on.
 
     `target` is set by the function mode while a call with an explicit device runs: None, or whether
-    the results go to CUDA.
+    the results go to CUDA. `asking` are the arguments of the torch function that is running, if any.
     """
 
     def __init__(self, table: StorageTable) -> None:
         super().__init__()
         self.table = table
         self.target: bool | None = None
+        self.asking: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._last_on_cuda = False
         self.observers: tuple[Observer, ...] = ()
 
     @classmethod
@@ -89,9 +91,21 @@ class LogicalDeviceMode(TorchDispatchMode):
                 cpu_with_dims = True
         if self.target is not None and call.kwargs.get("device") is not None:
             call.on_cuda = self.target
+        elif not call.inputs:
+            call.on_cuda = self._made_inside_cuda_code()
         else:
             call.on_cuda = some_cuda
+        self._last_on_cuda = call.on_cuda
         call.mixed = some_cuda and cpu_with_dims
+
+    def _made_inside_cuda_code(self) -> bool:
+        """Where a factory without tensors belongs: C++ code asks for the physical device of what it works on."""
+        if torch._C._current_autograd_node() is not None and self.asking is None:
+            return self._last_on_cuda
+        if self.asking is None:
+            return False
+        args, kwargs = self.asking
+        return any(map(self.table.is_cuda, tensors_of_call(args, kwargs)))
 
     def _mark_new(self, call: Call) -> None:
         """New storages of a CUDA call lie on CUDA; an output that is an input stays where it is."""

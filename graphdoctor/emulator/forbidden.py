@@ -42,7 +42,7 @@ def _refusal_of_copy(call: Call, table: StorageTable) -> str | None:
     source = call.args[0] if call.facts.base_name == "_to_copy" else call.args[1]
     to_cuda = call.on_cuda if call.facts.base_name == "_to_copy" else table.is_cuda(call.args[0])
     from_cuda = table.is_cuda(source)
-    if from_cuda == to_cuda:
+    if from_cuda == to_cuda or source.numel() == 0:
         return None
     position = 2 if call.facts.base_name == "copy_" else None
     non_blocking = bool(

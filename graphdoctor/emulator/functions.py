@@ -58,7 +58,7 @@ class LogicalFunctionMode(TorchFunctionMode):
                 return call_on(self.device, func, args, kwargs, default)
             if kwargs.get("pin_memory"):
                 return call_on(self.device, func, args, kwargs, CPU)
-        return func(*args, **kwargs)
+        return self.device.run_asking(func, args, kwargs)
 
 
 def call_on(

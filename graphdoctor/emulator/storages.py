@@ -1,4 +1,4 @@
-"""Storages -> which logical device they lie on, their number, who made them."""
+"""Storages -> their number, the logical device they lie on, who made them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import torch
 class StorageInfo:
     """What is known of one storage for as long as it lives."""
 
-    __slots__ = ("creator", "cuda", "epoch", "number", "pinned", "weak")
+    __slots__ = ("cuda", "maker", "number", "pinned", "weak")
 
-    def __init__(self, weak: int, number: int, *, cuda: bool, epoch: int) -> None:
+    def __init__(self, weak: int, number: int) -> None:
         self.weak = weak
         self.number = number
-        self.cuda = cuda
+        self.cuda = False
         self.pinned = False
-        self.epoch = epoch  # which run of the step made it; 0 for before
-        self.creator: object | None = None  # set by an observer
+        self.maker: object | None = None  # who made it, where an observer saw it made
 
 
 class StorageTable:
@@ -31,7 +30,6 @@ class StorageTable:
         self._infos: dict[int, StorageInfo] = {}
         self._next_number = 0
         self._sweep_at = 4096
-        self.epoch = 0
 
     def info(self, tensor: torch.Tensor) -> StorageInfo:
         """The entry of a tensor's storage, made (on the CPU) if it is not known."""
@@ -53,7 +51,7 @@ class StorageTable:
     def _add(self, storage: torch.UntypedStorage) -> StorageInfo:
         if len(self._infos) >= self._sweep_at:
             self._sweep()
-        info = StorageInfo(storage._weak_ref(), self._next_number, cuda=False, epoch=self.epoch)
+        info = StorageInfo(storage._weak_ref(), self._next_number)
         self._next_number += 1
         self._infos[storage._cdata] = info
         return info

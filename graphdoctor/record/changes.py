@@ -1,0 +1,43 @@
+"""The objects a step uses, before and after it -> what the host changed in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from graphdoctor.emulator.storages import StorageTable
+from graphdoctor.recording import StateChange
+from graphdoctor.target.state import named_tensors, named_values
+
+
+class HostState:
+    """Numbers, lengths and the identity of tensors at one moment."""
+
+    def __init__(self, roots: Mapping[str, object], table: StorageTable) -> None:
+        self.values = {path: repr(value) for path, value in named_values(roots).items()}
+        # Gradients are made anew in most steps, and that is no hazard: the step itself makes them.
+        self.tensors = {
+            path: table.info(tensor).number
+            for path, tensor in named_tensors(roots).items()
+            if not path.endswith(".grad")
+        }
+
+    def changes(self, after: HostState) -> tuple[StateChange, ...]:
+        """What differs, by path."""
+        found = []
+        for path, value in self.values.items():
+            now = after.values.get(path, "absent")
+            if now != value:
+                kind = "grown" if path.startswith("len(") else "value"
+                found.append(StateChange(path=path, before=value, after=now, kind=kind))  # type: ignore[arg-type]
+        for path, number in self.tensors.items():
+            now_number = after.tensors.get(path)
+            if now_number is not None and now_number != number:
+                found.append(
+                    StateChange(
+                        path=path,
+                        before=f"storage {number}",
+                        after=f"storage {now_number}",
+                        kind="rebound-tensor",
+                    )
+                )
+        return tuple(found)

@@ -1,0 +1,217 @@
+"""Operator calls and host events of one iteration -> the plain `Op`s and `HostEvent`s of a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from graphdoctor.emulator.dispatch import Call
+from graphdoctor.emulator.operators import tensors_of, written_tensors
+from graphdoctor.emulator.storages import StorageInfo, StorageTable
+from graphdoctor.frames import Place, locate
+from graphdoctor.model import Location
+from graphdoctor.record.scopes import Scopes
+from graphdoctor.recording import Arg, External, HostEvent, Op, Opaque, TensorUse
+
+_NO_FORWARD = 2**64 - 1  # the sequence number of AccumulateGrad, which has no forward operator
+_MIXED = "a GPU refuses tensors of dimension > 0 on different devices in one operator"
+# Operators that take a CPU tensor beside CUDA tensors on purpose, and copy it.
+_TAKES_BOTH = frozenset(
+    {"copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index",
+     "set_", "_pin_memory", "_pack_padded_sequence", "_fused_adam_", "_fused_adamw_", "_fused_sgd_",
+     "_ctc_loss", "_cudnn_ctc_loss"}
+)  # fmt: skip
+
+
+class Maker(NamedTuple):
+    """Who made a storage: which iteration, which operator, on which line."""
+
+    iteration: int
+    operator: str
+    location: Location | None
+
+
+class OperatorObserver:
+    """Builds the recording of one iteration while the step runs.
+
+    `iteration` is unique over all runs of a session, so that a storage which an earlier run made is
+    told from one that this run made. `named` gives the origin and path of storages known beforehand.
+    """
+
+    def __init__(
+        self,
+        table: StorageTable,
+        scopes: Scopes,
+        *,
+        iteration: int,
+        named: dict[int, tuple[str, str]],
+        device_of: Callable[[torch.Tensor, StorageInfo], str],
+    ) -> None:
+        self.ops: list[Op] = []
+        self.events: list[HostEvent] = []
+        self.externals: dict[int, External] = {}
+        self._table = table
+        self._scopes = scopes
+        self._iteration = iteration
+        self._named = named
+        self._device_of = device_of
+        self._forward_of: dict[int, Op] = {}  # autograd's sequence number -> forward operator
+
+    def before(self, call: Call) -> None:
+        """Note the storages that come from outside, before the call can write them."""
+        with torch._C.DisableTorchFunction():
+            for tensor in call.inputs:
+                self._note_external(tensor, call)
+
+    def after(self, call: Call) -> None:
+        """Append the operator."""
+        with torch._C.DisableTorchFunction():
+            self.ops.append(self._op(call))
+
+    def event(self, kind: Any, name: str, detail: str) -> None:
+        place = locate()
+        self.events.append(
+            HostEvent(
+                kind=kind,
+                name=name,
+                op_index=len(self.ops),
+                location=place.location,
+                stack=place.stack,
+                module=self._scopes.module,
+                detail=detail,
+            )
+        )
+
+    def use(self, tensor: torch.Tensor) -> TensorUse:
+        """A tensor as a value."""
+        info = self._table.info(tensor)
+        strided = tensor.layout == torch.strided
+        return TensorUse(
+            storage=info.number,
+            shape=tuple(tensor.shape),
+            stride=tensor.stride() if strided else (),
+            offset=tensor.storage_offset() if strided else 0,
+            dtype=_DTYPE_NAMES[tensor.dtype],
+            device=self._device_of(tensor, info),
+            itemsize=tensor.dtype.itemsize,
+            pinned=info.pinned,
+        )
+
+    def _op(self, call: Call) -> Op:
+        facts = call.facts
+        device = "cuda:0" if call.on_cuda else "cpu"
+        place = locate()
+        node = torch._C._current_autograd_node()
+        forward = None
+        if node is not None and place.in_engine:
+            forward = self._forward_of.get(node._sequence_nr())
+        outputs = tuple(self.use(tensor) for tensor in tensors_of(call.result))
+        location, stack, module = self._whereabouts(place, forward)
+        op = Op(
+            index=len(self.ops),
+            name=facts.name,
+            args=tuple(map(self._arg, call.args)),
+            kwargs=tuple(
+                (name, Opaque(device) if name == "device" else self._arg(value))
+                for name, value in call.kwargs.items()
+            ),
+            outputs=outputs,
+            writes=self._writes(call),
+            tags=facts.tags,
+            phase=self._phase(node),
+            module=module,
+            device=device,
+            location=location,
+            stack=stack,
+            forward_index=forward.index if forward is not None else None,
+            fallback=_doubt(call),
+        )
+        self._note_made(call, op)
+        if node is None:
+            # autograd makes an operator's node just before it calls the operator
+            self._forward_of.setdefault(torch.autograd._get_sequence_nr() - 1, op)
+        return op
+
+    def _whereabouts(
+        self, place: Place, forward: Op | None
+    ) -> tuple[Location | None, tuple[Location, ...], str]:
+        if forward is not None:
+            return forward.location, forward.stack, forward.module
+        return place.location, place.stack, self._scopes.module
+
+    def _phase(self, node: object) -> Any:
+        if self._scopes.in_optimizer:
+            return "optimizer"
+        return "backward" if node is not None else "forward"
+
+    def _writes(self, call: Call) -> tuple[int, ...]:
+        facts = call.facts
+        if not facts.written_args and not facts.written_kwargs:
+            return ()
+        number = self._table.info
+        written = [number(t).number for t in written_tensors(facts, call.args, call.kwargs)]
+        return tuple(dict.fromkeys(written))
+
+    def _arg(self, value: Any) -> Arg:
+        kind = type(value)
+        if isinstance(value, torch.Tensor):
+            return self.use(value)
+        if kind in _PLAIN:
+            return value  # type: ignore[no-any-return]
+        if isinstance(value, (list, tuple)):
+            return tuple(map(self._arg, value))
+        if isinstance(value, torch.Generator):
+            return Opaque("generator")
+        return Opaque(str(value))
+
+    def _note_external(self, tensor: torch.Tensor, call: Call) -> None:
+        info = self._table.info(tensor)
+        maker = info.maker
+        if isinstance(maker, Maker) and maker.iteration == self._iteration:
+            return
+        if info.number in self.externals:
+            return
+        device = self._device_of(tensor, info)
+        named = self._named.get(info.number)
+        location = None
+        if isinstance(maker, Maker) and maker.iteration > 0:
+            name = named[1] if named is not None else maker.operator
+            origin, location = "previous-iteration", maker.location
+        elif named is not None:
+            origin, name = named
+        elif device == "cpu" and call.facts.base_name in ("lift_fresh", "lift"):
+            info.maker = Maker(self._iteration, "host data", locate().location)
+            return
+        else:
+            origin, name = "unknown", ""
+        self.externals[info.number] = External(
+            storage=info.number, origin=origin, name=name, device=device, location=location  # type: ignore[arg-type]
+        )
+
+    def _note_made(self, call: Call, op: Op) -> None:
+        """Mark the storages this call made; what it got as an argument it did not make."""
+        if op.is_view:
+            return
+        read = {self._table.info(tensor).number for tensor in call.inputs}
+        for tensor in tensors_of(call.result):
+            info = self._table.info(tensor)
+            if info.number not in read:
+                info.maker = Maker(self._iteration, op.name, op.location)
+
+
+def _doubt(call: Call) -> str | None:
+    """Why the emulated result may differ from a GPU's."""
+    if call.fallback is not None:
+        return call.fallback
+    if call.mixed and call.facts.base_name not in _TAKES_BOTH:
+        return _MIXED
+    return None
+
+
+_PLAIN = (bool, int, float, str, type(None))
+_DTYPE_NAMES = {
+    value: name.removeprefix("torch.")
+    for value, name in ((v, str(v)) for v in vars(torch).values() if isinstance(v, torch.dtype))
+}

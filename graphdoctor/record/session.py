@@ -1,0 +1,84 @@
+"""A target in steady state, with a fixed sequence of fresh inputs: every run of it starts from the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from graphdoctor.capture.static_inputs import clone_inputs
+from graphdoctor.emulator.dispatch import Observer
+from graphdoctor.emulator.storages import StorageInfo, StorageTable
+from graphdoctor.record.scopes import Scopes
+from graphdoctor.target.state import Snapshot, snapshot
+from graphdoctor.target.target import Inputs, Target
+from graphdoctor.target.user_code import user_code
+
+WARM_UPS = 3  # torch's own advice before a capture; the first iterations create state
+
+
+class Device(Protocol):
+    """Where the step runs: the emulated device, or a real one that is only watched."""
+
+    kind: Any
+    table: StorageTable
+
+    def observed_by(self, observer: Observer) -> AbstractContextManager[None]: ...
+
+    def assuming_capture(self) -> AbstractContextManager[None]: ...
+
+    def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A warmed-up target. `batches` are the inputs of its iterations; they are cloned for each run."""
+
+    target: Target
+    device: Device
+    batches: tuple[Inputs, ...]
+    start: Snapshot
+    scopes: Scopes
+
+    @contextmanager
+    def from_the_start(self, *, capturing: bool) -> Iterator[None]:
+        """Run iterations in this block; state and random generators are at the start, and put back."""
+        self.start.restore()
+        assuming = self.device.assuming_capture() if capturing else nullcontext()
+        try:
+            with assuming, self.scopes.followed():
+                yield
+        finally:
+            self.start.restore()
+
+    def inputs(self, index: int) -> Inputs:
+        """The inputs of one iteration, on memory of their own."""
+        return clone_inputs(self.batches[index])
+
+    def call(self, inputs: Inputs) -> object:
+        with user_code("running the step"):
+            return self.target.step(*inputs.args, **inputs.kwargs)
+
+
+def prepare(target: Target, device: Device, *, iterations: int) -> Session:
+    """Warm the target up, draw its inputs, and remember where it stands.
+
+    The step also warms up as if it were captured: what code does once on that path only, such
+    as filling a cache, is no part of the steady state either.
+    """
+    scopes = Scopes(target.roots)
+    with user_code("making the inputs"):
+        first = target.fresh_inputs()
+    with scopes.followed(), user_code("running the step"):
+        for _ in range(WARM_UPS):
+            warm = clone_inputs(first)
+            target.step(*warm.args, **warm.kwargs)
+        with device.assuming_capture():
+            warm = clone_inputs(first)
+            target.step(*warm.args, **warm.kwargs)
+    with user_code("making the inputs"):
+        batches = tuple(target.fresh_inputs() for _ in range(iterations))
+    return Session(target, device, batches, snapshot(target.roots), scopes)
