@@ -12,7 +12,7 @@ from graphdoctor.estimate.kernels import (
     launches,
     syncs,
 )
-from graphdoctor.estimate.ranges import ZERO, add, divide, scale
+from graphdoctor.estimate.ranges import ZERO, add, divide, product, scale
 from graphdoctor.estimate.work import bytes_moved, matrix_flops
 from graphdoctor.model import Range
 from graphdoctor.profiles import DeviceProfile, Figure
@@ -70,19 +70,28 @@ def _allocations(op: Op) -> int:
 def _device_us(op: Op, profile: DeviceProfile, *, count: int) -> Range:
     if is_copy_between_devices(op) or op.base_name == "_local_scalar_dense":
         moved = sum(use.nbytes for use in op.outputs) or sum(use.nbytes for use in op.inputs)
-        return add(profile.smallest_kernel_us.stream.range, _gigabytes_us(moved, profile.copy_gb_s))
+        return add(
+            profile.smallest_kernel_us.stream.range, transfer_us(moved, profile.copy_gb_s.range)
+        )
     kind = kernel_kind(op)
     floor: Figure = getattr(profile.smallest_kernel_us, kind)
     share: Figure = getattr(profile.memory_share, kind)
-    peak = profile.memory_gb_s
-    bandwidth = Figure(peak.low * share.low, peak.mid * share.mid, peak.high * share.high, "")
+    moved = bytes_moved(op)
+    bandwidth = bandwidth_gb_s(profile, share, moved=moved)
     # A kernel's start and end are not hidden behind its work: the two add up.
-    work = _longer(_gigabytes_us(bytes_moved(op), bandwidth), _arithmetic_us(op, profile))
+    work = _longer(transfer_us(moved, bandwidth), _arithmetic_us(op, profile))
     return add(scale(floor.range, count), work)
 
 
-def _gigabytes_us(moved: int, rate: Figure) -> Range:
-    return divide(moved / 1e3, rate.range)
+def bandwidth_gb_s(profile: DeviceProfile, share: Figure, *, moved: int) -> Range:
+    """What a kernel that moves so many bytes reaches; small operands may still be cached."""
+    rate = product(profile.memory_gb_s.range, share.range)
+    is_cached = moved <= profile.cache_mb.mid * 1e6 / 2
+    return product(rate, profile.cache_speedup.range) if is_cached else rate
+
+
+def transfer_us(moved: int, gb_s: Range) -> Range:
+    return divide(moved / 1e3, gb_s)
 
 
 def _arithmetic_us(op: Op, profile: DeviceProfile) -> Range:
@@ -90,9 +99,8 @@ def _arithmetic_us(op: Op, profile: DeviceProfile) -> Range:
     if not flops:
         return ZERO
     peak = _math_rate(op, profile)
-    share = profile.math_share
-    rate = Range(peak.low * share.low, peak.mid * share.mid, peak.high * share.high)
-    return divide(flops / 1e6, rate)
+    share = profile.attention_share if is_attention(op) else profile.math_share
+    return divide(flops / 1e6, product(peak.range, share.range))
 
 
 def _math_rate(op: Op, profile: DeviceProfile) -> Figure:

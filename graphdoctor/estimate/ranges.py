@@ -18,6 +18,10 @@ def scale(value: Range, factor: float) -> Range:
     return Range(value.low * factor, value.mid * factor, value.high * factor)
 
 
+def product(first: Range, second: Range) -> Range:
+    return Range(first.low * second.low, first.mid * second.mid, first.high * second.high)
+
+
 def divide(amount: float, rate: Range) -> Range:
     """The time that an amount takes: the highest rate gives the lowest time."""
     return Range(amount / rate.high, amount / rate.mid, amount / rate.low)

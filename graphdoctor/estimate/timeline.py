@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from graphdoctor.estimate.costs import op_cost
+from graphdoctor.estimate.costs import bandwidth_gb_s, op_cost, transfer_us
 from graphdoctor.estimate.kernels import launches
 from graphdoctor.estimate.layout import Piece
-from graphdoctor.estimate.ranges import ZERO, add, divide, scale
+from graphdoctor.estimate.ranges import ZERO, add, scale
 from graphdoctor.model import Range
-from graphdoctor.profiles import DeviceProfile, Figure
+from graphdoctor.profiles import DeviceProfile
 from graphdoctor.recording import HostEvent, Op, TensorUse
 
 
@@ -81,10 +81,10 @@ def graph_piece(ops: Iterable[Op], profile: DeviceProfile, *, autograd: bool = F
 
 def copy_pieces(inputs: Iterable[TensorUse], profile: DeviceProfile) -> Iterator[Piece]:
     """One copy_ into a static buffer of the graph for each tensor on the device."""
-    peak, share = profile.memory_gb_s, profile.memory_share.stream
-    bandwidth = Figure(peak.low * share.low, peak.mid * share.mid, peak.high * share.high, "")
     host = add(profile.host_us.operator.range, profile.launch_us.range)
     for use in inputs:
         if use.is_cuda:
-            work = divide(2 * use.nbytes / 1e3, bandwidth.range)
+            moved = 2 * use.nbytes
+            rate = bandwidth_gb_s(profile, profile.memory_share.stream, moved=moved)
+            work = transfer_us(moved, rate)
             yield Piece(host, add(work, profile.smallest_kernel_us.stream.range), 1)

@@ -86,9 +86,12 @@ class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
     launch_latency_us: Figure  # from the start of a launch to the kernel on an idle device
     host_us: HostCosts
     memory_gb_s: Figure  # peak
+    cache_mb: Figure  # the last-level cache
+    cache_speedup: Figure  # of the memory bandwidth, for operands that the cache holds
     memory_share: KernelFigures  # of the peak, reached by each kind of kernel
     math_tflops: MathRates
     math_share: Figure  # of the peak, reached by matrix products
+    attention_share: Figure  # of the peak, reached by attention
     smallest_kernel_us: KernelFigures
     queue_gap_us: Figure  # between two kernels of a stream that were both queued
     node_gap_us: Figure  # between two nodes of a graph
