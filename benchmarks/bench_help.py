@@ -1,4 +1,4 @@
-"""Wall time of `graphdoctor --help` in a fresh interpreter, beside that of Python alone. Prints ms."""
+"""Wall time of `graphdoctor --help` in a fresh interpreter, beside Python's own. Prints ms."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def pages() -> dict[Path, str]:
 
 
 def outdated() -> list[Path]:
-    """Generated files that are missing or not as they should be, and ones that should not be there."""
+    """Generated files that are missing or differ, and files that should not be there."""
     wanted = pages()
     there = {path.relative_to(DOCS) for path in DOCS.glob("rules/*.md")}
     differing = [path for path, text in wanted.items() if _text(DOCS / path) != text]
@@ -44,10 +44,10 @@ def main() -> None:
 
 
 def _index() -> str:
-    rows = [
-        f"| [{rule.id}]({rule.id}.md) | {rule.name} | {EFFECT_WORDS[rule.effect]} | {rule.title()} |"
-        for rule in sorted(ALL_RULES, key=lambda rule: rule.id)
-    ]
+    rows = []
+    for rule in sorted(ALL_RULES, key=lambda rule: rule.id):
+        cells = (f"[{rule.id}]({rule.id}.md)", rule.name, EFFECT_WORDS[rule.effect], rule.title())
+        rows.append(f"| {' | '.join(cells)} |")
     head = ("# Rules", "", "| id | name | effect | what it finds |", "|---|---|---|---|")
     return "\n".join((*head, *rows, ""))
 
