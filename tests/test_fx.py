@@ -10,91 +10,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from graphdoctor.errors import CannotDoItHere
 from graphdoctor.record.fx import after, to_fx
-from graphdoctor.recording import Arg, External, Iteration, Op, Opaque, TensorUse
+from graphdoctor.recording import Opaque
 from tests.builders import external, iteration, op, tensor
-
-
-class _Recorder(TorchDispatchMode):
-    """Just enough of a recorder: the operators of plain CPU code with their storages."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ops: list[Op] = []
-        self._storages: dict[int, int] = {}
-        self._alive: list[torch.UntypedStorage] = []
-
-    def use(self, value: torch.Tensor) -> TensorUse:
-        storage = value.untyped_storage()
-        if storage._cdata not in self._storages:
-            self._storages[storage._cdata] = len(self._storages)
-            self._alive.append(storage)
-        return TensorUse(
-            storage=self._storages[storage._cdata],
-            shape=tuple(value.shape),
-            stride=tuple(value.stride()),
-            offset=value.storage_offset(),
-            dtype=str(value.dtype).removeprefix("torch."),
-            device="cpu",
-            itemsize=value.itemsize,
-        )
-
-    def _arg(self, value: Any) -> Arg:
-        if isinstance(value, torch.Tensor):
-            return self.use(value)
-        if isinstance(value, (list, tuple)):
-            return tuple(self._arg(each) for each in value)
-        if value is None or isinstance(value, (bool, int, float, str)):
-            return value
-        return Opaque(str(value))
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        recorded = tuple(self._arg(arg) for arg in args)
-        named = tuple((name, self._arg(value)) for name, value in kwargs.items())
-        written = [
-            given.untyped_storage()._cdata
-            for place, argument in enumerate(func._schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-            for given in tree_iter(args[place] if place < len(args) else kwargs.get(argument.name))
-            if isinstance(given, torch.Tensor)
-        ]
-        result = func(*args, **kwargs)
-        self.ops.append(
-            op(
-                str(func),
-                recorded,
-                [self.use(each) for each in tree_iter(result) if isinstance(each, torch.Tensor)],
-                writes=[self._storages[storage] for storage in written],
-                kwargs=named,
-                device="cpu",
-            )
-        )
-        return result
-
-
-def _record(
-    step: Callable[..., Any], inputs: Sequence[torch.Tensor]
-) -> tuple[Iteration, list[torch.Tensor]]:
-    recorder = _Recorder()
-    externals = [
-        External(recorder.use(each).storage, "input", f"inputs[{at}]", "cpu")
-        for at, each in enumerate(inputs)
-    ]
-    with recorder:
-        results = [each for each in tree_iter(step(*inputs)) if isinstance(each, torch.Tensor)]
-    outputs = [recorder.use(each) for each in results]
-    return iteration(recorder.ops, externals=externals, outputs=outputs), results
+from tests.mini_recorder import record
 
 
 def _check_same(step: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
     """The graph returns, and writes into its inputs, what the step does, on other values too."""
     torch.set_num_threads(1)
-    recorded, _ = _record(step, [each.clone() for each in inputs])
+    recorded = record(step, [each.clone() for each in inputs])
     graph = to_fx(recorded)
     names = [node.meta["external"].name for node in graph.graph.nodes if node.op == "placeholder"]
     for factor in (1, 2):
@@ -200,7 +128,7 @@ _MAKE: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = [
 
 
 def test_a_slice_returns_what_is_used_outside_it() -> None:
-    recorded, _ = _record(lambda x: (x.exp() * 2).relu() + 1, [torch.ones(3)])
+    recorded = record(lambda x: (x.exp() * 2).relu() + 1, [torch.ones(3)])
     graph = to_fx(recorded, recorded.ops[1:3])
     assert [str(node.target) for node in graph.graph.nodes] == [
         "aten_exp_default", "aten.mul.Tensor", "aten.relu.default", "output",

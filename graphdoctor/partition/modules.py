@@ -1,0 +1,63 @@
+"""Which modules lie wholly inside a region, and which are safe in every iteration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from graphdoctor.estimate import launches
+from graphdoctor.recording import Iteration, Op
+from graphdoctor.rule import Hit
+
+
+def covered(ops: Iterable[Op], totals: Counter[str]) -> tuple[str, ...]:
+    """The outermost modules all of whose forward work, as `forward_work` counts it, is in `ops`."""
+    inside = forward_work(ops)
+    whole = {path for path, count in inside.items() if count == totals[path]}
+    return tuple(_outermost(inside, whole))
+
+
+def forward_work(ops: Iterable[Op]) -> Counter[str]:
+    """How many launching forward operators each module has, its submodules' included."""
+    own = Counter(op.module for op in ops if op.phase == "forward" and launches(op))
+    total: Counter[str] = Counter()
+    for module, count in own.items():
+        for path in _with_parents(module):
+            total[path] += count
+    return total
+
+
+def safe_modules(
+    iterations: Iterable[Iteration], hits: Mapping[int, Collection[Hit]]
+) -> tuple[str, ...]:
+    """The outermost modules that ran on the device and never had a hit in their forward pass."""
+    ran: dict[str, None] = {}
+    unsafe: set[str] = set()
+    for iteration in iterations:
+        ran.update(dict.fromkeys(forward_work(iteration.ops)))
+        for hit in hits.get(iteration.index, ()):
+            unsafe.update(_hit_modules(iteration, hit))
+    return tuple(_outermost(ran, ran.keys() - unsafe))
+
+
+def _hit_modules(iteration: Iteration, hit: Hit) -> Iterator[str]:
+    """The modules that a hit speaks against; one in the backward pass speaks against none."""
+    if hit.between:
+        yield from _with_parents(hit.module)
+    elif iteration.ops[hit.op_index].phase == "forward":
+        yield from _with_parents(iteration.ops[hit.op_index].module)
+
+
+def _outermost(paths: Iterable[str], wanted: Collection[str]) -> Iterator[str]:
+    """The wanted paths that no wanted path contains, in the given order."""
+    for path in paths:
+        parents = list(_with_parents(path))[1:]
+        if path in wanted and not any(parent in wanted for parent in parents):
+            yield path
+
+
+def _with_parents(module: str) -> Iterator[str]:
+    """The path itself and those of the modules around it, up to but without the nameless root."""
+    while module:
+        yield module
+        module = module.rpartition(".")[0]

@@ -1,0 +1,94 @@
+"""One iteration and where it must be cut in, the slot of each operator out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphdoctor.estimate import launches
+from graphdoctor.partition.dependencies import is_host_read, predecessors
+from graphdoctor.recording import Op
+
+_BEFORE_ALL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Slots run in rising order: even ones are captured, odd ones (from -1) run as they do today.
+
+    `slots` goes by position, and within a slot the recorded order is kept. `after` are the earlier
+    positions that each one depends on, the last host read included. `cuts` are the slots of what
+    the host does between operators, by the position that it comes before.
+    """
+
+    slots: tuple[int, ...]
+    after: tuple[frozenset[int], ...]
+    cuts: Mapping[int, int]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """All positions in the order in which the slots run them."""
+        return tuple(sorted(range(len(self.slots)), key=self.slots.__getitem__))
+
+
+def schedule(ops: Sequence[Op], blocked: Collection[int], cuts: Collection[int]) -> Schedule:
+    """Give every operator the earliest slot that its dependencies allow.
+
+    So an operator that cannot be captured moves out of the way when nothing hinders it: a copy of
+    host data goes before everything, a logging copy after. `blocked` operators and `cuts` (before a
+    position) by which the host learns something, or waits, stay behind all that comes before.
+    """
+    before = predecessors(ops)
+    read: int | None = None
+    slots: list[int] = []
+    cut_slots: dict[int, int] = {}
+    floor = latest = _BEFORE_ALL  # what later operators may not go before; the latest slot so far
+    for position, op in enumerate(ops):
+        if read is not None:
+            before[position] |= {read}
+        if position in cuts:
+            floor = latest = cut_slots[position] = _odd(latest)
+        slot = max((slots[earlier] for earlier in before[position]), default=_BEFORE_ALL)
+        is_blocked = position in blocked
+        if is_blocked and is_host_read(op):
+            slot = latest
+        slots.append(_slot_of(op, max(slot, floor), is_blocked=is_blocked))
+        latest = max(latest, slots[-1])
+        if is_host_read(op):
+            read, floor = position, slots[-1]
+    if len(ops) in cuts:
+        cut_slots[len(ops)] = _odd(latest)
+    _delay_free_operators(ops, slots, before, blocked=blocked)
+    return Schedule(tuple(slots), tuple(before), cut_slots)
+
+
+def _slot_of(op: Op, earliest: int, *, is_blocked: bool) -> int:
+    if is_blocked or not op.is_cuda:
+        return _odd(earliest)
+    return _even(earliest) if launches(op) else earliest
+
+
+def _odd(slot: int) -> int:
+    return slot if slot % 2 else slot + 1
+
+
+def _even(slot: int) -> int:
+    return slot + slot % 2
+
+
+def _delay_free_operators(
+    ops: Sequence[Op],
+    slots: list[int],
+    before: Sequence[frozenset[int]],
+    *,
+    blocked: Collection[int],
+) -> None:
+    """Views and allocations go into the region that uses them first, so that it has them inside."""
+    needed: dict[int, int] = {}
+    for position in range(len(ops) - 1, -1, -1):
+        op = ops[position]
+        slot = needed.get(position, slots[position])
+        if slot % 2 == 0 and position not in blocked and op.is_cuda and not launches(op):
+            slots[position] = slot
+        for earlier in before[position]:
+            needed[earlier] = min(needed.get(earlier, slots[position]), slots[position])
