@@ -294,6 +294,26 @@ def test_reader_that_stops_early_is_no_failure(saved: Path) -> None:
     assert (process.returncode, process.stderr) == (0, b"")
 
 
+def test_broken_pipe_of_the_model_s_own_is_an_error(analysis, capsys) -> None:
+    analysis(failing_with(BrokenPipeError("a worker died")))
+    assert main(["analyze", "model.py"]) == 2
+    assert "a worker died" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_full_disk_is_one_sentence(saved: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "graphdoctor", "report", str(saved)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    sentence = "graphdoctor: error: cannot write to stdout: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, sentence)
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -6,7 +6,9 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
+from graphdoctor.cli.output import ReaderGone
 from graphdoctor.errors import GraphDoctorError, UserCodeError
 
 EXIT_INTERRUPTED = 130
@@ -16,11 +18,9 @@ DEBUG_VARIABLE = "GRAPHDOCTOR_DEBUG"
 def exit_code(run: Callable[[], int]) -> int:
     """What `run` returns, or the code of its error, which is then on stderr."""
     try:
-        code = run()
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        return _after_broken_pipe()
+        return run()
+    except ReaderGone:
+        return 0
     except KeyboardInterrupt:
         _say("interrupted")
         return EXIT_INTERRUPTED
@@ -40,15 +40,10 @@ def _say(sentence: str, *, frames: str = "") -> None:
     """Write to stderr, so that nothing in the text can be obeyed by the terminal."""
     from graphdoctor.reporters.escape import visible, visible_lines
 
-    print(f"graphdoctor: {visible(sentence)}", file=sys.stderr)
+    lines = [f"graphdoctor: {visible(sentence)}"]
     if frames:
-        print("\n".join(visible_lines(frames.rstrip("\n"))), file=sys.stderr)
+        lines += visible_lines(frames.rstrip("\n"))
     if os.environ.get(DEBUG_VARIABLE) == "1":
-        print("\n".join(visible_lines(traceback.format_exc())), file=sys.stderr)
-
-
-def _after_broken_pipe() -> int:
-    """The reader, `head` for example, has what it wanted: that is no failure."""
-    # The interpreter flushes stdout once more when it exits; give it somewhere to write to.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        lines += visible_lines(traceback.format_exc())
+    with suppress(OSError):  # nobody reads stderr either; the exit code still tells
+        print("\n".join(lines), file=sys.stderr)

@@ -21,6 +21,10 @@ NARROWEST, WIDEST = 60, 100
 PLAIN_CHARACTERS = str.maketrans("\u2500\u2502\u25b8\u00b5", "-|>u")
 
 
+class ReaderGone(Exception):
+    """Whoever reads our stdout, `head` for example, has seen enough."""
+
+
 def add_page_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that shows a report."""
     parser.add_argument("--all", action="store_true", help="show every finding in full")
@@ -60,7 +64,7 @@ def look_of(args: argparse.Namespace) -> Look:
 
 
 def show(text: str) -> None:
-    """Write to stdout, also where its encoding lacks a character."""
+    """Write to stdout, also where its encoding lacks a character. Raises ReaderGone, UsageError."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)
@@ -68,8 +72,15 @@ def show(text: str) -> None:
         text = (
             text.translate(PLAIN_CHARACTERS).encode(encoding, "backslashreplace").decode(encoding)
         )
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        # The interpreter flushes once more when it exits; give it somewhere to write to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise ReaderGone from error
+        raise UsageError(f"cannot write to stdout: {error.strerror or error}") from error
 
 
 def check_writable(path: Path) -> None:
