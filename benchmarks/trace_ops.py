@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from graphdoctor.recording import Op, TensorUse
-from graphdoctor.trace import OperatorEvent, Trace
+from graphdoctor.trace import OperatorEvent, Trace, launching_operators
 
 _DTYPES = {
     "float": ("float32", 4),
@@ -67,25 +67,13 @@ def host_ops(trace: Trace) -> tuple[Op, ...]:
 def _kernel_times(trace: Trace) -> dict[int, list[int]]:
     """Durations in ns of the kernels that each operator launched, by the operator's position.
 
-    Joined through the launching call, which lies inside the innermost operator of its thread:
-    the external id of kernels means something else in traces of before 2024. Copies are left
-    out, because shapes do not say that a copy crosses the bus.
+    Copies are left out, because shapes do not say that a copy crosses the bus.
     """
-    durations: dict[int | None, list[int]] = defaultdict(list)
-    for event in trace.device_events:
-        if event.kind != "memcpy":
-            durations[event.correlation].append(event.end_ns - event.start_ns)
+    owner = launching_operators(trace)
     times: dict[int, list[int]] = defaultdict(list)
-    for thread in {operator.thread for operator in trace.operators}:
-        places = [place for place, item in enumerate(trace.operators) if item.thread == thread]
-        entering: list[int] = []
-        for call in (call for call in trace.calls if call.thread == thread):
-            while places and trace.operators[places[0]].start_ns <= call.start_ns:
-                entering.append(places.pop(0))
-            while entering and trace.operators[entering[-1]].end_ns <= call.start_ns:
-                entering.pop()
-            if entering and call.correlation in durations:
-                times[entering[-1]] += durations[call.correlation]
+    for event in trace.device_events:
+        if event.kind != "memcpy" and event.correlation in owner:
+            times[owner[event.correlation]].append(event.end_ns - event.start_ns)
     return times
 
 

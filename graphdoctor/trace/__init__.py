@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from graphdoctor.trace.join import (
+    KernelTotal,
+    OperatorTotal,
+    kernel_totals,
+    launching_operators,
+    operator_totals,
+)
 from graphdoctor.trace.lanes import Lanes, lanes
 from graphdoctor.trace.read import read_trace
 from graphdoctor.trace.trace import ApiCall, DeviceEvent, OperatorEvent, StepMark, Trace
@@ -9,10 +16,15 @@ from graphdoctor.trace.trace import ApiCall, DeviceEvent, OperatorEvent, StepMar
 __all__ = [
     "ApiCall",
     "DeviceEvent",
+    "KernelTotal",
     "Lanes",
     "OperatorEvent",
+    "OperatorTotal",
     "StepMark",
     "Trace",
+    "kernel_totals",
     "lanes",
+    "launching_operators",
+    "operator_totals",
     "read_trace",
 ]

@@ -17,6 +17,8 @@ from graphdoctor.trace.trace import ApiCall, DeviceEvent, OperatorEvent, StepMar
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _CONTROL_CHARACTERS = re.compile(rb"[\x00-\x1f]")
+# "Runtime" is what torch-tb-profiler calls both of the others.
+_CALLS = frozenset({"cuda_runtime", "cuda_driver", "Runtime"})
 _KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 
 
@@ -108,7 +110,7 @@ def _trace(file: _File) -> Trace:
             continue
         if event.cat in _KINDS:
             device.append(_device_event(event))
-        elif event.cat in ("cuda_runtime", "cuda_driver"):
+        elif event.cat in _CALLS:
             calls.append(_call(event))
         elif event.cat == "cpu_op":
             operators.append(_operator(event))
