@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch
 
@@ -17,13 +17,19 @@ class InputMismatch(GraphDoctorError):
     """Inputs that a captured graph cannot be given: something that it froze is different."""
 
 
-def clone_inputs(inputs: Inputs) -> Inputs:
-    """The same call on memory of its own.
+def memory_of(tensors: Iterable[torch.Tensor]) -> frozenset[object]:
+    """The memory behind tensors, for `clone_inputs` to leave alone."""
+    return frozenset(map(_memory_of, tensors))
+
+
+def clone_inputs(inputs: Inputs, *, kept: Collection[object] = ()) -> Inputs:
+    """The same call on memory of its own, except for `kept` memory: the step's own state.
 
     Strides are kept, also 0 (expanded); tensors that share memory share it in the clone, in the
     same way. Leaves that are no tensors are passed on as they are.
     """
-    clones = _clone_tensors(input_leaves(inputs).values())
+    tensors = [leaf for leaf in input_leaves(inputs).values() if isinstance(leaf, torch.Tensor)]
+    clones = _clone_tensors(tensor for tensor in tensors if _memory_of(tensor) not in kept)
     return map_inputs(lambda leaf: clones.get(id(leaf), leaf), inputs)
 
 
@@ -36,8 +42,9 @@ def load_inputs(static: Inputs, fresh: Inputs) -> None:
     _check_structure(old, new)
     pairs = [_checked_pair(path, old[path], new[path]) for path in old]
     with torch.no_grad():
-        for pair in filter(None, pairs):
-            _copy_values(*pair)
+        for into, values in filter(None, pairs):
+            if into is not values:  # state that is handed to the step is on both sides
+                _copy_values(into, values)
 
 
 def _check_structure(old: Leaves, new: Leaves) -> None:
@@ -102,12 +109,11 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _clone_tensors(values: Iterable[object]) -> dict[int, torch.Tensor]:
+def _clone_tensors(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
     """Clones by the `id` of the original."""
     groups: dict[object, dict[int, torch.Tensor]] = {}
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            groups.setdefault(_memory_of(value), {})[id(value)] = value
+    for tensor in tensors:
+        groups.setdefault(_memory_of(tensor), {})[id(tensor)] = tensor
     return {key: clone for group in groups.values() for key, clone in _clone_group(group)}
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from graphdoctor.capture.footprint import Footprint, footprint
-from graphdoctor.capture.static_inputs import clone_inputs
+from graphdoctor.capture.static_inputs import clone_inputs, memory_of
 from graphdoctor.capture.whole_step import CapturedStep
-from graphdoctor.target.state import Snapshot
+from graphdoctor.target.state import Snapshot, named_tensors
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
 
@@ -25,8 +25,9 @@ class ReplayFailed(Exception):
 def eager_twin(target: Target, start: Snapshot, batches: Sequence[Inputs]) -> Iterator[Footprint]:
     """Run the step on each batch, from the state `start`; yields what each step left behind."""
     start.restore()
+    state = memory_of(named_tensors(target.roots).values())
     for index, batch in enumerate(batches):
-        inputs = clone_inputs(batch)  # the step may write into them
+        inputs = clone_inputs(batch, kept=state)  # the step may write into them
         _seed(index)
         with user_code("the step"):
             outputs = target.step(*inputs.args, **inputs.kwargs)

@@ -163,7 +163,9 @@ def _wrong(trial: _Trial, gaps: Sequence[Sequence[Gap]], *, detail: str = "") ->
         if step
     )
     first = differences[0]
-    how = f"by up to {first.max_abs:.3g}" if first.max_abs else f"({first.detail})"
+    how = f"by up to {first.max_abs:.3g}"
+    if not first.max_abs:
+        how = f"({first.detail or 'only in the sign of zeros'})"
     return trial.verdict(
         "wrong", f"{first.tensor} differs from eager's in replay {first.replay} {how}", *differences
     )

@@ -11,11 +11,11 @@ import torch
 
 from graphdoctor.capture.cause import in_words, location_of, true_cause
 from graphdoctor.capture.footprint import Footprint, footprint
-from graphdoctor.capture.static_inputs import clone_inputs, load_inputs
+from graphdoctor.capture.static_inputs import clone_inputs, load_inputs, memory_of
 from graphdoctor.capture.tree import map_leaves
 from graphdoctor.errors import GraphDoctorError
 from graphdoctor.model import CaptureOutcome, Location, Verification
-from graphdoctor.target.state import Snapshot, snapshot
+from graphdoctor.target.state import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
 
@@ -110,7 +110,8 @@ def _warm_up(target: Target, side: Any, times: int) -> None:
 
 def _fresh(target: Target) -> Inputs:
     with user_code("making inputs"):
-        return clone_inputs(target.fresh_inputs())
+        inputs = target.fresh_inputs()
+    return clone_inputs(inputs, kept=memory_of(named_tensors(target.roots).values()))
 
 
 def _run(target: Target, inputs: Inputs) -> None:
