@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+from graphdoctor.target.from_object import from_object
+from graphdoctor.target.resolve import resolve
+from graphdoctor.target.roots import roots_of
+from graphdoctor.target.state import Snapshot, named_tensors, named_values, snapshot
 from graphdoctor.target.target import Inputs, Target
+from graphdoctor.target.user_code import user_code
 
-__all__ = ["Inputs", "Target"]
+__all__ = [
+    "Inputs",
+    "Snapshot",
+    "Target",
+    "from_object",
+    "named_tensors",
+    "named_values",
+    "resolve",
+    "roots_of",
+    "snapshot",
+    "user_code",
+]

@@ -28,8 +28,8 @@ class Target:
     was described with. `roots` names the objects ("model", "optimizer", ...) whose tensors and
     Python state are compared and restored; `entry` says which form of description matched; `notes`
     are sentences for the reader about what was chosen on their behalf. `close()` undoes what
-    finding the target changed (sys.path, sys.argv, where a given model lies); no step may run
-    after it.
+    finding the target changed (sys.path, sys.argv, a given module's training flags); no step may
+    run after it.
     """
 
     name: str

@@ -72,3 +72,8 @@ def class_members(cls: type) -> Iterator[tuple[str, object]]:
             yield from ((name, part) for part in (member.fget, member.fset) if part is not None)
         elif name != "_abc_impl":
             yield name, member
+
+
+def mentions(function: FunctionType) -> tuple[str, ...]:
+    """The global and attribute names in a function's own code."""
+    return _mentioned(function.__code__)

@@ -1,0 +1,176 @@
+"""A description -> the target: its step, mode, inputs and roots, with notes on what was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from graphdoctor.errors import UsageError
+from graphdoctor.model import Mode
+from graphdoctor.target import steps
+from graphdoctor.target.description import Description
+from graphdoctor.target.inputs import Supply, supply
+from graphdoctor.target.instantiate import needed_arguments
+from graphdoctor.target.roots import roots_among, roots_of, trains
+from graphdoctor.target.state import named_tensors
+from graphdoctor.target.target import Inputs, Target
+from graphdoctor.target.user_code import user_code
+
+Step = Callable[..., object]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a description came from, and the training functions beside it, if there are any.
+
+    `train_step(model, *inputs)` runs one step; with `get_optimizer(model)` beside it, it is
+    `train_step(model, optimizer, *inputs)`.
+    """
+
+    name: str
+    file: str
+    entry: str
+    train_step: Step | None = None
+    get_optimizer: Step | None = None
+
+
+def build(
+    description: Description, origin: Origin, *, mode: Mode | None, close: Callable[[], None]
+) -> Target:
+    """Make the target. What it changes in the user's objects is undone by the target's `close`."""
+    if isinstance(description.subject, torch.nn.Module):
+        return _from_module(description, origin, mode, close)
+    return _from_step(description, origin, mode, close)
+
+
+def _from_module(
+    description: Description, origin: Origin, mode: Mode | None, close: Callable[[], None]
+) -> Target:
+    model = description.subject
+    assert isinstance(model, torch.nn.Module)
+    undo = _way_back(model)
+    try:
+        source = description.inputs or _no_inputs(model)
+        made = supply(source, kept=_ids({"model": model, **description.state}))
+        chosen = mode or ("training" if origin.train_step else "inference")
+        step, roots, notes = _step_of(model, origin, chosen, is_ours=description.is_ours)
+    except BaseException:
+        undo()
+        raise
+
+    def back() -> None:
+        undo()
+        close()
+
+    return Target(
+        name=origin.name,
+        file=origin.file,
+        entry=origin.entry,
+        mode=chosen,
+        step=step,
+        fresh_inputs=made.make,
+        roots=_without_repeats({**roots, **description.state, **_carried(made, step)}),
+        notes=(*description.notes, *made.notes, *notes),
+        close=back,
+    )
+
+
+def _way_back(model: torch.nn.Module) -> Callable[[], None]:
+    """Puts the training flags back: choosing a mode for a given module sets them."""
+    flags = [(module, module.training) for module in model.modules()]
+
+    def restore() -> None:
+        for module, training in flags:
+            module.training = training
+
+    return restore
+
+
+def _step_of(
+    model: torch.nn.Module, origin: Origin, mode: Mode, *, is_ours: bool
+) -> tuple[Step, dict[str, object], tuple[str, ...]]:
+    if mode == "inference":
+        return steps.inference_step(model), {"model": model}, _inference_notes(model, is_ours)
+    model.train()
+    if origin.train_step is None:
+        optimizer = steps.optimizer_for(model)
+        step = steps.training_step(model, optimizer)
+        return step, {"model": model, "optimizer": optimizer}, (steps.TRAINING_NOTE,)
+    if origin.get_optimizer is None:
+        bound = partial(origin.train_step, model)
+        return bound, {"model": model, **roots_of(bound)}, ("the step is train_step()",)
+    with user_code("get_optimizer()"):
+        given = origin.get_optimizer(model)
+    bound = partial(origin.train_step, model, given)
+    roots = {"model": model, "optimizer": given, **roots_of(bound)}
+    return bound, roots, ("the step is train_step(), with get_optimizer()'s optimizer",)
+
+
+def _inference_notes(model: torch.nn.Module, is_ours: bool) -> tuple[str, ...]:
+    if not model.training:
+        return (steps.INFERENCE_NOTE,)
+    if is_ours:
+        model.eval()
+        return (steps.INFERENCE_NOTE, "the module was put into evaluation mode")
+    return (
+        steps.INFERENCE_NOTE,
+        "the module is in training mode and was left in it; call .eval() for what runs in service",
+    )
+
+
+def _from_step(
+    description: Description, origin: Origin, mode: Mode | None, close: Callable[[], None]
+) -> Target:
+    step = description.subject
+    found = {**description.state, **roots_of(step)}
+    made = supply(description.inputs or _no_inputs(step), kept=_ids(found))
+    roots = _without_repeats({**description.state, **_carried(made, step), **roots_of(step)})
+    is_training = trains(step, roots)
+    notes = [*description.notes, *made.notes]
+    if mode == "inference" and is_training:
+        notes.append("the step trains, and was analysed as inference because that was asked for")
+    if mode == "training" and not is_training:
+        notes.append("the step was analysed as it is: only a bare module is given a training step")
+    return Target(
+        name=origin.name,
+        file=origin.file,
+        entry=origin.entry,
+        mode=mode or ("training" if is_training else "inference"),
+        step=step,
+        fresh_inputs=made.make,
+        roots=roots,
+        notes=tuple(notes),
+        close=close,
+    )
+
+
+def _no_inputs(subject: Step) -> Inputs:
+    called = subject.forward if isinstance(subject, torch.nn.Module) else subject
+    needed = needed_arguments(called)
+    if needed:
+        name = getattr(subject, "__name__", type(subject).__name__)
+        raise UsageError(
+            f"{name} takes {', '.join(needed)}, but nothing says what its inputs are: "
+            f"add get_inputs() to the file, return (module, inputs), or give "
+            f"--input 8x3x224x224:float32"
+        )
+    return Inputs()
+
+
+def _ids(roots: Mapping[str, object]) -> frozenset[int]:
+    return frozenset(id(tensor) for tensor in named_tensors(roots).values())
+
+
+def _carried(made: Supply, step: object) -> dict[str, object]:
+    return roots_among(made.described, step)
+
+
+def _without_repeats(roots: Mapping[str, object]) -> dict[str, object]:
+    """Each object under its first name only."""
+    seen: dict[int, str] = {}
+    for name, root in roots.items():
+        seen.setdefault(id(root), name)
+    return {name: root for name, root in roots.items() if seen[id(root)] == name}

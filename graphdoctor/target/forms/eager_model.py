@@ -1,0 +1,34 @@
+"""`get_eager_model()` + `get_example_inputs()`: functions, or methods of one class."""
+
+from __future__ import annotations
+
+from graphdoctor.errors import UsageError
+from graphdoctor.target.description import Description
+from graphdoctor.target.forms.form import Form, Source, call
+from graphdoctor.target.inputs import Called
+from graphdoctor.target.instantiate import instantiate
+from graphdoctor.target.outline import Outline
+
+_NAMES = ("get_eager_model", "get_example_inputs")
+
+
+def _classes(outline: Outline) -> list[str]:
+    return [cls.name for cls in outline.classes if cls.methods.issuperset(_NAMES)]
+
+
+def _matches(outline: Outline) -> bool:
+    return outline.has(*_NAMES) or len(_classes(outline)) == 1
+
+
+def _describe(source: Source) -> Description:
+    if source.outline.has(*_NAMES):
+        holder: object = source.module
+    else:
+        holder = instantiate(source.get(_classes(source.outline)[0]))
+    model = call(getattr(holder, _NAMES[0]))
+    if not callable(model):
+        raise UsageError(f"{_NAMES[0]}() gave an object of type {type(model).__name__}, no module")
+    return Description(model, Called(getattr(holder, _NAMES[1]), what=f"{_NAMES[1]}()"))
+
+
+FORM = Form("get_eager_model() + get_example_inputs()", _matches, _describe)

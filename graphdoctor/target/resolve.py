@@ -1,0 +1,170 @@
+"""`file.py`, `file.py:name` or `package.module:name` -> the target that it describes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+from graphdoctor.errors import UsageError
+from graphdoctor.model import Mode
+from graphdoctor.target.build import Origin, build
+from graphdoctor.target.description import Description
+from graphdoctor.target.forms import FORMS, Form, Source, only_module
+from graphdoctor.target.named import describe_named
+from graphdoctor.target.outline import Outline, outline
+from graphdoctor.target.specs import InputSpec, parse_input
+from graphdoctor.target.target import Inputs, Target
+from graphdoctor.target.workspace import Workspace, import_module, run_file
+
+TEMPLATE = """\
+def graphdoctor_target():
+    model = MyModel().cuda().eval()
+    inputs = (torch.randn(8, 3, 224, 224, device="cuda"),)
+    return model, inputs
+
+# or, for training: return step, (data, label)"""
+
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What was asked: which object of which file, how to run it, on what inputs."""
+
+    where: str
+    name: str | None
+    mode: Mode | None
+    specs: tuple[InputSpec, ...]
+
+
+def resolve(spec: str, *, mode: Mode | None, inputs: tuple[str, ...]) -> Target:
+    """Find, run and read the target. Close it when done: until then its imports stay possible.
+
+    Raises UsageError for what cannot be carried out as asked, UserCodeError for failing user code.
+    """
+    where, name = _split(spec)
+    request = _Request(where, name, mode, tuple(parse_input(text) for text in inputs))
+    return _of_file(request) if _is_file(where) else _of_module(request)
+
+
+def _split(spec: str) -> tuple[str, str | None]:
+    if Path(spec).exists():
+        return spec, None
+    where, colon, name = spec.rpartition(":")
+    if not colon or not _DOTTED.fullmatch(name):
+        if spec.endswith(".py"):
+            return spec, None
+        raise UsageError(
+            f"{spec} names no target: write file.py, file.py:name or package.module:name"
+            + ("" if colon else f" (there is no file {spec} in {Path.cwd()})")
+        )
+    return where, name
+
+
+def _is_file(where: str) -> bool:
+    return where.endswith(".py") or Path(where).exists() or not _DOTTED.fullmatch(where)
+
+
+def _of_file(request: _Request) -> Target:
+    path = Path(request.where)
+    found = outline(path)
+    _check(found, request)
+    workspace = Workspace(path.resolve().parent, request.where)
+    try:
+        module = run_file(path.resolve())
+        source = Source(module, _with_live_names(found, module), request.mode, request.specs)
+        description, entry = _describe(source, request)
+        return build(
+            description, _origin(source, request, entry), mode=request.mode, close=workspace.close
+        )
+    except BaseException:
+        workspace.close()
+        raise
+
+
+def _of_module(request: _Request) -> Target:
+    workspace = Workspace(Path.cwd(), request.where)
+    try:
+        module = import_module(request.where)
+        empty = Outline(frozenset(), (), has_star_import=False)
+        source = Source(module, _with_live_names(empty, module), request.mode, request.specs)
+        description, entry = _describe(source, request)
+        return build(
+            description, _origin(source, request, entry), mode=request.mode, close=workspace.close
+        )
+    except BaseException:
+        workspace.close()
+        raise
+
+
+def _check(found: Outline, request: _Request) -> None:
+    """Refuse, before anything runs, a file that cannot have what was asked for."""
+    if request.name is not None:
+        first = request.name.partition(".")[0]
+        if not found.has(first):
+            names = ", ".join(sorted(n for n in found.names if not n.startswith("_"))) or "nothing"
+            raise UsageError(f"{request.where} has no {first}; it has {names}")
+        return
+    forms = [form for form in FORMS if form.matches(found)]
+    if not forms:
+        raise no_target(request.where)
+    if forms == [only_module.FORM] and not request.specs:
+        names = ", ".join(cls.name for cls in found.classes if cls.may_be_module)
+        raise UsageError(
+            f"{request.where} says nowhere what the inputs of its model ({names}) are: add "
+            f"--input 8x3x224x224:float32, or paste this into it\n\n{TEMPLATE}"
+        )
+
+
+def no_target(where: str) -> UsageError:
+    """The error for a file without any target, with something to paste into it."""
+    return UsageError(f"{where} describes no target; paste this into it\n\n{TEMPLATE}")
+
+
+def _with_live_names(found: Outline, module: ModuleType) -> Outline:
+    return replace(found, names=frozenset(vars(module)), has_star_import=False)
+
+
+def _describe(source: Source, request: _Request) -> tuple[Description, str]:
+    if request.name is not None:
+        description, entry = describe_named(source, request.name)
+    else:
+        form = _first_form(source, request)
+        description, entry = form.describe(source), form.entry
+    return _with_given_inputs(description, request.specs), entry
+
+
+def _first_form(source: Source, request: _Request) -> Form:
+    for form in FORMS:
+        if form.matches(source.outline):
+            return form
+    raise no_target(request.where)
+
+
+def _with_given_inputs(description: Description, specs: tuple[InputSpec, ...]) -> Description:
+    if not specs:
+        return description
+    drawn = Inputs(tuple(spec.draw() for spec in specs))
+    replaced = ("the inputs are those of --input",) if description.inputs is not None else ()
+    return replace(description, inputs=drawn, notes=(*description.notes, *replaced))
+
+
+def _origin(source: Source, request: _Request, entry: str) -> Origin:
+    stem = Path(request.where).stem if _is_file(request.where) else request.where
+    uses_functions = request.mode != "inference"
+    return Origin(
+        name=stem if request.name is None else f"{stem}:{request.name}",
+        file=request.where if _is_file(request.where) else source.module.__file__ or "",
+        entry=entry,
+        train_step=_function(source, "train_step") if uses_functions else None,
+        get_optimizer=_function(source, "get_optimizer") if uses_functions else None,
+    )
+
+
+def _function(source: Source, name: str) -> Callable[..., object] | None:
+    found = getattr(source.module, name, None)
+    return found if inspect.isfunction(found) else None

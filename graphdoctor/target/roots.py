@@ -1,0 +1,90 @@
+"""A step -> the objects whose state it uses, under the names that the user's code gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import FunctionType, MethodType
+
+import torch
+
+from graphdoctor.target.attributes import attributes
+from graphdoctor.target.structure import leaves
+from graphdoctor.target.target import Inputs
+from graphdoctor.target.variables import mentions
+from graphdoctor.target.walk import Walk
+
+_KINDS = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+
+
+def roots_of(step: object) -> dict[str, object]:
+    """The modules, optimizers and the like that a step reaches by variables of its functions.
+
+    A module is "model", a bound method's object "self". The step itself comes last: it holds the
+    counters, lists and globals that its code uses.
+    """
+    if isinstance(step, torch.nn.Module):
+        return {"model": step}
+    if isinstance(step, MethodType):
+        return {"self": step.__self__, "step": step.__func__}
+    named = dict(_bound_arguments(step))
+    for path, value, _ in Walk({"step": step}):
+        is_variable = "." not in path and "[" not in path
+        if is_variable and is_stateful(value) and not any(value is seen for seen in named.values()):
+            named.setdefault(path, value)
+    return {**named, "step": step}
+
+
+def _bound_arguments(step: object) -> dict[str, object]:
+    """What `functools.partial` binds, under the names of the function's parameters."""
+    if not isinstance(step, partial) or not isinstance(step.func, FunctionType):
+        return {}
+    names = step.func.__code__.co_varnames[: step.func.__code__.co_argcount]
+    bound = {**dict(zip(names, step.args, strict=False)), **step.keywords}
+    return {name: value for name, value in bound.items() if is_stateful(value)}
+
+
+def is_stateful(value: object) -> bool:
+    """A module, optimizer, schedule or gradient scaler."""
+    return isinstance(value, _KINDS) or type(value).__name__ == "GradScaler"
+
+
+def roots_among(inputs: Inputs, step: object) -> dict[str, object]:
+    """Inputs that carry state: modules, optimizers, caches; named after the step's parameters."""
+    names = _parameter_names(step)
+    named: dict[str, object] = {}
+    for index, arg in enumerate(inputs.args):
+        name = names[index] if index < len(names) else f"inputs[{index}]"
+        named.update(_stateful_leaves(name, arg))
+    for name, arg in inputs.kwargs.items():
+        named.update(_stateful_leaves(name, arg))
+    return named
+
+
+def _parameter_names(step: object) -> tuple[str, ...]:
+    if isinstance(step, FunctionType):
+        return step.__code__.co_varnames[: step.__code__.co_argcount]
+    return ()
+
+
+def _stateful_leaves(name: str, arg: object) -> dict[str, object]:
+    found = [leaf for leaf in leaves(arg) if _may_change(leaf)]
+    if len(found) == 1:
+        return {name: found[0]}
+    return {f"{name}[{index}]": leaf for index, leaf in enumerate(found)}
+
+
+def _may_change(leaf: object) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return isinstance(leaf, torch.nn.Parameter)
+    return is_stateful(leaf) or (bool(attributes(leaf)) and not callable(leaf))
+
+
+def trains(step: object, roots: Mapping[str, object]) -> bool:
+    """Whether a step trains: it reaches an optimizer, or its own code calls `backward`."""
+    if any(isinstance(visit.value, torch.optim.Optimizer) for visit in Walk(roots)):
+        return True
+    function = step.__func__ if isinstance(step, MethodType) else step
+    if isinstance(function, partial):
+        function = function.func
+    return isinstance(function, FunctionType) and "backward" in mentions(function)
