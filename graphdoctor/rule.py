@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -42,6 +42,8 @@ class Rule(ABC):
     name: ClassVar[str]
     effect: ClassVar[Effect]
     fix: ClassVar[str]
+    # What finds it: other rules than those about a recording have a function of their own to make findings.
+    decided_by: ClassVar[Literal["recording", "estimate", "partition"]] = "recording"
 
     @abstractmethod
     def check(self, recording: Recording) -> Iterator[Hit]:

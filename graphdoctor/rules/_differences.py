@@ -1,0 +1,60 @@
+"""A recording in, the first causes of its iterations differing out: operators, shapes, scalars, addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from msgspec import Struct
+
+from graphdoctor.align import align
+from graphdoctor.recording import Iteration, Recording
+from graphdoctor.rules._once import once
+from graphdoctor.rules._pair import Comparison, Difference
+from graphdoctor.rules._sources import Source, sources_of
+
+
+class Found(Struct, frozen=True):
+    """A difference between two iterations, by their indices."""
+
+    first: int
+    second: int
+    difference: Difference
+    source: Source | None  # what the host read or drew that explains it
+
+
+@once
+def differences(recording: Recording) -> tuple[Found, ...]:
+    """Every first cause in every pair of compared iterations, in execution order."""
+    sources = sources_of(recording)
+    found: list[Found] = []
+    for first, second in _pairs(recording):
+        pairs = align(first.ops, second.ops)
+        comparison = Comparison(first, second, may_settle=_may_settle(recording, first))
+        for difference in comparison.run(pairs):
+            source = difference.source_among(sources)
+            found.append(Found(first.index, second.index, difference, source))
+    return tuple(found)
+
+
+def _pairs(recording: Recording) -> Iterator[tuple[Iteration, Iteration]]:
+    """Consecutive iterations whose inputs have equal shapes: other inputs may well make other operators."""
+    by_shapes: dict[tuple[object, ...], list[Iteration]] = {}
+    for iteration in recording.captured:
+        by_shapes.setdefault(input_shapes(iteration), []).append(iteration)
+    for alike in by_shapes.values():
+        yield from pairwise(alike)
+
+
+def input_shapes(iteration: Iteration) -> tuple[object, ...]:
+    return tuple(
+        leaf.path
+        if isinstance(leaf.value, str)
+        else (leaf.path, leaf.value.shape, leaf.value.dtype)
+        for leaf in iteration.inputs
+    )
+
+
+def _may_settle(recording: Recording, first: Iteration) -> bool:
+    """Whether new addresses may be a last trace of initialisation, which no later iteration repeats."""
+    return first is recording.captured[0] and len(recording.captured) > 2

@@ -1,0 +1,18 @@
+"""A recording and a kind of host event in, one hit for each such event out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from graphdoctor.recording import EventKind, HostEvent, Recording
+from graphdoctor.rule import Hit, at_event
+
+
+def event_hits(
+    recording: Recording, kind: EventKind, message: Callable[[HostEvent], str]
+) -> Iterator[Hit]:
+    """Hits in the iterations that ran as if captured, in execution order."""
+    for iteration in recording.captured:
+        for event in iteration.events:
+            if event.kind == kind:
+                yield at_event(iteration.index, event, message(event))

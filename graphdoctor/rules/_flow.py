@@ -1,0 +1,122 @@
+"""The place where the host got a value in, the branches and statements that depend on it out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Sequence
+
+from msgspec import Struct
+
+from graphdoctor.model import Location
+from graphdoctor.rules._source import (
+    Branch,
+    Scope,
+    branch_at,
+    branches_on,
+    jumps_before,
+    lines_of,
+    names_in,
+    scope_at,
+    statement_at,
+    statements_of,
+    targets_of,
+)
+
+Line = tuple[str, int]
+
+
+class Use(Struct, frozen=True):
+    """A function in which these names hold the value, or something computed from it."""
+
+    scope: Scope
+    names: frozenset[str]
+
+
+class Flow(Struct, frozen=True):
+    """Where a host value goes: the branches it decides, the functions that hold it, its own line."""
+
+    origin: Location | None
+    branches: tuple[Branch, ...] = ()
+    uses: tuple[Use, ...] = ()
+
+    def decides(self, branch: Branch) -> bool:
+        return any(own.file == branch.file and own.line == branch.line for own in self.branches)
+
+    def feeds(self, frames: Sequence[Location]) -> bool:
+        """Whether a call chain stands on the value's own line or on a statement that mentions it."""
+        return any(self._feeds(frame) for frame in frames)
+
+    def leaves_before(self, frames: Sequence[Location]) -> bool:
+        """Whether a branch that the value decides may keep one of these lines from being reached."""
+        return any(own in jumps_before(frame) for own in self.branches for frame in frames)
+
+    def _feeds(self, frame: Location) -> bool:
+        own = self.origin
+        if own is not None and (own.file, own.line) == (frame.file, frame.line):
+            return True
+        for use in self.uses:
+            statement = statement_at(frame.file, frame.line) if use.scope.holds(frame) else None
+            if statement is not None and use.names & _mentioned(statement, frame.line):
+                return True
+        return False
+
+
+def value_flow(frames: Sequence[Location], tensor_lines: Collection[Line]) -> Flow:
+    """Follow a value from the line that got it, outwards through the functions that return it.
+
+    `frames` lead from that line outwards. `tensor_lines` are lines on which operators ran: what
+    they bind is a tensor, and tensors carry the value on the device, where it is no hazard.
+    """
+    branches: list[Branch] = []
+    uses: list[Use] = []
+    for frame in frames:
+        scope = scope_at(frame.file, frame.line)
+        statement = statement_at(frame.file, frame.line)
+        if scope is None or statement is None:
+            break
+        decided = branch_at(frame)
+        if decided is not None:
+            branches.append(decided)
+            break
+        names = _names(scope, statement, frame, tensor_lines)
+        branches += branches_on(scope, frame.file, names) if names else ()
+        uses.append(Use(lines_of(frame.file, scope), names))
+        if not _returned(scope, statement, names):
+            break
+    return Flow(frames[0] if frames else None, tuple(branches), tuple(uses))
+
+
+def _names(
+    scope: ast.AST, start: ast.stmt, frame: Location, tensor_lines: Collection[Line]
+) -> frozenset[str]:
+    """The names bound to the value, directly or through further statements of the function."""
+    if (frame.file, frame.line) in tensor_lines:
+        return frozenset()
+    names = targets_of(start)
+    for statement in statements_of(scope):  # type: ignore[arg-type]
+        later = statement.lineno > start.lineno
+        simple = isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign))
+        if not later or not simple or (frame.file, statement.lineno) in tensor_lines:
+            continue
+        value = getattr(statement, "value", None)
+        if value is not None and names & names_in(value):
+            names |= targets_of(statement)
+    return names
+
+
+def _returned(scope: ast.AST, statement: ast.stmt, names: frozenset[str]) -> bool:
+    if isinstance(statement, ast.Return):
+        return True
+    returns = (node for node in ast.walk(scope) if isinstance(node, ast.Return) and node.value)
+    return bool(names) and any(names & names_in(node) for node in returns)
+
+
+def _mentioned(statement: ast.stmt, line: int) -> frozenset[str]:
+    """Names on this line of a statement: of a compound statement, the header's only."""
+    if isinstance(statement, (ast.If, ast.While)):
+        return names_in(statement.test)
+    if isinstance(statement, ast.For):
+        return names_in(statement.iter)
+    if isinstance(statement, (ast.With, ast.Try, ast.FunctionDef, ast.ClassDef)):
+        return frozenset()
+    return names_in(statement)

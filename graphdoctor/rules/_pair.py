@@ -1,0 +1,264 @@
+"""Two iterations with equal input shapes in, the first causes of their differing out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from graphdoctor.align import Pair
+from graphdoctor.recording import Arg, External, Iteration, Op, TensorUse
+from graphdoctor.rules._branches import Side, deciding_branch
+from graphdoctor.rules._copies import has_mask_index
+from graphdoctor.rules._reads import is_read
+from graphdoctor.rules._source import Branch
+from graphdoctor.rules._sources import Source
+
+DifferenceKind = Literal["operators", "shapes", "scalars", "rebound", "growing", "data-dependent"]
+# Sizes of their outputs depend on values; torch's tag dynamic_output_shape misses some of them.
+_DATA_DEPENDENT = frozenset({"nonzero", "masked_select", "bincount", "repeat_interleave"})
+
+
+class Change(Struct, frozen=True):
+    """An argument that is no tensor, and what it was in either iteration."""
+
+    argument: str  # "argument 2" or a keyword
+    before: Arg
+    after: Arg
+
+
+class Difference(Struct):
+    """A first cause. `followers` counts the differing operators that it explains."""
+
+    kind: DifferenceKind
+    before: Op | None
+    after: Op | None
+    changes: tuple[Change, ...] = ()
+    uses: tuple[TensorUse | None, TensorUse | None] = (None, None)
+    external: External | None = None
+    branch: Branch | None = None
+    followers: int = 0
+
+    @property
+    def op(self) -> Op:
+        op = self.after or self.before
+        assert op is not None
+        return op
+
+    def source_among(self, sources: Sequence[Source]) -> Source | None:
+        """What the host read or drew that explains this difference."""
+        for source in sources:
+            if self.branch is not None and source.flow.decides(self.branch):
+                return source
+        ops = [op for op in (self.before, self.after) if op is not None]
+        chains = [(op.location, *op.stack) for op in ops if op.location is not None]
+        for source in sources:
+            if any(source.flow.feeds(chain) for chain in chains):
+                return source
+        if self.kind == "operators":
+            for source in sources:
+                if any(source.flow.leaves_before(chain) for chain in chains):
+                    return source
+        return None
+
+
+class Comparison:
+    """Walks aligned operators; what differs because something before it differed is a follower."""
+
+    def __init__(self, first: Iteration, second: Iteration, *, may_settle: bool) -> None:
+        self.sides = (Side(first), Side(second))
+        self.may_settle = may_settle
+        self.found: list[Difference] = []
+        self.by_storage: tuple[dict[int, Difference], dict[int, Difference]] = ({}, {})
+        self.by_index: tuple[dict[int, Difference], dict[int, Difference]] = ({}, {})
+        self.sizes: dict[tuple[Arg, Arg], Difference] = {}
+        self.rebound: set[int] = set()
+        self.run_cause: Difference | None = None
+
+    def run(self, pairs: Sequence[Pair]) -> list[Difference]:
+        for first, second in pairs:
+            ops = self.sides[0].op(first), self.sides[1].op(second)
+            if ops[0] is None or ops[1] is None:
+                self._unmatched(*ops)
+            else:
+                self.run_cause = None
+                self._matched(ops[0], ops[1])
+        return self.found
+
+    # ---- operators that only one iteration ran
+
+    def _unmatched(self, before: Op | None, after: Op | None) -> None:
+        side, op = (0, before) if before is not None else (1, after)
+        assert op is not None
+        cause = self.run_cause or self._inherited(side, op) or self._consequence(op)
+        if cause is None:
+            branch = deciding_branch(op, other=self.sides[1 - side])
+            cause = self._known_branch(branch)
+            if cause is None:
+                cause = Difference("operators", before, after, branch=branch)
+                self.found.append(cause)
+        else:
+            cause.followers += 1
+        if cause.kind == "operators" and cause.before is None and before is not None:
+            cause.before = before
+        if cause.kind == "operators" and cause.after is None and after is not None:
+            cause.after = after
+        self.run_cause = cause
+        self._mark(side, op, cause)
+
+    def _known_branch(self, branch: Branch | None) -> Difference | None:
+        if branch is None:
+            return None
+        return next((cause for cause in self.found if cause.branch == branch), None)
+
+    def _consequence(self, op: Op) -> Difference | None:
+        """Backward and optimizer follow the forward: they differ because it did."""
+        if op.phase == "forward":
+            return None
+        causes = [cause for cause in self.found if cause.kind in ("operators", "data-dependent")]
+        return causes[-1] if causes else None
+
+    # ---- the same operator in both
+
+    def _matched(self, before: Op, after: Op) -> None:
+        shapes = _shapes(before.inputs) != _shapes(after.inputs)
+        outputs = _shapes(before.outputs) != _shapes(after.outputs)
+        changes = tuple(_changes(before, after))
+        if not (shapes or outputs or changes):
+            self._addresses(before, after)
+            return
+        cause = self._cause(before, after, changes, shapes=shapes, outputs=outputs)
+        if shapes or outputs or cause.kind == "scalars":
+            self._remember_sizes(before, after, cause)
+        self._mark(0, before, cause, tensors=shapes or outputs)
+        self._mark(1, after, cause, tensors=shapes or outputs)
+
+    def _cause(
+        self, before: Op, after: Op, changes: tuple[Change, ...], *, shapes: bool, outputs: bool
+    ) -> Difference:
+        """The known cause of this difference, or a new one."""
+        growing = self._growing(before, after) if shapes else None
+        cause = self._inherited(1, after) or self._inherited(0, before)
+        if cause is None and growing is None and changes:
+            cause = self._same_sizes(changes)
+        if cause is None and growing is None and (shapes or outputs):
+            cause = self._consequence(after)
+        if cause is not None:
+            cause.followers += 1
+            return cause
+        kind: DifferenceKind = "shapes" if shapes or outputs else "scalars"
+        if growing is not None:
+            kind = "growing"
+        elif is_data_dependent(after):
+            kind = "data-dependent"
+        cause = Difference(kind, before, after, changes)
+        if growing is not None:
+            cause.uses, cause.external = growing
+        self.found.append(cause)
+        return cause
+
+    def _growing(
+        self, before: Op, after: Op
+    ) -> tuple[tuple[TensorUse | None, TensorUse], External] | None:
+        """An operand from outside the iteration whose shape changed, or that was not there before."""
+        old = {0: None, **dict(enumerate(before.inputs))}
+        longer = len(before.inputs) != len(after.inputs)
+        for place, use in enumerate(after.inputs):
+            external = self.sides[1].external(use)
+            earlier = old.get(place)
+            if external is None or external.origin == "input":
+                continue
+            if earlier is None or earlier.shape != use.shape or longer:
+                return (earlier, use), external
+        return None
+
+    def _addresses(self, before: Op, after: Op) -> None:
+        """Operands from outside the iteration that lie elsewhere than an iteration before."""
+        if self.may_settle:
+            return
+        for old, new in zip(before.inputs, after.inputs, strict=True):
+            if old.storage == new.storage or not new.is_cuda:
+                continue
+            was, now = self.sides[0].external(old), self.sides[1].external(new)
+            if was is None or now is None or "input" in (was.origin, now.origin):
+                continue
+            if new.storage not in self.rebound:
+                self.rebound.add(new.storage)
+                self.found.append(
+                    Difference("rebound", before, after, uses=(old, new), external=now)
+                )
+
+    # ---- following a cause
+
+    def _inherited(self, side: int, op: Op) -> Difference | None:
+        """The cause that an operand, or the forward operator of a backward one, is subject to."""
+        for use in op.inputs:
+            cause = self.by_storage[side].get(use.storage)
+            if cause is not None:
+                return cause
+        if op.forward_index is not None:
+            return self.by_index[side].get(op.forward_index)
+        return None
+
+    def _mark(self, side: int, op: Op, cause: Difference, *, tensors: bool = True) -> None:
+        self.by_index[side][op.index] = cause
+        if tensors:
+            for use in op.outputs:
+                self.by_storage[side][use.storage] = cause
+
+    def _remember_sizes(self, before: Op, after: Op, cause: Difference) -> None:
+        old, new = (*before.inputs, *before.outputs), (*after.inputs, *after.outputs)
+        for was, now in zip(old, new, strict=False):
+            for pair in zip(was.shape, now.shape, strict=False):
+                if pair[0] != pair[1]:
+                    self.sizes.setdefault(pair, cause)
+            if was.numel != now.numel:
+                self.sizes.setdefault((was.numel, now.numel), cause)
+
+    def _same_sizes(self, changes: tuple[Change, ...]) -> Difference | None:
+        """A number that changes just as a tensor's size did before is that size, or counts its elements."""
+        causes = [self._size_cause(change.before, change.after) for change in changes]
+        return causes[0] if causes and all(causes) else None
+
+    def _size_cause(self, before: Arg, after: Arg) -> Difference | None:
+        if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
+            differing = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
+            causes = [self._size_cause(*pair) for pair in differing]
+            return causes[0] if causes and all(causes) else None
+        return self.sizes.get((before, after)) if isinstance(after, (int, float)) else None
+
+
+def is_data_dependent(op: Op) -> bool:
+    """Whether the shape of an operator's result depends on values."""
+    if op.base_name in _DATA_DEPENDENT or has_mask_index(op):
+        return True
+    indexes = op.base_name == "index"  # tagged for the sake of masks: other indices are no hazard
+    return is_read(op) or ("dynamic_output_shape" in op.tags and not indexes)
+
+
+def _shapes(uses: Sequence[TensorUse]) -> list[tuple[tuple[int, ...], str]]:
+    return [(use.shape, use.dtype) for use in uses]
+
+
+def _changes(before: Op, after: Op) -> Iterator[Change]:
+    if before.args == after.args and before.kwargs == after.kwargs:
+        return
+    for place, (old, new) in enumerate(zip(before.args, after.args, strict=False), start=1):
+        if _differs(old, new):
+            yield Change(f"argument {place}", old, new)
+    named = dict(before.kwargs)
+    for name, new in after.kwargs:
+        if name in named and _differs(named[name], new):
+            yield Change(f"`{name}`", named[name], new)
+
+
+def _differs(old: Arg, new: Arg) -> bool:
+    """Whether numbers or texts differ: tensors are compared elsewhere, generators have no value."""
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        if len(old) != len(new):
+            return not any(isinstance(item, TensorUse) for item in (*old, *new))
+        return any(_differs(*pair) for pair in zip(old, new, strict=True))
+    if isinstance(old, (bool, int, float, str)) and isinstance(new, (bool, int, float, str)):
+        return old != new and not (old != old and new != new)  # two NaNs are alike
+    return False

@@ -1,0 +1,92 @@
+"""A recording in, the places where the host waits for a value of the device out, with what the value decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from graphdoctor.model import Location
+from graphdoctor.recording import Iteration, Op, Recording, TensorUse
+from graphdoctor.rules._copies import is_list_read, transfer_of
+from graphdoctor.rules._flow import Flow, Line, value_flow
+from graphdoctor.rules._once import once
+
+# Operators whose tags torch forgot, or that older versions do not tag.
+_READERS = frozenset({"_local_scalar_dense", "item", "equal", "is_nonzero", "allclose"})
+_SCALER_OPERATORS = frozenset({"_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"})
+
+
+class Read(Struct, frozen=True):
+    """One value that the host waits for. `of_scaler`: it belongs to a GradScaler's bookkeeping."""
+
+    iteration: int
+    op: Op
+    use: TensorUse
+    flow: Flow
+    of_scaler: bool
+
+
+@once
+def host_reads(recording: Recording) -> tuple[Read, ...]:
+    """All host reads of device values in the captured iterations, in execution order."""
+    flows: dict[tuple[Location | None, tuple[Location, ...]], Flow] = {}
+    found: list[Read] = []
+    for iteration in recording.captured:
+        lines = tensor_lines(iteration)
+        scaler = _scaler_storages(iteration)
+        for op, use in _reading(iteration):
+            key = (op.location, op.stack)
+            if key not in flows:
+                flows[key] = flow_from(op.location, op.stack, lines)
+            found.append(Read(iteration.index, op, use, flows[key], use.storage in scaler))
+    return tuple(found)
+
+
+def is_read(op: Op) -> bool:
+    """Whether the operator hands a tensor's value to Python, wherever the tensor lies."""
+    return op.base_name in _READERS or "data_dependent_output" in op.tags
+
+
+def tensor_lines(iteration: Iteration) -> frozenset[Line]:
+    """Lines on which operators ran whose results are tensors on the device.
+
+    A line that ends in a read binds a number, however its operand was computed.
+    """
+    last: dict[Line, Op] = {}
+    for op in iteration.ops:
+        if op.location is not None and op.phase == "forward":
+            last[(op.location.file, op.location.line)] = op
+    return frozenset(
+        line for line, op in last.items() if op.outputs and any(use.is_cuda for use in op.outputs)
+    )
+
+
+def flow_from(
+    location: Location | None, stack: tuple[Location, ...], lines: frozenset[Line]
+) -> Flow:
+    return value_flow((location, *stack), lines) if location is not None else Flow(None)
+
+
+def _reading(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
+    for op in iteration.ops:
+        if is_read(op):
+            use = next((use for use in op.inputs if use.is_cuda), None)
+            if use is not None:
+                yield op, use
+            continue
+        transfer = transfer_of(op)
+        if transfer is not None and not transfer.to_device and is_list_read(op):
+            yield op, transfer.source
+
+
+def _scaler_storages(iteration: Iteration) -> frozenset[int]:
+    """Storages of torch.amp.GradScaler: its scale, growth tracker and found_inf flags."""
+    found: set[int] = set()
+    for op in iteration.ops:
+        if op.base_name in _SCALER_OPERATORS:
+            # The gradients come first and in a list: only what is passed singly is the scaler's own.
+            found.update(arg.storage for arg in op.args if isinstance(arg, TensorUse))
+        elif found and op.base_name == "_to_copy" and op.inputs[0].storage in found:
+            found.update(use.storage for use in op.outputs)
+    return frozenset(found)

@@ -1,0 +1,75 @@
+"""A recording in, the operators on the CPU whose changing results steer the step out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._cpu_data import Steering, steering_values
+from graphdoctor.rules._reads import is_read
+from graphdoctor.rules._words import operator_words, place_words
+
+
+class CpuOperator(Rule):
+    """An operator on the CPU steers the step.
+
+    A tensor is computed, or drawn at random, on the CPU, and its value then decides a branch,
+    becomes a Python number or goes as a scalar into an operator on the device. A graph holds device
+    work only: the CPU operator runs once, at the capture, and every replay uses what it gave then.
+
+    It is a false alarm where the result is the same in each step. Constants are not reported, nor
+    are results that are merely returned.
+
+    Compute it on the device: `torch.rand((), device=x.device)`, and choose with `torch.where`; or
+    compute it before the step and pass it as an input.
+    """
+
+    id = "GD209"
+    name = "cpu-operator"
+    effect = "replay-is-wrong"
+    fix = "Give the operator device=x.device, so that each replay runs it; or compute it before the step."
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        seen: set[tuple[int, int]] = set()
+        for steering in steering_values(recording):
+            op = steering.origin.op
+            if steering.origin.kind != "operator" or op is None or op.phase == "optimizer":
+                continue
+            if (steering.iteration, op.index) not in seen:
+                seen.add((steering.iteration, op.index))
+                yield at_op(steering.iteration, op, _message(steering))
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        def step(x):
+            keep = torch.rand(()) < 0.5  # <- GD209
+            return x * 2 if keep else x.clone()
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x):
+            keep = torch.rand((), device=x.device) < 0.5
+            return torch.where(keep, x * 2, x)
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _message(steering: Steering) -> str:
+    op, at = steering.origin.op, steering.at
+    assert op is not None
+    verb = "draws" if "nondeterministic_seeded" in op.tags else "computes"
+    where = place_words(at.location, op.location)
+    where = f" on {where}" if where and at.location != op.location else ""
+    ends = (
+        f"the host reads the result{where}"
+        if is_read(at)
+        else f"{operator_words(at)} on the device takes the result as a scalar{where}"
+    )
+    return f"{operator_words(op)} {verb} on the CPU, which a replay does not repeat; {ends}."

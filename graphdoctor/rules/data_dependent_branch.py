@@ -1,0 +1,92 @@
+"""A recording in, the branches decided by values of the device out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Iteration, Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._branches import Side
+from graphdoctor.rules._reads import Read, host_reads
+from graphdoctor.rules._source import Branch
+from graphdoctor.rules._words import place_words, tensor_words
+
+
+class DataDependentBranch(Rule):
+    """A value of the device decides which way Python goes.
+
+    `if t:`, `while t.max() > eps:`, `assert t.isfinite().all()`, `if x.item() > 0:`: the host waits
+    for the value, which CUDA refuses while a graph is recorded. And a graph holds one way only: a
+    replay would run the operators of the side that was recorded, whatever the value is.
+
+    It is a false alarm only where the branch is not taken in production, such as a debugging check.
+
+    Compute both sides and choose with `torch.where`, clamp instead of checking, or assert on the
+    device with `torch._assert_async`. Where one side is expensive, keep the branch in Python
+    between two captured parts, or use `torch.cond`.
+    """
+
+    id = "GD107"
+    name = "data-dependent-branch"
+    effect = "capture-fails"
+    fix = (
+        "Compute both sides and choose with torch.where, or keep this branch in Python between two "
+        "captured parts."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        sides = {iteration.index: Side(iteration) for iteration in recording.captured}
+        taken: dict[Branch, str] = {}
+        for read in host_reads(recording):
+            if not read.flow.branches or read.of_scaler:
+                continue
+            branch = read.flow.branches[0]
+            if branch not in taken:
+                taken[branch] = _taken(branch, recording.captured, sides)
+            yield at_op(read.iteration, read.op, _message(read, branch) + taken[branch])
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        def step(x):
+            if x.sum() > 0:  # <- GD107
+                return x * 2
+            return x - 1
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x):
+            return torch.where(x.sum() > 0, x * 2, x - 1)
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _message(read: Read, branch: Branch) -> str:
+    where = place_words(read.op.location, read.op.location)
+    here = place_words(branch, read.op.location) if branch.line != _line(read) else ""
+    at = f" on {here}" if here and here != where else ""
+    return (
+        f"The host waits for a {tensor_words(read.use)}, whose value decides `{branch.text}`{at}; "
+        "a graph keeps the way that was captured"
+    )
+
+
+def _line(read: Read) -> int:
+    return read.op.location.line if read.op.location is not None else 0
+
+
+def _taken(branch: Branch, iterations: tuple[Iteration, ...], sides: dict[int, Side]) -> str:
+    """How many recorded iterations ran the body, where they differ in that."""
+    if branch.body is None or branch.kind == "assert":
+        return "."
+    body = branch.body
+    ran = sum(sides[iteration.index].ran(branch.file, body) for iteration in iterations)
+    if ran in (0, len(iterations)):
+        return "."
+    lines = f"line {body[0]}" if body[0] == body[1] else f"lines {body[0]}-{body[1]}"
+    return f" ({lines} ran in {ran} of {len(iterations)} recorded iterations)."

@@ -1,0 +1,101 @@
+"""A recording in, the operators whose result has a shape that depends on values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Op, Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._copies import has_mask_index, is_masked_fill
+from graphdoctor.rules._words import operator_words, tensor_words
+
+# Tagged dynamic_output_shape, or known to be so where older versions of torch lack the tag. What
+# `index` is tagged for is a mask among its indices, which is looked for.
+_NAMES = frozenset(
+    {
+        "nonzero", "argwhere", "masked_select", "bincount", "_unique", "_unique2", "unique_dim",
+        "unique_consecutive", "unique_dim_consecutive", "repeat_interleave",
+    }
+)  # fmt: skip
+# Tagged too, but their shapes follow from their inputs' shapes on CUDA.
+_NOT_SO = frozenset({"index", "_ctc_loss", "linalg_lstsq", "one_hot"})
+
+
+class DataDependentShape(Rule):
+    """The shape of a result depends on the values.
+
+    `nonzero`, `x[mask]`, `masked_select`, `unique`, `bincount`, `torch.where(condition)` and
+    `repeat_interleave` with a tensor of counts do not know how large their result is until the
+    device has looked at the values. The host waits for that number to allocate the memory, which
+    CUDA refuses while a graph is recorded. A graph could not use it either: its shapes are fixed.
+
+    It is no false alarm where the result happens to have the same shape each time: the host waits
+    all the same. `y[mask] = 0.0` is safe, and not reported.
+
+    Keep the full shape and let the mask act on the values: `torch.where(mask, x, 0)`, a weighted
+    sum instead of a mean over selected rows, `torch.nonzero_static(size=...)`, `output_size=` for
+    `repeat_interleave`.
+    """
+
+    id = "GD106"
+    name = "data-dependent-shape"
+    effect = "capture-fails"
+    fix = (
+        "Keep the full shape and mask the values: torch.where(mask, x, 0), a sum weighted by the mask, "
+        "or torch.nonzero_static with a fixed size."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for iteration in recording.captured:
+            for op in iteration.ops:
+                if needs_size_from_values(op):
+                    yield at_op(iteration.index, op, _message(op))
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        def step(x):
+            chosen = x[x > 0]  # <- GD106
+            return chosen.sum()
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x):
+            chosen = torch.where(x > 0, x, 0)
+            return chosen.sum()
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def needs_size_from_values(op: Op) -> bool:
+    """Whether the host must learn a size from the device before this operator can run."""
+    if has_mask_index(op):
+        return not is_masked_fill(op)
+    if not any(use.is_cuda for use in op.inputs) or op.base_name in _NOT_SO:
+        return False
+    if op.base_name == "repeat_interleave":
+        return not _has_output_size(op)
+    return op.base_name in _NAMES or "dynamic_output_shape" in op.tags
+
+
+def _has_output_size(op: Op) -> bool:
+    return dict(op.kwargs).get("output_size") is not None
+
+
+def _message(op: Op) -> str:
+    if has_mask_index(op):
+        mask = next(use for use in op.inputs[1:] if use.dtype in ("bool", "uint8"))
+        return (
+            f"Indexing by a mask, a {tensor_words(mask)}: how many elements it selects is known only "
+            "to the device, and the host waits for that number."
+        )
+    result = f"; it was {tensor_words(op.outputs[0])} here" if op.outputs else ""
+    return (
+        f"{operator_words(op)}: the size of its result depends on the values, and the host waits for "
+        f"it{result}."
+    )

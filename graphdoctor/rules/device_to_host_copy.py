@@ -1,0 +1,64 @@
+"""A recording in, the copies from device to host inside the step out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._copies import Transfer, is_list_read, transfers, undoes_a_copy
+from graphdoctor.rules._words import tensor_words
+
+
+class DeviceToHostCopy(Rule):
+    """A tensor is copied from the device to the host.
+
+    `.cpu()`, `.to("cpu")` and `host.copy_(t)` wait until the device has computed the tensor, which
+    CUDA refuses while a graph is recorded. With `non_blocking=True` nothing waits, but then every
+    replay writes into the very host memory of the capture, without telling when it has done so.
+
+    It is a false alarm where a non-blocking copy goes into pinned memory that lives as long as the
+    graph, and the host waits for the replay before it reads.
+
+    Keep the computation on the device. What the host must see, copy after the replay.
+    """
+
+    id = "GD103"
+    name = "device-to-host-copy"
+    effect = "capture-fails"
+    fix = "Do this computation on the device, or return the tensor and copy it after the replay."
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for iteration in recording.captured:
+            for transfer, _ in transfers(iteration.ops):
+                if transfer.to_device or undoes_a_copy(transfer.op, iteration):
+                    continue
+                if not is_list_read(transfer.op):
+                    yield at_op(iteration.index, transfer.op, _message(transfer))
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        def step(x):
+            scores = (x @ x.T).sum(dim=1)
+            return x * 2, scores.cpu()  # <- GD103
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x):
+            scores = (x @ x.T).sum(dim=1)
+            return x * 2, scores
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _message(transfer: Transfer) -> str:
+    what = f"A {tensor_words(transfer.source)} is copied from the device to the host"
+    if transfer.non_blocking:
+        return f"{what} without waiting; every replay writes into the host memory of the capture."
+    return f"{what}, which waits for the device."

@@ -1,0 +1,81 @@
+"""The regions of a plan in, a finding out where they are too small to pay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from graphdoctor.model import Finding, Region
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule
+from graphdoctor.rules._words import counted
+
+
+class Fragmented(Rule):
+    """The safe parts are many and small.
+
+    What stands in the way of a graph is spread over the step, so that the parts in between hold few
+    operators. Launching a graph costs about as much as launching a kernel, and each part needs its
+    inputs in place: a graph of a few kernels saves hardly anything.
+
+    It is a false alarm where one large part carries nearly all of the time.
+
+    Remove the hazards that cut the step, those in the middle first: each one that goes joins two
+    parts.
+    """
+
+    id = "GD302"
+    name = "fragmented"
+    effect = "replay-is-slow"
+    fix = "Remove the hazards between the parts, those in the middle of the step first."
+    decided_by = "partition"
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        raise NotImplementedError("decided by the partition: see fragmented()")
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        def step(x):
+            for _ in range(4):
+                x = torch.relu(x)
+                x = x / x.max().item()
+            return x
+
+        return step, (torch.rand(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x):
+            for _ in range(4):
+                x = torch.relu(x)
+                x = x / x.max()
+            return x
+
+        return step, (torch.rand(8, 16, device="cuda"),)
+
+
+def fragmented(regions: Sequence[Region]) -> Finding | None:
+    """The finding, if there are several regions and at least half of them are not worth capturing."""
+    small = [region for region in regions if not region.worthwhile]
+    if len(regions) < 2 or 2 * len(small) < len(regions):
+        return None
+    rule = Fragmented
+    blockers = sorted({blocker for region in regions for blocker in region.blocked_by})
+    cut = f", cut by {', '.join(blockers)}" if blockers else ""
+    launches = sum(region.launches for region in small)
+    return Finding(
+        rule=rule.id,
+        name=rule.name,
+        effect=rule.effect,
+        message=(
+            f"The step falls into {counted(len(regions), 'part')}{cut}; {len(small)} of them "
+            f"({counted(launches, 'launch').replace('launchs', 'launches')} together) are too small "
+            "for a graph to pay."
+        ),
+        why=" ".join(rule.explanation().split("\n\n")[0].split()),
+        fix=rule.fix,
+        location=small[0].first,
+    )

@@ -1,0 +1,68 @@
+"""A recording in, the CPU scalars whose changing value a device operator takes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._cpu_data import Steering, steering_values
+from graphdoctor.rules._reads import is_read
+from graphdoctor.rules._words import operator_words, tensor_words
+
+
+class FrozenCpuScalar(Rule):
+    """An operator on the device takes its scalar from a CPU tensor that changes.
+
+    A 0-d tensor on the CPU may meet tensors on the device: torch reads its value and hands it to
+    the kernel as an argument. A graph keeps the arguments of the captured step, so that later
+    changes of the CPU tensor are never seen.
+
+    CPU tensors that never change are not reported: their value is right for ever.
+
+    Keep the tensor on the device: `register_buffer("scale", torch.tensor(1.0, device="cuda"))`,
+    then the kernel reads its memory at each replay.
+    """
+
+    id = "GD211"
+    name = "frozen-cpu-scalar"
+    effect = "replay-is-wrong"
+    fix = "Keep the 0-d tensor on the device, for example as a buffer that moves with the module."
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for steering in steering_values(recording):
+            if steering.origin.kind in ("state", "input", "python") and not is_read(steering.at):
+                if steering.at.phase != "optimizer":
+                    yield at_op(steering.iteration, steering.at, _message(steering))
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        temperature = torch.ones(())
+
+        def step(x):
+            temperature.mul_(0.5)
+            return x / temperature  # <- GD211
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        temperature = torch.ones((), device="cuda")
+
+        def step(x):
+            temperature.mul_(0.5)
+            return x / temperature
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _message(steering: Steering) -> str:
+    whose = f" {steering.origin.name}" if steering.origin.name else ""
+    return (
+        f"{operator_words(steering.at)} takes the value of{whose}, a {tensor_words(steering.use)} on the "
+        "CPU that changes; a replay keeps the value of the captured step."
+    )

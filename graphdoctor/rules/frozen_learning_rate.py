@@ -1,0 +1,78 @@
+"""A recording in, the optimizer steps whose numbers change between iterations out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule
+from graphdoctor.rules.scalars_differ import scalar_hits, unexplained_scalars
+
+
+class FrozenLearningRate(Rule):
+    """The learning rate is a Python number that changes.
+
+    The optimizer's kernels were handed another number in another iteration: a learning rate,
+    momentum or weight decay that a scheduler changes. A graph keeps the number of the step that was
+    captured; the scheduler moves on, and the replays train with the old rate. Nothing fails, and
+    nothing warns.
+
+    It is a false alarm where the schedule has ended before the graph is captured.
+
+    Give the rate as a tensor on the device, `lr=torch.tensor(0.1, device="cuda")`: schedulers then
+    update it in place, and replays see it. For SGD that needs `fused=True`. Call `scheduler.step()`
+    outside the captured step, since a replay runs no Python.
+    """
+
+    id = "GD204"
+    name = "frozen-learning-rate"
+    effect = "replay-is-wrong"
+    fix = (
+        'Give the rate as lr=torch.tensor(lr, device="cuda") (SGD: with fused=True), and call '
+        "scheduler.step() outside the captured step."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        yield from scalar_hits(unexplained_scalars(recording, in_optimizer=True))
+
+    @staticmethod
+    def bad() -> object:
+        from types import SimpleNamespace
+
+        import torch
+
+        model = torch.nn.Linear(16, 4, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()  # <- GD204
+            scheduler.step()
+            return loss
+
+        inputs = (torch.randn(8, 16, device="cuda"),)
+        return SimpleNamespace(step=step, inputs=inputs, state=[model, optimizer, scheduler])
+
+    @staticmethod
+    def good() -> object:
+        from types import SimpleNamespace
+
+        import torch
+
+        model = torch.nn.Linear(16, 4, device="cuda")
+        rate = torch.tensor(0.1, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate, fused=True)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            rate.mul_(0.5)
+            return loss
+
+        inputs = (torch.randn(8, 16, device="cuda"),)
+        return SimpleNamespace(step=step, inputs=inputs, state=[model, optimizer])

@@ -1,0 +1,92 @@
+"""A recording in, the operators that read state which is larger in each iteration out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._differences import Found, differences
+from graphdoctor.rules._words import counted, operator_words, shape_words
+
+
+class GrowingState(Rule):
+    """State grows from step to step.
+
+    A cache that each step extends, `self.keys = torch.cat([self.keys, k])` or a list of tensors
+    that is stacked, is larger and lies elsewhere in the next step. A graph holds the shapes and the
+    addresses of the step that was captured: its replays never see what was added since.
+
+    It is a false alarm where the state reaches its full size before the graph is captured.
+
+    Allocate the state at its full size, write into it at a position that is kept in a tensor on the
+    device (`index_copy_`), and mask what is not filled yet.
+    """
+
+    id = "GD206"
+    name = "growing-state"
+    effect = "replay-is-wrong"
+    fix = (
+        "Allocate the full size once, write with index_copy_ at a position kept on the device, and mask "
+        "the rest."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for found in differences(recording):
+            difference = found.difference
+            if difference.kind == "growing" and difference.before and difference.after:
+                message = _message(found)
+                yield at_op(found.first, difference.before, message)
+                yield at_op(found.second, difference.after, message)
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        class Memory(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("seen", torch.zeros(1, 16, device="cuda"))
+
+            def forward(self, x):
+                self.seen = torch.cat([self.seen, x.mean(dim=0, keepdim=True)])  # <- GD206
+                return x - self.seen.sum(dim=0)
+
+        return Memory(), (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        class Memory(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("seen", torch.zeros(64, 16, device="cuda"))
+                self.register_buffer("place", torch.ones(1, dtype=torch.int64, device="cuda"))
+
+            def forward(self, x):
+                self.seen.index_copy_(0, self.place, x.mean(dim=0, keepdim=True))
+                self.place.add_(1)
+                return x - self.seen.sum(dim=0)
+
+        return Memory(), (torch.randn(8, 16, device="cuda"),)
+
+
+def _message(found: Found) -> str:
+    difference = found.difference
+    old, new = difference.uses
+    assert new is not None
+    after = (
+        f" (and {counted(difference.followers, 'operator')} after it)"
+        if difference.followers
+        else ""
+    )
+    reads = operator_words(difference.op)
+    if difference.before is not None and len(difference.before.inputs) != len(difference.op.inputs):
+        was, now = len(difference.before.inputs), len(difference.op.inputs)
+        return f"{reads} takes {was} tensors in one iteration and {now} in the next{after}."
+    was_shape = shape_words(old) if old is not None else "nothing"
+    return (
+        f"{reads} reads state of shape {was_shape} in one iteration and {shape_words(new)} in the "
+        f"next{after}."
+    )

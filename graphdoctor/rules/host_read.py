@@ -1,0 +1,69 @@
+"""A recording in, the places where the host waits for a value of the device out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._reads import Read, host_reads
+from graphdoctor.rules._source import written
+from graphdoctor.rules._words import operator_words, tensor_words
+
+_METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "any", "all"})
+_BUILTINS = frozenset({"float", "int", "bool", "complex", "max", "min", "range", "round"})
+
+
+class HostRead(Rule):
+    """The host reads a value from the device.
+
+    `.item()`, `.tolist()`, `float(t)`, `int(t)`, `bool(t)` and comparisons such as `torch.equal`
+    make Python wait until the device has computed the value. While a graph is recorded nothing is
+    computed, so there is no value to wait for, and CUDA refuses the call. Torch does it behind the
+    scenes too: a tensor used as a size, a 0-d tensor used as an index, an argument check.
+
+    It is a false alarm only where the read does not happen in a captured step, such as logging that
+    a flag switches off in production.
+
+    Leave the value on the device and compute with the tensor; read it after the replay, outside the
+    step, and not in every step.
+    """
+
+    id = "GD101"
+    name = "host-read"
+    effect = "capture-fails"
+    fix = (
+        "Compute with the tensor instead of its value, and read values for logging outside the step, "
+        "after the replay."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for read in host_reads(recording):
+            if not read.flow.branches and not read.of_scaler:
+                yield at_op(read.iteration, read.op, _message(read))
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        def step(x):
+            total = x.abs().sum().item()  # <- GD101
+            return x / total
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x):
+            total = x.abs().sum()
+            return x / total
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _message(read: Read) -> str:
+    call = written(read.op.location, _METHODS, _BUILTINS)
+    subject = f"`{call}`" if call else operator_words(read.op)
+    return f"{subject}: the host waits here for the value of a {tensor_words(read.use)}."

@@ -1,0 +1,68 @@
+"""A recording in, the clock readings that reach the computation out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule
+from graphdoctor.rules._differences import differences
+from graphdoctor.rules._host_values import host_value_hits, source_place
+
+
+class HostTime(Rule):
+    """The time of day takes part in the computation.
+
+    The step reads a clock, and what it computes differs from iteration to iteration because of it.
+    A graph keeps the time of the capture for ever.
+
+    Reading a clock without such an effect, for a log line or a timer, is not reported. Note that a
+    timer inside a step measures how long the host takes to launch the work, not how long it takes.
+
+    Pass the time as an input tensor that is filled before each replay.
+    """
+
+    id = "GD208"
+    name = "host-time"
+    effect = "replay-is-wrong"
+    fix = "Read the clock outside the step, and pass the value as an input tensor."
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        reaching = {
+            source_place(found.source)
+            for found in differences(recording)
+            if found.source is not None and found.source.rule == self.id
+        }
+        for hit in host_value_hits(
+            recording,
+            "host-time",
+            lambda event: (
+                f"{event.name} reads the clock, and the result takes part in the computation."
+            ),
+        ):
+            if hit.location in reaching:
+                yield hit
+
+    @staticmethod
+    def bad() -> object:
+        import time
+
+        import torch
+
+        def step(x):
+            phase = time.perf_counter()  # <- GD208
+            return torch.sin(x + phase)
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import time
+
+        import torch
+
+        def step(x, phase):
+            return torch.sin(x + phase)
+
+        now = torch.full((), time.perf_counter(), device="cuda")
+        return step, (torch.randn(8, 16, device="cuda"), now)

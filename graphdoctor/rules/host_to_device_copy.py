@@ -1,0 +1,78 @@
+"""A recording in, the copies from host to device inside the step out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._copies import Transfer, transfers, undoes_a_copy
+from graphdoctor.rules._words import operator_words, tensor_words
+
+
+class HostToDeviceCopy(Rule):
+    """A tensor is copied from the host to the device.
+
+    A copy from ordinary host memory waits for the device, and CUDA refuses it while a graph is
+    recorded. Copies hide where a CPU tensor or a Python list meets a tensor of the device: as an
+    index, as a value that is stored by index, in `.to(x.device)` of something made by
+    `torch.arange`.
+
+    It is a false alarm for a non-blocking copy from pinned memory that lives as long as the graph:
+    its replays copy whatever that memory then holds.
+
+    Make the tensor on the device (`device=x.device`), keep constants in buffers, and move batches
+    to the device before the step.
+    """
+
+    id = "GD104"
+    name = "host-to-device-copy"
+    effect = "capture-fails"
+    fix = (
+        "Make the tensor on the device, keep constants as buffers of the module, and copy inputs "
+        "before the step."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for iteration in recording.captured:
+            for transfer, is_python_data in transfers(iteration.ops):
+                if (
+                    not transfer.to_device
+                    or is_python_data
+                    or undoes_a_copy(transfer.op, iteration)
+                ):
+                    continue
+                yield at_op(iteration.index, transfer.op, _message(transfer))
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        def step(x):
+            positions = torch.arange(x.shape[1])
+            return x + positions.to(x.device)  # <- GD104
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x):
+            positions = torch.arange(x.shape[1], device=x.device)
+            return x + positions
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _message(transfer: Transfer) -> str:
+    tensor = tensor_words(transfer.source)
+    if transfer.hidden:
+        name = operator_words(transfer.op)
+        return f"{name} on the device is handed a {tensor} of the host, and copies it over first."
+    if transfer.non_blocking:
+        return (
+            f"A {tensor} is copied from host to device; replays copy from the same host memory, "
+            "which must be pinned and stay alive."
+        )
+    return f"A {tensor} is copied from the host to the device, which waits for the device."

@@ -1,0 +1,81 @@
+"""A recording in, the operators that write into the step's inputs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Iteration, Op, Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._words import operator_words
+
+
+class MutatedInput(Rule):
+    """The step writes into its own input.
+
+    A captured step works on fixed input buffers into which each batch is copied. An operator that
+    changes its input in place (`x.add_(1)`, `relu_`, rotary embeddings in place) changes that
+    buffer: the caller's tensor stays as it was, and a second replay without a new copy starts from
+    the changed values.
+
+    It is a false alarm where the caller hands over a buffer for that very purpose, always the same
+    one.
+
+    Return a new tensor instead, or let the caller copy the result back.
+    """
+
+    id = "GD210"
+    name = "mutated-input"
+    effect = "replay-is-wrong"
+    fix = "Use the operator that returns a new tensor, or copy the result back outside the step."
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        constant = _lasting(recording)
+        for iteration in recording.captured:
+            names = {
+                external.storage: external.name
+                for external in iteration.externals
+                if external.origin == "input" and external.storage not in constant
+            }
+            for op in iteration.ops:
+                written = next((names[storage] for storage in op.writes if storage in names), None)
+                if written is not None:
+                    yield at_op(iteration.index, op, _message(op, written))
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        def step(x):
+            x.mul_(2)  # <- GD210
+            return x.sum(dim=1)
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x):
+            y = x.mul(2)
+            return y.sum(dim=1)
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _lasting(recording: Recording) -> frozenset[int]:
+    """Input storages that every iteration was handed: buffers of the caller, at a fixed address."""
+    if len(recording.captured) < 2:
+        return frozenset()
+    return frozenset.intersection(*map(_input_storages, recording.captured))
+
+
+def _input_storages(iteration: Iteration) -> frozenset[int]:
+    return frozenset(
+        external.storage for external in iteration.externals if external.origin == "input"
+    )
+
+
+def _message(op: Op, name: str) -> str:
+    return (
+        f"{operator_words(op)} writes into {name}: a replay changes its own copy, not the caller's."
+    )

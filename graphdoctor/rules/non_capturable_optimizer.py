@@ -1,0 +1,89 @@
+"""A recording in, the optimizer steps that torch refuses to capture out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import HostEvent, Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._events import event_hits
+
+
+class NonCapturableOptimizer(Rule):
+    """The optimizer keeps its step count on the host.
+
+    Adam, AdamW, RMSprop and their kin count steps in CPU tensors and turn the count into Python
+    numbers that their kernels take as arguments. A replay would apply the correction of the
+    captured step for ever, and torch refuses to capture such an optimizer.
+
+    There is no false alarm: torch raises an error at the first captured step.
+
+    Make it `capturable=True`, which keeps the count on the device, and give the learning rate as a
+    tensor on the device, so that a scheduler still reaches it.
+    """
+
+    id = "GD111"
+    name = "non-capturable-optimizer"
+    effect = "capture-fails"
+    fix = 'Construct it with capturable=True and lr=torch.tensor(lr, device="cuda").'
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        refused = list(event_hits(recording, "refused-optimizer", _message))
+        yield from refused
+        names = [info.class_name for info in recording.optimizers if info.capturable is False]
+        if refused or not names or recording.mode != "training":
+            return
+        for iteration in recording.captured:
+            first = next((op for op in iteration.ops if op.phase == "optimizer"), None)
+            if first is not None:
+                yield at_op(iteration.index, first, _text(names[0]))
+
+    @staticmethod
+    def bad() -> object:
+        from types import SimpleNamespace
+
+        import torch
+
+        model = torch.nn.Linear(16, 4, device="cuda")
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()  # <- GD111
+            return loss
+
+        inputs = (torch.randn(8, 16, device="cuda"),)
+        return SimpleNamespace(step=step, inputs=inputs, state=[model, optimizer])
+
+    @staticmethod
+    def good() -> object:
+        from types import SimpleNamespace
+
+        import torch
+
+        model = torch.nn.Linear(16, 4, device="cuda")
+        rate = torch.tensor(0.01, device="cuda")
+        optimizer = torch.optim.Adam(model.parameters(), lr=rate, capturable=True)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        inputs = (torch.randn(8, 16, device="cuda"),)
+        return SimpleNamespace(step=step, inputs=inputs, state=[model, optimizer])
+
+
+def _message(event: HostEvent) -> str:
+    return _text(event.detail or event.name)
+
+
+def _text(class_name: str) -> str:
+    return (
+        f"{class_name} was constructed without capturable=True: torch refuses to capture its step, "
+        "because the step count lives on the host."
+    )

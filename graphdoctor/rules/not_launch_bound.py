@@ -1,0 +1,88 @@
+"""An estimate in, a finding out where a graph would hardly make the step faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.model import Estimate, Finding, Range
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule
+
+# Below this a step is not worth the trouble, and hardly told from noise: NVIDIA's guide gives at most
+# 1.05 for steps that keep the device busy for more than 95 % of the time.
+WORTHWHILE_SPEEDUP = 1.05
+
+
+class NotLaunchBound(Rule):
+    """The device, not the host, sets the pace.
+
+    A CUDA graph removes the time that the host takes to launch kernels. Here the kernels take so
+    long that the host is ahead of the device anyway, and a replay would take about as long as the
+    eager step.
+
+    It is a false alarm where the host is slower, or busier, than the estimate assumes.
+
+    Leave this step as it is. Larger kernels gain from fusion (`torch.compile`), lower precision or
+    better layouts; a smaller batch or a faster device may make the step launch-bound after all.
+    """
+
+    id = "GD301"
+    name = "not-launch-bound"
+    effect = "replay-is-slow"
+    fix = (
+        "Leave this step as it is; look for time in the kernels: fusion, lower precision, layouts."
+    )
+    decided_by = "estimate"
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        raise NotImplementedError("decided by the estimate: see not_launch_bound()")
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        weight = torch.randn(4096, 4096, device="cuda")
+
+        def step(x):
+            return x @ weight
+
+        return step, (torch.randn(4096, 4096, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        weight = torch.randn(4096, 4096, device="cuda")
+
+        def step(x):
+            return x @ weight
+
+        return step, (torch.randn(4096, 4096, device="cuda"),)
+
+
+def not_launch_bound(estimate: Estimate) -> Finding | None:
+    """The finding, unless the estimate promises a speed-up that is worth it."""
+    if estimate.speedup.mid >= WORTHWHILE_SPEEDUP:
+        return None
+    rule = NotLaunchBound
+    return Finding(
+        rule=rule.id,
+        name=rule.name,
+        effect=rule.effect,
+        message=(
+            f"The device is busy for {_us(estimate.device_busy_us)} of the {_us(estimate.eager_us)} that "
+            f"a step takes: a graph would make it {_times(estimate.speedup)} as fast "
+            f"({estimate.basis} for {estimate.gpu})."
+        ),
+        why=" ".join(rule.explanation().split("\n\n")[0].split()),
+        fix=rule.fix,
+        location=None,
+    )
+
+
+def _us(time: Range) -> str:
+    return f"{time.mid:,.0f} us"
+
+
+def _times(speedup: Range) -> str:
+    return f"{speedup.low:.2f} to {speedup.high:.2f} times"

@@ -1,0 +1,129 @@
+"""A recording in, the operators that run in some iterations only out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.model import Location
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._differences import Found, differences
+from graphdoctor.rules._words import counted, operator_words, place_words
+
+
+class OperatorsDiffer(Rule):
+    """Iterations run different operators.
+
+    With inputs of the same shapes, one step ran operators that another did not: a counter, a flag
+    or another piece of state on the host decided it. A graph holds the operators of the step that
+    was captured, and replays them whatever the host's state has become.
+
+    It is a false alarm where the difference is the last trace of initialisation, such as a cache
+    that is filled once and for all.
+
+    Take the decision outside and capture one graph for each way, or let the device decide: keep the
+    counter in a tensor and choose with `torch.where`.
+    """
+
+    id = "GD201"
+    name = "operators-differ"
+    effect = "replay-is-wrong"
+    fix = (
+        "Decide outside the step and capture one graph for each way, or keep the state on the device "
+        "and choose with torch.where."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for found in differences(recording):
+            if found.difference.kind == "operators" and found.source is None:
+                yield from _hits(found)
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        class Alternating(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.steps = 0
+
+            def forward(self, x):
+                self.steps += 1
+                if self.steps % 2:  # <- GD201
+                    return torch.sin(x)
+                return torch.cos(x)
+
+        return Alternating(), (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        class Alternating(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device="cuda"))
+
+            def forward(self, x):
+                self.steps.add_(1)
+                return torch.where(self.steps % 2 == 1, torch.sin(x), torch.cos(x))
+
+        return Alternating(), (torch.randn(8, 16, device="cuda"),)
+
+
+def _hits(found: Found) -> Iterator[Hit]:
+    difference = found.difference
+    for index, op in ((found.first, difference.before), (found.second, difference.after)):
+        if op is None:
+            continue
+        hit = at_op(index, op, _message(found))
+        branch = difference.branch
+        if branch is not None:
+            place = Location(branch.file, branch.line, _function(branch.file, hit))
+            hit = Hit(
+                index,
+                op.index,
+                hit.message,
+                place,
+                _outside(place, hit),
+                op.module,
+                op.phase,
+                op.name,
+            )
+        yield hit
+
+
+def _function(file: str, hit: Hit) -> str:
+    frames = (hit.location, *hit.stack)
+    return next(
+        (frame.function for frame in frames if frame is not None and frame.file == file), ""
+    )
+
+
+def _outside(place: Location, hit: Hit) -> tuple[Location, ...]:
+    """The frames that called the function of the branch."""
+    frames = tuple(frame for frame in (hit.location, *hit.stack) if frame is not None)
+    for depth, frame in enumerate(frames):
+        if (frame.file, frame.function) == (place.file, place.function):
+            return frames[depth + 1 :]
+    return hit.stack
+
+
+def _message(found: Found) -> str:
+    difference = found.difference
+    index = found.first if difference.before is not None else found.second
+    other = found.second if difference.before is not None else found.first
+    op = difference.before or difference.op
+    first = operator_words(op)
+    after = (
+        f" (and {counted(difference.followers, 'operator')} after it)"
+        if difference.followers
+        else ""
+    )
+    if difference.branch is not None:
+        where = place_words(op.location, difference.branch.location)
+        return (
+            f"`{difference.branch.text}` went another way in iteration {other} than in iteration "
+            f"{index}: {first} on {where} ran in one and not in the other{after}."
+        )
+    return f"{first} ran in iteration {index} and not in iteration {other}{after}."

@@ -1,0 +1,111 @@
+"""A recording in, the operators that are handed another number in another iteration out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from graphdoctor.recording import Op, Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._differences import Found, differences
+from graphdoctor.rules._words import counted, listed, operator_words, value_words
+
+
+class ScalarsDiffer(Rule):
+    """An operator is handed another number in another iteration.
+
+    A Python number that takes part in a computation travels as an argument of the kernel, and a
+    graph keeps the arguments of the step that was captured: a loss weight, a temperature, a
+    position or a bias correction that changes from step to step stays for ever what it was.
+
+    It is a false alarm where the number settles after the recorded iterations.
+
+    Keep the number in a 0-d tensor on the device: update it inside the step
+    (`self.scale.mul_(0.99)`), or fill it before each replay (`scale.fill_(value)`).
+    """
+
+    id = "GD203"
+    name = "scalars-differ"
+    effect = "replay-is-wrong"
+    fix = (
+        "Keep the number in a 0-d tensor on the device; update it in place inside the step, or fill_ it "
+        "before each replay."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        yield from scalar_hits(unexplained_scalars(recording, in_optimizer=False))
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        class Annealed(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = 1.0
+
+            def forward(self, x):
+                self.scale *= 0.5
+                return x * self.scale  # <- GD203
+
+        return Annealed(), (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        class Annealed(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("scale", torch.ones((), device="cuda"))
+
+            def forward(self, x):
+                self.scale.mul_(0.5)
+                return x * self.scale
+
+        return Annealed(), (torch.randn(8, 16, device="cuda"),)
+
+
+def unexplained_scalars(recording: Recording, *, in_optimizer: bool) -> list[Found]:
+    """Differing numbers of operators on the device that nothing else explains."""
+    return [
+        found
+        for found in differences(recording)
+        if found.difference.kind == "scalars"
+        and found.source is None
+        and found.difference.op.is_cuda
+        and (found.difference.op.phase == "optimizer") == in_optimizer
+    ]
+
+
+def scalar_hits(all_found: Sequence[Found]) -> Iterator[Hit]:
+    """Hits on both iterations of each difference, with the values of all iterations in the message."""
+    by_call: dict[tuple[object, ...], list[Found]] = {}
+    for found in all_found:
+        by_call.setdefault(_call(found.difference.op, found), []).append(found)
+    for group in by_call.values():
+        message = _message(group)
+        for found in group:
+            for index, op in (
+                (found.first, found.difference.before),
+                (found.second, found.difference.after),
+            ):
+                if op is not None:
+                    yield at_op(index, op, message)
+
+
+def _call(op: Op, found: Found) -> tuple[object, ...]:
+    names = tuple(change.argument for change in found.difference.changes)
+    return op.name, op.location, op.module, op.phase, names
+
+
+def _message(group: Sequence[Found]) -> str:
+    first = group[0].difference
+    change = first.changes[0]
+    values = [value_words(change.before)]
+    values += [value_words(found.difference.changes[0].after) for found in group]
+    followers = max(found.difference.followers for found in group)
+    after = f" (and {counted(followers, 'operator')} after it)" if followers else ""
+    return (
+        f"{operator_words(first.op)} is handed {listed(values)} as its {change.argument}; a replay "
+        f"keeps the value of the captured step{after}."
+    )

@@ -1,0 +1,84 @@
+"""A recording in, the operators whose shapes differ although their inputs' shapes do not out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._differences import Found, differences
+from graphdoctor.rules._words import counted, operator_words, shape_words
+
+
+class ShapesDiffer(Rule):
+    """The same operator works on other shapes in another iteration.
+
+    With inputs of the same shapes, a result came out larger or smaller than in another iteration:
+    its size came from state on the host. A graph holds the shapes of the step that was captured.
+
+    It is a false alarm where the sizes settle after the recorded iterations.
+
+    Work at the full size and mask what is not in use, with the position kept in a tensor on the
+    device; or capture one graph for each size.
+    """
+
+    id = "GD202"
+    name = "shapes-differ"
+    effect = "replay-is-wrong"
+    fix = "Work at one fixed size with a mask, or capture one graph for each size."
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for found in differences(recording):
+            difference = found.difference
+            if difference.kind != "shapes" or found.source is not None:
+                continue
+            if difference.before is not None and difference.after is not None:
+                yield at_op(found.first, difference.before, _message(found))
+                yield at_op(found.second, difference.after, _message(found))
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        class Warming(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.length = 2
+
+            def forward(self, x):
+                self.length += 1
+                return x[:, : self.length].sum(dim=1)  # <- GD202
+
+        return Warming(), (torch.randn(8, 32, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        class Warming(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("length", torch.full((), 2, device="cuda"))
+                self.register_buffer("places", torch.arange(32, device="cuda"))
+
+            def forward(self, x):
+                self.length.add_(1)
+                return torch.where(self.places < self.length, x, 0).sum(dim=1)
+
+        return Warming(), (torch.randn(8, 32, device="cuda"),)
+
+
+def _message(found: Found) -> str:
+    difference = found.difference
+    assert difference.before is not None and difference.after is not None
+    old = " and ".join(shape_words(use) for use in difference.before.outputs[:2])
+    new = " and ".join(shape_words(use) for use in difference.after.outputs[:2])
+    after = (
+        f" (and {counted(difference.followers, 'operator')} after it)"
+        if difference.followers
+        else ""
+    )
+    return (
+        f"{operator_words(difference.op)} made {old or 'nothing'} in iteration {found.first} and "
+        f"{new or 'nothing'} in iteration {found.second}, from inputs of the same shapes{after}."
+    )

@@ -1,0 +1,52 @@
+"""A recording in, the places that ask whether the device is done out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule
+from graphdoctor.rules._events import event_hits
+
+
+class StreamOrEventQuery(Rule):
+    """The step asks whether the device is done.
+
+    `stream.query()` and `event.query()` answer at once, but the question makes no sense while a
+    graph is recorded, since nothing runs; CUDA refuses it, and the whole capture with it.
+
+    It is a false alarm only where the question is not asked in production.
+
+    Ask around the step, after the replay. A captured step cannot react to the answer.
+    """
+
+    id = "GD109"
+    name = "stream-or-event-query"
+    effect = "capture-fails"
+    fix = "Ask outside the step, after the replay."
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        yield from event_hits(
+            recording, "query", lambda event: f"{event.name} asks whether the device is done."
+        )
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        def step(x):
+            y = x @ x.T
+            torch.cuda.current_stream().query()  # <- GD109
+            return y.relu()
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x):
+            y = x @ x.T
+            return y.relu()
+
+        return step, (torch.randn(8, 16, device="cuda"),)

@@ -1,0 +1,58 @@
+"""A recording in, the places where a tensor of the device is turned into text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule
+from graphdoctor.rules._events import event_hits
+
+
+class TensorPrinting(Rule):
+    """A tensor is printed or formatted inside the step.
+
+    `print(t)`, `f"{t}"`, `repr(t)` and a logger's arguments copy the tensor to the host and wait
+    for it. CUDA refuses that while a graph is recorded; and a replay runs no Python, so that
+    nothing would be printed anyway.
+
+    It is a false alarm only where the text is not made in production.
+
+    Print after the replay, outside the step: what the step returns holds the values of the last
+    replay. Format numbers from a copy that the host reads once in a while.
+    """
+
+    id = "GD102"
+    name = "tensor-printing"
+    effect = "capture-fails"
+    fix = "Return the tensor from the step, and print it outside, after the replay."
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        yield from event_hits(
+            recording,
+            "tensor-repr",
+            lambda event: (
+                f"{event.name} copies the tensor's values to the host and waits for them."
+            ),
+        )
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        def step(x):
+            loss = x.square().mean()
+            text = f"loss {loss}"  # <- GD102
+            return loss, len(text) > 0
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x):
+            loss = x.square().mean()
+            return loss, True
+
+        return step, (torch.randn(8, 16, device="cuda"),)
