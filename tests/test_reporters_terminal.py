@@ -95,10 +95,17 @@ def test_only_the_worst_findings_are_shown_in_full() -> None:
     page = render(report, Look())
     assert page.count("    What  ") == 8
     assert all(f"{line:>2}  GD101 host-read" in page for line in range(1, 61))
-    assert "The 52 above are shown in full by --all" in " ".join(page.split())
+    assert "also shows the last 52 findings in full" in " ".join(page.split())
     everything = render(report, Look(show_all=True))
     assert everything.count("    What  ") == 60
     assert "--all" not in everything
+
+
+def test_first_paragraph_of_why_is_enough_at_first() -> None:
+    report = change(PARTLY_SAFE, findings=(HOST_READ,))
+    assert "never wait for the device" in render(report, Look())
+    assert "A replay runs without the host" not in render(report, Look())
+    assert "A replay runs without the host" in render(report, Look(show_all=True))
 
 
 def test_same_advice_is_given_once() -> None:

@@ -60,4 +60,4 @@ def _list(page: Page, rules: Sequence[Rule | type[Rule]]) -> None:
         if rule.effect != effect:
             effect = rule.effect
             page.heading(EFFECT_WORDS[effect][:1].upper() + EFFECT_WORDS[effect][1:])
-        page.line((f"  {rule.id}  ", "bold"), (f"{rule.name:<24} ", "cyan"), (rule.title(), ""))
+        page.hanging(f"  {rule.id}  {rule.name:<26}", rule.title(), head_style="bold")

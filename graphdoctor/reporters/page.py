@@ -50,11 +50,11 @@ class Page:
         """A label in the label column and wrapped text beside it."""
         self.hanging(f"{label:<{LABEL_COLUMNS}}", text, style=style)
 
-    def hanging(self, head: str, text: str, *, style: str = "") -> None:
+    def hanging(self, head: str, text: str, *, style: str = "", head_style: str = "dim") -> None:
         """Wrapped text beside `head`, which is indented and padded by the caller."""
         columns = cell_len(head)
         for number, words in enumerate(wrap(visible(text), self.look.width - columns)):
-            self.line((head if number == 0 else " " * columns, "dim"), (words, style))
+            self.line((head if number == 0 else " " * columns, head_style), (words, style))
 
     def prose(self, head: str, text: str) -> None:
         """Like `hanging`, for text of our own: keeps paragraphs apart, indented lines are code."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphdoctor.model import Effect, Excerpt, Finding
 from graphdoctor.reporters.escape import TAB_COLUMNS, visible
 from graphdoctor.reporters.figures import EFFECT_WORDS, place_text
-from graphdoctor.reporters.page import POINTER, VERTICAL, Page
+from graphdoctor.reporters.page import POINTER, VERTICAL, Page, blocks
 
 SHOWN_IN_FULL = 8
 INDENT = 4
@@ -44,15 +44,20 @@ def write_findings(page: Page, findings: tuple[Finding, ...]) -> None:
         _write_advice(page, finding, as_for=first if first != number else None)
     if ordered[in_full:]:
         page.blank()
-        for number, finding in enumerate(ordered[in_full:], start=in_full + 1):
-            _write_in_a_line(page, number, finding)
-        page.blank()
-        page.paragraph(
-            f"The {len(ordered) - in_full} above are shown in full by --all, either of"
-            " `graphdoctor analyze` or of `graphdoctor report` on a report saved with --json.",
-            indent=INDENT,
-            style="dim",
-        )
+    for number, finding in enumerate(ordered[in_full:], start=in_full + 1):
+        _write_in_a_line(page, number, finding)
+    page.blank()
+    page.paragraph(_where_to_find_more(ordered, in_full), indent=INDENT, style="dim")
+
+
+def _where_to_find_more(ordered: list[Finding], in_full: int) -> str:
+    more = f"`graphdoctor explain {ordered[0].rule}` says more about a rule."
+    if len(ordered) <= in_full:
+        return more
+    return (
+        f"{more} With --all, `graphdoctor analyze`, or `graphdoctor report` on a report saved"
+        f" with --json, also shows the last {len(ordered) - in_full} findings in full."
+    )
 
 
 def _write_place(page: Page, number: int, finding: Finding) -> None:
@@ -80,7 +85,8 @@ def _write_advice(page: Page, finding: Finding, *, as_for: int | None) -> None:
     if as_for is not None:
         page.hanging(f"{' ' * INDENT}Fix   ", f"as for {as_for}")
         return
-    page.prose(f"{' ' * INDENT}Why   ", finding.why)
+    why = finding.why if page.look.show_all else next(blocks(finding.why), "")
+    page.prose(f"{' ' * INDENT}Why   ", why)
     page.prose(f"{' ' * INDENT}Fix   ", finding.fix)
 
 
