@@ -12,7 +12,8 @@ import socket
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ _TENSORBOARD_CATEGORIES = {
     b"cuda_driver": b"Runtime",
     b"fwdbwd": b"forward_backward",
 }
+_KINETO_LEVEL = "KINETO_LOG_LEVEL"
 _CATEGORY = re.compile(rb'("cat"\s*:\s*")(cuda_runtime|cuda_driver|fwdbwd)"')
 _FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 _OURS = re.compile(r"(^|/)(torch|graphdoctor)/")
@@ -104,11 +106,24 @@ def _run_profiled(
     # A schedule makes the profiler annotate the steps; its warm-up step loses the first kernels.
     plan = schedule(wait=0, warmup=1, active=steps, repeat=1)
     arguments: dict[str, Any] = {"activities": activities, "schedule": plan, **options}
-    with profile(on_trace_ready=on_ready, **arguments) as profiler:
+    with _quiet_kineto(), profile(on_trace_ready=on_ready, **arguments) as profiler:
         for _ in range(steps + 1):
             run()
             synchronize()
             profiler.step()
+
+
+@contextmanager
+def _quiet_kineto() -> Iterator[None]:
+    """Keep kineto from writing its stages to stderr, unless the user asked for them."""
+    if _KINETO_LEVEL in os.environ:
+        yield
+        return
+    os.environ[_KINETO_LEVEL] = "99"
+    try:
+        yield
+    finally:
+        del os.environ[_KINETO_LEVEL]
 
 
 def _activities() -> tuple[list[Any], Callable[[], object]]:

@@ -1,0 +1,71 @@
+"""Small profiler traces of a GPU for tests, written event by event; times in us."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+_HOST, _THREAD, _STREAM = 4000, 4001, 7
+
+
+class TraceBuilder:
+    """Collects events as torch.profiler writes them; every launch joins a call and its kernels."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._correlation = 0
+
+    def step(self, number: int, start: float, dur: float) -> None:
+        self._add("user_annotation", f"ProfilerStep#{number}", start, dur)
+
+    def operator(self, name: str, start: float, dur: float) -> None:
+        self._add("cpu_op", name, start, dur, **{"External id": len(self.events)})
+
+    def call(self, name: str, start: float, dur: float, category: str = "cuda_runtime") -> int:
+        self._correlation += 1
+        self._add(category, name, start, dur, correlation=self._correlation)
+        return self._correlation
+
+    def kernel(
+        self, correlation: int, start: float, dur: float, *, name: str = "k", stream: int = _STREAM
+    ) -> None:
+        args = {"device": 0, "stream": stream, "correlation": correlation, "External id": 1}
+        self._event("kernel", name, start, dur, pid=0, tid=stream, args=args)
+
+    def launch(self, call: tuple[float, float], kernel: tuple[float, float]) -> None:
+        """One cudaLaunchKernel and its kernel, each as (start, length)."""
+        self.kernel(self.call("cudaLaunchKernel", *call), *kernel)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "schemaVersion": 1,
+            "deviceProperties": [{"id": 0, "name": "Test GPU", "totalGlobalMem": 1}],
+            "displayTimeUnit": "ms",
+            "baseTimeNanoseconds": 0,
+            "traceEvents": self.events,
+        }
+
+    def write(self, path: Path) -> Path:
+        path.write_text(json.dumps(self.document()), encoding="utf-8")
+        return path
+
+    def _add(self, category: str, name: str, start: float, dur: float, **args: Any) -> None:
+        self._event(category, name, start, dur, pid=_HOST, tid=_THREAD, args=args)
+
+    def _event(self, cat: str, name: str, ts: float, dur: float, **rest: Any) -> None:
+        event = {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, **rest}
+        self.events.append(event)
+
+
+def launch_bound(kernels: int = 10, *, steps: int = 1) -> TraceBuilder:
+    """Steps in which each kernel of 2 us waits for its launch, 10 us apart."""
+    builder = TraceBuilder()
+    for step in range(steps):
+        begin = 1000.0 + step * kernels * 10
+        builder.step(step, begin, kernels * 10.0)
+        for index in range(kernels):
+            start = begin + index * 10
+            builder.operator("aten::mul", start, 8)
+            builder.launch((start + 3, 3), (start + 7, 2))
+    return builder
