@@ -68,7 +68,10 @@ class LogicalDeviceMode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        call = Call(func, facts_of(func), args, kwargs or {})
+        facts = facts_of(func)
+        if facts.is_marker:
+            return func(*args, **(kwargs or {}))
+        call = Call(func, facts, args, kwargs or {})
         self._place(call)
         for observer in self.observers:
             observer.before(call)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from graphdoctor.emulator.patches import Patches
+from graphdoctor.emulator.storages import StorageTable
 
 if TYPE_CHECKING:
     from graphdoctor.emulator.device import EmulatedDevice
@@ -16,17 +17,31 @@ if TYPE_CHECKING:
 
 def stand_in_for_python(device: EmulatedDevice, patches: Patches) -> None:
     """Replace the Python functions that read tensors, devices or capture state behind the modes' back."""
-    patches.replace(torch._tensor_str, "_str", lambda original: _telling_repr(device, original))
+    patches.replace(torch._tensor_str, "_str", lambda original: telling_repr(device, original))
     patches.replace(torch.Tensor, "__deepcopy__", lambda original: _placed_deepcopy(device, original))
     patches.replace(torch.autocast, "__enter__", _autocast_enter)
     patches.replace(torch.autocast, "__exit__", _autocast_exit)
-    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
-        patches.replace(torch.optim.Optimizer, name, lambda original: _health_check(device, original))
+    note_refused_optimizers(device, patches)
     _group_by_logical_device(device, patches)
     _compile_bypass(device, patches)
 
 
-def _telling_repr(device: EmulatedDevice, original: Callable[..., str]) -> Callable[..., str]:
+class Tells(Protocol):
+    """What a stand-in needs of a device: where storages lie, and somebody to tell."""
+
+    table: StorageTable
+    assumes_capture: bool
+
+    def event(self, kind: str, name: str, detail: str = "") -> None: ...
+
+
+def note_refused_optimizers(device: Tells, patches: Patches) -> None:
+    """Note optimizers that torch refuses to capture, in a recording that only assumes a capture."""
+    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+        patches.replace(torch.optim.Optimizer, name, lambda original: _health_check(device, original))
+
+
+def telling_repr(device: Tells, original: Callable[..., str]) -> Callable[..., str]:
     """repr, str and print of a tensor copy it to the host, with the modes switched off by torch."""
 
     def tensor_str(self: torch.Tensor, *, tensor_contents: str | None = None) -> str:
@@ -81,7 +96,7 @@ def _autocast_exit(original: Callable[..., Any]) -> Callable[..., Any]:
     return leave
 
 
-def _health_check(device: EmulatedDevice, original: Callable[..., None]) -> Callable[..., None]:
+def _health_check(device: Tells, original: Callable[..., None]) -> Callable[..., None]:
     """torch refuses optimizers that are not capturable; a recording notes it and goes on."""
 
     def check(self: torch.optim.Optimizer) -> None:

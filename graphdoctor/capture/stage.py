@@ -1,0 +1,56 @@
+"""A session, its recording and plan -> every capture that was tried, verified; and the whole step's, if it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphdoctor.capture.regions import verify_regions
+from graphdoctor.capture.verify import verify_whole_step
+from graphdoctor.capture.whole_step import CapturedStep, Refusal, capture_whole_step
+from graphdoctor.diagnose import Diagnosis
+from graphdoctor.model import CaptureOutcome
+from graphdoctor.partition import Plan
+from graphdoctor.record.session import Session
+from graphdoctor.recording import Recording
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What was tried. `step` is the verified graph of the whole step, which its owner must release."""
+
+    outcomes: tuple[CaptureOutcome, ...]
+    step: CapturedStep | None = None
+
+
+def capture_and_verify(
+    session: Session, recording: Recording, diagnosis: Diagnosis, plan: Plan
+) -> Captured:
+    """Capture the whole step where nothing forbids it, else the regions of the plan.
+
+    On the emulated device a forbidden capture is tried all the same, since it can do no harm and
+    shows that the finding is true; a real device is left alone, which a failed capture may spoil.
+    """
+    emulated = session.device.kind == "emulated"
+    fails = any(finding.effect == "capture-fails" for finding in diagnosis.findings)
+    outcomes: list[CaptureOutcome] = []
+    if emulated or not fails:
+        outcome, step = _whole_step(session, exact=emulated)
+        outcomes.append(outcome)
+        if step is not None:
+            return Captured(tuple(outcomes), step)
+    if emulated and not plan.whole:
+        outcomes.extend(verify_regions(session, recording.captured, plan))
+    return Captured(tuple(outcomes))
+
+
+def _whole_step(session: Session, *, exact: bool) -> tuple[CaptureOutcome, CapturedStep | None]:
+    session.start.restore()
+    made = capture_whole_step(session.target)
+    if isinstance(made, Refusal):
+        return made.outcome(), None
+    verification = verify_whole_step(session.target, made, session.batches, exact=exact)
+    outcome = made.outcome(verification)
+    if verification.status == "verified":
+        return outcome, made
+    made.release()
+    return outcome, None

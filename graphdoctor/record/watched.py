@@ -1,0 +1,144 @@
+"""A real CUDA device that is only watched: the same observers see the same things as on the emulated one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphdoctor.emulator.dispatch import Call, Observer
+from graphdoctor.emulator.operators import facts_of, tensors_of
+from graphdoctor.emulator.patches import Patches
+from graphdoctor.emulator.stand_ins import note_refused_optimizers, telling_repr
+from graphdoctor.emulator.storages import StorageInfo, StorageTable
+
+
+class RealStorageTable(StorageTable):
+    """Storages of tensors that know themselves where they lie."""
+
+    def is_cuda(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_cuda
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return not tensor.is_cuda and tensor.is_pinned()
+
+
+class _WatchingMode(TorchDispatchMode):
+    """Hands each operator to the observers; runs it as it is."""
+
+    def __init__(self, table: StorageTable, observers: tuple[Observer, ...]) -> None:
+        super().__init__()
+        self._table = table
+        self._observers = observers
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keeps torch from importing its compiler (seconds) to wrap the method below."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        facts = facts_of(func)
+        if facts.is_marker:
+            return func(*args, **(kwargs or {}))
+        call = Call(func, facts, args, kwargs or {})
+        for observer in self._observers:
+            observer.before(call)
+        call.result = func(*args, **(kwargs or {}))
+        call.on_cuda = any(t.is_cuda for t in call.inputs) or any(
+            t.is_cuda for t in tensors_of(call.result)
+        )
+        for observer in self._observers:
+            observer.after(call)
+        return call.result
+
+
+class WatchedDevice:
+    """The current CUDA device."""
+
+    kind = "cuda"
+
+    def __init__(self) -> None:
+        self.table: StorageTable = RealStorageTable()
+        self.assumes_capture = False
+        self._observers: tuple[Observer, ...] = ()
+
+    def __enter__(self) -> WatchedDevice:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.table.close()
+
+    def event(self, kind: str, name: str, detail: str = "") -> None:
+        for observer in self._observers:
+            observer.event(kind, name, detail)
+
+    @contextmanager
+    def observed_by(self, observer: Observer) -> Iterator[None]:
+        """Let an observer see every operator, and the calls of torch.cuda that a capture forbids."""
+        before = self._observers
+        self._observers = (*before, observer)
+        try:
+            with Patches() as patches, _WatchingMode(self.table, self._observers):
+                self._tell_of_calls(patches)
+                yield
+        finally:
+            self._observers = before
+
+    @contextmanager
+    def assuming_capture(self) -> Iterator[None]:
+        """Let `is_current_stream_capturing()` answer true, while nothing is captured."""
+        self.assumes_capture = True
+        try:
+            with Patches() as patches:
+                for module in (torch.cuda, torch.cuda.graphs):
+                    patches.set(module, "is_current_stream_capturing", lambda: True)
+                patches.set(torch._C, "_cuda_isCurrentStreamCapturing", lambda: True)
+                note_refused_optimizers(self, patches)
+                yield
+        finally:
+            self.assumes_capture = False
+
+    def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str:
+        return str(tensor.device)
+
+    def _tell_of_calls(self, patches: Patches) -> None:
+        def telling(kind: str, name: str) -> Callable[[Any], Any]:
+            def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+                def call(*args: Any, **kwargs: Any) -> Any:
+                    self.event(kind, name)
+                    return original(*args, **kwargs)
+
+                return call
+
+            return wrap
+
+        patches.replace(torch._tensor_str, "_str", lambda original: telling_repr(self, original))
+        patches.replace(torch.cuda, "synchronize", telling("sync", "torch.cuda.synchronize()"))
+        for owner, path in ((torch.cuda.Stream, "Stream"), (torch.cuda.Event, "Event")):
+            for kind, method in _FORBIDDEN_METHODS:
+                name = f"torch.cuda.{path}.{method}()"
+                patches.replace(owner, method, telling(kind, name))
+        for method in _RNG_CALLS:
+            for module in (torch.cuda, torch.cuda.random):
+                patches.replace(module, method, telling("rng-state", f"torch.cuda.{method}()"))
+        patches.replace(
+            torch.Tensor, "pin_memory", telling("pinned-allocation", "Tensor.pin_memory()")
+        )
+
+
+_FORBIDDEN_METHODS = (("sync", "synchronize"), ("query", "query"), ("query", "elapsed_time"))
+_RNG_CALLS = (
+    "get_rng_state", "set_rng_state", "manual_seed", "manual_seed_all", "seed", "seed_all",
+    "initial_seed",
+)  # fmt: skip

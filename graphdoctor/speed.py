@@ -1,0 +1,100 @@
+"""A session and what was captured -> how launch-bound the step is, and the speed-up: predicted, or measured on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphdoctor.capture.measure import measure
+from graphdoctor.capture.stage import Captured
+from graphdoctor.capture.whole_step import CapturedStep
+from graphdoctor.errors import UsageError
+from graphdoctor.estimate import estimate, estimate_from_trace
+from graphdoctor.model import Estimate, Measurement
+from graphdoctor.options import AnalyzeOptions
+from graphdoctor.partition import Plan
+from graphdoctor.profiles import DeviceProfile
+from graphdoctor.record.profile import Profile, profile_step
+from graphdoctor.record.session import Session
+from graphdoctor.recording import Recording
+
+_BUDGET_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """`measurement` only of a real GPU and a verified graph; traces only where they were asked for."""
+
+    estimate: Estimate
+    measurement: Measurement | None = None
+    trace_files: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+
+
+def time_step(
+    session: Session,
+    recording: Recording,
+    captured: Captured,
+    plan: Plan,
+    options: AnalyzeOptions,
+    profile: DeviceProfile,
+) -> Speed:
+    """Predict from the recording; on a GPU, measure, and estimate from what the profiler saw."""
+    predicted = _predicted(recording, plan, captured, profile)
+    if session.device.kind == "emulated":
+        traced = _profiled(session, options) if options.trace_dir is not None else None
+        return Speed(predicted, trace_files=traced.trace_files if traced is not None else ())
+    measurement = _measured(session, captured.step) if captured.step is not None else None
+    traced = _profiled(session, options)
+    try:
+        wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
+        found = estimate_from_trace(traced.trace, wall_us, profile)
+    except UsageError as error:
+        return Speed(predicted, measurement, traced.trace_files, (str(error),))
+    return Speed(found, measurement, traced.trace_files)
+
+
+def _predicted(
+    recording: Recording, plan: Plan, captured: Captured, profile: DeviceProfile
+) -> Estimate:
+    """Of the last iteration: graphs in place of what can be captured, the rest as it is."""
+    iteration = recording.captured[-1]
+    if plan.whole or captured.step is not None:
+        return estimate(iteration, profile)
+    regions = [
+        planned.ops_in(iteration.index) for planned in plan.regions if planned.region.worthwhile
+    ]
+    return estimate(iteration, profile, [region for region in regions if region])
+
+
+def _measured(session: Session, step: CapturedStep) -> Measurement:
+    """Eager against replay, each on inputs that are already in place: what a graph changes, and no copies."""
+    inputs = session.inputs(0)
+    session.start.restore()
+    try:
+        return measure(lambda: session.call(inputs), step.replay, budget_s=_BUDGET_S)
+    finally:
+        session.start.restore()
+
+
+def _wall_us(session: Session) -> float:
+    """The step's own wall time, where there is no graph to compare it with."""
+    inputs = session.inputs(0)
+    session.start.restore()
+    try:
+        same = measure(
+            lambda: session.call(inputs), lambda: session.call(inputs), budget_s=_BUDGET_S / 4
+        )
+        return same.eager_us
+    finally:
+        session.start.restore()
+
+
+def _profiled(session: Session, options: AnalyzeOptions) -> Profile:
+    inputs = session.inputs(0)
+    folder = Path(options.trace_dir) if options.trace_dir is not None else None
+    session.start.restore()
+    try:
+        return profile_step(lambda: session.call(inputs), trace_dir=folder)
+    finally:
+        session.start.restore()
