@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from graphdoctor.estimate.layout import Laid, Piece, lay_out
-from graphdoctor.estimate.ranges import around
+from graphdoctor.estimate.ranges import ZERO, around
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
 from graphdoctor.model import Estimate, Range, Term
 from graphdoctor.profiles import LEVELS, DeviceProfile, Figure, assumed_figures
@@ -44,9 +44,14 @@ def estimate(
 
 
 def saving_us(ops: Sequence[Op], profile: DeviceProfile) -> Range:
-    """Time saved by replaying these operators, alone, as one graph; below 0 where it costs."""
+    """Time saved by replaying these operators, alone, as one graph; below 0 where it costs.
+
+    Copies into the graph's static inputs are left out: they depend on what runs before.
+    """
+    if not ops:
+        return ZERO
     autograd = any(op.phase == "backward" for op in ops)
-    eager = tuple(eager_pieces(ops, profile, autograd=autograd))
+    eager = tuple(eager_pieces(ops, profile, autograd=autograd, inside=ops[0].module))
     before = _cases(eager, profile)
     after = _cases((graph_piece(ops, profile),), profile)
     return _range([old.span_us - new.span_us for old, new in zip(before, after, strict=True)])

@@ -19,10 +19,12 @@ def eager_pieces(
     *,
     autograd: bool,
     events: Sequence[HostEvent] = (),
+    inside: str | None = None,
 ) -> Iterator[Piece]:
     """One piece for each operator, with the modules entered and the autograd nodes run before it.
 
-    A wait after the last operator is one piece more.
+    `inside` is the module that is running already, None outside any. A wait after the last
+    operator is one piece more.
     """
     stops = iter(sorted(event.op_index for event in events if event.kind == "sync"))
     stop = next(stops, None)
@@ -33,18 +35,18 @@ def eager_pieces(
             waits, stop = True, next(stops, None)
         cost = op_cost(op, profile, autograd=autograd)
         yield Piece(
-            host_us=add(cost.host_us, _surroundings_us(op, previous, profile)),
+            host_us=add(cost.host_us, _between_us(op, previous, inside, profile)),
             device_us=cost.device_us,
             launches=cost.launches,
             is_sync=cost.is_sync,
             waits_before=waits,
         )
-        previous = op
+        previous, inside = op, op.module
     if stop is not None:
         yield Piece(ZERO, ZERO, 0, is_sync=True)
 
 
-def _surroundings_us(op: Op, previous: Op | None, profile: DeviceProfile) -> Range:
+def _between_us(op: Op, previous: Op | None, inside: str | None, profile: DeviceProfile) -> Range:
     """Host time between two operators: entered modules going forward, the engine going backward."""
     costs = profile.host_us
     if op.phase == "backward":
@@ -52,8 +54,7 @@ def _surroundings_us(op: Op, previous: Op | None, profile: DeviceProfile) -> Ran
         return costs.backward_node.range if is_new or op.forward_index is None else ZERO
     if op.phase != "forward":
         return ZERO
-    entered = _entered(op.module, previous.module if previous is not None else None)
-    return scale(costs.module_call.range, entered)
+    return scale(costs.module_call.range, _entered(op.module, inside))
 
 
 def _entered(module: str, before: str | None) -> int:
