@@ -22,11 +22,22 @@ def write_capture(page: Page, report: Report) -> None:
         if outcome.scope not in by_scope:
             scope = outcome.scope[:1].upper() + outcome.scope[1:]
             _write_outcome(page, f"  {scope}", outcome)
+    if any(map(is_all, report.captures)) and not page.look.show_all:
+        return  # one graph holds everything: its parts are of no interest
     _write_regions(page, report)
     if report.safe_modules:
         page.blank()
         most = len(report.safe_modules) if page.look.show_all else SAFE_MODULES_SHOWN
         page.labelled("  Safe modules", listed(report.safe_modules, most=most))
+
+
+def is_all(outcome: CaptureOutcome) -> bool:
+    """The whole step was captured, and its replay was shown to compute what eager computes."""
+    return outcome.scope == "whole step" and is_verified(outcome)
+
+
+def is_verified(outcome: CaptureOutcome) -> bool:
+    return outcome.verification is not None and outcome.verification.status == "verified"
 
 
 def is_wrong(outcome: CaptureOutcome) -> bool:
@@ -52,7 +63,7 @@ def _write_regions(page: Page, report: Report) -> None:
     page.blank()
     for region in others[:most]:
         size = count_text(region.operators, "operator")
-        page.labelled(f"  Region {region.name}", f"{size}, does not pay: {region.reason}")
+        page.labelled(f"  Region {region.name}", f"{size}: {region.reason}")
     _write_left_out(page, len(notable) - most, "that pay")
     _write_left_out(page, len(others) - most, "that do not pay")
 
@@ -104,7 +115,8 @@ def _write_outcome(page: Page, label: str, outcome: CaptureOutcome) -> None:
     else:
         text = f"captured; {_verification(check)}"
         page.labelled(label, text, style=_STATUS_STYLES[check.status])
-        for difference in check.differences:
+        shown = check.differences if page.look.show_all else check.differences[:1]
+        for difference in shown:
             page.labelled("", _difference(difference, page.look.base))
 
 
@@ -114,7 +126,8 @@ def _verification(check: Verification) -> str:
     what = f"{count_text(check.replays, 'replay')} of {count_text(check.tensors, 'tensor')}"
     if check.status == "verified":
         return f"verified: {what} on fresh inputs, equal to eager ({check.method})"
-    reason = f": {check.reason}" if check.reason else ""
+    # The differences, which follow, say the reason more precisely.
+    reason = f": {check.reason}" if check.reason and not check.differences else ""
     return f"WRONG: {what}, compared with eager ({check.method}){reason}"
 
 

@@ -116,9 +116,12 @@ def _context(finding: Finding) -> str:
 def _write_excerpt(page: Page, excerpt: Excerpt, marked: int) -> None:
     """The lines, without the indent that they share; `marked` is a line number."""
     rows = [visible(line.expandtabs(TAB_COLUMNS).rstrip()) for line in excerpt.lines]
+    start = next((index for index, row in enumerate(rows) if row), 0)
+    while rows and not rows[-1]:
+        rows.pop()
     shared = min((len(row) - len(row.lstrip(" ")) for row in rows if row), default=0)
     digits = len(str(excerpt.first_line + len(rows) - 1))
-    for number, row in enumerate(rows, start=excerpt.first_line):
+    for number, row in enumerate(rows[start:], start=excerpt.first_line + start):
         is_marked = number == marked
         head = f"{' ' * INDENT}{POINTER if is_marked else ' '} {number:>{digits}} {VERTICAL} "
         style = "bold red" if is_marked else "dim"

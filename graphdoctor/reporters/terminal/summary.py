@@ -7,7 +7,7 @@ from collections import Counter
 from graphdoctor.model import Effect, Report, Verdict
 from graphdoctor.reporters.figures import place_text, ratio_range, share_range
 from graphdoctor.reporters.page import Page, blocks
-from graphdoctor.reporters.terminal.capture import is_wrong
+from graphdoctor.reporters.terminal.capture import is_verified, is_wrong
 from graphdoctor.reporters.terminal.findings import worst_first
 from graphdoctor.reporters.terminal.gain import basis_text
 
@@ -68,7 +68,9 @@ def _capture(report: Report) -> str:
     text = f"{paying} of {len(report.regions)} regions would pay" if report.regions else "none"
     if whole is not None:
         text = f"not as a whole; {text}" if report.regions else "refused"
+    verified = sum(is_verified(outcome) for outcome in report.captures)
     wrong = sum(is_wrong(outcome) for outcome in report.captures)
+    text += f", {verified} replayed right" if verified else ""
     return f"{text}, {wrong} replayed WRONG" if wrong else text
 
 
