@@ -15,12 +15,14 @@ class TraceBuilder:
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         self._correlation = 0
+        self._operator = 0  # the external id of the latest operator
 
     def step(self, number: int, start: float, dur: float) -> None:
         self._add("user_annotation", f"ProfilerStep#{number}", start, dur)
 
     def operator(self, name: str, start: float, dur: float) -> None:
-        self._add("cpu_op", name, start, dur, **{"External id": len(self.events)})
+        self._operator += 1
+        self._add("cpu_op", name, start, dur)
 
     def call(self, name: str, start: float, dur: float, category: str = "cuda_runtime") -> int:
         self._correlation += 1
@@ -30,7 +32,8 @@ class TraceBuilder:
     def kernel(
         self, correlation: int, start: float, dur: float, *, name: str = "k", stream: int = _STREAM
     ) -> None:
-        args = {"device": 0, "stream": stream, "correlation": correlation, "External id": 1}
+        args = {"device": 0, "stream": stream, "correlation": correlation}
+        args["External id"] = self._operator
         self._event("kernel", name, start, dur, pid=0, tid=stream, args=args)
 
     def launch(self, call: tuple[float, float], kernel: tuple[float, float]) -> None:
@@ -51,6 +54,7 @@ class TraceBuilder:
         return path
 
     def _add(self, category: str, name: str, start: float, dur: float, **args: Any) -> None:
+        args["External id"] = self._operator
         self._event(category, name, start, dur, pid=_HOST, tid=_THREAD, args=args)
 
     def _event(self, cat: str, name: str, ts: float, dur: float, **rest: Any) -> None:
