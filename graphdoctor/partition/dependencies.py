@@ -76,9 +76,9 @@ class _Ledger:
                 self._readers.setdefault(use.storage, []).append(position)
 
     def _enter_write(self, position: int, storage: int, found: set[int]) -> None:
-        found.update(self._readers.pop(storage, ()))
-        if storage in self._writer:
-            found.add(self._writer[storage])
+        found.update(
+            self._readers.pop(storage, ())
+        )  # a writer reads too: it is after the last write
         self._writer[storage] = position
 
 

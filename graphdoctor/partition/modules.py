@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from graphdoctor.estimate import launches
 from graphdoctor.recording import Iteration, Op
 from graphdoctor.rule import Hit
 
 
-def covered(ops: Iterable[Op], totals: Counter[str]) -> tuple[str, ...]:
-    """The outermost modules all of whose forward work, as `forward_work` counts it, is in `ops`."""
-    inside = forward_work(ops)
+def covered(inside: Counter[str], totals: Counter[str]) -> tuple[str, ...]:
+    """The outermost modules whose whole `forward_work` is inside."""
     whole = {path for path, count in inside.items() if count == totals[path]}
     return tuple(_outermost(inside, whole))
 
 
-def forward_work(ops: Iterable[Op]) -> Counter[str]:
-    """How many launching forward operators each module has, its submodules' included."""
-    own = Counter(op.module for op in ops if op.phase == "forward" and launches(op))
+def forward_work(kernels: Iterable[Op]) -> Counter[str]:
+    """How many of these operators the forward pass of each module has, its submodules' included."""
+    own = Counter(op.module for op in kernels if op.phase == "forward")
     total: Counter[str] = Counter()
     for module, count in own.items():
         for path in _with_parents(module):
@@ -28,13 +26,14 @@ def forward_work(ops: Iterable[Op]) -> Counter[str]:
 
 
 def safe_modules(
-    iterations: Iterable[Iteration], hits: Mapping[int, Collection[Hit]]
+    iterations: Iterable[Iteration],
+    hits: Mapping[int, Collection[Hit]],
+    work: Iterable[Counter[str]],
 ) -> tuple[str, ...]:
-    """The outermost modules that ran on the device and never had a hit in their forward pass."""
-    ran: dict[str, None] = {}
+    """The outermost modules that did forward work and never had a hit in their forward pass."""
+    ran = dict.fromkeys(path for counted in work for path in counted)
     unsafe: set[str] = set()
     for iteration in iterations:
-        ran.update(dict.fromkeys(forward_work(iteration.ops)))
         for hit in hits.get(iteration.index, ()):
             unsafe.update(_hit_modules(iteration, hit))
     return tuple(_outermost(ran, ran.keys() - unsafe))

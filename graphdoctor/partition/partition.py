@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import networkx as nx
 
-from graphdoctor.partition.modules import safe_modules
+from graphdoctor.partition.modules import forward_work, safe_modules
 from graphdoctor.partition.plan import Plan, PlannedRegion
 from graphdoctor.partition.regions import Piece, described, names, pieces, unified
 from graphdoctor.partition.schedule import Schedule, schedule
@@ -34,8 +35,12 @@ def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProf
         list(pieces(each, plan, _rules_by_slot(each, plan, hits.get(each.index, ()))))
         for each, plan in zip(recording.captured, schedules, strict=True)
     ]
+    work = {
+        each.index: forward_work(compress(each.ops, plan.launches))
+        for each, plan in zip(recording.captured, schedules, strict=True)
+    }
     regions = tuple(
-        described(members, name, profile)
+        described(members, name, totals=work[members[0].iteration.index], profile=profile)
         for members, name in zip(unified(found), names(), strict=False)
     )
     return Plan(
@@ -43,6 +48,7 @@ def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProf
         safe_modules=safe_modules(
             recording.captured,
             {index: [hit for _, hit in of_it] for index, of_it in hits.items()},
+            work.values(),
         ),
         whole=not hits and _is_whole(found, regions),
         orders=tuple(

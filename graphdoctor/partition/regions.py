@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from string import ascii_uppercase
 
-from graphdoctor.estimate import launches, saving_us
+from graphdoctor.estimate import saving_us
 from graphdoctor.estimate.timeline import copy_pieces
 from graphdoctor.model import Range, Region
 from graphdoctor.partition.modules import covered, forward_work
@@ -28,6 +28,7 @@ class Piece:
 
     iteration: Iteration
     ops: tuple[Op, ...]
+    launches: tuple[int, ...]  # of each operator
     blocked_by: tuple[str, ...]
 
 
@@ -35,14 +36,16 @@ def pieces(
     iteration: Iteration, plan: Schedule, rules: Mapping[int, Sequence[str]]
 ) -> Iterator[Piece]:
     """The even slots of a schedule that launch something; `rules` has the ids for each odd slot."""
-    slots: dict[int, list[Op]] = {}
+    slots: dict[int, list[int]] = {}
     for position in plan.order:
         if plan.slots[position] % 2 == 0:
-            slots.setdefault(plan.slots[position], []).append(iteration.ops[position])
-    for slot, ops in slots.items():
-        if any(map(launches, ops)):
+            slots.setdefault(plan.slots[position], []).append(position)
+    for slot, positions in slots.items():
+        counts = tuple(plan.launches[position] for position in positions)
+        if any(counts):
+            ops = tuple(iteration.ops[position] for position in positions)
             reasons = (*rules.get(slot - 1, ()), *rules.get(slot + 1, ()))
-            yield Piece(iteration, tuple(ops), tuple(dict.fromkeys(reasons)))
+            yield Piece(iteration, ops, counts, tuple(dict.fromkeys(reasons)))
 
 
 def unified(found: Sequence[Sequence[Piece]]) -> list[list[Piece]]:
@@ -100,20 +103,22 @@ def _shape_of(arg: Arg) -> object:
     return type(arg), repr(arg)  # -0.0 and 0, 1 and True are different, nan is equal to itself
 
 
-def described(members: Sequence[Piece], name: str, profile: DeviceProfile) -> PlannedRegion:
-    """One region from its pieces; the first one's operators are what it is described by."""
+def described(
+    members: Sequence[Piece], name: str, *, totals: Counter[str], profile: DeviceProfile
+) -> PlannedRegion:
+    """One region, by the operators of its first piece; `totals`: the step's forward work."""
     first = members[0]
-    ops = first.ops
-    count = sum(map(launches, ops))
+    kernels = [op for op, count in zip(first.ops, first.launches, strict=True) if count]
+    count = sum(first.launches)
     saving, copies = _net_saving_us(first, profile)
     worthwhile, reason = _judged(count, saving, copies)
-    lines = [op.location for op in ops if launches(op) and op.location is not None]
+    lines = [op.location for op in kernels if op.location is not None]
     region = Region(
         name=name,
-        operators=len(ops),
+        operators=len(first.ops),
         launches=count,
-        phases=tuple(dict.fromkeys(op.phase for op in ops if launches(op))),
-        modules=covered(ops, forward_work(first.iteration.ops)),
+        phases=tuple(dict.fromkeys(op.phase for op in kernels)),
+        modules=covered(forward_work(kernels), totals),
         first=lines[0] if lines else None,
         last=lines[-1] if lines else None,
         blocked_by=tuple(dict.fromkeys(rule for piece in members for rule in piece.blocked_by)),

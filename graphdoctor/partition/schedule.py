@@ -16,12 +16,13 @@ _BEFORE_ALL = -1
 class Schedule:
     """Slots run in rising order: even ones are captured, odd ones (from -1) run as they do today.
 
-    `slots` goes by position, and within a slot the recorded order is kept. `after` are the earlier
-    positions that each one depends on, the last host read included. `cuts` are the slots of what
-    the host does between operators, by the position that it comes before.
+    `slots` and `launches` go by position, and within a slot the recorded order is kept. `after` are
+    the earlier positions that each one depends on, the last host read included. `cuts` are the
+    slots of what the host does between operators, by the position that it comes before.
     """
 
     slots: tuple[int, ...]
+    launches: tuple[int, ...]
     after: tuple[frozenset[int], ...]
     cuts: Mapping[int, int]
 
@@ -38,6 +39,7 @@ def schedule(ops: Sequence[Op], blocked: Collection[int], cuts: Collection[int])
     host data goes before everything, a logging copy after. `blocked` operators and `cuts` (before a
     position) by which the host learns something, or waits, stay behind all that comes before.
     """
+    counts = tuple(map(launches, ops))
     before = predecessors(ops)
     read: int | None = None
     slots: list[int] = []
@@ -52,20 +54,20 @@ def schedule(ops: Sequence[Op], blocked: Collection[int], cuts: Collection[int])
         is_blocked = position in blocked
         if is_blocked and is_host_read(op):
             slot = latest
-        slots.append(_slot_of(op, max(slot, floor), is_blocked=is_blocked))
+        runs_as_today = is_blocked or not op.is_cuda
+        slot = max(slot, floor)
+        slots.append(_odd(slot) if runs_as_today else _even(slot) if counts[position] else slot)
         latest = max(latest, slots[-1])
         if is_host_read(op):
             read, floor = position, slots[-1]
     if len(ops) in cuts:
         cut_slots[len(ops)] = _odd(latest)
-    _delay_free_operators(ops, slots, before, blocked=blocked)
-    return Schedule(tuple(slots), tuple(before), cut_slots)
-
-
-def _slot_of(op: Op, earliest: int, *, is_blocked: bool) -> int:
-    if is_blocked or not op.is_cuda:
-        return _odd(earliest)
-    return _even(earliest) if launches(op) else earliest
+    is_free = [
+        op.is_cuda and not counts[position] and position not in blocked
+        for position, op in enumerate(ops)
+    ]
+    _delay_free_operators(slots, before, is_free)
+    return Schedule(tuple(slots), counts, tuple(before), cut_slots)
 
 
 def _odd(slot: int) -> int:
@@ -77,18 +79,13 @@ def _even(slot: int) -> int:
 
 
 def _delay_free_operators(
-    ops: Sequence[Op],
-    slots: list[int],
-    before: Sequence[frozenset[int]],
-    *,
-    blocked: Collection[int],
+    slots: list[int], before: Sequence[frozenset[int]], is_free: Sequence[bool]
 ) -> None:
     """Views and allocations go into the region that uses them first, so that it has them inside."""
     needed: dict[int, int] = {}
-    for position in range(len(ops) - 1, -1, -1):
-        op = ops[position]
+    for position in range(len(slots) - 1, -1, -1):
         slot = needed.get(position, slots[position])
-        if slot % 2 == 0 and position not in blocked and op.is_cuda and not launches(op):
+        if slot % 2 == 0 and is_free[position]:
             slots[position] = slot
         for earlier in before[position]:
             needed[earlier] = min(needed.get(earlier, slots[position]), slots[position])
