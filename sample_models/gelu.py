@@ -20,8 +20,8 @@ class Gelu(nn.Module):
 
 
 def graphdoctor_target():
-    return Gelu(), (torch.randn(1, 3, 224, 224),)
+    return Gelu().eval(), (torch.randn(1, 3, 224, 224),)
 
 
 def large_batch():
-    return Gelu(), (torch.randn(32, 3, 224, 224),)
+    return Gelu().eval(), (torch.randn(32, 3, 224, 224),)
