@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -45,10 +46,10 @@ class SavedTensor:
     def restore(self) -> None:
         tensor = self._tensor
         if self._is_leaf and not tensor.is_leaf:
-            _cut_from_graph(tensor)
+            _cut_from_graph(tensor, self._alias)
         if not _same_layout(tensor, self._alias):
             tensor.data = self._alias
-        if self._is_leaf and tensor.requires_grad != self._requires_grad:
+        if tensor.is_leaf and tensor.requires_grad != self._requires_grad:
             tensor.requires_grad_(self._requires_grad)
         if grad_of(tensor) is not self._grad:
             tensor.grad = self._grad
@@ -67,12 +68,15 @@ class SavedTensor:
             setter(self._tensor, self._version)
 
 
-def _cut_from_graph(tensor: torch.Tensor) -> None:
+def _cut_from_graph(tensor: torch.Tensor, alias: torch.Tensor) -> None:
+    """Make a tensor a leaf again that was written to by an operator with a gradient."""
     if tensor._base is None:
         tensor.detach_()
-    else:
-        # A view cannot be detached in place; taking new data drops its place in the graph.
-        tensor.data = tensor.detach()
+        return
+    # A view cannot be detached in place; it becomes a plain tensor on the same memory. Where torch
+    # refuses that, because something else holds the view, its values are right all the same.
+    with suppress(RuntimeError):
+        torch.utils.swap_tensors(tensor, alias.detach())
 
 
 def _same_layout(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
