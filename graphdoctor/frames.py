@@ -14,6 +14,7 @@ from graphdoctor.model import Location
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _RULES = os.path.join(_HERE, "rules") + os.sep  # their examples are user code
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
+_SESSION = os.path.join(_HERE, "record", "session.py")
 _MAX_STACK = 8
 _ENGINE = "_engine_run_backward"
 
@@ -58,7 +59,7 @@ def locate(depth: int = 1) -> Place:
 
 
 def locate_from(frame: FrameType | None) -> Place:
-    """The same from a given frame outwards."""
+    """The same from a given frame outwards, up to where graphdoctor calls the step."""
     found: list[Location] = []
     in_engine = False
     while frame is not None and len(found) < _MAX_STACK:
@@ -67,5 +68,7 @@ def locate_from(frame: FrameType | None) -> Place:
             found.append(_location(code.co_filename, frame.f_lineno, code.co_name))
         elif not found and code.co_name == _ENGINE:
             in_engine = True
+        elif code.co_name == "call" and os.path.abspath(code.co_filename) == _SESSION:
+            break
         frame = frame.f_back
     return Place(found[0] if found else None, tuple(found[1:]), in_engine)
