@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
 import graphdoctor
 from graphdoctor.cli import COMMANDS, main
-from graphdoctor.cli.output import progress
 from graphdoctor.errors import CannotDoItHere, GraphDoctorError, UsageError, UserCodeError
 from graphdoctor.model import Report
 from graphdoctor.options import AnalyzeOptions
@@ -49,17 +46,6 @@ def failing_with(error: BaseException) -> Analysis:
         raise error
 
     return analyze_target
-
-
-def run_alone(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "graphdoctor", *args],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env={**os.environ, **environment},
-        check=False,
-    )
 
 
 def test_options_reach_the_pipeline(analysis, capsys) -> None:
@@ -256,112 +242,7 @@ def test_version_is_the_package_s(capsys) -> None:
     assert capsys.readouterr().out == f"graphdoctor {graphdoctor.__version__}\n"
 
 
-def test_piped_page_is_plain_whatever_the_terminal(saved: Path) -> None:
-    piped = run_alone("report", str(saved), TERM="xterm-256color", COLORTERM="truecolor")
-    assert piped.returncode == 0
-    assert "\x1b" not in piped.stdout
-    assert max(map(len, piped.stdout.splitlines())) <= 80
-
-
-def test_color_always_colours_a_pipe_and_never_wins_over_the_environment(saved: Path) -> None:
-    assert "\x1b[" in run_alone("report", str(saved), "--color", "always", NO_COLOR="1").stdout
-    never = run_alone("report", str(saved), "--color", "never", FORCE_COLOR="1")
-    assert "\x1b" not in never.stdout
-    assert "\x1b[" in run_alone("report", str(saved), FORCE_COLOR="1", TERM="xterm").stdout
-    both = run_alone("report", str(saved), FORCE_COLOR="1", NO_COLOR="1", TERM="xterm")
-    assert "\x1b" not in both.stdout
-
-
-def test_encoding_without_line_characters_gets_plain_ones(saved: Path) -> None:
-    ascii_only = run_alone("report", str(saved), PYTHONIOENCODING="ascii")
-    assert ascii_only.returncode == 0
-    assert ascii_only.stdout.isascii()
-    assert "Findings -----" in ascii_only.stdout
-    assert "    > 31 |" in ascii_only.stdout
-    assert "180 us (150 to 260)" in ascii_only.stdout
-
-
-def test_reader_that_stops_early_is_no_failure(saved: Path) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    process = subprocess.run(
-        [sys.executable, "-m", "graphdoctor", "report", str(saved)],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    os.close(writing)
-    assert (process.returncode, process.stderr) == (0, b"")
-
-
 def test_broken_pipe_of_the_model_s_own_is_an_error(analysis, capsys) -> None:
     analysis(failing_with(BrokenPipeError("a worker died")))
     assert main(["analyze", "model.py"]) == 2
     assert "a worker died" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_full_disk_is_one_sentence(saved: Path) -> None:
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "graphdoctor", "report", str(saved)],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    sentence = "graphdoctor: error: cannot write to stdout: No space left on device\n"
-    assert (done.returncode, done.stderr) == (2, sentence)
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_one_line_on_a_terminal_and_leaves_none() -> None:
-    terminal = _Terminal()
-    with progress(terminal) as tell:
-        tell("recording \x1b[31mnet\nwork")
-        assert terminal.getvalue() == "\r\x1b[Krecording \\x1b[31mnet\\nwork ..."
-    assert terminal.getvalue().endswith("\r\x1b[K")
-
-
-def test_progress_is_silent_elsewhere() -> None:
-    log = io.StringIO()
-    with progress(log) as tell:
-        tell("recording")
-    assert log.getvalue() == ""
-
-
-class _Rule(SimpleNamespace):
-    pass
-
-
-RULES = (
-    _Rule(id="GD101", name="host-read", effect="capture-fails"),
-    _Rule(id="GD204", name="frozen-learning-rate", effect="replay-is-wrong"),
-)
-
-
-@pytest.mark.parametrize("wanted", ["GD101", "gd101", "host-read", " Host-Read "])
-def test_rule_is_found_by_id_or_name(wanted: str) -> None:
-    from graphdoctor.cli.explain import find
-
-    assert find(RULES, wanted) is RULES[0]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "hint"),
-    [
-        ("GD110", "did you mean GD101 host-read"),
-        ("host-raed", "did you mean GD101 host-read?"),
-        ("zzz", "`graphdoctor explain` lists all rules"),
-    ],
-)
-def test_unknown_rule_gets_close_matches(wanted: str, hint: str) -> None:
-    from graphdoctor.cli.explain import find
-
-    with pytest.raises(UsageError, match=f"there is no rule '{wanted}'") as caught:
-        find(RULES, wanted)
-    assert hint in str(caught.value)
