@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from msgspec import Struct
+
 from graphdoctor.recording import External, Iteration, Op, TensorUse
 from graphdoctor.rules._source import Branch, enclosing_branches, jumps_before
 
@@ -35,25 +37,34 @@ class Side:
         return any((file, line) in self.lines for line in range(lines[0], lines[1] + 1))
 
 
-def deciding_branch(op: Op, *, other: Side) -> Branch | None:
-    """The outermost branch around the operator whose body did not run at all in the other
-    iteration.
+class Decision(Struct, frozen=True):
+    """The branch that decided whether an operator ran; `sure` if its body did not run at all elsewhere."""
 
-    Failing that, the innermost loop around the operator: it went round another number of times.
+    branch: Branch | None
+    sure: bool = False
+
+
+def decision_on(op: Op, *, other: Side) -> Decision:
+    """The branch around or above the operator that the other iteration left by another way.
+
+    Looked for in the outermost function on the call chain that went another way: a branch whose body
+    did not run, else the only branch above that may leave the function or the round, else the
+    innermost loop, which then went round another number of times.
     """
-    if op.location is None:
-        return None
+    chain = (*reversed(op.stack), op.location) if op.location is not None else ()
     loop: Branch | None = None
-    jumps: list[Branch] = []
-    for frame in (*reversed(op.stack), op.location):
+    for frame in chain:
+        diverged = (frame.file, frame.line) not in other.lines
         for branch in enclosing_branches(frame):
             body = _body_with(branch, frame.line)
             if body is not None and branch.kind == "if" and not other.ran(branch.file, body):
-                return branch
+                return Decision(branch, sure=True)
             if branch.kind in ("while", "for"):
                 loop = branch
-        jumps += jumps_before(frame)
-    return jumps[0] if len(jumps) == 1 else loop
+        if diverged:
+            jumps = jumps_before(frame)
+            return Decision(jumps[0] if len(jumps) == 1 else loop)
+    return Decision(loop)
 
 
 def _body_with(branch: Branch, line: int) -> tuple[int, int] | None:

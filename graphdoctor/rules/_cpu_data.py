@@ -9,10 +9,11 @@ from msgspec import Struct
 
 from graphdoctor.recording import External, Iteration, Op, Recording, TensorUse
 from graphdoctor.rules._copies import transfer_of
-from graphdoctor.rules._differences import differences
+from graphdoctor.rules._differences import Found, differences
 from graphdoctor.rules._once import once
 from graphdoctor.rules._reads import is_read
 from graphdoctor.rules._source import names_in, statement_at
+from graphdoctor.rules._sources import CPU_READ
 
 OriginKind = Literal["constant", "device", "state", "input", "python", "operator"]
 _RANDOM = "nondeterministic_seeded"
@@ -54,6 +55,22 @@ def steering_values(recording: Recording) -> tuple[Steering, ...]:
         steering
         for iteration in recording.captured
         for steering in _Walk(iteration, lasting - written, changing).run()
+    )
+
+
+@once
+def unexplained(recording: Recording) -> tuple[Found, ...]:
+    """The differences that no other rule accounts for by what the host read, drew or computed."""
+    told = {
+        steering.at.location
+        for steering in steering_values(recording)
+        if steering.origin.kind in ("operator", "device") and is_read(steering.at)
+    }
+    return tuple(
+        found
+        for found in differences(recording)
+        if found.source is None
+        or (found.source.rule == CPU_READ and found.source.flow.origin not in told)
     )
 
 

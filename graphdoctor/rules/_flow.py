@@ -81,7 +81,7 @@ def value_flow(frames: Sequence[Location], tensor_lines: Collection[Line]) -> Fl
         names = _names(scope, statement, frame, tensor_lines)
         branches += branches_on(scope, frame.file, names) if names else ()
         uses.append(Use(lines_of(frame.file, scope), names))
-        if not _returned(scope, statement, names):
+        if not _returned(scope, statement, names, frame.file, tensor_lines):
             break
     return Flow(frames[0] if frames else None, tuple(branches), tuple(uses))
 
@@ -104,10 +104,21 @@ def _names(
     return names
 
 
-def _returned(scope: ast.AST, statement: ast.stmt, names: frozenset[str]) -> bool:
+def _returned(
+    scope: ast.AST,
+    statement: ast.stmt,
+    names: frozenset[str],
+    file: str,
+    tensor_lines: Collection[Line],
+) -> bool:
+    """Whether the function hands the value, and not a tensor computed from it, to its caller."""
     if isinstance(statement, ast.Return):
-        return True
-    returns = (node for node in ast.walk(scope) if isinstance(node, ast.Return) and node.value)
+        return (file, statement.lineno) not in tensor_lines
+    returns = (
+        node
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Return) and node.value and (file, node.lineno) not in tensor_lines
+    )
     return bool(names) and any(names & names_in(node) for node in returns)
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from graphdoctor.align import Pair
 from graphdoctor.recording import Arg, External, Iteration, Op, TensorUse
-from graphdoctor.rules._branches import Side, deciding_branch
+from graphdoctor.rules._branches import Decision, Side, decision_on
 from graphdoctor.rules._copies import has_mask_index
 from graphdoctor.rules._reads import is_read
 from graphdoctor.rules._source import Branch
@@ -38,11 +38,16 @@ class Difference(Struct):
     uses: tuple[TensorUse | None, TensorUse | None] = (None, None)
     external: External | None = None
     branch: Branch | None = None
+    sure: bool = False  # the branch's body did not run at all in the other iteration
     followers: int = 0
 
     @property
+    def op_or_none(self) -> Op | None:
+        return self.after or self.before
+
+    @property
     def op(self) -> Op:
-        op = self.after or self.before
+        op = self.op_or_none
         assert op is not None
         return op
 
@@ -93,24 +98,37 @@ class Comparison:
         assert op is not None
         cause = self.run_cause or self._inherited(side, op) or self._consequence(op)
         if cause is None:
-            branch = deciding_branch(op, other=self.sides[1 - side])
-            cause = self._known_branch(branch)
-            if cause is None:
-                cause = Difference("operators", before, after, branch=branch)
-                self.found.append(cause)
+            decision = decision_on(op, other=self.sides[1 - side])
+            cause = self._known_branch(decision) or self._new(decision)
         else:
             cause.followers += 1
-        if cause.kind == "operators" and cause.before is None and before is not None:
-            cause.before = before
-        if cause.kind == "operators" and cause.after is None and after is not None:
-            cause.after = after
+        if cause.kind == "operators":
+            self._complete(cause, side, op)
         self.run_cause = cause
         self._mark(side, op, cause)
 
-    def _known_branch(self, branch: Branch | None) -> Difference | None:
-        if branch is None:
+    def _known_branch(self, decision: Decision) -> Difference | None:
+        if decision.branch is None:
             return None
-        return next((cause for cause in self.found if cause.branch == branch), None)
+        return next((cause for cause in self.found if cause.branch == decision.branch), None)
+
+    def _new(self, decision: Decision) -> Difference:
+        cause = Difference("operators", None, None, branch=decision.branch, sure=decision.sure)
+        self.found.append(cause)
+        return cause
+
+    def _complete(self, cause: Difference, side: int, op: Op) -> None:
+        """Keep the first operator of either side; the second may know the branch better."""
+        if (cause.before, cause.after)[side] is not None:
+            return
+        if cause.op_or_none is not None and not cause.sure:
+            decision = decision_on(op, other=self.sides[1 - side])
+            if decision.sure or cause.branch is None:
+                cause.branch, cause.sure = decision.branch, decision.sure
+        if side == 0:
+            cause.before = op
+        else:
+            cause.after = op
 
     def _consequence(self, op: Op) -> Difference | None:
         """Backward and optimizer follow the forward: they differ because it did."""

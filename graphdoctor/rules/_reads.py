@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
@@ -15,6 +15,9 @@ from graphdoctor.rules._once import once
 # Operators whose tags torch forgot, or that older versions do not tag.
 _READERS = frozenset({"_local_scalar_dense", "item", "equal", "is_nonzero", "allclose"})
 _SCALER_OPERATORS = frozenset({"_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"})
+
+
+_Reading = Callable[[Iteration], Iterator[tuple[Op, TensorUse]]]
 
 
 class Read(Struct, frozen=True):
@@ -30,17 +33,24 @@ class Read(Struct, frozen=True):
 @once
 def host_reads(recording: Recording) -> tuple[Read, ...]:
     """All host reads of device values in the captured iterations, in execution order."""
+    return tuple(_all_reads(recording, _reading_device))
+
+
+def cpu_reads(recording: Recording) -> tuple[Read, ...]:
+    """All host reads of CPU tensors: they wait for nothing, but may decide what the device does."""
+    return tuple(_all_reads(recording, _reading_cpu))
+
+
+def _all_reads(recording: Recording, reading: _Reading) -> Iterator[Read]:
     flows: dict[tuple[Location | None, tuple[Location, ...]], Flow] = {}
-    found: list[Read] = []
     for iteration in recording.captured:
         lines = tensor_lines(iteration)
         scaler = _scaler_storages(iteration)
-        for op, use in _reading(iteration):
+        for op, use in reading(iteration):
             key = (op.location, op.stack)
             if key not in flows:
                 flows[key] = flow_from(op.location, op.stack, lines)
-            found.append(Read(iteration.index, op, use, flows[key], use.storage in scaler))
-    return tuple(found)
+            yield Read(iteration.index, op, use, flows[key], use.storage in scaler)
 
 
 def is_read(op: Op) -> bool:
@@ -68,7 +78,15 @@ def flow_from(
     return value_flow((location, *stack), lines) if location is not None else Flow(None)
 
 
-def _reading(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
+def _reading_cpu(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
+    for op in iteration.ops:
+        if is_read(op) and op.phase == "forward":
+            inputs = op.inputs
+            if inputs and not any(use.is_cuda for use in inputs):
+                yield op, inputs[0]
+
+
+def _reading_device(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
     for op in iteration.ops:
         if is_read(op):
             use = next((use for use in op.inputs if use.is_cuda), None)

@@ -13,6 +13,7 @@ from graphdoctor.model import Location
 
 _READING_METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "cpu", "numpy"})
 _READING_BUILTINS = frozenset({"float", "int", "bool", "complex"})
+_FORMATTING = frozenset({"print", "str", "repr", "format"})
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
 
@@ -102,6 +103,20 @@ def written(place: Location | None, methods: frozenset[str], builtins: frozenset
             text = ast.unparse(node)
             return text if len(text) <= 60 else f"{text[:57]}..."
     return ""
+
+
+def is_formatting(place: Location | None) -> bool:
+    """Whether the line turns values into text and does not itself ask for the value of one."""
+    if place is None or written(place, _READING_METHODS, _READING_BUILTINS):
+        return False
+    statement = statement_at(place.file, place.line)
+    for node in ast.walk(statement) if statement is not None else ():
+        if isinstance(node, ast.FormattedValue) and _holds(node, place.line):
+            return True
+        if isinstance(node, ast.Call) and _holds(node, place.line):
+            if _calls(node, frozenset({"format"}), _FORMATTING):
+                return True
+    return False
 
 
 def branch_at(place: Location) -> Branch | None:

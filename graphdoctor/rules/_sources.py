@@ -8,8 +8,9 @@ from graphdoctor.model import Location
 from graphdoctor.recording import HostEvent, Recording
 from graphdoctor.rules._flow import Flow
 from graphdoctor.rules._once import once
-from graphdoctor.rules._reads import flow_from, host_reads, tensor_lines
+from graphdoctor.rules._reads import cpu_reads, flow_from, host_reads, tensor_lines
 
+CPU_READ = "cpu-read"  # who reports it, if anybody, depends on where the CPU tensor comes from
 _EVENT_RULES = {"host-random": "GD207", "host-time": "GD208"}
 
 
@@ -22,11 +23,13 @@ class Source(Struct, frozen=True):
 
 @once
 def sources_of(recording: Recording) -> tuple[Source, ...]:
-    """Host reads, random draws and clock reads; each place once."""
+    """Host reads, random draws, clock reads and reads of CPU tensors; each place once."""
     by_place: dict[tuple[str, Location | None], Source] = {}
     for read in host_reads(recording):
         rule = "GD107" if read.flow.branches else "GD101"
         by_place.setdefault((rule, read.op.location), Source(rule, read.flow))
+    for read in cpu_reads(recording):
+        by_place.setdefault((CPU_READ, read.op.location), Source(CPU_READ, read.flow))
     lines = frozenset(line for iteration in recording.captured for line in tensor_lines(iteration))
     for event in host_values(recording):
         rule = _EVENT_RULES[event.kind]

@@ -12,12 +12,13 @@ from graphdoctor.rules._source import Branch
 
 def tensor_words(use: TensorUse) -> str:
     """ "(4, 8) float32 tensor", without an article."""
-    shape = "0-d" if not use.shape else f"({', '.join(map(str, use.shape))})"
+    shape = shape_words(use) if use.shape else "0-d"
     return f"{shape} {use.dtype} tensor"
 
 
 def shape_words(use: TensorUse) -> str:
-    return f"({', '.join(map(str, use.shape))})"
+    """As Python writes a tuple: "(4, 8)", "(4,)", "()"."""
+    return str(tuple(use.shape))
 
 
 def operator_words(op: Op) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from graphdoctor.recording import Recording
 from graphdoctor.rule import Hit, Rule, at_op
 from graphdoctor.rules._reads import Read, host_reads
-from graphdoctor.rules._source import written
+from graphdoctor.rules._source import is_formatting, written
 from graphdoctor.rules._words import operator_words, tensor_words
 
 _METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "any", "all"})
@@ -39,7 +39,11 @@ class HostRead(Rule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for read in host_reads(recording):
-            if not read.flow.branches and not read.of_scaler:
+            if (
+                not read.flow.branches
+                and not read.of_scaler
+                and not is_formatting(read.op.location)
+            ):
                 yield at_op(read.iteration, read.op, _message(read))
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Recording
+from graphdoctor.recording import Iteration, Recording
 from graphdoctor.rule import Hit, Rule, at_op
 from graphdoctor.rules._copies import Transfer, transfers, undoes_a_copy
 from graphdoctor.rules._words import operator_words, tensor_words
@@ -42,6 +42,8 @@ class HostToDeviceCopy(Rule):
                     or undoes_a_copy(transfer.op, iteration)
                 ):
                     continue
+                if transfer.non_blocking and _is_lasting_pinned(transfer, iteration):
+                    continue
                 yield at_op(iteration.index, transfer.op, _message(transfer))
 
     @staticmethod
@@ -63,6 +65,12 @@ class HostToDeviceCopy(Rule):
             return x + positions
 
         return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _is_lasting_pinned(transfer: Transfer, iteration: Iteration) -> bool:
+    """Pinned memory from outside the step: a replay copies whatever it then holds, as intended."""
+    outside = {external.storage for external in iteration.externals}
+    return transfer.source.pinned and transfer.source.storage in outside
 
 
 def _message(transfer: Transfer) -> str:

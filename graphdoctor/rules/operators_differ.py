@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from graphdoctor.model import Location
 from graphdoctor.recording import Recording
 from graphdoctor.rule import Hit, Rule, at_op
-from graphdoctor.rules._differences import Found, differences
+from graphdoctor.rules._cpu_data import unexplained
+from graphdoctor.rules._differences import Found
 from graphdoctor.rules._words import counted, operator_words, place_words
 
 
@@ -34,8 +35,8 @@ class OperatorsDiffer(Rule):
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        for found in differences(recording):
-            if found.difference.kind == "operators" and found.source is None:
+        for found in unexplained(recording):
+            if found.difference.kind == "operators":
                 yield from _hits(found)
 
     @staticmethod

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule
-from graphdoctor.rules._events import event_hits
+from msgspec import structs
+
+from graphdoctor.recording import HostEvent, Iteration, Recording
+from graphdoctor.rule import Hit, Rule, at_event
 
 
 class RngStateCall(Rule):
@@ -32,11 +33,15 @@ class RngStateCall(Rule):
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        yield from event_hits(
-            recording,
-            "rng-state",
-            lambda event: f"{event.name} uses the device generator's state, which a capture holds.",
-        )
+        for iteration in recording.captured:
+            events = [event for event in iteration.events if event.kind == "rng-state"]
+            for event in events:
+                hit = at_event(iteration.index, event, _message(event))
+                first = events[0]
+                if _in_backward(event, iteration) and not _in_backward(first, iteration):
+                    # Checkpointing sets the state again when it recomputes: the same cause.
+                    hit = structs.replace(hit, location=first.location, stack=first.stack)
+                yield hit
 
     @staticmethod
     def bad() -> object:
@@ -65,3 +70,11 @@ class RngStateCall(Rule):
             return y
 
         return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _message(event: HostEvent) -> str:
+    return f"{event.name} uses the device generator's state, which a captured graph owns."
+
+
+def _in_backward(event: HostEvent, iteration: Iteration) -> bool:
+    return event.op_index < len(iteration.ops) and iteration.ops[event.op_index].phase == "backward"

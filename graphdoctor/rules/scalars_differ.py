@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from graphdoctor.recording import Op, Recording
 from graphdoctor.rule import Hit, Rule, at_op
-from graphdoctor.rules._differences import Found, differences
+from graphdoctor.rules._cpu_data import unexplained
+from graphdoctor.rules._differences import Found
 from graphdoctor.rules._words import counted, listed, operator_words, value_words
 
 
@@ -69,9 +70,8 @@ def unexplained_scalars(recording: Recording, *, in_optimizer: bool) -> list[Fou
     """Differing numbers of operators on the device that nothing else explains."""
     return [
         found
-        for found in differences(recording)
+        for found in unexplained(recording)
         if found.difference.kind == "scalars"
-        and found.source is None
         and found.difference.op.is_cuda
         and (found.difference.op.phase == "optimizer") == in_optimizer
     ]
@@ -106,6 +106,6 @@ def _message(group: Sequence[Found]) -> str:
     followers = max(found.difference.followers for found in group)
     after = f" (and {counted(followers, 'operator')} after it)" if followers else ""
     return (
-        f"{operator_words(first.op)} is handed {listed(values)} as its {change.argument}; a replay "
+        f"{operator_words(first.op)} is handed {listed(values)} as {change.argument}; a replay "
         f"keeps the value of the captured step{after}."
     )

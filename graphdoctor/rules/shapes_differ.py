@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
 from graphdoctor.rule import Hit, Rule, at_op
-from graphdoctor.rules._differences import Found, differences
+from graphdoctor.rules._cpu_data import unexplained
+from graphdoctor.rules._differences import Found
 from graphdoctor.rules._words import counted, operator_words, shape_words
 
 
@@ -28,9 +29,9 @@ class ShapesDiffer(Rule):
     fix = "Work at one fixed size with a mask, or capture one graph for each size."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        for found in differences(recording):
+        for found in unexplained(recording):
             difference = found.difference
-            if difference.kind != "shapes" or found.source is not None:
+            if difference.kind != "shapes":
                 continue
             if difference.before is not None and difference.after is not None:
                 yield at_op(found.first, difference.before, _message(found))

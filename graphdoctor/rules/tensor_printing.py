@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule
+from graphdoctor.rule import Hit, Rule, at_op
 from graphdoctor.rules._events import event_hits
+from graphdoctor.rules._reads import host_reads
+from graphdoctor.rules._source import is_formatting
+from graphdoctor.rules._words import tensor_words
 
 
 class TensorPrinting(Rule):
@@ -31,10 +34,14 @@ class TensorPrinting(Rule):
         yield from event_hits(
             recording,
             "tensor-repr",
-            lambda event: (
-                f"{event.name} copies the tensor's values to the host and waits for them."
-            ),
+            lambda event: f"{event.name} copies the values to the host and waits for them.",
         )
+        for read in host_reads(recording):
+            if not read.flow.branches and is_formatting(read.op.location):
+                message = (
+                    f"The host waits for the value of a {tensor_words(read.use)}, to format it."
+                )
+                yield at_op(read.iteration, read.op, message)
 
     @staticmethod
     def bad() -> object:
@@ -43,7 +50,7 @@ class TensorPrinting(Rule):
         def step(x):
             loss = x.square().mean()
             text = f"loss {loss}"  # <- GD102
-            return loss, len(text) > 0
+            return loss, text
 
         return step, (torch.randn(8, 16, device="cuda"),)
 
@@ -53,6 +60,6 @@ class TensorPrinting(Rule):
 
         def step(x):
             loss = x.square().mean()
-            return loss, True
+            return loss, ""
 
         return step, (torch.randn(8, 16, device="cuda"),)
