@@ -14,6 +14,7 @@ from graphdoctor.errors import UsageError
 from graphdoctor.model import Mode, Report
 from graphdoctor.options import AnalyzeOptions, DeviceChoice
 from graphdoctor.partition import partition
+from graphdoctor.place import place
 from graphdoctor.profiles import DeviceProfile, load_profile
 from graphdoctor.record import prepare, record
 from graphdoctor.recording import Recording
@@ -58,7 +59,8 @@ def _analyze(find: Callable[[], Target], options: AnalyzeOptions, progress: Prog
         try:
             before = snapshot(target.roots)
             try:
-                return _report(target, device, options, profile, progress)
+                placed = place(target, device)
+                return _report(placed, device, options, profile, progress)
             finally:
                 before.restore()
         finally:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from graphdoctor.emulator.dispatch import Call
+from graphdoctor.emulator.fallback import run_operator
 from graphdoctor.emulator.operators import OperatorFacts, tensors_of, written_tensors
 from graphdoctor.emulator.storages import StorageTable
 from graphdoctor.model import Location
@@ -23,6 +24,11 @@ class TapeEntry:
     kwargs: dict[str, Any]
     fills: tuple[tuple[int | None, torch.Tensor], ...]  # position in the result (None: the result itself)
     location: Location | None
+
+    def call(self) -> Call:
+        call = Call(self.func, self.facts, self.args, self.kwargs)
+        call.on_cuda = True
+        return call
 
 
 class Tape:
@@ -61,21 +67,22 @@ class Tape:
         read = {number(tensor).number for tensor in call.inputs}
         result = call.result
         if isinstance(result, torch.Tensor):
-            return () if number(result).number in read else ((None, result),)
+            return () if number(result).number in read else ((None, _alias(result)),)
         if not isinstance(result, (tuple, list)):
             return ()
         return tuple(
-            (position, item)
+            (position, _alias(item))
             for position, item in enumerate(result)
             if isinstance(item, torch.Tensor) and number(item).number not in read
         )
 
     def _freeze(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
+            alias = _alias(value)
             if value.dim() == 0 and not self._table.is_cuda(value):
                 with torch._C._DisableTorchDispatch():
-                    return value.detach().clone()
-            return value
+                    return alias.clone()
+            return alias
         if isinstance(value, (list, tuple)) and any(True for _ in tensors_of(value)):
             return type(value)(self._freeze(item) for item in value)
         return value
@@ -89,7 +96,7 @@ class Tape:
             torch._C._AutoDispatchBelowAutograd(),
         ):
             for entry in self.entries:
-                result = entry.func(*entry.args, **entry.kwargs)
+                result = run_operator(entry.call())
                 for position, tensor in entry.fills:
                     made = result if position is None else result[position]
                     if made is not tensor:
@@ -104,3 +111,13 @@ class Tape:
             if any(self._table.info(item).number == wanted for item in written):
                 return entry.facts.name, entry.location
         return None
+
+
+def _alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor on the same memory.
+
+    The tensor itself must not be kept: autograd looks at how many hold a gradient to decide whether it
+    takes it or clones it, so that a tape that kept it would change what it records.
+    """
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        return tensor.detach()

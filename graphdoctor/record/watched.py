@@ -109,6 +109,10 @@ class WatchedDevice:
         finally:
             self.assumes_capture = False
 
+    def put(self, tensor: torch.Tensor) -> None:
+        """Move a tensor to the device, as the same tensor object."""
+        tensor.data = tensor.data.cuda()
+
     def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str:
         return str(tensor.device)
 
