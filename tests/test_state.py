@@ -398,6 +398,29 @@ def test_meta_sparse_and_empty_tensors_do_no_harm() -> None:
     assert torch.equal(sparse.to_dense(), torch.eye(3))
 
 
+def test_a_tensor_made_of_tensors_is_put_back_through_them() -> None:
+    two_tensor = pytest.importorskip("torch.testing._internal.two_tensor")
+    both = two_tensor.TwoTensor(torch.ones(2), torch.zeros(2))
+    saved = snapshot({"both": nn.Parameter(both)})
+    both.add_(1)
+    saved.restore()
+    assert both.a.tolist() == [1, 1] and both.b.tolist() == [0, 0]
+
+
+def test_a_gradient_scaler_is_put_back() -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    saved = snapshot({"scaler": scaler, "optimizer": optimizer})
+    before = scaler.state_dict()
+    scaler.scale(weight.sum() * float("inf")).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert "scaler._scale" in named_tensors({"scaler": scaler}) and scaler.state_dict() != before
+    saved.restore()
+    assert scaler._scale is None and scaler.state_dict() == before and weight.grad is None
+
+
 def test_ordered_and_default_dicts_keep_kind_and_order() -> None:
     ordered, default = OrderedDict(a=1, b=2), defaultdict(list, x=[1])
     saved = snapshot({"o": ordered, "d": default})

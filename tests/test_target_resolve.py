@@ -188,6 +188,25 @@ def test_modules_among_a_steps_arguments_are_roots_and_not_redrawn(found) -> Non
     assert target.fresh_inputs().args[0] is target.roots["model"]
 
 
+def test_inputs_that_the_steps_own_object_holds_are_fresh_all_the_same(found) -> None:
+    source = (
+        MODEL
+        + """
+class Trainer:
+    def __init__(self):
+        self.model = Model()
+        self.inputs = (torch.randn(2, 4), self.model.linear.bias)
+        self.state = self.model
+    def step(self, x, bias): return self.model(x) + bias
+graphdoctor_target = Trainer
+"""
+    )
+    target = found(source)
+    first, second = target.fresh_inputs().args, target.fresh_inputs().args
+    assert not torch.equal(first[0], second[0])
+    assert first[1] is second[1] is target.roots["model"].linear.bias
+
+
 def test_training_a_bare_module_is_wrapped_and_said(found) -> None:
     target = found(FORMS_BY_ENTRY["Model + get_inputs()"], mode="training")
     before = {name: t.detach().clone() for name, t in named_tensors(target.roots).items()}
@@ -281,7 +300,7 @@ def test_wrong_input_specifications_are_refused(found, spec: str) -> None:
         (WHOLE.replace("width=4", "width"), UsageError, "missing a required argument: 'width'"),
         (MODEL + "def get_inputs(): return 7\n", UsageError, r"get_inputs\(\) gave .* type int"),
         (MODEL + "def get_inputs(): return None\n", UsageError, r"get_inputs\(\) gave None"),
-        ("import sys\nsys.exit(5)\n" + WHOLE, UserCodeError, "ended the interpreter with exit code 5"),
+        ("import sys\nsys.exit(5)\n" + WHOLE, UserCodeError, "ended the interpreter"),
         ("raise KeyboardInterrupt\n" + WHOLE, UserCodeError, "was interrupted"),
         (TARGET + "return None", UsageError, r"graphdoctor_target\(\) gave nothing"),
         (TARGET + "return 1, 2", UsageError, r"a tuple of \(int, int\)"),

@@ -15,9 +15,9 @@ from graphdoctor.target.description import Description
 from graphdoctor.target.inputs import Supply, supply
 from graphdoctor.target.instantiate import needed_arguments
 from graphdoctor.target.roots import roots_among, roots_of, trains
-from graphdoctor.target.state import named_tensors
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
+from graphdoctor.target.walk import Walk
 
 Step = Callable[..., object]
 
@@ -54,7 +54,7 @@ def _from_module(
     undo = _way_back(model)
     try:
         source = description.inputs or _no_inputs(model)
-        made = supply(source, kept=_ids({"model": model, **description.state}))
+        made = supply(source, kept=_owned({"model": model, **description.state}))
         chosen = mode or ("training" if origin.train_step else "inference")
         step, roots, notes = _step_of(model, origin, chosen, is_ours=description.is_ours)
     except BaseException:
@@ -126,7 +126,7 @@ def _from_step(
 ) -> Target:
     step = description.subject
     found = {**description.state, **roots_of(step)}
-    made = supply(description.inputs or _no_inputs(step), kept=_ids(found))
+    made = supply(description.inputs or _no_inputs(step), kept=_owned(found))
     roots = _without_repeats({**description.state, **_carried(made, step), **roots_of(step)})
     is_training = trains(step, roots)
     notes = [*description.notes, *made.notes]
@@ -160,8 +160,16 @@ def _no_inputs(subject: Step) -> Inputs:
     return Inputs()
 
 
-def _ids(roots: Mapping[str, object]) -> frozenset[int]:
-    return frozenset(id(tensor) for tensor in named_tensors(roots).values())
+def _owned(roots: Mapping[str, object]) -> frozenset[int]:
+    """Tensors that belong to a module or an optimizer: passed to the step, they are state."""
+    owned: set[int] = set()
+    for _, value, _ in Walk(roots):
+        if isinstance(value, torch.nn.Module):
+            own = (*value._parameters.values(), *value._buffers.values())
+            owned.update(id(tensor) for tensor in own if tensor is not None)
+        elif isinstance(value, torch.optim.Optimizer):
+            owned.update(id(p) for group in value.param_groups for p in group["params"])
+    return frozenset(owned)
 
 
 def _carried(made: Supply, step: object) -> dict[str, object]:

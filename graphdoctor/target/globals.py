@@ -9,8 +9,19 @@ from typing import Any
 
 import torch
 
+Switch = tuple[Callable[[], Any], Callable[[Any], None]]
+
+
+def _by_name(name: str) -> Switch:
+    """A switch below the public one, which newer torch refuses to read in some settings."""
+    return (
+        lambda: getattr(torch._C, f"_get_{name}")(),
+        lambda value: getattr(torch._C, f"_set_{name}")(value),
+    )
+
+
 # Read, write. A switch that this torch does not know, or refuses to read, is left out.
-_SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
+_SWITCHES: tuple[Switch, ...] = (
     (torch.is_grad_enabled, torch._C._set_grad_enabled),
     (torch.get_default_dtype, torch.set_default_dtype),
     (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
@@ -19,12 +30,12 @@ _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
     (lambda: torch.get_autocast_dtype("cuda"), lambda to: torch.set_autocast_dtype("cuda", to)),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    (torch._C._get_cudnn_benchmark, torch._C._set_cudnn_benchmark),
-    (torch._C._get_cudnn_deterministic, torch._C._set_cudnn_deterministic),
-    (torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled),
-    (torch._C._get_cudnn_allow_tf32, torch._C._set_cudnn_allow_tf32),
-    (torch._C._get_cublas_allow_tf32, torch._C._set_cublas_allow_tf32),
-    (torch._C._get_float32_matmul_precision, torch._C._set_float32_matmul_precision),
+    _by_name("cudnn_benchmark"),
+    _by_name("cudnn_deterministic"),
+    _by_name("cudnn_enabled"),
+    _by_name("cudnn_allow_tf32"),
+    _by_name("cublas_allow_tf32"),
+    _by_name("float32_matmul_precision"),
     (torch.is_anomaly_enabled, lambda on: torch.set_anomaly_enabled(on)),
 )
 

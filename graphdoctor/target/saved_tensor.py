@@ -89,6 +89,18 @@ def _same_layout(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
     )
 
 
+class SavedWrapper:
+    """A tensor made of other tensors: they are saved by themselves, this is its gradient."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._grad = grad_of(tensor)
+
+    def restore(self) -> None:
+        if grad_of(self._tensor) is not self._grad:
+            self._tensor.grad = self._grad
+
+
 class SavedSparse:
     """A tensor without a storage of its own (sparse, quantized): its value, not its memory."""
 

@@ -11,7 +11,7 @@ from types import CellType, FunctionType
 from typing import Protocol
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from graphdoctor.target.attributes import attributes, has_walkable_state, slot_descriptors
 from graphdoctor.target.globals import SavedGlobals
@@ -29,7 +29,7 @@ from graphdoctor.target.saved import (
     SavedSet,
     SavedSlots,
 )
-from graphdoctor.target.saved_tensor import SavedSparse, SavedStorage, SavedTensor
+from graphdoctor.target.saved_tensor import SavedSparse, SavedStorage, SavedTensor, SavedWrapper
 from graphdoctor.target.variables import global_names, is_user_class
 from graphdoctor.target.walk import SCALARS, Walk
 
@@ -118,6 +118,9 @@ def _save_tensor(
     tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]
 ) -> Iterator[Saved]:
     yield SavedDict(attributes(tensor))
+    if is_traceable_wrapper_subclass(tensor):
+        yield SavedWrapper(tensor)
+        return
     try:
         storage = tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):

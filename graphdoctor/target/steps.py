@@ -46,7 +46,7 @@ def training_step(
     def step(*args: object, **kwargs: object) -> object:
         optimizer.zero_grad(set_to_none=True)
         loss = _loss_of(model(*args, **kwargs))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         return loss.detach()
 
