@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from graphdoctor.estimate.ranges import towards
 from graphdoctor.model import Range
 from graphdoctor.profiles import DeviceProfile, Level
 
@@ -23,6 +24,7 @@ class Piece(Struct, frozen=True, gc=False):
     nodes: int = 0
     is_sync: bool = False
     waits_before: bool = False
+    is_copy: bool = False  # into a static input of a graph
 
 
 class Laid(Struct, frozen=True):
@@ -42,18 +44,28 @@ class _Speeds(Struct, frozen=True):
     sync: float
 
 
-def lay_out(pieces: Iterable[Piece], profile: DeviceProfile, *, host: Level, device: Level) -> Laid:
-    """Lay the pieces on two lanes, host and device figures at the given ends of their ranges."""
+class Case(Struct, frozen=True):
+    """Which ends of the host's and of the device's ranges to take, and how much of their width."""
+
+    host: Level
+    device: Level
+    width: float
+
+
+def lay_out(pieces: Iterable[Piece], profile: DeviceProfile, case: Case) -> Laid:
+    """Lay the pieces on two lanes."""
+    host, device, width = case.host, case.device, case.width
     speeds = _Speeds(
-        launch=profile.launch_us.at(host),
-        latency=profile.launch_latency_us.at(host),
-        queue_gap=profile.queue_gap_us.at(device),
-        node_gap=profile.node_gap_us.at(device),
-        sync=profile.sync_us.at(host),
+        launch=towards(profile.launch_us.range, host, width),
+        latency=towards(profile.launch_latency_us.range, host, width),
+        queue_gap=towards(profile.queue_gap_us.range, device, width),
+        node_gap=profile.node_gap_us.at(device),  # one figure that nobody measured
+        sync=towards(profile.sync_us.range, host, width),
     )
     lanes = _Lanes(speeds)
     for piece in pieces:
-        lanes.put(piece, getattr(piece.host_us, host), getattr(piece.device_us, device))
+        host_us = towards(piece.host_us, host, width)
+        lanes.put(piece, host_us, towards(piece.device_us, device, width))
     return lanes.laid()
 
 

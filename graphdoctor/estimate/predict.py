@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from graphdoctor.estimate.layout import Laid, Piece, lay_out
-from graphdoctor.estimate.ranges import ZERO, around
+from graphdoctor.estimate.layout import Case, Laid, Piece, lay_out
+from graphdoctor.estimate.ranges import ZERO, around, pooled_width
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
 from graphdoctor.model import Estimate, Range, Term
-from graphdoctor.profiles import LEVELS, DeviceProfile, Figure, assumed_figures
+from graphdoctor.profiles import DeviceProfile, Figure, Level, assumed_figures
 from graphdoctor.recording import Iteration, Op, TensorUse
 
 Regions = Sequence[Sequence[int]]  # operator indices of each region, in execution order
@@ -21,12 +21,15 @@ def estimate(
 
     `regions`: the operators that are replayed as graphs, the rest runs as it does today; None
     asks what the whole step would take as one graph. A range covers every combination of a slow
-    or fast host with a slow or fast device, eager and graph being compared within each.
+    or fast host with a slow or fast device, eager and graph being compared within each; it is
+    narrower than that of a single operator, since the errors of many partly cancel.
     """
     autograd = any(op.phase == "backward" for op in iteration.ops)
     eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
     graph = tuple(_graph_pieces(iteration, profile, regions, eager))
-    before, after = _cases(eager, profile), _cases(graph, profile)
+    cases = _cases(len(eager))
+    before = [lay_out(eager, profile, case) for case in cases]
+    after = [lay_out(graph, profile, case) for case in cases]
     launches = sum(piece.launches for piece in eager)
     return Estimate(
         gpu=profile.title,
@@ -38,7 +41,7 @@ def estimate(
         graph_us=_range([case.span_us for case in after]),
         launch_bound_share=_range([_share(case) for case in before]),
         speedup=_range([_ratio(old, new) for old, new in zip(before, after, strict=True)]),
-        terms=tuple(_terms(profile, launches)),
+        terms=(*_terms(profile, launches), *_copy_terms(graph)),
         notes=tuple(_notes(iteration, profile, regions, eager)),
     )
 
@@ -52,20 +55,21 @@ def saving_us(ops: Sequence[Op], profile: DeviceProfile) -> Range:
         return ZERO
     autograd = any(op.phase == "backward" for op in ops)
     eager = tuple(eager_pieces(ops, profile, autograd=autograd, inside=ops[0].module))
-    before = _cases(eager, profile)
-    after = _cases((graph_piece(ops, profile),), profile)
-    return _range([old.span_us - new.span_us for old, new in zip(before, after, strict=True)])
+    graph = (graph_piece(ops, profile),)
+    return _range(
+        [
+            lay_out(eager, profile, case).span_us - lay_out(graph, profile, case).span_us
+            for case in _cases(len(eager))
+        ]
+    )
 
 
-def _cases(pieces: Sequence[Piece], profile: DeviceProfile) -> list[Laid]:
+def _cases(operators: int) -> list[Case]:
     """The middle case first, then every combination of the ends."""
-    corners = [
-        (host, device) for host in LEVELS for device in LEVELS if "mid" not in (host, device)
-    ]
-    return [
-        lay_out(pieces, profile, host=host, device=device)
-        for host, device in (("mid", "mid"), *corners)
-    ]
+    width = pooled_width(operators)
+    ends: tuple[Level, Level] = ("low", "high")
+    corners = [Case(host, device, width) for host in ends for device in ends]
+    return [Case("mid", "mid", width), *corners]
 
 
 def _range(values: Sequence[float]) -> Range:
@@ -77,7 +81,7 @@ def _share(case: Laid) -> float:
 
 
 def _ratio(before: Laid, after: Laid) -> float:
-    return before.span_us / after.span_us if after.span_us else 1.0
+    return before.span_us / after.span_us if before.span_us and after.span_us else 1.0
 
 
 def _graph_pieces(
@@ -133,6 +137,13 @@ def _terms(profile: DeviceProfile, launches: int) -> Iterator[Term]:
     )
     for name, figure, unit in named:
         yield Term(name, f"{_bounds(figure)} {unit}", figure.source)
+
+
+def _copy_terms(graph: Sequence[Piece]) -> Iterator[Term]:
+    copies = [piece.device_us.mid for piece in graph if piece.is_copy]
+    if copies:
+        value = f"{len(copies)} copies, {sum(copies):.1f} us on the device"
+        yield Term("copies into the graph's inputs", value, "bytes over the memory bandwidth")
 
 
 def _bounds(figure: Figure) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import sqrt
 
 from graphdoctor.model import Range
+from graphdoctor.profiles import Level
 
 ZERO = Range(0.0, 0.0, 0.0)
 
@@ -25,6 +27,21 @@ def product(first: Range, second: Range) -> Range:
 def divide(amount: float, rate: Range) -> Range:
     """The time that an amount takes: the highest rate gives the lowest time."""
     return Range(amount / rate.high, amount / rate.mid, amount / rate.low)
+
+
+def pooled_width(count: int) -> float:
+    """How much of its width, in log, the range of a total of so many similar parts keeps.
+
+    Half of a part's error is common to all parts (a slower CPU, a lower clock); the other half is
+    each part's own, and falls with the square root of their number.
+    """
+    return 0.5 + 0.5 / sqrt(max(1, count))
+
+
+def towards(value: Range, level: Level, width: float) -> float:
+    """The given end of a range that was narrowed, in log, to `width` of itself."""
+    end: float = getattr(value, level)
+    return value.mid * (end / value.mid) ** width if value.mid and level != "mid" else value.mid
 
 
 def around(mid: float, others: Iterable[float]) -> Range:

@@ -12,6 +12,8 @@ from graphdoctor.model import Range
 from graphdoctor.profiles import DeviceProfile
 from graphdoctor.recording import HostEvent, Op, TensorUse
 
+_NOTHING = Piece(ZERO, ZERO, 0)
+
 
 def eager_pieces(
     ops: Iterable[Op],
@@ -77,7 +79,7 @@ def graph_piece(ops: Iterable[Op], profile: DeviceProfile, *, autograd: bool = F
         if count:
             device = add(device, op_cost(op, profile, autograd=autograd).device_us)
             nodes += count
-    return Piece(profile.graph_launch_us.range, device, 1 if nodes else 0, nodes=nodes)
+    return Piece(profile.graph_launch_us.range, device, 1, nodes=nodes) if nodes else _NOTHING
 
 
 def copy_pieces(inputs: Iterable[TensorUse], profile: DeviceProfile) -> Iterator[Piece]:
@@ -88,4 +90,4 @@ def copy_pieces(inputs: Iterable[TensorUse], profile: DeviceProfile) -> Iterator
             moved = 2 * use.nbytes
             rate = bandwidth_gb_s(profile, profile.memory_share.stream, moved=moved)
             work = transfer_us(moved, rate)
-            yield Piece(host, add(work, profile.smallest_kernel_us.stream.range), 1)
+            yield Piece(host, add(work, profile.smallest_kernel_us.stream.range), 1, is_copy=True)
