@@ -105,6 +105,14 @@ def test_user_s_own_frames_follow_the_sentence(analysis, capsys) -> None:
     )
 
 
+def test_template_to_paste_keeps_its_lines(analysis, capsys) -> None:
+    analysis(failing_with(UsageError("paste this:\n\ndef graphdoctor_target():\n    \x07")))
+    assert main(["analyze", "model.py"]) == 2
+    assert capsys.readouterr().err == (
+        "graphdoctor: error: paste this:\n\ndef graphdoctor_target():\n    \\x07\n"
+    )
+
+
 def test_unexpected_exception_asks_for_a_bug_report(analysis, capsys, monkeypatch) -> None:
     monkeypatch.delenv("GRAPHDOCTOR_DEBUG", raising=False)
     analysis(failing_with(KeyError("gone")))

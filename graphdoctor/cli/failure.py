@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from graphdoctor.cli.output import ReaderGone
 from graphdoctor.errors import GraphDoctorError, UserCodeError
+from graphdoctor.escape import visible, visible_lines
 
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "GRAPHDOCTOR_DEBUG"
@@ -24,25 +25,24 @@ def exit_code(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         _say("interrupted")
         return EXIT_INTERRUPTED
+    except UserCodeError as error:
+        _say(f"error: {visible(str(error))}\n{error.frames}")
+        return error.exit_code
     except GraphDoctorError as error:
-        _say(f"error: {error}", frames=error.frames if isinstance(error, UserCodeError) else "")
+        _say(f"error: {error}")
         return error.exit_code
     except Exception as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         _say(
             "error: this is a bug in graphdoctor, please report it with"
-            f" {DEBUG_VARIABLE}=1 and this text: {what}"
+            f" {DEBUG_VARIABLE}=1 and this text: {visible(what)}"
         )
         return GraphDoctorError.exit_code
 
 
-def _say(sentence: str, *, frames: str = "") -> None:
+def _say(text: str) -> None:
     """Write to stderr, so that nothing in the text can be obeyed by the terminal."""
-    from graphdoctor.reporters.escape import visible, visible_lines
-
-    lines = [f"graphdoctor: {visible(sentence)}"]
-    if frames:
-        lines += visible_lines(frames.rstrip("\n"))
+    lines = visible_lines(f"graphdoctor: {text}".rstrip("\n"))
     if os.environ.get(DEBUG_VARIABLE) == "1":
         lines += visible_lines(traceback.format_exc())
     with suppress(OSError):  # nobody reads stderr either; the exit code still tells

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from graphdoctor.errors import UsageError
+from graphdoctor.escape import visible
 
 if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look
@@ -120,7 +121,6 @@ def progress(stream: TextIO) -> Iterator[Callable[[str], None]]:
         return
 
     def tell(stage: str) -> None:
-        from graphdoctor.reporters.escape import visible
 
         columns = shutil.get_terminal_size().columns - 1
         stream.write(f"\r\x1b[K{visible(stage + ' ...')[:columns]}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 
+from graphdoctor.escape import visible
 from graphdoctor.model import Effect, Location, Range
-from graphdoctor.reporters.escape import visible
 
 UNKNOWN = "unknown"
 MICROSECONDS = "\u00b5s"

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from graphdoctor.reporters.escape import visible, visible_lines
+from graphdoctor.escape import visible, visible_lines
 from graphdoctor.reporters.look import Look
 
 Piece = tuple[str, str]  # text, rich style

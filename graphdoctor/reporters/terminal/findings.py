@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from graphdoctor.escape import TAB_COLUMNS, visible
 from graphdoctor.model import Effect, Excerpt, Finding
-from graphdoctor.reporters.escape import TAB_COLUMNS, visible
 from graphdoctor.reporters.figures import EFFECT_WORDS, place_text
 from graphdoctor.reporters.page import POINTER, VERTICAL, Page, blocks
 
