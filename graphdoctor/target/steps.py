@@ -12,7 +12,7 @@ from graphdoctor.target.structure import leaves
 LEARNING_RATE = 0.01
 INFERENCE_NOTE = "the step is the module's forward under torch.no_grad()"
 TRAINING_NOTE = (
-    "the file has no training step, so one was made: loss = sum of all floating outputs, "
+    "no training step was given, so one was made: loss = sum of all floating outputs, "
     f"optimizer = SGD(lr={LEARNING_RATE})"
 )
 
