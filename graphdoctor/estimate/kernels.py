@@ -80,9 +80,9 @@ KERNELS: dict[str, Kernels] = {
     "bincount": Kernels(3, "reduce"),
     "stack": Kernels(1, "concat"),
     "cat": Kernels(1, "concat"),
-    **dict.fromkeys(
-        ("index_select", "embedding", "index", "gather", "take", "_embedding_bag"), _ONE_GATHER
-    ),
+    **dict.fromkeys(("index_select", "embedding", "index", "gather", "take"), _ONE_GATHER),
+    "_embedding_bag": _ONE_GATHER,
+    "_embedding_bag_forward_only": _ONE_GATHER,
     **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), Kernels(2, "gather")),
     **dict.fromkeys(("scatter_", "scatter_add_", "index_add_", "index_copy_"), _ONE_GATHER),
     "index_put": Kernels(2, "gather"),

@@ -25,7 +25,7 @@ def bytes_moved(op: Op) -> int:
     inputs = op.inputs
     if name in _WRITE_ONLY:
         return written or sum(touched_bytes(use) for use in inputs if use.storage in op.writes)
-    if name == "_embedding_bag":
+    if name.startswith("_embedding_bag") and "backward" not in name:
         indices, bag = inputs[1] if len(inputs) > 1 else inputs[0], inputs[0]
         return indices.numel * _row_bytes(bag) + indices.nbytes + _first_bytes(op.outputs)
     if name in _GATHERS:
