@@ -119,6 +119,7 @@ def test_a_few_units_in_the_last_place_are_noise() -> None:
     assert near is not None and is_noise(near, {})
     assert far is not None and not is_noise(far, {})
     assert is_noise(far, {"t": 10 * ulp})
+    assert far.is_within_half_the_digits
     assert not is_noise(far, {"another": 10 * ulp})
 
 

@@ -390,6 +390,42 @@ def test_a_clock_in_the_step_is_wrong_although_eager_never_repeats_itself(exact:
     assert "eager itself differs" in result.differences[0].detail
 
 
+def test_another_path_that_only_rounds_differently_is_verified_and_told(exact: bool) -> None:
+    def step(data: torch.Tensor) -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            return (data / 3.0).sum(0)
+        return data.sum(0) / 3.0
+
+    result = verified(target_of(step, (1000, 8)), exact)
+
+    assert result.status == "verified", result
+    if exact:
+        assert "another path while it is captured" in result.reason
+
+
+def test_another_path_that_computes_something_else_is_wrong(exact: bool) -> None:
+    def step(data: torch.Tensor) -> torch.Tensor:
+        return data * 2.0 if torch.cuda.is_current_stream_capturing() else data * 3.0
+
+    result = verified(target_of(step, (4, 8)), exact)
+
+    assert result.status == "wrong"
+    assert "something else while it is captured" in result.differences[0].detail
+
+
+def test_another_path_that_leads_the_state_elsewhere_is_not_verified(exact: bool) -> None:
+    total = torch.ones(8, device="cuda")
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        total.mul_(1.01 if torch.cuda.is_current_stream_capturing() else 1.0)
+        return data * 2.0
+
+    result = verified(target_of(step, (4, 8)), exact)
+
+    assert result.status == "not-verified"
+    assert "more than rounding" in result.reason
+
+
 def test_a_step_that_fails_is_the_user_s_error(exact: bool) -> None:
     def step(data: torch.Tensor) -> torch.Tensor:
         return data @ data

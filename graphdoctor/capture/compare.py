@@ -17,7 +17,8 @@ class Gap:
 
     `max_abs` is the largest distance of two elements, `max_rel` the largest in relation to the
     larger of the two (0 to 2); elements that are not finite on one side count in `detail` only,
-    since a distance to them is no number. `allowed` is the rounding that the dtype alone explains.
+    since a distance to them is no number. `scale` is the largest magnitude in the whole tensor,
+    `eps` the dtype's rounding (0.0 for integers).
     """
 
     path: str
@@ -25,12 +26,22 @@ class Gap:
     max_rel: float = 0.0
     detail: str = ""
     scale: float = 0.0
-    allowed: float = 0.0
+    eps: float = 0.0
 
     @property
     def is_measurable(self) -> bool:
         """Whether the two differ by a distance, and not in kind."""
         return not self.detail
+
+    @property
+    def is_rounding(self) -> bool:
+        """No more than a few units in the last place of the tensor's largest element."""
+        return self.is_measurable and self.max_abs <= _ULPS * self.eps * self.scale
+
+    @property
+    def is_within_half_the_digits(self) -> bool:
+        """What another algorithm for the same function may differ by, even after a few steps."""
+        return self.is_measurable and self.max_abs <= self.eps**0.5 * self.scale
 
 
 def has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -70,7 +81,7 @@ def _measure(path: str, expected: torch.Tensor, actual: torch.Tensor, *, scale: 
     distance = (wide - other).abs()
     larger = torch.maximum(wide.abs(), other.abs())
     relative = distance / larger.clamp(min=torch.finfo(torch.float64).tiny)
-    return Gap(path, _largest(distance), _largest(relative), detail, scale, _ULPS * eps * scale)
+    return Gap(path, _largest(distance), _largest(relative), detail, scale, eps)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
@@ -103,6 +114,6 @@ def is_noise(gap: Gap, drift: Mapping[str, float]) -> bool:
     `drift` holds, by path, the largest distance between two eager runs from the same state; a path
     that is not in it was equal in both. A few units in the last place are allowed in any case.
     """
-    if not gap.is_measurable:
-        return False
-    return gap.max_abs <= max(_NOISE_FACTOR * drift.get(gap.path, 0.0), gap.allowed)
+    if gap.is_rounding:
+        return True
+    return gap.is_measurable and gap.max_abs <= _NOISE_FACTOR * drift.get(gap.path, 0.0)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from graphdoctor.capture.footprint import Footprint, footprint
 from graphdoctor.capture.static_inputs import clone_inputs, memory_of
 from graphdoctor.capture.whole_step import CapturedStep
-from graphdoctor.target.state import Snapshot, named_tensors
+from graphdoctor.emulator.patches import Patches
+from graphdoctor.target.state import named_tensors
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
 
@@ -22,9 +24,11 @@ class ReplayFailed(Exception):
     """A replay raised; the text says which, and what."""
 
 
-def eager_twin(target: Target, start: Snapshot, batches: Sequence[Inputs]) -> Iterator[Footprint]:
-    """Run the step on each batch, from the state `start`; yields what each step left behind."""
-    start.restore()
+def eager_twin(
+    target: Target, captured: CapturedStep, batches: Sequence[Inputs]
+) -> Iterator[Footprint]:
+    """Run the step on each batch, from the capture's state; yields what each step left behind."""
+    captured.start.restore()
     state = memory_of(named_tensors(target.roots).values())
     for index, batch in enumerate(batches):
         inputs = clone_inputs(batch, kept=state)  # the step may write into them
@@ -32,6 +36,20 @@ def eager_twin(target: Target, start: Snapshot, batches: Sequence[Inputs]) -> It
         with user_code("the step"):
             outputs = target.step(*inputs.args, **inputs.kwargs)
         yield footprint(target.roots, inputs, outputs)
+
+
+@contextmanager
+def assuming_capture(captured: CapturedStep) -> Iterator[None]:
+    """Let code that asks whether it is being captured believe it, while it runs eagerly."""
+    device = getattr(captured.graph, "device", None)
+    if device is not None and hasattr(device, "assuming_capture"):
+        with device.assuming_capture():
+            yield
+        return
+    with Patches() as patches:
+        for module in (torch.cuda, torch.cuda.graphs):
+            patches.set(module, "is_current_stream_capturing", lambda: True)
+        yield
 
 
 def replay_twin(captured: CapturedStep, batches: Sequence[Inputs]) -> Iterator[Footprint]:

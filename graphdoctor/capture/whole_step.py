@@ -91,7 +91,7 @@ def capture_whole_step(target: Target, *, warmup: int = 3) -> CapturedStep | Ref
     """
     before = snapshot(target.roots)
     try:
-        side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side: Any = torch.cuda.Stream()
         _warm_up(target, side, warmup)
         return _capture(target, side)
     finally:
