@@ -31,13 +31,12 @@ def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 class SavedTensor:
-    """What makes a tensor object: the memory it looks at, its gradient, its place in autograd."""
+    """What makes a tensor object: the memory it looks at, and its place in autograd."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
         self._alias = tensor.detach()
         self._storage = self._alias.untyped_storage()
-        self._grad = grad_of(tensor)
         self._is_leaf = tensor.is_leaf
         self._requires_grad = tensor.requires_grad
         self._hooks = tensor._backward_hooks
@@ -51,8 +50,6 @@ class SavedTensor:
             tensor.data = self._alias
         if tensor.is_leaf and tensor.requires_grad != self._requires_grad:
             tensor.requires_grad_(self._requires_grad)
-        if grad_of(tensor) is not self._grad:
-            tensor.grad = self._grad
         if tensor._backward_hooks is not self._hooks:
             tensor._backward_hooks = self._hooks
         self._restore_version()
@@ -89,8 +86,8 @@ def _same_layout(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
     )
 
 
-class SavedWrapper:
-    """A tensor made of other tensors: they are saved by themselves, this is its gradient."""
+class SavedGrad:
+    """Which tensor is the gradient. Restored after all tensors: it is refused unless it fits."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
@@ -107,8 +104,6 @@ class SavedSparse:
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
         self._copy = tensor.detach().clone()
-        self._grad = grad_of(tensor)
 
     def restore(self) -> None:
         self._tensor.data = self._copy.clone()
-        self._tensor.grad = self._grad

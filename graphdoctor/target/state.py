@@ -29,9 +29,9 @@ from graphdoctor.target.saved import (
     SavedSet,
     SavedSlots,
 )
-from graphdoctor.target.saved_tensor import SavedSparse, SavedStorage, SavedTensor, SavedWrapper
+from graphdoctor.target.saved_tensor import SavedGrad, SavedSparse, SavedStorage, SavedTensor
 from graphdoctor.target.variables import global_names, is_user_class
-from graphdoctor.target.walk import SCALARS, Walk
+from graphdoctor.target.walk import BUILTIN_CONTAINERS, SCALARS, Walk
 
 Value = str | int | float | complex | bytes | bool | None
 
@@ -62,17 +62,23 @@ class Snapshot:
 def snapshot(roots: Mapping[str, object]) -> Snapshot:
     """Save the state of everything that `roots` reach. Costs one copy of the tensors' memory."""
     saved: list[Saved] = []
+    grads: list[Saved] = []
     storages: dict[int, torch.UntypedStorage] = {}
     limits: list[str] = []
     with _plain_torch():
         for path, value, _ in Walk(roots):
             if isinstance(value, torch.Tensor):
                 saved.extend(_save_tensor(value, storages))
+                grads.append(SavedGrad(value))
             elif not isinstance(value, SCALARS):
                 saved.extend(_save_object(value))
-                if isinstance(value, Iterator) and hasattr(value, "__next__"):
+                if (
+                    type(value) not in BUILTIN_CONTAINERS
+                    and isinstance(value, Iterator)
+                    and hasattr(value, "__next__")
+                ):
                     limits.append(f"{path} is a running iterator: its position cannot be put back")
-    return Snapshot(saved, tuple(limits))
+    return Snapshot([*saved, *grads], tuple(limits))
 
 
 def named_tensors(roots: Mapping[str, object]) -> dict[str, torch.Tensor]:
@@ -119,8 +125,7 @@ def _save_tensor(
 ) -> Iterator[Saved]:
     yield SavedDict(attributes(tensor))
     if is_traceable_wrapper_subclass(tensor):
-        yield SavedWrapper(tensor)
-        return
+        return  # the tensors that it is made of are saved by themselves
     try:
         storage = tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
@@ -149,6 +154,8 @@ def _save_object(value: object) -> Iterator[Saved]:
         yield SavedArray(value)
     else:
         yield from _save_contents(value)
+        if type(value) in BUILTIN_CONTAINERS:
+            return
         if isinstance(value, (dict, list, deque, set)) or has_walkable_state(value):
             yield SavedDict(attributes(value))
             if any(True for _ in slot_descriptors(type(value))):

@@ -15,6 +15,8 @@ from graphdoctor.target.attributes import attributes, has_walkable_state, slots_
 from graphdoctor.target.variables import class_members, global_names, is_user_class, names_in
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
+# These have no attributes of their own; a subclass of them may.
+BUILTIN_CONTAINERS = frozenset({dict, list, tuple, set, frozenset, deque})
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
 # A list of more plain values than this is data rather than state: only its length is of interest.
 _LONG = 256
@@ -140,6 +142,8 @@ def _of_sequence(path: str, value: Iterable[object]) -> Iterator[Visit]:
 
 
 def _of_object(path: str, value: object) -> Iterator[Visit]:
+    if type(value) in BUILTIN_CONTAINERS:
+        return
     found = list(attributes(value).items())
     if _is_optimizer(value):
         # Parameters get a plain name from here when no module has named them yet.
