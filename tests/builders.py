@@ -67,6 +67,7 @@ def iteration(
     *,
     index: int = 0,
     externals: Sequence[External] = (),
+    inputs: Sequence[TensorUse] = (),
     outputs: Sequence[TensorUse] = (),
     capturing: bool = True,
 ) -> Iteration:
@@ -78,7 +79,7 @@ def iteration(
     return Iteration(
         index=index,
         capturing=capturing,
-        inputs=(),
+        inputs=tuple(Leaf(f"inputs[{at}]", use) for at, use in enumerate(inputs)),
         ops=tuple(numbered),
         events=(),
         externals=tuple(externals),

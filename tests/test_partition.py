@@ -17,7 +17,7 @@ from graphdoctor.partition import Plan, PlannedRegion, partition
 from graphdoctor.partition.dependencies import is_host_read
 from graphdoctor.profiles import load_profile
 from graphdoctor.record.fx import to_fx
-from graphdoctor.recording import Iteration, Op
+from graphdoctor.recording import External, Iteration, Op
 from graphdoctor.rule import Hit
 from tests.builders import external, hit, iteration, op, recording, tensor
 from tests.mini_recorder import record
@@ -92,10 +92,10 @@ def test_a_copy_of_host_data_moves_before_the_region_that_it_would_split() -> No
     copy = op("aten._to_copy.default", [tensor(90, 4, device="cpu")], [tensor(91, 4)])
     use = op("aten.add.Tensor", [tensor(3, 4), tensor(91, 4)], [tensor(4, 4)])
     step = iteration([*_chain(3), copy, use, *_chain(3, start=4)])
-    plan = _plan(step, ("GD103", hit(3)))
+    plan = _plan(step, ("GD104", hit(3)))
     assert _indices(plan) == [(0, 1, 2, 4, 5, 6, 7)]
     assert plan.orders[0][1] == (3, 0, 1, 2, 4, 5, 6, 7)
-    assert plan.regions[0].region.blocked_by == ("GD103",)
+    assert plan.regions[0].region.blocked_by == ("GD104",)
     assert list(plan.dependencies[0].edges) == [(3, "A")]
     assert not plan.whole
 
@@ -104,7 +104,7 @@ def test_a_copy_into_memory_that_the_region_reads_cannot_move() -> None:
     copy = op("aten.copy_.default", [tensor(1, 4), tensor(90, 4, device="cpu")], [tensor(1, 4)],
               writes=[1])  # fmt: skip
     step = iteration([*_chain(3), copy, op("aten.neg.default", [tensor(1, 4)], [tensor(9, 4)])])
-    plan = _plan(step, ("GD103", hit(3)))
+    plan = _plan(step, ("GD104", hit(3)))
     assert _indices(plan) == [(0, 1, 2), (4,)]
 
 
@@ -212,17 +212,52 @@ def test_a_branch_that_some_iterations_take_is_a_region_of_its_own() -> None:
     assert plan.safe_modules == ("stem", "left", "right")
 
 
-def test_regions_that_differ_in_a_shape_or_a_scalar_are_different() -> None:
-    def run(index: int, size: int, factor: float) -> Iteration:
-        return iteration(
-            [op("aten.mul.Tensor", [tensor(0, size), factor], [tensor(1, size)])], index=index
-        )
+def _scaling(index: int, size: int, factor: float, *, following: bool = False) -> Iteration:
+    """One operator that scales, and maybe another one, by the same factor, later on."""
+    x = tensor(0, size)
+    ops = [op("aten.mul.Tensor", [x, factor], [tensor(1, size)]), *_chain(1, start=1)]
+    if following:
+        ops += [op("aten.div.Tensor", [tensor(2, 4), factor], [tensor(3, 4)]), *_chain(1, start=3)]
+    return iteration(ops, index=index, inputs=[x])
 
-    assert len(_plan([run(0, 4, 1.0), run(1, 4, 1.0)]).regions) == 1
-    assert len(_plan([run(0, 4, 1.0), run(1, 5, 1.0)]).regions) == 2
-    different = _plan([run(0, 4, 1.0), run(1, 4, 2.0)])
-    assert len(different.regions) == 2
-    assert not different.whole
+
+def test_inputs_of_different_shapes_have_regions_of_their_own() -> None:
+    assert len(_plan([_scaling(0, 4, 1.0), _scaling(1, 4, 1.0)]).regions) == 1
+    plan = _plan([_scaling(0, 4, 1.0), _scaling(1, 5, 1.0), _scaling(2, 4, 1.0)])
+    assert [planned.region.iterations for planned in plan.regions] == [(0, 2), (1,)]
+    assert not plan.whole
+
+
+def test_what_is_blocked_in_one_iteration_is_blocked_in_all() -> None:
+    runs = [iteration(_chain(5), index=index) for index in range(3)]
+    plan = _plan(runs, ("GD205", hit(2, iteration=1)), ("GD108", hit(4, iteration=2, between=True)))
+    assert [planned.region.iterations for planned in plan.regions] == [(0, 1, 2)] * 3
+    assert [planned.spans[0] for planned in plan.regions] == [(0, (0, 1)), (0, (3,)), (0, (4,))]
+
+
+def test_an_operator_that_differs_in_the_wake_of_a_hit_is_blocked_too() -> None:
+    runs = [_scaling(index, 4, 0.5**index, following=True) for index in range(3)]
+    plan = _plan(runs, ("GD203", hit(0, iteration=1)))
+    assert [planned.ops_in(0) for planned in plan.regions] == [(1,), (3,)]
+    assert [planned.region.blocked_by for planned in plan.regions] == [("GD203",), ("GD203",)]
+    assert [planned.region.iterations for planned in plan.regions] == [(0, 1, 2)] * 2
+
+
+def test_a_hidden_difference_without_a_hit_is_not_a_whole_step() -> None:
+    plan = _plan([_scaling(index, 4, 0.5**index) for index in range(2)])
+    assert not plan.whole
+    assert [planned.ops_in(0) for planned in plan.regions] == [(1,)]
+
+
+def test_what_lasts_over_iterations_is_not_copied_but_what_moves_is() -> None:
+    def run(index: int, storage: int) -> Iteration:
+        kept = External(storage, "previous-iteration", "aten.add.Tensor", "cuda:0")
+        return iteration(_chain(12, start=storage), index=index, externals=[kept])
+
+    stays, moves = _plan([run(0, 0), run(1, 0)]), _plan([run(0, 0), run(1, 50)])
+    savings = [plan.regions[0].region.saving_us for plan in (stays, moves)]
+    assert savings[0] is not None and savings[1] is not None
+    assert savings[0].mid > savings[1].mid
 
 
 def test_a_region_run_twice_in_one_iteration_has_two_names() -> None:
@@ -331,7 +366,7 @@ def test_the_planned_order_computes_the_same_and_captures_nothing_blocked(
 ) -> None:
     torch.set_num_threads(1)
     step = _random_step(moves)
-    stuck = {op.index for op in step.ops if is_host_read(op)}
+    stuck = {each.index for each in step.ops if is_host_read(each)}
     stuck |= {index for index in blocked if index < len(step.ops)}
     cut_at = {index for index in cuts if index <= len(step.ops)}
     hits = [("GD201", hit(index)) for index in stuck]

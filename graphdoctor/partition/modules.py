@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
-from graphdoctor.recording import Iteration, Op
-from graphdoctor.rule import Hit
+from graphdoctor.recording import Op
 
 
 def covered(inside: Counter[str], totals: Counter[str]) -> tuple[str, ...]:
@@ -25,26 +24,11 @@ def forward_work(kernels: Iterable[Op]) -> Counter[str]:
     return total
 
 
-def safe_modules(
-    iterations: Iterable[Iteration],
-    hits: Mapping[int, Collection[Hit]],
-    work: Iterable[Counter[str]],
-) -> tuple[str, ...]:
-    """The outermost modules that did forward work and never had a hit in their forward pass."""
+def safe_modules(work: Iterable[Counter[str]], unsafe: Iterable[str]) -> tuple[str, ...]:
+    """The outermost modules that did forward work in some iteration and hold nothing unsafe."""
     ran = dict.fromkeys(path for counted in work for path in counted)
-    unsafe: set[str] = set()
-    for iteration in iterations:
-        for hit in hits.get(iteration.index, ()):
-            unsafe.update(_hit_modules(iteration, hit))
-    return tuple(_outermost(ran, ran.keys() - unsafe))
-
-
-def _hit_modules(iteration: Iteration, hit: Hit) -> Iterator[str]:
-    """The modules that a hit speaks against; one in the backward pass speaks against none."""
-    if hit.between:
-        yield from _with_parents(hit.module)
-    elif iteration.ops[hit.op_index].phase == "forward":
-        yield from _with_parents(iteration.ops[hit.op_index].module)
+    excluded = {path for module in unsafe for path in _with_parents(module)}
+    return tuple(_outermost(ran, ran.keys() - excluded))
 
 
 def _outermost(paths: Iterable[str], wanted: Collection[str]) -> Iterator[str]:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING
 
 import networkx as nx
 
+from graphdoctor.diagnose import Diagnosis
+from graphdoctor.partition.hazards import Hazards, cutting, hazards
 from graphdoctor.partition.modules import forward_work, safe_modules
 from graphdoctor.partition.plan import Plan, PlannedRegion
-from graphdoctor.partition.regions import Piece, described, names, pieces, unified
+from graphdoctor.partition.regions import (
+    Piece,
+    Surroundings,
+    described,
+    lasting_storages,
+    names,
+    pieces,
+    unified,
+)
 from graphdoctor.partition.schedule import Schedule, schedule
+from graphdoctor.partition.signature import Signatures
 from graphdoctor.profiles import DeviceProfile
 from graphdoctor.recording import Iteration, Recording
 from graphdoctor.rule import Hit
-
-if TYPE_CHECKING:
-    from graphdoctor.diagnose import Diagnosis
-
-_Hits = Mapping[int, Sequence[tuple[str, Hit]]]
 
 
 def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProfile) -> Plan:
@@ -29,68 +33,51 @@ def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProf
     Operators may change places where no data, random draw or host decision hinders it. What only
     makes a replay slow (GD3xx) cuts nothing.
     """
-    hits = _by_iteration(diagnosis)
-    schedules = [_scheduled(each, hits.get(each.index, ())) for each in recording.captured]
+    runs = recording.captured
+    hits, signatures = cutting(diagnosis.hits), Signatures()
+    obstacles = hazards(recording, hits, signatures)
+    schedules = [schedule(each.ops, found) for each, found in zip(runs, obstacles, strict=True)]
     found = [
-        list(pieces(each, plan, _rules_by_slot(each, plan, hits.get(each.index, ()))))
-        for each, plan in zip(recording.captured, schedules, strict=True)
+        list(pieces(each, plan, hazard, signatures=signatures.of(each)))
+        for each, plan, hazard in zip(runs, schedules, obstacles, strict=True)
     ]
     work = {
         each.index: forward_work(compress(each.ops, plan.launches))
-        for each, plan in zip(recording.captured, schedules, strict=True)
+        for each, plan in zip(runs, schedules, strict=True)
     }
+    around = Surroundings(work, lasting_storages(runs))
     regions = tuple(
-        described(members, name, totals=work[members[0].iteration.index], profile=profile)
+        described(members, name, surroundings=around, profile=profile)
         for members, name in zip(unified(found), names(), strict=False)
     )
     return Plan(
         regions=regions,
-        safe_modules=safe_modules(
-            recording.captured,
-            {index: [hit for _, hit in of_it] for index, of_it in hits.items()},
-            work.values(),
-        ),
-        whole=not hits and _is_whole(found, regions),
+        safe_modules=safe_modules(work.values(), _unsafe_places(runs, hits, obstacles)),
+        whole=not any(each.blocked or each.cuts for each in obstacles) and _is_one(found, regions),
         orders=tuple(
             (each.index, tuple(each.ops[position].index for position in plan.order))
-            for each, plan in zip(recording.captured, schedules, strict=True)
+            for each, plan in zip(runs, schedules, strict=True)
         ),
         dependencies=tuple(
-            _condensed(each, plan, regions)
-            for each, plan in zip(recording.captured, schedules, strict=True)
+            _condensed(each, plan, regions) for each, plan in zip(runs, schedules, strict=True)
         ),
     )
 
 
-def _by_iteration(diagnosis: Diagnosis) -> _Hits:
-    """The hits that cut, with their rules; a rule's number tells when it is only about speed."""
-    found: dict[int, list[tuple[str, Hit]]] = defaultdict(list)
-    for rule, hit in diagnosis.hits:
-        if not rule.startswith("GD3"):
-            found[hit.iteration].append((rule, hit))
-    return dict(found)
+def _unsafe_places(
+    runs: Sequence[Iteration], hits: Sequence[tuple[str, Hit]], obstacles: Sequence[Hazards]
+) -> Iterator[str]:
+    """The modules in whose forward pass something stands in the way."""
+    for _, hit in hits:
+        if hit.between:
+            yield hit.module
+    for iteration, found in zip(runs, obstacles, strict=True):
+        for position in found.blocked:
+            if iteration.ops[position].phase == "forward":
+                yield iteration.ops[position].module
 
 
-def _scheduled(iteration: Iteration, hits: Sequence[tuple[str, Hit]]) -> Schedule:
-    return schedule(
-        iteration.ops,
-        blocked={hit.op_index for _, hit in hits if not hit.between},
-        cuts={hit.op_index for _, hit in hits if hit.between},
-    )
-
-
-def _rules_by_slot(
-    iteration: Iteration, plan: Schedule, hits: Sequence[tuple[str, Hit]]
-) -> dict[int, list[str]]:
-    """Which rules keep the operators, or the host's actions, of each odd slot out of a region."""
-    found: dict[int, list[str]] = defaultdict(list)
-    for rule, hit in hits:
-        slot = plan.cuts[hit.op_index] if hit.between else plan.slots[hit.op_index]
-        found[slot].append(rule)
-    return found
-
-
-def _is_whole(found: Sequence[Sequence[Piece]], regions: Sequence[PlannedRegion]) -> bool:
+def _is_one(found: Sequence[Sequence[Piece]], regions: Sequence[PlannedRegion]) -> bool:
     return len(regions) == 1 and all(len(of_iteration) == 1 for of_iteration in found)
 
 

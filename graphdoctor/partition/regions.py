@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from string import ascii_uppercase
@@ -11,11 +11,12 @@ from string import ascii_uppercase
 from graphdoctor.estimate import saving_us
 from graphdoctor.estimate.timeline import copy_pieces
 from graphdoctor.model import Range, Region
+from graphdoctor.partition.hazards import Hazards
 from graphdoctor.partition.modules import covered, forward_work
 from graphdoctor.partition.plan import PlannedRegion
 from graphdoctor.partition.schedule import Schedule
 from graphdoctor.profiles import DeviceProfile
-from graphdoctor.recording import Arg, Iteration, Op, Opaque, TensorUse
+from graphdoctor.recording import Iteration, Op, TensorUse
 
 _FEWEST_LAUNCHES = 10  # below this, launching the graph costs about what it saves
 
@@ -29,13 +30,38 @@ class Piece:
     iteration: Iteration
     ops: tuple[Op, ...]
     launches: tuple[int, ...]  # of each operator
+    signature: tuple[int, ...]
     blocked_by: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a region's description needs to know of the whole step.
+
+    `forward_work` goes by iteration; `lasting` are the storages that stay where they are.
+    """
+
+    forward_work: Mapping[int, Counter[str]]
+    lasting: frozenset[int]
+
+
+def lasting_storages(iterations: Iterable[Iteration]) -> frozenset[int]:
+    """State, and what one iteration leaves for the next ones in the same place."""
+    found: set[int] = set()
+    met: set[int] = set()
+    for iteration in iterations:
+        kept = {each.storage for each in iteration.externals if each.origin != "input"}
+        found |= {each.storage for each in iteration.externals if each.origin == "state"}
+        found |= met & kept
+        met |= kept
+    return frozenset(found)
+
+
 def pieces(
-    iteration: Iteration, plan: Schedule, rules: Mapping[int, Sequence[str]]
+    iteration: Iteration, plan: Schedule, hazards: Hazards, *, signatures: Sequence[int]
 ) -> Iterator[Piece]:
-    """The even slots of a schedule that launch something; `rules` has the ids for each odd slot."""
+    """The even slots of a schedule that launch something."""
+    rules = _rules_by_slot(plan, hazards)
     slots: dict[int, list[int]] = {}
     for position in plan.order:
         if plan.slots[position] % 2 == 0:
@@ -45,7 +71,18 @@ def pieces(
         if any(counts):
             ops = tuple(iteration.ops[position] for position in positions)
             reasons = (*rules.get(slot - 1, ()), *rules.get(slot + 1, ()))
-            yield Piece(iteration, ops, counts, tuple(dict.fromkeys(reasons)))
+            signed = tuple(signatures[position] for position in positions)
+            yield Piece(iteration, ops, counts, signed, tuple(dict.fromkeys(reasons)))
+
+
+def _rules_by_slot(plan: Schedule, hazards: Hazards) -> dict[int, list[str]]:
+    """Which rules keep the operators, or the host's actions, of each odd slot out of a region."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for position, rules in sorted(hazards.blocked.items()):
+        found[plan.slots[position]] += rules
+    for position, rules in sorted(hazards.cuts.items()):
+        found[plan.cuts[position]] += rules
+    return found
 
 
 def unified(found: Sequence[Sequence[Piece]]) -> list[list[Piece]]:
@@ -57,12 +94,12 @@ def unified(found: Sequence[Sequence[Piece]]) -> list[list[Piece]]:
     # From the last region to the first: a linked list that None begins and ends.
     preceding: dict[_Key | None, _Key | None] = {None: None}
     members: dict[_Key, list[Piece]] = {}
-    numbers: dict[tuple[object, ...], int] = {}
+    numbers: dict[tuple[int, ...], int] = {}
     for of_iteration in found:
         counts: Counter[int] = Counter()
         later: _Key | None = None
         for piece in reversed(of_iteration):
-            signature = numbers.setdefault(_signature(piece.ops), len(numbers))
+            signature = numbers.setdefault(piece.signature, len(numbers))
             key = (signature, counts[signature])
             counts[signature] += 1
             if key not in members:
@@ -80,37 +117,15 @@ def _walk(linked: Mapping[_Key | None, _Key | None]) -> Iterator[_Key]:
         key = linked[key]
 
 
-def _signature(ops: Sequence[Op]) -> tuple[object, ...]:
-    """What makes two regions the same graph: calls, shapes, dtypes, scalars and modules."""
-    return tuple(
-        (
-            op.name,
-            op.module,
-            _shape_of(op.args),
-            tuple((name, _shape_of(arg)) for name, arg in op.kwargs),
-        )
-        for op in ops
-    )
-
-
-def _shape_of(arg: Arg) -> object:
-    if isinstance(arg, TensorUse):
-        return arg.shape, arg.dtype, arg.device
-    if isinstance(arg, tuple):
-        return tuple(_shape_of(each) for each in arg)
-    if isinstance(arg, Opaque):
-        return arg.text if " at 0x" not in arg.text else ""  # an address is not a difference
-    return type(arg), repr(arg)  # -0.0 and 0, 1 and True are different, nan is equal to itself
-
-
 def described(
-    members: Sequence[Piece], name: str, *, totals: Counter[str], profile: DeviceProfile
+    members: Sequence[Piece], name: str, *, surroundings: Surroundings, profile: DeviceProfile
 ) -> PlannedRegion:
-    """One region, by the operators of its first piece; `totals`: the step's forward work."""
+    """One region, by the operators of its first piece."""
     first = members[0]
     kernels = [op for op, count in zip(first.ops, first.launches, strict=True) if count]
     count = sum(first.launches)
-    saving, copies = _net_saving_us(first, profile)
+    totals = surroundings.forward_work[first.iteration.index]
+    saving, copies = _net_saving_us(first, surroundings.lasting, profile)
     worthwhile, reason = _judged(count, saving, copies)
     lines = [op.location for op in kernels if op.location is not None]
     region = Region(
@@ -145,9 +160,11 @@ def _judged(count: int, saving: Range, copies: int) -> tuple[bool, str]:
     return True, f"{launched} become one"
 
 
-def _net_saving_us(piece: Piece, profile: DeviceProfile) -> tuple[Range, int]:
+def _net_saving_us(
+    piece: Piece, lasting: Collection[int], profile: DeviceProfile
+) -> tuple[Range, int]:
     """What one replay saves once its moving inputs are copied in, and how many inputs that are."""
-    inputs = list(_moving_inputs(piece))
+    inputs = list(_moving_inputs(piece, lasting))
     costs = [(copy.host_us, copy.device_us) for copy in copy_pieces(inputs, profile)]
     gross = saving_us(piece.ops, profile)
     low = sum(max(host.low, device.low) for host, device in costs)
@@ -156,16 +173,9 @@ def _net_saving_us(piece: Piece, profile: DeviceProfile) -> tuple[Range, int]:
     return Range(gross.low - high, gross.mid - mid, gross.high - low), len(costs)
 
 
-def _moving_inputs(piece: Piece) -> Iterator[TensorUse]:
-    """One use of each storage on the device that is read and whose address the graph cannot know.
-
-    State stays where it is; inputs of the step and what is made outside the region do not.
-    """
-    still = {
-        external.storage
-        for external in piece.iteration.externals
-        if external.origin in ("state", "previous-iteration")
-    }
+def _moving_inputs(piece: Piece, lasting: Collection[int]) -> Iterator[TensorUse]:
+    """One use of each storage on the device that is read and that the graph cannot find again."""
+    still = set(lasting)
     for op in piece.ops:
         for use in op.inputs:
             if use.is_cuda and use.storage not in still:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphdoctor.estimate import launches
-from graphdoctor.partition.dependencies import is_host_read, predecessors
+from graphdoctor.partition.dependencies import predecessors
+from graphdoctor.partition.hazards import Hazards
 from graphdoctor.recording import Op
 
 _BEFORE_ALL = -1
@@ -17,7 +18,7 @@ class Schedule:
     """Slots run in rising order: even ones are captured, odd ones (from -1) run as they do today.
 
     `slots` and `launches` go by position, and within a slot the recorded order is kept. `after` are
-    the earlier positions that each one depends on, the last host read included. `cuts` are the
+    the earlier positions that each one depends on, the last decisive one included. `cuts` are the
     slots of what the host does between operators, by the position that it comes before.
     """
 
@@ -32,12 +33,12 @@ class Schedule:
         return tuple(sorted(range(len(self.slots)), key=self.slots.__getitem__))
 
 
-def schedule(ops: Sequence[Op], blocked: Collection[int], cuts: Collection[int]) -> Schedule:
+def schedule(ops: Sequence[Op], hazards: Hazards) -> Schedule:
     """Give every operator the earliest slot that its dependencies allow.
 
     So an operator that cannot be captured moves out of the way when nothing hinders it: a copy of
-    host data goes before everything, a logging copy after. `blocked` operators and `cuts` (before a
-    position) by which the host learns something, or waits, stay behind all that comes before.
+    host data goes before everything, what only the caller needs goes after. Where the host learns
+    something, or waits, all that was recorded before stays before and all after stays after.
     """
     counts = tuple(map(launches, ops))
     before = predecessors(ops)
@@ -48,22 +49,21 @@ def schedule(ops: Sequence[Op], blocked: Collection[int], cuts: Collection[int])
     for position, op in enumerate(ops):
         if read is not None:
             before[position] |= {read}
-        if position in cuts:
+        if position in hazards.cuts:
             floor = latest = cut_slots[position] = _odd(latest)
         slot = max((slots[earlier] for earlier in before[position]), default=_BEFORE_ALL)
-        is_blocked = position in blocked
-        if is_blocked and is_host_read(op):
+        if position in hazards.decisive and op.is_cuda:
             slot = latest
-        runs_as_today = is_blocked or not op.is_cuda
+        runs_as_today = position in hazards.blocked or not op.is_cuda
         slot = max(slot, floor)
         slots.append(_odd(slot) if runs_as_today else _even(slot) if counts[position] else slot)
         latest = max(latest, slots[-1])
-        if is_host_read(op):
+        if position in hazards.decisive:
             read, floor = position, slots[-1]
-    if len(ops) in cuts:
+    if len(ops) in hazards.cuts:
         cut_slots[len(ops)] = _odd(latest)
     is_free = [
-        op.is_cuda and not counts[position] and position not in blocked
+        op.is_cuda and not counts[position] and position not in hazards.blocked
         for position, op in enumerate(ops)
     ]
     _delay_free_operators(slots, before, is_free)
