@@ -19,7 +19,8 @@ from trace_ops import TracedOp, host_ops, traced_ops
 
 from graphdoctor.estimate import launches, op_cost
 from graphdoctor.estimate.kernels import kernel_kind
-from graphdoctor.profiles import DeviceProfile, load_profile
+from graphdoctor.estimate.ranges import pooled_width, towards
+from graphdoctor.profiles import LEVELS, DeviceProfile, load_profile
 from graphdoctor.trace import Trace, read_trace
 
 _PROFILER_FACTORS = (1.7, 2.3)
@@ -75,9 +76,9 @@ def _print_sums(trace: Trace, found: Sequence[TracedOp], profile: DeviceProfile)
     costs = [op_cost(traced.op, profile) for traced in found]
     true = sum(traced.device_us for traced in found)
     total = sum(event.end_ns - event.start_ns for event in trace.device_events) / 1e3
-    low, mid, high = (
-        sum(getattr(cost.device_us, end) for cost in costs) for end in ("low", "mid", "high")
-    )
+    times = [cost.device_us for cost in costs]
+    width = pooled_width(times)
+    low, mid, high = (sum(towards(time, end, width) for time in times) for end in LEVELS)
     print(
         f"  device time of these: true {true:.0f} us, predicted {mid:.0f} "
         f"({low:.0f} to {high:.0f}); they are {true / total:.0%} of all device time"

@@ -132,6 +132,13 @@ def test_float32_products_are_slower_than_half_and_convolutions_may_use_tf32() -
     assert op_cost(convolution, H100).device_us.mid < flops / (H100.math_tflops.fp32.mid * 1e6)
 
 
+def test_the_precision_of_products_is_mentioned_where_there_are_any() -> None:
+    sides = [tensor(at, 8, 8) for at in (1, 2, 3)]
+    product = iteration([op("aten.mm.default", sides[:2], sides[2:])])
+    assert any("full precision" in note for note in estimate(product, H100).notes)
+    assert not any("precision" in note for note in estimate(chain(2, 8), H100).notes)
+
+
 def test_recording_for_backward_costs_the_host_more() -> None:
     one = chain(1, 8).ops[0]
     assert op_cost(one, H100, autograd=True).host_us.mid > op_cost(one, H100).host_us.mid
@@ -194,14 +201,18 @@ def test_entering_modules_and_running_backward_nodes_cost_the_host() -> None:
     assert estimate(backward, H100).host_us.mid > base
 
 
-def test_the_range_of_many_operators_is_narrower_than_that_of_one() -> None:
-    def width(value: Range) -> float:
-        return value.high / value.low
+def test_only_different_operators_err_apart_and_narrow_the_range_of_their_total() -> None:
+    def width(step: Iteration) -> float:
+        found = estimate(step, H100).device_busy_us
+        return found.high / found.low
 
-    one = op_cost(chain(1, 8).ops[0], H100)
-    many = estimate(chain(400, 8), H100)
-    assert width(many.device_busy_us) < width(one.device_us)
-    assert 1.2 < width(many.host_us) < width(one.host_us)
+    different = iteration(
+        op("aten.mul.Tensor", [tensor(index, 2**20 + index)], [tensor(index + 100, 2**20 + index)])
+        for index in range(100)
+    )
+    one = op_cost(different.ops[0], H100).device_us
+    assert width(chain(100, 2**20)) == pytest.approx(one.high / one.low, rel=1e-3)
+    assert 1.2 < width(different) < 0.8 * width(chain(100, 2**20))
 
 
 def test_inputs_are_copied_into_the_graph() -> None:

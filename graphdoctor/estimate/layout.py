@@ -49,23 +49,29 @@ class Case(Struct, frozen=True):
 
     host: Level
     device: Level
-    width: float
+    host_width: float
+    device_width: float
 
 
 def lay_out(pieces: Iterable[Piece], profile: DeviceProfile, case: Case) -> Laid:
     """Lay the pieces on two lanes."""
-    host, device, width = case.host, case.device, case.width
+
+    def host_us(value: Range) -> float:
+        return towards(value, case.host, case.host_width)
+
+    def device_us(value: Range) -> float:
+        return towards(value, case.device, case.device_width)
+
     speeds = _Speeds(
-        launch=towards(profile.launch_us.range, host, width),
-        latency=towards(profile.launch_latency_us.range, host, width),
-        queue_gap=towards(profile.queue_gap_us.range, device, width),
-        node_gap=profile.node_gap_us.at(device),  # one figure that nobody measured
-        sync=towards(profile.sync_us.range, host, width),
+        launch=host_us(profile.launch_us.range),
+        latency=host_us(profile.launch_latency_us.range),
+        queue_gap=device_us(profile.queue_gap_us.range),
+        node_gap=profile.node_gap_us.at(case.device),  # one figure that nobody measured
+        sync=host_us(profile.sync_us.range),
     )
     lanes = _Lanes(speeds)
     for piece in pieces:
-        host_us = towards(piece.host_us, host, width)
-        lanes.put(piece, host_us, towards(piece.device_us, device, width))
+        lanes.put(piece, host_us(piece.host_us), device_us(piece.device_us))
     return lanes.laid()
 
 

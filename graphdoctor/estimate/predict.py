@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from graphdoctor.estimate.layout import Case, Laid, Piece, lay_out
 from graphdoctor.estimate.ranges import ZERO, around, pooled_width
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
+from graphdoctor.estimate.work import matrix_flops
 from graphdoctor.model import Estimate, Range, Term
 from graphdoctor.profiles import DeviceProfile, Figure, Level, assumed_figures
 from graphdoctor.recording import Iteration, Op, TensorUse
@@ -27,7 +28,7 @@ def estimate(
     autograd = any(op.phase == "backward" for op in iteration.ops)
     eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
     graph = tuple(_graph_pieces(iteration, profile, regions, eager))
-    cases = _cases(len(eager))
+    cases = _cases(eager)
     before = [lay_out(eager, profile, case) for case in cases]
     after = [lay_out(graph, profile, case) for case in cases]
     launches = sum(piece.launches for piece in eager)
@@ -59,17 +60,18 @@ def saving_us(ops: Sequence[Op], profile: DeviceProfile) -> Range:
     return _range(
         [
             lay_out(eager, profile, case).span_us - lay_out(graph, profile, case).span_us
-            for case in _cases(len(eager))
+            for case in _cases(eager)
         ]
     )
 
 
-def _cases(operators: int) -> list[Case]:
+def _cases(eager: Sequence[Piece]) -> list[Case]:
     """The middle case first, then every combination of the ends."""
-    width = pooled_width(operators)
+    host_width = pooled_width(piece.host_us for piece in eager)
+    device_width = pooled_width(piece.device_us for piece in eager)
     ends: tuple[Level, Level] = ("low", "high")
-    corners = [Case(host, device, width) for host in ends for device in ends]
-    return [Case("mid", "mid", width), *corners]
+    corners = [Case(host, device, host_width, device_width) for host in ends for device in ends]
+    return [Case("mid", "mid", host_width, device_width), *corners]
 
 
 def _range(values: Sequence[float]) -> Range:
@@ -170,8 +172,12 @@ def _notes(
             f"The host waits for the device {times} a step; "
             "the graph's time assumes that it no longer does."
         )
-    if any(use.dtype == "float32" for op in iteration.ops for use in op.outputs):
+    if any(map(_is_float32_product, iteration.ops)):
         yield (
             "float32 matrix products are taken at full precision, "
             "convolutions at tf32 (PyTorch's defaults)."
         )
+
+
+def _is_float32_product(op: Op) -> bool:
+    return bool(op.is_cuda and op.outputs and op.outputs[0].dtype == "float32" and matrix_flops(op))

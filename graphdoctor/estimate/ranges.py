@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from math import sqrt
 
@@ -29,13 +30,20 @@ def divide(amount: float, rate: Range) -> Range:
     return Range(amount / rate.high, amount / rate.mid, amount / rate.low)
 
 
-def pooled_width(count: int) -> float:
-    """How much of its width, in log, the range of a total of so many similar parts keeps.
+def pooled_width(parts: Iterable[Range]) -> float:
+    """How much of its width, in log, the range of the parts' total keeps: between a half and all.
 
-    Half of a part's error is common to all parts (a slower CPU, a lower clock); the other half is
-    each part's own, and falls with the square root of their number.
+    Half of a part's error is common to all parts (a slower CPU, a lower clock). The other half is
+    its own and falls with the square root of their number, where equal parts, which err alike,
+    are one, and small parts count for little.
     """
-    return 0.5 + 0.5 / sqrt(max(1, count))
+    by_size: dict[float, float] = defaultdict(float)
+    for part in parts:
+        by_size[part.mid] += part.mid
+    total = sum(by_size.values())
+    if not total:
+        return 1.0
+    return 0.5 + 0.5 * sqrt(sum(size**2 for size in by_size.values())) / total
 
 
 def towards(value: Range, level: Level, width: float) -> float:
