@@ -73,8 +73,9 @@ def _message(found: Found) -> str:
     by = f"made on {made} of" if made else "made in"
     if external.origin != "previous-iteration":
         return (
-            f"{operator_words(difference.op)} reads {external.name}, a {tensor_words(use)}, which lies at "
-            "another address in each iteration; a replay reads the captured one."
+            f"{operator_words(difference.op)} reads {external.name or 'a tensor from outside the step'}, "
+            f"a {tensor_words(use)}, and in another iteration one at another address; a replay reads "
+            "the captured one."
         )
     count = counted(difference.followers, "operator")
     after = f" (and {count} after it)" if difference.followers else ""
