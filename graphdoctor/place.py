@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -28,18 +28,26 @@ def place(target: Target, device: AnyDevice) -> Target:
         first = target.fresh_inputs()
     tensors = [*named_tensors(target.roots).values(), *_tensors(first)]
     if any(map(device.table.is_cuda, tensors)):
-        return target
+        return replace(target, fresh_inputs=_first_then(first, target.fresh_inputs))
     for tensor in _movable(target):
         device.put(tensor)
 
+    draw = _first_then(first, target.fresh_inputs)
+
     def fresh_inputs() -> Inputs:
-        inputs = clone_inputs(target.fresh_inputs())
+        inputs = clone_inputs(draw())
         for tensor in _tensors(inputs):
             device.put(tensor)
         return inputs
 
     notes = (*target.notes, PLACED) if tensors else target.notes
     return replace(target, fresh_inputs=fresh_inputs, notes=notes)
+
+
+def _first_then(first: Inputs, draw: Callable[[], Inputs]) -> Callable[[], Inputs]:
+    """The inputs already drawn, which the target was described with, and new ones after them."""
+    waiting = [first]
+    return lambda: waiting.pop() if waiting else draw()
 
 
 def _tensors(inputs: Inputs) -> Iterator[torch.Tensor]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from graphdoctor.capture.compare import gap_between, has_same_bits
 from graphdoctor.emulator.dispatch import Call
 from graphdoctor.emulator.operators import tensors_of, written_tensors
-from graphdoctor.emulator.storages import StorageTable
+from graphdoctor.emulator.storages import StorageInfo, StorageTable
 from graphdoctor.emulator.tape import Tape
 from graphdoctor.frames import locate
 from graphdoctor.model import CaptureOutcome, Difference, Location, Verification
@@ -46,6 +47,25 @@ def verify_regions(
     return tuple(trial.outcome(_fallback(trial, captured)) for trial in trials.values())
 
 
+class Geometry(NamedTuple):
+    """Which part of a storage a tensor is: the rest of it may hold anything."""
+
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @staticmethod
+    def of_tensor(tensor: torch.Tensor) -> Geometry:
+        return Geometry(
+            tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+        )
+
+    def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
+        empty = torch.empty(0, dtype=self.dtype)
+        return empty.set_(storage, self.offset, self.shape, self.stride)
+
+
 @dataclass
 class _Run:
     """One iteration's run through a region: what it read and wrote, in order of first use.
@@ -58,10 +78,10 @@ class _Run:
     slots: dict[int, int] = field(default_factory=dict)  # storage number -> slot
     pattern: list[int] = field(default_factory=list)
     made: set[int] = field(default_factory=set)
-    written: dict[int, int] = field(default_factory=dict)  # slot -> weak reference of the storage
+    written: dict[tuple[int, Geometry], StorageInfo] = field(default_factory=dict)
     storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)  # kept for the tape
     before: dict[int, torch.UntypedStorage] = field(default_factory=dict)
-    after: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+    after: dict[tuple[int, Geometry], torch.Tensor] = field(default_factory=dict)
     writers: dict[int, tuple[str, Location | None]] = field(default_factory=dict)
     generator: torch.Tensor | None = None
     tape: Tape | None = None
@@ -95,13 +115,15 @@ class _Trial:
         kept = {slot: storage.clone() for slot, storage in first.storages.items()}
         generator = torch.get_rng_state()
         try:
-            for slot, contents in run.before.items():
-                first.storages[slot].copy_(contents)
-            if run.generator is not None:
-                torch.set_rng_state(run.generator)
-            first.tape.replay()
-            self.replays += 1
-            self._compare(first, run)
+            # Below the emulation: contents are compared, wherever they are taken to lie.
+            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+                for slot, contents in run.before.items():
+                    first.storages[slot].copy_(contents)
+                if run.generator is not None:
+                    torch.set_rng_state(run.generator)
+                first.tape.replay()
+                self.replays += 1
+                self._compare(first, run)
         finally:
             torch.set_rng_state(generator)
             for slot, contents in kept.items():
@@ -109,25 +131,31 @@ class _Trial:
 
     def _compare(self, first: _Run, run: _Run) -> None:
         compared = 0
-        for slot, wanted in run.after.items():
-            found = first.storages.get(slot)
-            if found is None:
+        for (slot, geometry), wanted in run.after.items():
+            storage = first.storages.get(slot)
+            if storage is None:
                 continue
             compared += 1
-            if not _same_bytes(found, wanted):
-                operator, location = first.writers[slot]
-                self.differences.append(
-                    Difference(
-                        tensor=f"output {slot} of the region",
-                        replay=self.replays,
-                        max_abs=_largest_distance(found, wanted),
-                        max_rel=0.0,
-                        operator=operator,
-                        location=location,
-                    )
-                )
+            found = geometry.of(storage).clone()
+            if not has_same_bits(found, wanted):
+                self.differences.append(self._difference(first.writers[slot], wanted, found))
                 break
         self.tensors = max(self.tensors, compared)
+
+    def _difference(
+        self, writer: tuple[str, Location | None], wanted: torch.Tensor, found: torch.Tensor
+    ) -> Difference:
+        operator, location = writer
+        gap = gap_between("", wanted, found)
+        return Difference(
+            tensor=f"the result of {operator}",
+            replay=self.replays,
+            max_abs=gap.max_abs if gap is not None else 0.0,
+            max_rel=gap.max_rel if gap is not None else 0.0,
+            operator=operator,
+            location=location,
+            detail=gap.detail if gap is not None else "",
+        )
 
     def outcome(self, fallback: str | None) -> CaptureOutcome:
         region = self.planned.region
@@ -249,7 +277,7 @@ class _Watcher:
         info = self._table.info(tensor)
         if not info.cuda:
             return
-        run.written[slot] = info.weak
+        run.written[slot, Geometry.of_tensor(tensor)] = info
         run.writers[slot] = writer
         if run.tape is not None:
             run.storages[slot] = tensor.untyped_storage()
@@ -258,30 +286,10 @@ class _Watcher:
         """Copy what the region wrote and somebody still holds; the rest was scratch."""
         if run.tape is not None:
             return
-        for slot, weak in run.written.items():
-            storage = torch.UntypedStorage._new_with_weak_ptr(weak)
+        for (slot, geometry), info in run.written.items():
+            storage = info.storage()
             if storage is not None:
-                run.after[slot] = storage.clone()
-
-
-def _same_bytes(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
-    return one.nbytes() == other.nbytes() and torch.equal(_as_bytes(one), _as_bytes(other))
-
-
-def _as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
-
-
-def _largest_distance(one: torch.UntypedStorage, other: torch.UntypedStorage) -> float:
-    """The largest distance of the two as float32, which most tensors are; 0.0 where that makes no sense."""
-    if one.nbytes() != other.nbytes() or one.nbytes() % 4:
-        return 0.0
-    distance = (
-        torch.empty(0, dtype=torch.float32).set_(one)
-        - torch.empty(0, dtype=torch.float32).set_(other)
-    ).abs()
-    finite = distance[torch.isfinite(distance)]
-    return float(finite.max()) if finite.numel() else 0.0
+                run.after[slot, geometry] = geometry.of(storage).clone()
 
 
 def _fallback(trial: _Trial, captured: Sequence[Iteration]) -> str | None:

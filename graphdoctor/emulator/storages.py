@@ -11,11 +11,23 @@ class StorageInfo:
     __slots__ = ("cuda", "maker", "number", "pinned", "weak")
 
     def __init__(self, weak: int, number: int) -> None:
-        self.weak = weak
+        self.weak: int | None = weak
         self.number = number
         self.cuda = False
         self.pinned = False
         self.maker: object | None = None  # who made it, where an observer saw it made
+
+    def storage(self) -> torch.UntypedStorage | None:
+        """The storage itself, if anybody still holds it."""
+        if self.weak is None:
+            return None
+        return torch.UntypedStorage._new_with_weak_ptr(self.weak)
+
+    def let_go(self) -> None:
+        """Give the weak reference back; the table does so once the storage is gone."""
+        weak, self.weak = self.weak, None
+        if weak is not None:
+            torch.UntypedStorage._free_weak_ref(weak)
 
 
 class StorageTable:
@@ -58,15 +70,15 @@ class StorageTable:
 
     def _sweep(self) -> None:
         expired = torch.UntypedStorage._expired
-        dead = [key for key, info in self._infos.items() if expired(info.weak)]
+        dead = [key for key, info in self._infos.items() if info.weak and expired(info.weak)]
         for key in dead:
-            torch.UntypedStorage._free_weak_ref(self._infos.pop(key).weak)
+            self._infos.pop(key).let_go()
         self._sweep_at = max(4096, 2 * len(self._infos))
 
     def close(self) -> None:
         """Give all weak references back."""
         for info in self._infos.values():
-            torch.UntypedStorage._free_weak_ref(info.weak)
+            info.let_go()
         self._infos.clear()
 
 

@@ -24,12 +24,12 @@ _MAX_FRAMES = 20
 def user_code(doing: str) -> Iterator[None]:
     """Turn whatever the user's code raises into `UserCodeError`; `doing` starts the sentence.
 
-    SystemExit and KeyboardInterrupt are turned too: a model that leaves the interpreter must not
-    take the analysis with it. Errors of graphdoctor itself pass through.
+    SystemExit is turned too: a model that leaves the interpreter must not take the analysis with
+    it. Errors of graphdoctor itself pass through, and so does Ctrl-C, which is for graphdoctor.
     """
     try:
         yield
-    except (GraphDoctorError, GeneratorExit):
+    except (GraphDoctorError, GeneratorExit, KeyboardInterrupt):
         raise
     except BaseException as error:
         kept = user_frames(error)
