@@ -24,19 +24,27 @@ def _check_same(step: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> tor
     torch.set_num_threads(1)
     recorded = record(step, [each.clone() for each in inputs])
     graph = to_fx(recorded)
-    names = [node.meta["external"].name for node in graph.graph.nodes if node.op == "placeholder"]
+    asked = [node for node in graph.graph.nodes if node.op == "placeholder"]
     for factor in (1, 2):
         expected_inputs = [each * factor for each in inputs]
         given_inputs = [each * factor for each in inputs]
         torch.manual_seed(0)
         expected = {_place(each): each for each in tree_iter(step(*expected_inputs))}
         torch.manual_seed(0)
-        results = graph(*(given_inputs[int(name[7:-1])] for name in names))
+        results = graph(*(_argument(node, given_inputs) for node in asked))
         for want, got in zip(expected.values(), results, strict=True):
             torch.testing.assert_close(got, want, rtol=0, atol=0)
         for want, got in zip(expected_inputs, given_inputs, strict=True):
             torch.testing.assert_close(got, want, rtol=0, atol=0)
     return graph
+
+
+def _argument(node: torch.fx.Node, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The input that a placeholder stands for; what the host makes inside the steps here is 0."""
+    external, use = node.meta["external"], node.meta["value"]
+    if external is None:
+        return torch.zeros(use.shape, dtype=getattr(torch, use.dtype))
+    return inputs[int(external.name.removeprefix("inputs[").removesuffix("]"))]
 
 
 def _place(value: torch.Tensor) -> object:
@@ -89,9 +97,33 @@ def _masked_gradients(x: torch.Tensor, y: torch.Tensor) -> Any:
     return [each for each in results if each is not None]
 
 
+def _training_step(x: torch.Tensor, y: torch.Tensor) -> Any:
+    net = torch.nn.Sequential(
+        torch.nn.Unflatten(1, (1, 2, 2)), torch.nn.Conv2d(1, 2, 2), torch.nn.BatchNorm2d(2),
+        torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Dropout(0.3), torch.nn.Linear(2, 4),
+    )  # fmt: skip
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, foreach=True)
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return *losses, *(each.detach() for each in net.parameters()), net[2].running_mean
+
+
 @pytest.mark.parametrize(
     "step",
-    [_views_and_writes, _many_results, _other_dtypes, _random, _out_argument, _masked_gradients],
+    [
+        _views_and_writes,
+        _many_results,
+        _other_dtypes,
+        _random,
+        _out_argument,
+        _masked_gradients,
+        _training_step,
+    ],
 )
 def test_the_graph_computes_what_the_step_computes(step: Callable[..., Any]) -> None:
     _check_same(step, [torch.arange(16.0).reshape(4, 4), torch.ones(4, 4)])

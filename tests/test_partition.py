@@ -174,12 +174,25 @@ def test_views_and_host_operators_alone_are_no_region() -> None:
     assert not plan.whole
 
 
-def test_views_go_into_the_region_that_uses_them() -> None:
-    weight, turned = tensor(50, 2, 2), tensor(50, 4)
-    view = op("aten.view.default", [weight], [turned])
-    use = op("aten.add.Tensor", [tensor(3, 4), turned], [tensor(4, 4)])
-    plan = _plan(iteration([view, *_chain(3), _item(3), use]), ("GD101", hit(4)))
-    assert _indices(plan) == [(1, 2, 3), (0, 5)]
+def test_views_and_allocations_go_with_their_neighbours_and_leave_no_gaps() -> None:
+    def view(storage: int) -> Op:
+        return op("aten.view.default", [tensor(storage, 2, 2)], [tensor(storage, 4)])
+
+    scratch = op("aten.empty.memory_format", [(4,)], [tensor(90, 4)])
+    use = op("aten.add.Tensor", [tensor(3, 4), tensor(50, 4)], [tensor(4, 4)])
+    step = iteration([*_chain(2), scratch, *_chain(1, start=2), _item(3), view(50), use, view(4)])
+    plan = _plan(step, ("GD101", hit(4)))
+    assert _indices(plan) == [(0, 1, 2, 3), (5, 6, 7)]
+
+
+def test_a_view_that_is_needed_outside_stays_outside() -> None:
+    view = op("aten.view.default", [tensor(50, 2, 2)], [tensor(50, 4)])
+    fill = op("aten.copy_.default", [tensor(50, 4), tensor(90, 4, device="cpu")], [tensor(50, 4)],
+              writes=[50])  # fmt: skip
+    add = op("aten.add.Tensor", [tensor(2, 4), tensor(50, 4)], [tensor(3, 4)])
+    plan = _plan(iteration([*_chain(2), view, fill, add]), ("GD104", hit(3)))
+    assert _indices(plan) == [(0, 1, 4)]
+    assert plan.orders[0][1] == (2, 3, 0, 1, 4)
 
 
 def test_host_operators_stay_outside_and_do_not_split() -> None:

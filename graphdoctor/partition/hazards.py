@@ -27,13 +27,19 @@ _ONLY_SLOW = "GD3"
 class Hazards:
     """What stands in the way in one iteration, with the rules that say so.
 
-    `blocked` are operators, by position; `cuts` are what the host does between operators, by the
-    position that it comes before. After a `decisive` operator the host does what it read.
+    `hit` are operators, by position; `cuts` are what the host does between operators, by the
+    position that it comes before. `followers` differ between iterations because a hit one does, and
+    have no finding of their own. After a `decisive` operator the host acts on what it read.
     """
 
-    blocked: Mapping[int, tuple[str, ...]]
+    hit: Mapping[int, tuple[str, ...]]
     cuts: Mapping[int, tuple[str, ...]]
+    followers: Mapping[int, str]
     decisive: frozenset[int]
+
+    def blocks(self, position: int) -> bool:
+        """Whether the operator must stay out of a graph."""
+        return position in self.hit or position in self.followers
 
 
 def cutting(hits: Iterable[tuple[str, Hit]]) -> tuple[tuple[str, Hit], ...]:
@@ -51,39 +57,49 @@ def hazards(
     wake, with inputs of the same shapes, is frozen wrongly just as well and is blocked here.
     """
     keys = {iteration.index: _keys(iteration.ops) for iteration in recording.captured}
-    blocked: dict[_Key, _Rules] = defaultdict(dict)
+    hit_rules: dict[_Key, _Rules] = defaultdict(dict)
     cuts: dict[_Key | None, _Rules] = defaultdict(dict)
     for rule, hit in hits:
         of_iteration = keys[hit.iteration]
         if not hit.between:
-            blocked[of_iteration[hit.op_index]][rule] = None
+            hit_rules[of_iteration[hit.op_index]][rule] = None
         elif hit.op_index < len(of_iteration):
             cuts[of_iteration[hit.op_index]][rule] = None
         else:
             cuts[None][rule] = None
-    for key, rule in _differing(recording.captured, keys, signatures):
-        if key not in blocked:
-            blocked[key][rule] = None
-    return tuple(_placed(each, keys[each.index], blocked, cuts) for each in recording.captured)
+    followers = dict(_differing(recording.captured, keys, signatures))
+    return tuple(
+        _placed(each.ops, keys[each.index], _ByKey(hit_rules, cuts, followers))
+        for each in recording.captured
+    )
 
 
-def _placed(
-    iteration: Iteration,
-    keys: Sequence[_Key],
-    blocked: Mapping[_Key, _Rules],
-    cuts: Mapping[_Key | None, _Rules],
-) -> Hazards:
-    here = {place: tuple(blocked[key]) for place, key in enumerate(keys) if key in blocked}
-    between = {place: tuple(cuts[key]) for place, key in enumerate(keys) if key in cuts}
-    if None in cuts:
-        between[len(keys)] = tuple(cuts[None])
+@dataclass(frozen=True, slots=True)
+class _ByKey:
+    """The hazards of all iterations together."""
+
+    hit: Mapping[_Key, _Rules]
+    cuts: Mapping[_Key | None, _Rules]
+    followers: Mapping[_Key, str]
+
+
+def _placed(ops: Sequence[Op], keys: Sequence[_Key], known: _ByKey) -> Hazards:
+    hit = {place: tuple(known.hit[key]) for place, key in enumerate(keys) if key in known.hit}
+    cuts = {place: tuple(known.cuts[key]) for place, key in enumerate(keys) if key in known.cuts}
+    if None in known.cuts:
+        cuts[len(keys)] = tuple(known.cuts[None])
+    followers = {
+        place: known.followers[key]
+        for place, key in enumerate(keys)
+        if key in known.followers and place not in hit
+    }
     decisive = frozenset(
         place
-        for place, op in enumerate(iteration.ops)
-        if any(map(_tells_the_host, here.get(place, ())))
-        or (is_host_read(op) and (place in here or not op.is_cuda))
+        for place, op in enumerate(ops)
+        if any(map(_tells_the_host, hit.get(place, ())))
+        or (is_host_read(op) and (place in hit or not op.is_cuda))
     )
-    return Hazards(here, between, decisive)
+    return Hazards(hit, cuts, followers, decisive)
 
 
 def _tells_the_host(rule: str) -> bool:

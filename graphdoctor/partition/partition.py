@@ -53,7 +53,8 @@ def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProf
     return Plan(
         regions=regions,
         safe_modules=safe_modules(work.values(), _unsafe_places(runs, hits, obstacles)),
-        whole=not any(each.blocked or each.cuts for each in obstacles) and _is_one(found, regions),
+        whole=not any(each.hit or each.cuts or each.followers for each in obstacles)
+        and _is_one(found, regions),
         orders=tuple(
             (each.index, tuple(each.ops[position].index for position in plan.order))
             for each, plan in zip(runs, schedules, strict=True)
@@ -72,7 +73,7 @@ def _unsafe_places(
         if hit.between:
             yield hit.module
     for iteration, found in zip(runs, obstacles, strict=True):
-        for position in found.blocked:
+        for position in (*found.hit, *found.followers):
             if iteration.ops[position].phase == "forward":
                 yield iteration.ops[position].module
 

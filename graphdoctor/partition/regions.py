@@ -76,12 +76,19 @@ def pieces(
 
 
 def _rules_by_slot(plan: Schedule, hazards: Hazards) -> dict[int, list[str]]:
-    """Which rules keep the operators, or the host's actions, of each odd slot out of a region."""
+    """Which rules keep the operators, or the host's actions, of each odd slot out of a region.
+
+    What only follows from a hit elsewhere is put down to the hits before it.
+    """
     found: dict[int, list[str]] = defaultdict(list)
-    for position, rules in sorted(hazards.blocked.items()):
+    for position, rules in sorted(hazards.hit.items()):
         found[plan.slots[position]] += rules
     for position, rules in sorted(hazards.cuts.items()):
         found[plan.cuts[position]] += rules
+    for position, rule in sorted(hazards.followers.items()):
+        slot = plan.slots[position]
+        if slot not in found:
+            found[slot] += found.get(max((s for s in found if s < slot), default=slot), [rule])
     return found
 
 

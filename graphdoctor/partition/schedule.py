@@ -54,7 +54,7 @@ def schedule(ops: Sequence[Op], hazards: Hazards) -> Schedule:
         slot = max((slots[earlier] for earlier in before[position]), default=_BEFORE_ALL)
         if position in hazards.decisive and op.is_cuda:
             slot = latest
-        runs_as_today = position in hazards.blocked or not op.is_cuda
+        runs_as_today = hazards.blocks(position) or not op.is_cuda
         slot = max(slot, floor)
         slots.append(_odd(slot) if runs_as_today else _even(slot) if counts[position] else slot)
         latest = max(latest, slots[-1])
@@ -63,10 +63,10 @@ def schedule(ops: Sequence[Op], hazards: Hazards) -> Schedule:
     if len(ops) in hazards.cuts:
         cut_slots[len(ops)] = _odd(latest)
     is_free = [
-        op.is_cuda and not counts[position] and position not in hazards.blocked
+        op.is_cuda and not counts[position] and not hazards.blocks(position)
         for position, op in enumerate(ops)
     ]
-    _delay_free_operators(slots, before, is_free)
+    _settle_free_operators(slots, before, is_free)
     return Schedule(tuple(slots), counts, tuple(before), cut_slots)
 
 
@@ -78,14 +78,17 @@ def _even(slot: int) -> int:
     return slot + slot % 2
 
 
-def _delay_free_operators(
+def _settle_free_operators(
     slots: list[int], before: Sequence[frozenset[int]], is_free: Sequence[bool]
 ) -> None:
-    """Views and allocations go into the region that uses them first, so that it has them inside."""
-    needed: dict[int, int] = {}
+    """Views and allocations go into a region where they can, best that of their neighbours."""
+    needed: dict[int, int] = {}  # the earliest slot that uses each one
     for position in range(len(slots) - 1, -1, -1):
-        slot = needed.get(position, slots[position])
-        if slot % 2 == 0 and is_free[position]:
-            slots[position] = slot
+        if is_free[position]:
+            around = [*slots[position + 1 : position + 2], *slots[max(position - 1, 0) : position]]
+            low = slots[position]
+            high = needed.get(position, max(low, *around))
+            possible = (slot for slot in (*around, high) if slot % 2 == 0 and low <= slot <= high)
+            slots[position] = next(possible, low)
         for earlier in before[position]:
             needed[earlier] = min(needed.get(earlier, slots[position]), slots[position])

@@ -14,6 +14,7 @@ from torch import fx
 from graphdoctor.record.fx_operators import bound, operator_named, restored, result_paths
 from graphdoctor.recording import Arg, External, Iteration, Op, Opaque, TensorUse
 
+_MARKS = "profiler."  # names of spans for a profiler: they compute nothing and hold live handles
 _Value = tuple[int, int, tuple[int, ...], tuple[int, ...], str]
 
 
@@ -29,9 +30,10 @@ def to_fx(
     placeholder's meta has the tensor's "value" and its "external", which is None for what an
     operator outside the slice made. The graph returns, as a tuple, what the caller or operators
     outside the slice use. It writes to memory as recorded, and what reads that memory later
-    depends on the write.
+    depends on the write. Marks for a profiler are left out.
     """
-    chosen = iteration.ops if ops is None else tuple(ops)
+    given = iteration.ops if ops is None else ops
+    chosen = [op for op in given if not op.name.startswith(_MARKS)]
     builder = _Builder(iteration, launches)
     builder.add_placeholders(chosen)
     for op in chosen:
