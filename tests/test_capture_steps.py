@@ -306,6 +306,25 @@ def test_dropout_draws_anew_and_like_eager(exact: bool) -> None:
     assert not torch.equal(*masks)
 
 
+def test_random_numbers_that_the_host_draws_do_not_shift_the_device_s(exact: bool) -> None:
+    layer = nn.Dropout(0.5)
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        dropped = layer(data)
+        torch.randn(3)  # on the CPU, for nothing
+        return dropped
+
+    assert verified(target_of(step, (4, 64)), exact).status == "verified"
+
+
+def test_outputs_hold_on_to_no_autograd_graph(exact: bool) -> None:
+    model = nn.Linear(8, 4).to("cuda")
+
+    graph = captured(target_of(lambda data: {"out": model(data)}, (4, 8)))
+
+    assert graph.outputs["out"].grad_fn is None
+
+
 def test_a_value_read_on_the_host_is_refused_with_its_line(exact: bool) -> None:
     def size_of(tensor: torch.Tensor) -> float:
         return tensor.abs().sum().item()  # <- item

@@ -42,9 +42,8 @@ def load_inputs(static: Inputs, fresh: Inputs) -> None:
     _check_structure(old, new)
     pairs = [_checked_pair(path, old[path], new[path]) for path in old]
     with torch.no_grad():
-        for into, values in filter(None, pairs):
-            if into is not values:  # state that is handed to the step is on both sides
-                _copy_values(into, values)
+        for pair in filter(None, pairs):
+            _copy_values(*pair)
 
 
 def _check_structure(old: Leaves, new: Leaves) -> None:
