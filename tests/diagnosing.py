@@ -6,8 +6,11 @@ import inspect
 import re
 from collections.abc import Callable
 
+from graphdoctor.capture.verify import verify_whole_step
+from graphdoctor.capture.whole_step import Refusal, capture_whole_step
 from graphdoctor.diagnose import Diagnosis, diagnose
 from graphdoctor.emulator import EmulatedDevice
+from graphdoctor.model import CaptureOutcome
 from graphdoctor.place import place
 from graphdoctor.record import prepare, record
 from graphdoctor.recording import Recording
@@ -42,3 +45,17 @@ def found(diagnosis: Diagnosis) -> set[tuple[str, int]]:
         (finding.rule, finding.location.line if finding.location else 0)
         for finding in diagnosis.findings
     }
+
+
+def captured_and_verified(example: Callable[[], object], *, replays: int = 4) -> CaptureOutcome:
+    """What the emulated machine says to capturing the whole step and replaying it on fresh inputs."""
+    with EmulatedDevice() as device:
+        target = place(from_object(example), device)
+        try:
+            session = prepare(target, device, iterations=replays)
+            made = capture_whole_step(session.target)
+            if isinstance(made, Refusal):
+                return made.outcome()
+            return made.outcome(verify_whole_step(target, made, session.batches, exact=True))
+        finally:
+            target.close()

@@ -435,7 +435,7 @@ def position_in_a_cache():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.register_buffer("cache", torch.zeros(32, 8))
+            self.register_buffer("cache", torch.randn(32, 8))
             self.position = 0
 
         def forward(self, x):
@@ -523,7 +523,10 @@ def cpu_scalar_input():
     def step(x, scale):
         return x * scale  # <- GD211
 
-    return step, (data(), torch.rand(()))
+    def inputs():
+        return data(), torch.rand(())
+
+    return SimpleNamespace(step=step, inputs=inputs)
 
 
 def constant_cpu_scalar():
@@ -668,10 +671,20 @@ def recurrent_training():
 
 
 def timed_step():
+    times = []
+
     def step(x):
         begin = time.perf_counter()
         y = x @ x.T
-        return y, time.perf_counter() - begin
+        times.append(time.perf_counter() - begin)
+        return y
+
+    return step, (data(),)
+
+
+def returned_time():
+    def step(x):
+        return x * 2, time.time()  # <- GD208
 
     return step, (data(),)
 

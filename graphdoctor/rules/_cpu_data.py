@@ -46,6 +46,8 @@ _CONSTANT = Origin("constant")
 @once
 def steering_values(recording: Recording) -> tuple[Steering, ...]:
     """Changing CPU values that a device operator takes as an operand, or that the host reads."""
+    if not recording.captured:
+        return ()
     written = {
         storage for iteration in recording.captured for op in iteration.ops for storage in op.writes
     }

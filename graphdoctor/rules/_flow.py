@@ -38,6 +38,7 @@ class Flow(Struct, frozen=True):
     origin: Location | None
     branches: tuple[Branch, ...] = ()
     uses: tuple[Use, ...] = ()
+    escapes: bool = False  # the step itself returns it
 
     def decides(self, branch: Branch) -> bool:
         return any(own.file == branch.file and own.line == branch.line for own in self.branches)
@@ -69,6 +70,7 @@ def value_flow(frames: Sequence[Location], tensor_lines: Collection[Line]) -> Fl
     """
     branches: list[Branch] = []
     uses: list[Use] = []
+    escapes = False
     for frame in frames:
         scope = scope_at(frame.file, frame.line)
         statement = statement_at(frame.file, frame.line)
@@ -81,9 +83,12 @@ def value_flow(frames: Sequence[Location], tensor_lines: Collection[Line]) -> Fl
         names = _names(scope, statement, frame, tensor_lines)
         branches += branches_on(scope, frame.file, names) if names else ()
         uses.append(Use(lines_of(frame.file, scope), names))
-        if not _returned(scope, statement, names, frame.file, tensor_lines):
+        returned = _returned(scope, statement, names, frame.file, tensor_lines)
+        # Beside a tensor on the same line, the value may still be an item of the tuple returned.
+        escapes = frame is frames[-1] and (returned or isinstance(statement, ast.Return))
+        if not returned:
             break
-    return Flow(frames[0] if frames else None, tuple(branches), tuple(uses))
+    return Flow(frames[0] if frames else None, tuple(branches), tuple(uses), escapes)
 
 
 def _names(

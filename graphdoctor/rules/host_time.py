@@ -8,6 +8,7 @@ from graphdoctor.recording import Recording
 from graphdoctor.rule import Hit, Rule
 from graphdoctor.rules._differences import differences
 from graphdoctor.rules._host_values import host_value_hits, source_place
+from graphdoctor.rules._sources import sources_of
 
 
 class HostTime(Rule):
@@ -33,11 +34,17 @@ class HostTime(Rule):
             for found in differences(recording)
             if found.source is not None and found.source.rule == self.id
         }
+        if _returns_other_values(recording):
+            reaching |= {
+                source.flow.origin
+                for source in sources_of(recording)
+                if source.rule == self.id and source.flow.escapes
+            }
         for hit in host_value_hits(
             recording,
             "host-time",
             lambda event: (
-                f"{event.name} reads the clock, and the result takes part in the computation."
+                f"{event.name} reads the clock, and what the step computes or returns depends on it."
             ),
         ):
             if hit.location in reaching:
@@ -66,3 +73,13 @@ class HostTime(Rule):
 
         now = torch.full((), time.perf_counter(), device="cuda")
         return step, (torch.randn(8, 16, device="cuda"), now)
+
+
+def _returns_other_values(recording: Recording) -> bool:
+    """Whether the step returned something other than tensors that differed between iterations."""
+    values: dict[str, set[str]] = {}
+    for iteration in recording.captured:
+        for leaf in iteration.outputs:
+            if isinstance(leaf.value, str):
+                values.setdefault(leaf.path, set()).add(leaf.value)
+    return any(len(seen) > 1 for seen in values.values())
