@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from graphdoctor.capture.static_inputs import clone_inputs
-from graphdoctor.capture.tree import input_leaves
 from graphdoctor.device import AnyDevice
 from graphdoctor.target import Inputs, Target, named_tensors, user_code
+from graphdoctor.target.clone import clone_inputs
+from graphdoctor.target.tree import input_leaves
 
 PLACED = (
     "nothing was on a GPU: parameters, buffers, optimizer state and inputs were put there for the"

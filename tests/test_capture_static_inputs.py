@@ -9,13 +9,8 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from graphdoctor.capture.static_inputs import (
-    InputMismatch,
-    clone_inputs,
-    is_overlapping,
-    load_inputs,
-    memory_of,
-)
+from graphdoctor.capture.static_inputs import InputMismatch, load_inputs
+from graphdoctor.target.clone import clone_inputs, is_overlapping, memory_of
 from graphdoctor.target.target import Inputs
 
 Pair = namedtuple("Pair", "left right")

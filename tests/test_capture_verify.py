@@ -9,12 +9,12 @@ import torch
 
 from graphdoctor.capture import verify as verify_module
 from graphdoctor.capture.footprint import footprint
-from graphdoctor.capture.static_inputs import clone_inputs
 from graphdoctor.capture.verify import verify_whole_step
 from graphdoctor.capture.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.emulator import EmulatedDevice
 from graphdoctor.errors import UserCodeError
 from graphdoctor.model import Verification
+from graphdoctor.target.clone import clone_inputs
 from graphdoctor.target.state import snapshot
 from graphdoctor.target.target import Inputs, Target
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import torch
 
 from graphdoctor.capture.footprint import Footprint, footprint
-from graphdoctor.capture.static_inputs import clone_inputs, memory_of
 from graphdoctor.capture.whole_step import CapturedStep
 from graphdoctor.emulator.patches import Patches
+from graphdoctor.target.clone import clone_inputs, memory_of
 from graphdoctor.target.state import named_tensors
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code

@@ -11,12 +11,13 @@ import torch
 
 from graphdoctor.capture.cause import in_words, location_of, true_cause
 from graphdoctor.capture.footprint import Footprint, footprint
-from graphdoctor.capture.static_inputs import clone_inputs, load_inputs, memory_of
-from graphdoctor.capture.tree import map_leaves
+from graphdoctor.capture.static_inputs import load_inputs
 from graphdoctor.errors import GraphDoctorError
 from graphdoctor.model import CaptureOutcome, Location, Verification
+from graphdoctor.target.clone import clone_inputs, memory_of
 from graphdoctor.target.state import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target
+from graphdoctor.target.tree import map_leaves
 from graphdoctor.target.user_code import user_code
 
 SCOPE = "whole step"

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from graphdoctor.capture.tree import input_leaves, leaves
 from graphdoctor.record.changes import HostState
 from graphdoctor.record.host import HostObserver
 from graphdoctor.record.operators import OperatorObserver
 from graphdoctor.record.session import Session
 from graphdoctor.recording import HostEvent, Iteration, Leaf, OptimizerInfo, Recording
 from graphdoctor.target.state import named_tensors
+from graphdoctor.target.tree import input_leaves, leaves
 
 
 def record(session: Session, *, progress: Callable[[str], None]) -> Recording:

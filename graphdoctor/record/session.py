@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import torch
 
-from graphdoctor.capture.static_inputs import clone_inputs
 from graphdoctor.emulator.dispatch import Observer
 from graphdoctor.emulator.storages import StorageInfo, StorageTable
 from graphdoctor.record.scopes import Scopes
+from graphdoctor.target.clone import clone_inputs
 from graphdoctor.target.state import Snapshot, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
