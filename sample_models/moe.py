@@ -17,7 +17,10 @@ TOKENS, WIDTH, INNER, EXPERTS = 64, 32, 64, 4
 class Routed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embed = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.LayerNorm(WIDTH))
+        self.shared = nn.Sequential(
+            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, INNER), nn.GELU(), nn.Linear(INNER, WIDTH)
+        )
+        self.norm = nn.LayerNorm(WIDTH)
         self.router = nn.Linear(WIDTH, EXPERTS)
         self.experts = nn.ModuleList(
             nn.Sequential(nn.Linear(WIDTH, INNER), nn.GELU(), nn.Linear(INNER, WIDTH))
@@ -25,9 +28,10 @@ class Routed(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.embed(x)
-        weight, choice = self.router(x).softmax(dim=-1).max(dim=-1)
-        return x + self.mix(x, weight, choice)
+        x = x + self.shared(x)
+        normed = self.norm(x)
+        weight, choice = self.router(normed).softmax(dim=-1).max(dim=-1)
+        return x + self.mix(normed, weight, choice)
 
     def mix(self, x: torch.Tensor, weight: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
         mixed = torch.zeros_like(x)

@@ -26,7 +26,8 @@ class WarmingLoss(nn.Module):
 
 
 def graphdoctor_target():
-    model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 16)).to(DEVICE)
+    layers = (nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 16))
+    model = nn.Sequential(*layers).to(DEVICE)
     warming_loss = WarmingLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
