@@ -216,6 +216,23 @@ def test_a_frozen_learning_rate_shows_in_the_parameters(exact: bool) -> None:
     assert result.differences[0].replay == 2
 
 
+def test_a_count_on_the_cpu_stands_still_at_replays(exact: bool) -> None:
+    model = nn.Linear(8, 4).to("cuda")
+    optimizer = torch.optim.Adagrad(model.parameters())  # counts its steps in CPU tensors
+
+    def step(data: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+
+    result = verified(target_of(step, (5, 8)), exact)
+
+    assert result.status == "wrong"
+    assert result.differences[0].tensor.endswith(".step")
+    if exact:
+        assert "no operator of the graph writes it" in result.differences[0].detail
+
+
 def test_a_state_that_is_rebound_does_not_advance_at_replays(exact: bool) -> None:
     class Cell(nn.Module):
         def __init__(self) -> None:

@@ -25,7 +25,7 @@ from graphdoctor.capture.footprint import Footprint, gaps_between, keep, stopped
 from graphdoctor.capture.static_inputs import InputMismatch
 from graphdoctor.capture.twins import ReplayFailed, assuming_capture, eager_twin, replay_twin
 from graphdoctor.capture.whole_step import CapturedStep
-from graphdoctor.model import Difference, Verification
+from graphdoctor.model import Difference, Location, Verification
 from graphdoctor.target.state import snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import is_out_of_memory
@@ -209,9 +209,7 @@ def _wrong(trial: _Trial, gaps: Sequence[Sequence[Gap]], *, detail: str = "") ->
 
 
 def _difference(captured: CapturedStep, gap: Gap, replay: int, detail: str) -> Difference:
-    writer = getattr(captured.graph, "last_writer", None)
-    tensor = captured.footprint.tensors.get(gap.path)
-    written = writer(tensor) if writer is not None and tensor is not None else None
+    written, note = _writer(captured, gap.path)
     operator, location = written if written is not None else ("", None)
     return Difference(
         tensor=gap.path,
@@ -220,5 +218,15 @@ def _difference(captured: CapturedStep, gap: Gap, replay: int, detail: str) -> D
         max_rel=gap.max_rel,
         operator=operator,
         location=location,
-        detail="; ".join(filter(None, (gap.detail, detail))),
+        detail="; ".join(filter(None, (gap.detail, note, detail))),
     )
+
+
+def _writer(captured: CapturedStep, path: str) -> tuple[tuple[str, Location | None] | None, str]:
+    """The captured operator that wrote a tensor last, with its line; only an emulated graph knows."""
+    last_writer = getattr(captured.graph, "last_writer", None)
+    tensor = captured.footprint.tensors.get(path)
+    if last_writer is None or tensor is None:
+        return None, ""
+    written: tuple[str, Location | None] | None = last_writer(tensor)
+    return written, "" if written is not None else "no operator of the graph writes it"
