@@ -223,7 +223,7 @@ def _difference(captured: CapturedStep, gap: Gap, replay: int, detail: str) -> D
 
 
 def _writer(captured: CapturedStep, path: str) -> tuple[tuple[str, Location | None] | None, str]:
-    """The captured operator that wrote a tensor last, with its line; only an emulated graph knows."""
+    """The captured operator that wrote a tensor last, and a note; only an emulated graph knows."""
     last_writer = getattr(captured.graph, "last_writer", None)
     tensor = captured.footprint.tensors.get(path)
     if last_writer is None or tensor is None:
