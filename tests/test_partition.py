@@ -134,6 +134,17 @@ def test_a_blocked_operator_that_nothing_needs_moves_behind() -> None:
     assert plan.orders[0][1] == (0, 1, 2, 4, 5, 6, 3)
 
 
+def test_a_region_says_what_has_to_move_first() -> None:
+    scaled = op("aten.mul.Tensor", [tensor(2, 4), 0.5], [tensor(80, 4)], line=77)
+    step = iteration([*_chain(3), scaled, scaled, *_chain(9, start=3)])
+    region = _plan(step, ("GD203", hit(3)), ("GD203", hit(4))).regions[0].region
+    assert region.worthwhile
+    assert region.reason == (
+        "12 launches become one once aten.mul.Tensor of model.py:77 and 1 more, "
+        "which can run before or after, is moved out"
+    )
+
+
 def test_a_hit_between_operators_only_cuts() -> None:
     plan = _plan(iteration(_chain(6)), ("GD110", hit(3, between=True)))
     assert _indices(plan) == [(0, 1, 2), (3, 4, 5)]

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import PurePath
 from string import ascii_uppercase
 
 from graphdoctor.estimate import saving_us
@@ -32,6 +33,7 @@ class Piece:
     launches: tuple[int, ...]  # of each operator
     signature: tuple[int, ...]
     blocked_by: tuple[str, ...]
+    moved: tuple[Op, ...]  # blocked operators between its own, which run before or after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,12 @@ def pieces(
             ops = tuple(iteration.ops[position] for position in positions)
             reasons = (*rules.get(slot - 1, ()), *rules.get(slot + 1, ()))
             signed = tuple(signatures[position] for position in positions)
-            yield Piece(iteration, ops, counts, signed, tuple(dict.fromkeys(reasons)))
+            moved = tuple(
+                iteration.ops[position]
+                for position in range(positions[0], positions[-1])
+                if hazards.blocks(position)
+            )
+            yield Piece(iteration, ops, counts, signed, tuple(dict.fromkeys(reasons)), moved)
 
 
 def _rules_by_slot(plan: Schedule, hazards: Hazards) -> dict[int, list[str]]:
@@ -133,7 +140,7 @@ def described(
     count = sum(first.launches)
     totals = surroundings.forward_work[first.iteration.index]
     saving, copies = _net_saving_us(first, surroundings.lasting, profile)
-    worthwhile, reason = _judged(count, saving, copies)
+    worthwhile, reason = _judged(first, saving, copies)
     lines = [op.location for op in kernels if op.location is not None]
     region = Region(
         name=name,
@@ -157,14 +164,25 @@ def _indices(ops: Sequence[Op]) -> tuple[int, ...]:
     return tuple(op.index for op in ops)
 
 
-def _judged(count: int, saving: Range, copies: int) -> tuple[bool, str]:
+def _judged(piece: Piece, saving: Range, copies: int) -> tuple[bool, str]:
+    count = sum(piece.launches)
     launched = f"{count} launch{'es' if count != 1 else ''}"
     if count < _FEWEST_LAUNCHES:
         return False, f"too small to pay: {launched}, fewer than {_FEWEST_LAUNCHES}"
     if saving.mid <= 0:
         copied = f" and copying {copies} input{'s' if copies != 1 else ''}" if copies else ""
         return False, f"too small to pay: launching a graph{copied} costs more than {launched}"
-    return True, f"{launched} become one"
+    return True, f"{launched} become one{_condition(piece.moved)}"
+
+
+def _condition(moved: Sequence[Op]) -> str:
+    """What has to change in the code first: a graph holds a stretch of it, without gaps."""
+    if not moved:
+        return ""
+    place = moved[0].location
+    where = f" of {PurePath(place.file).name}:{place.line}" if place is not None else ""
+    others = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
+    return f" once {moved[0].name}{where}{others}, which can run before or after, is moved out"
 
 
 def _net_saving_us(
