@@ -6,6 +6,7 @@ import os
 import sys
 import sysconfig
 from functools import cache
+from importlib.util import find_spec
 from types import FrameType
 from typing import NamedTuple
 
@@ -13,14 +14,18 @@ from graphdoctor.model import Location
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _RULES = os.path.join(_HERE, "rules") + os.sep  # their examples are user code
-_STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
+_STDLIB = tuple(
+    os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")
+)
+_SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_TORCH = tuple(f"{site}torch{os.sep}" for site in _SITE)
 _SESSION = os.path.join(_HERE, "record", "session.py")
 _MAX_STACK = 8
 _ENGINE = "_engine_run_backward"
 
 
 class Place(NamedTuple):
-    """Where the host is. `in_engine` says that autograd's engine, and no user code above it, is running."""
+    """Where the host is. `in_engine`: autograd's engine runs, and no user code above it."""
 
     location: Location | None
     stack: tuple[Location, ...]
@@ -28,24 +33,26 @@ class Place(NamedTuple):
 
 
 @cache
-def is_user_file(filename: str) -> bool:
-    """Whether a frame of this file belongs to the user (their libraries included), not to torch or Python."""
+def is_machinery(filename: str) -> bool:
+    """Whether a frame of this file is torch's, graphdoctor's or Python's library's.
+
+    All else is the user's: their files, the packages they use, and what they typed or made by exec.
+    """
     if filename.startswith("<"):
-        return filename.startswith(("<stdin>", "<ipython"))
+        return filename.startswith("<frozen")
     path = os.path.abspath(filename)
     if path.startswith(_HERE):
-        return path.startswith(_RULES)
-    if f"{os.sep}site-packages{os.sep}torch{os.sep}" in path or path.startswith(_torch_folder()):
-        return False
-    in_stdlib = os.path.realpath(path).startswith(_STDLIB)
-    return not in_stdlib or "site-packages" in path
+        return not path.startswith(_RULES)
+    if any(part in path for part in _TORCH) or path.startswith(_torch_folder()):
+        return True
+    return os.path.realpath(path).startswith(_STDLIB) and not any(part in path for part in _SITE)
 
 
 @cache
 def _torch_folder() -> str:
-    import torch
-
-    return os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+    """Where torch is, if it was installed from a source tree; errors are shown without it too."""
+    spec = find_spec("torch")
+    return os.path.dirname(os.path.abspath(spec.origin)) + os.sep if spec and spec.origin else _HERE
 
 
 @cache
@@ -64,7 +71,7 @@ def locate_from(frame: FrameType | None) -> Place:
     in_engine = False
     while frame is not None and len(found) < _MAX_STACK:
         code = frame.f_code
-        if is_user_file(code.co_filename):
+        if not is_machinery(code.co_filename):
             found.append(_location(code.co_filename, frame.f_lineno, code.co_name))
         elif not found and code.co_name == _ENGINE:
             in_engine = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from graphdoctor.frames import is_user_file
+from graphdoctor.frames import is_machinery
 from graphdoctor.model import Location
 from graphdoctor.target.user_code import is_out_of_memory
 
@@ -84,6 +84,6 @@ def in_words(error: BaseException) -> str:
 def location_of(error: BaseException) -> Location | None:
     """The innermost line outside torch and graphdoctor that the error came through."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if is_user_file(frame.filename):
+        if not is_machinery(frame.filename):
             return Location(frame.filename, frame.lineno or 0, frame.name)
     return None

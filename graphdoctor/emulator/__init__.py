@@ -1,4 +1,4 @@
-"""An emulated CUDA device: runs code that says "cuda" on the CPU, with CUDA's rules about graphs."""
+"""An emulated CUDA device: code that says "cuda" runs on the CPU, by CUDA's rules about graphs."""
 
 from graphdoctor.emulator.device import EmulatedDevice
 from graphdoctor.emulator.fallback import EmulationLimit

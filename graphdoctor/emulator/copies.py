@@ -1,4 +1,4 @@
-"""A tensor and where it should go -> the tensor there; the copy is one operator that observers see."""
+"""A tensor and where it should go -> the tensor there, by one operator that observers see."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ class _Move(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, device: EmulatedDevice, move: MoveTo) -> torch.Tensor:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, device: EmulatedDevice, move: MoveTo
+    ) -> torch.Tensor:
         ctx.device = device
         ctx.back = MoveTo(cuda=not move.cuda, dtype=tensor.dtype)
         return _move(device, tensor, move)

@@ -16,7 +16,7 @@ from graphdoctor.emulator.streams import (
     EmulatedStream,
     EmulatedStreamContext,
 )
-from graphdoctor.frames import is_user_file
+from graphdoctor.frames import is_machinery
 
 if TYPE_CHECKING:
     from graphdoctor.emulator.device import EmulatedDevice
@@ -127,7 +127,7 @@ def _streams_and_graphs(device: EmulatedDevice, patches: Patches) -> None:
             state.current = wanted
 
     def is_capturing() -> bool:
-        if is_user_file(sys._getframe(1).f_code.co_filename):
+        if not is_machinery(sys._getframe(1).f_code.co_filename):
             device.event("capture-query", "torch.cuda.is_current_stream_capturing()")
         return device.is_capturing
 
@@ -171,7 +171,9 @@ def _random_state(device: EmulatedDevice, patches: Patches) -> None:
     functions: dict[str, Callable[..., Any]] = {
         "get_rng_state": lambda device="cuda": torch.default_generator.get_state(),
         "get_rng_state_all": lambda: [torch.default_generator.get_state()],
-        "set_rng_state": lambda new_state, device="cuda": torch.default_generator.set_state(new_state),
+        "set_rng_state": lambda new_state, device="cuda": torch.default_generator.set_state(
+            new_state
+        ),
         "set_rng_state_all": lambda states: torch.default_generator.set_state(states[0]),
         "manual_seed": lambda value: seed(int(value)),
         "manual_seed_all": lambda value: seed(int(value)),
@@ -192,7 +194,7 @@ def _generator_class(original: type[torch.Generator]) -> type[torch.Generator]:
         """A generator of the emulated device draws on the CPU and says where it belongs."""
 
         def __new__(cls, device: Any = "cpu") -> Any:
-            made = original.__new__(cls, "cpu")
+            made: Any = original.__new__(cls, "cpu")  # type: ignore[call-arg]
             made._logical = torch.device(device)
             return made
 

@@ -1,4 +1,4 @@
-"""The emulated CUDA device: inside `with EmulatedDevice():` code that says "cuda" runs on the CPU as a GPU would."""
+"""Code that says "cuda", in `with EmulatedDevice():` -> the same run on the CPU, as on a GPU."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from graphdoctor.emulator.functions import LogicalFunctionMode
 from graphdoctor.emulator.graph import EmulatedGraph
 from graphdoctor.emulator.methods import stand_in_for_methods
 from graphdoctor.emulator.patches import Patches, hide_function_mode_from_python
+from graphdoctor.emulator.stand_ins import stand_in_for_python
 from graphdoctor.emulator.storages import StorageInfo, StorageTable
 from graphdoctor.emulator.streams import StreamState
-from graphdoctor.emulator.stand_ins import stand_in_for_python
 
 
 class EmulatedDevice:
@@ -29,7 +29,9 @@ class EmulatedDevice:
 
     kind = "emulated"
 
-    def __init__(self, *, capability: tuple[int, int] = (9, 0), name: str = "emulated CUDA device") -> None:
+    def __init__(
+        self, *, capability: tuple[int, int] = (9, 0), name: str = "emulated CUDA device"
+    ) -> None:
         self.capability = capability
         self.name = name
         self.table = StorageTable()
@@ -69,9 +71,13 @@ class EmulatedDevice:
         return self.assumes_capture or self.capturing is not None
 
     def run_with_target(
-        self, cuda: bool | None, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        cuda: bool | None,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
     ) -> Any:
-        """Call a C function whose results go to CUDA, or to the CPU, whatever its arguments are on."""
+        """Call a C function whose results go to CUDA, or the CPU, wherever its arguments are."""
         before = self._dispatch.target
         self._dispatch.target = cuda
         try:
@@ -83,7 +89,7 @@ class EmulatedDevice:
     def run_asking(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call a C function that names no device; what it makes inside lies where its arguments lie."""
+        """Call a C function that names no device: what it makes lies where its arguments lie."""
         dispatch = self._dispatch
         before = dispatch.asking
         dispatch.asking = (args, kwargs)

@@ -15,7 +15,17 @@ from graphdoctor.emulator.storages import StorageTable
 class Call:
     """One operator call, as handed to an observer: what it is, what it got, where it runs."""
 
-    __slots__ = ("args", "facts", "fallback", "func", "inputs", "kwargs", "mixed", "on_cuda", "result")
+    __slots__ = (
+        "args",
+        "facts",
+        "fallback",
+        "func",
+        "inputs",
+        "kwargs",
+        "mixed",
+        "on_cuda",
+        "result",
+    )
 
     def __init__(
         self, func: Any, facts: OperatorFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -45,11 +55,11 @@ class LogicalDeviceMode(TorchDispatchMode):
     """Runs operators physically on the CPU and keeps track of the device each result lies on.
 
     `target` is set by the function mode while a call with an explicit device runs: None, or whether
-    the results go to CUDA. `asking` are the arguments of the torch function that is running, if any.
+    the results go to CUDA. `asking` are the arguments of the torch function that runs, if any.
     """
 
     def __init__(self, table: StorageTable) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.table = table
         self.target: bool | None = None
         self.asking: tuple[tuple[Any, ...], dict[str, Any]] | None = None
@@ -102,7 +112,7 @@ class LogicalDeviceMode(TorchDispatchMode):
         call.mixed = some_cuda and cpu_with_dims
 
     def _made_inside_cuda_code(self) -> bool:
-        """Where a factory without tensors belongs: C++ code asks for the physical device of what it works on."""
+        """Where a factory without tensors belongs: C++ asks for its tensors' physical device."""
         if torch._C._current_autograd_node() is not None and self.asking is None:
             return self._last_on_cuda
         if self.asking is None:

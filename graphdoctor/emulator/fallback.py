@@ -1,56 +1,71 @@
-"""An operator call -> its result on the CPU, in a wider dtype where the CPU has no kernel for the one asked for."""
+"""An operator call -> its result on the CPU; where the CPU lacks the kernel, the nearest thing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from graphdoctor.emulator.operators import written_tensors
+from graphdoctor.errors import CannotDoItHere
 
 if TYPE_CHECKING:
     from graphdoctor.emulator.dispatch import Call
 
 _NARROW = (torch.float16, torch.bfloat16)
-_EXACT_IN_FLOAT = frozenset({"histc"})
+_COUNTS = frozenset({"histc"})
 _NO_KERNEL = "not implemented for"
 
 
-class EmulationLimit(NotImplementedError):
-    """An operator that the emulated device cannot run at all: no kernel on the CPU."""
+class EmulationLimit(CannotDoItHere):
+    """An operator that cannot be emulated: no kernel on the CPU, and no shape function."""
 
 
 def run_operator(call: Call) -> Any:
-    """Run the call; `call.fallback` says so if another dtype had to stand in for the one asked for."""
+    """Run the call; `call.fallback` says why its result may differ from a GPU's."""
     try:
         return call.func(*call.args, **call.kwargs)
-    except NotImplementedError as error:
-        if not call.on_cuda:
+    except (NotImplementedError, RuntimeError) as error:
+        no_kernel = isinstance(error, NotImplementedError) or _NO_KERNEL in str(error)
+        if not call.on_cuda or not no_kernel:
             raise
-        text = str(error)
-        if _NO_KERNEL in text:
-            return _run_wider(call, error)
+        return _run_otherwise(call, error)
+
+
+def _run_otherwise(call: Call, error: Exception) -> Any:
+    why = _first_line(str(error))
+    if call.facts.base_name in _COUNTS:
+        return _count_in_double(call)
+    if any(tensor.dtype in _NARROW for tensor in call.inputs):
+        try:
+            result = _run_wider(call)
+        except (NotImplementedError, RuntimeError):
+            pass  # not in float32 either
+        else:
+            call.fallback = f"{call.facts.name} ran in float32: {why}"
+            return result
+    try:
+        result = _shape_only(call)
+    except Exception:  # whatever a shape function raises
         raise EmulationLimit(
-            f"the emulated CUDA device cannot run {call.facts.name}: {_first_line(text)}"
+            f"The emulated CUDA device cannot run {call.facts.name}: {why}"
         ) from error
-    except RuntimeError as error:
-        if call.on_cuda and _NO_KERNEL in str(error):
-            return _run_wider(call, error)
-        raise
+    call.fallback = f"{call.facts.name} gave zeros of the right shape: {why}"
+    return result
 
 
-def _run_wider(call: Call, error: Exception) -> Any:
+def _run_wider(call: Call) -> Any:
     """Run in float32 and round back: the values are close to a GPU's, not bit for bit the same."""
-    if call.facts.base_name in _EXACT_IN_FLOAT:
-        return _run_integers_in_float(call)
-    if not any(tensor.dtype in _NARROW for tensor in call.inputs):
-        raise EmulationLimit(
-            f"the emulated CUDA device cannot run {call.facts.name}: {_first_line(str(error))}"
-        ) from error
-    call.fallback = f"{call.facts.name} ran in float32: {_first_line(str(error))}"
     narrow = next(t.dtype for t in call.inputs if t.dtype in _NARROW)
     wide_of: dict[int, torch.Tensor] = {}
-    args = tuple(_widen(value, wide_of) for value in call.args)
-    kwargs = {name: _widen(value, wide_of) for name, value in call.kwargs.items()}
+
+    def widen(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype not in _NARROW:
+            return tensor
+        return wide_of.setdefault(id(tensor), tensor.float())
+
+    args, kwargs = _each_tensor(call.args, widen), _each_tensor(call.kwargs, widen)
     if kwargs.get("dtype") in _NARROW:
         kwargs["dtype"] = torch.float32
     result = call.func(*args, **kwargs)
@@ -59,38 +74,58 @@ def _run_wider(call: Call, error: Exception) -> Any:
         if id(tensor) in wide_of:
             wide = wide_of[id(tensor)]
             originals[id(wide)] = tensor.copy_(wide)
-    return _narrow(result, originals, narrow)
+
+    def narrowed(tensor: torch.Tensor) -> torch.Tensor:
+        original = originals.get(id(tensor))
+        if original is not None:
+            return original
+        return tensor.to(narrow) if tensor.dtype == torch.float32 else tensor
+
+    return _each_tensor(result, narrowed)
 
 
-def _run_integers_in_float(call: Call) -> Any:
+def _count_in_double(call: Call) -> Any:
     """Counting gives whole numbers in any dtype: the result is a GPU's, exactly."""
     dtype = call.inputs[0].dtype
-    args = tuple(a.double() if isinstance(a, torch.Tensor) else a for a in call.args)
+    args = _each_tensor(call.args, torch.Tensor.double)
     return call.func(*args, **call.kwargs).to(dtype)
 
 
-def _widen(value: Any, wide_of: dict[int, torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        if value.dtype not in _NARROW:
-            return value
-        return wide_of.setdefault(id(value), value.float())
-    if isinstance(value, (list, tuple)):
-        return type(value)(_widen(item, wide_of) for item in value)
-    return value
+def _shape_only(call: Call) -> Any:
+    """Ask the operator's shape function; new results are zeros, and written arguments stay."""
+    originals: dict[int, torch.Tensor] = {}
+    metas: dict[int, torch.Tensor] = {}
 
+    def shape_of(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in metas:
+            meta = metas[id(tensor)] = tensor.to("meta")
+            originals[id(meta)] = tensor
+        return metas[id(tensor)]
 
-def _narrow(result: Any, originals: dict[int, torch.Tensor], dtype: torch.dtype) -> Any:
-    if isinstance(result, torch.Tensor):
-        original = originals.get(id(result))
+    def zeros(meta: torch.Tensor) -> torch.Tensor:
+        original = originals.get(id(meta))
         if original is not None:
             return original
-        return result.to(dtype) if result.dtype == torch.float32 else result
-    if isinstance(result, (list, tuple)):
-        return type(result)(_narrow(item, originals, dtype) for item in result)
-    return result
+        strided = torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu")
+        return strided.zero_()
+
+    with torch._C.DisableTorchFunction():
+        kwargs = _each_tensor(call.kwargs, shape_of)
+        if "device" in kwargs:
+            kwargs["device"] = torch.device("meta")
+        return _each_tensor(call.func(*_each_tensor(call.args, shape_of), **kwargs), zeros)
+
+
+def _each_tensor(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same structure, with every tensor in it replaced."""
+    if isinstance(value, torch.Tensor):
+        return make(value)
+    if isinstance(value, dict):
+        return {name: _each_tensor(item, make) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_each_tensor(item, make) for item in value)
+    return value
 
 
 def _first_line(text: str) -> str:
     return text.strip().splitlines()[0] if text.strip() else "no kernel"
-
-

@@ -1,4 +1,4 @@
-"""Every torch function that names a device -> the same call, run on the CPU, its results put where they belong."""
+"""A torch function that names a device -> the same call on the CPU, its results placed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def wants_cuda(device: Any) -> bool | None:
-    """Whether a device argument names CUDA; None for no device, or one that is neither CUDA nor CPU.
+    """Whether a device argument names CUDA; None for no device, or neither CUDA nor CPU.
 
     Raises RuntimeError, as CUDA does, for a device index that is not there: one device is emulated.
     """

@@ -1,4 +1,4 @@
-"""The emulated CUDA graph: it has the interface of torch.cuda.CUDAGraph, forbids what a capture forbids, and replays."""
+"""The emulated torch.cuda.CUDAGraph: what runs in a capture, less what is forbidden -> replays."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ class EmulatedGraph:
         self._put_back()
         if self._invalid is not None:
             self._tape = None
-            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            raise RuntimeError(
+                "CUDA error: operation failed due to a previous error during capture"
+            )
         if self._unjoined:
             self._tape = None
             raise RuntimeError("CUDA error: capturing stream has unjoined work")

@@ -1,7 +1,7 @@
 """Tensor methods that tell a device or move between devices -> the same on logical devices.
 
-They are replaced on the class, and not answered by the function mode, because Python that runs inside a C++
-call (saved-tensor hooks, gradient hooks) runs while the mode is off.
+They are replaced on the class, and not answered by the function mode, because Python that runs
+inside a C++ call (saved-tensor hooks, gradient hooks) runs while the mode is off.
 """
 
 from __future__ import annotations
@@ -72,13 +72,18 @@ def _cuda(
 
 
 def _cpu(
-    device: EmulatedDevice, tensor: torch.Tensor, /, memory_format: torch.memory_format | None = None
+    device: EmulatedDevice,
+    tensor: torch.Tensor,
+    /,
+    memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
     return copy_to(device, tensor, MoveTo(cuda=False, memory_format=memory_format))
 
 
-def _type(device: EmulatedDevice, tensor: torch.Tensor, /, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Tensor.type(): with a legacy type it may move between devices, without one it names its own."""
+def _type(
+    device: EmulatedDevice, tensor: torch.Tensor, /, dtype: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Tensor.type(): with a legacy type it may move between devices, else it names its own."""
     if dtype is None:
         text: str = BASE.type(tensor)
         return text.replace("torch.", "torch.cuda.", 1) if device.table.is_cuda(tensor) else text
@@ -105,9 +110,13 @@ _LEGACY_DTYPES = {
 }
 
 
-def _pin_memory(device: EmulatedDevice, tensor: torch.Tensor, /, where: Any = None, **kwargs: Any) -> torch.Tensor:
+def _pin_memory(
+    device: EmulatedDevice, tensor: torch.Tensor, /, where: Any = None, **kwargs: Any
+) -> torch.Tensor:
     if device.table.is_cuda(tensor):
-        raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
+        raise RuntimeError(
+            "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned"
+        )
     if device.table.is_pinned(tensor):
         return tensor
     device.event("pinned-allocation", "Tensor.pin_memory()")

@@ -48,10 +48,10 @@ class Patches:
 def hide_function_mode_from_python(patches: Patches) -> None:
     """Let torch's Python functions run their bodies under the function mode.
 
-    A function such as `torch.nn.functional.softmax` asks `has_torch_function` first, and hands itself
-    to the mode if one is active; the mode is off while it handles that call, so `x.device` inside the body
-    would answer with the physical device. With the mode hidden from these checks the body runs as
-    ordinary code, and the mode sees each C function that it calls.
+    A function such as `torch.nn.functional.softmax` asks `has_torch_function` first, and hands
+    itself to the mode if one is active; the mode is off while it handles that call, so `x.device`
+    inside the body would answer with the physical device. With the mode hidden from these checks
+    the body runs as ordinary code, and the mode sees each C function that it calls.
     """
     from torch import overrides
 
@@ -75,6 +75,7 @@ def _torch_modules() -> Iterator[ModuleType]:
 
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+_PLAIN_METHOD = vars(torch.Tensor)["__torch_function__"].__func__
 
 
 def _overrides(value: object) -> bool:
@@ -84,7 +85,7 @@ def _overrides(value: object) -> bool:
     method = getattr(kind, "__torch_function__", None)
     if method is None or method is torch._C._disabled_torch_function_impl:
         return False
-    return getattr(method, "__func__", method) is not torch.Tensor.__torch_function__.__func__
+    return getattr(method, "__func__", method) is not _PLAIN_METHOD
 
 
 def _any_overrides(values: object) -> bool:

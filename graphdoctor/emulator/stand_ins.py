@@ -1,4 +1,4 @@
-"""torch's Python code that would meet the physical device below the function mode -> stand-ins that do not."""
+"""torch's Python code that would meet the physical device below the modes -> stand-ins."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 def stand_in_for_python(device: EmulatedDevice, patches: Patches) -> None:
-    """Replace the Python functions that read tensors, devices or capture state behind the modes' back."""
+    """Replace Python functions that read tensors or devices behind the modes' back."""
     patches.replace(torch._tensor_str, "_str", lambda original: telling_repr(device, original))
-    patches.replace(torch.Tensor, "__deepcopy__", lambda original: _placed_deepcopy(device, original))
+    patches.replace(
+        torch.Tensor, "__deepcopy__", lambda original: _placed_deepcopy(device, original)
+    )
     patches.replace(torch.autocast, "__enter__", _autocast_enter)
     patches.replace(torch.autocast, "__exit__", _autocast_exit)
     note_refused_optimizers(device, patches)
@@ -38,7 +40,9 @@ class Tells(Protocol):
 def note_refused_optimizers(device: Tells, patches: Patches) -> None:
     """Note optimizers that torch refuses to capture, in a recording that only assumes a capture."""
     for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
-        patches.replace(torch.optim.Optimizer, name, lambda original: _health_check(device, original))
+        patches.replace(
+            torch.optim.Optimizer, name, lambda original: _health_check(device, original)
+        )
 
 
 def telling_repr(device: Tells, original: Callable[..., str]) -> Callable[..., str]:
@@ -54,7 +58,7 @@ def telling_repr(device: Tells, original: Callable[..., str]) -> Callable[..., s
 
 
 def _placed_deepcopy(device: EmulatedDevice, original: Callable[..., Any]) -> Callable[..., Any]:
-    """copy.deepcopy clones the storage below the dispatcher: the clone lies where its original lies."""
+    """copy.deepcopy clones the storage below the dispatcher: put the clone where it belongs."""
 
     def deep_copy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
         copied = original(self, memo)
@@ -131,16 +135,21 @@ def _group_by_logical_device(device: EmulatedDevice, patches: Patches) -> None:
 
     original = getattr(_foreach_utils, name)
     for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("torch") and vars(module).get(name) is original:
+        if (
+            getattr(module, "__name__", "").startswith("torch")
+            and vars(module).get(name) is original
+        ):
             patches.set(module, name, group)
 
 
 def _compile_bypass(device: EmulatedDevice, patches: Patches) -> None:
-    """torch.compile hands its argument back: a compiler would trace the emulation, not the model."""
+    """torch.compile gives its argument back: it would trace the emulation, not the model."""
 
     def run_eagerly(model: Any = None, **options: Any) -> Any:
         device.event("compile-bypassed", "torch.compile()")
         return model if model is not None else (lambda function: function)
 
     patches.set(torch, "compile", run_eagerly)
-    patches.set(torch.nn.Module, "compile", lambda self, *args, **kwargs: run_eagerly(self) and None)
+    patches.set(
+        torch.nn.Module, "compile", lambda self, *args, **kwargs: run_eagerly(self) and None
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 
@@ -63,7 +65,7 @@ class StorageTable:
     def _add(self, storage: torch.UntypedStorage) -> StorageInfo:
         if len(self._infos) >= self._sweep_at:
             self._sweep()
-        info = StorageInfo(storage._weak_ref(), self._next_number)
+        info = StorageInfo(cast(int, storage._weak_ref()), self._next_number)
         self._next_number += 1
         self._infos[storage._cdata] = info
         return info
@@ -83,7 +85,7 @@ class StorageTable:
 
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
-    """A tensor's storage, looking through functorch's wrappers; sparse tensors answer with their values."""
+    """A tensor's storage, looking through functorch's wrappers; a sparse one's is its values'."""
     with torch._C.DisableTorchFunction():  # this call is ours: the function mode need not see it
         try:
             return tensor.untyped_storage()

@@ -1,4 +1,4 @@
-"""Streams and events of the emulated device: order is the host's; waits, queries and captures are tracked."""
+"""Streams and events of the emulated device: work runs at once; waits and queries are tracked."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class EmulatedStream:
 
 
 class EmulatedEvent:
-    """Stands in for torch.cuda.Event. Times are not emulated: elapsed_time answers 0.0 milliseconds."""
+    """Stands in for torch.cuda.Event. Times are not emulated: elapsed_time() is 0.0 ms."""
 
     state: StreamState
 

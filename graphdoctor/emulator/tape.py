@@ -1,4 +1,4 @@
-"""The device's part of a run, kept with the very tensors it touched, so that it can be run again in place."""
+"""The device's part of a run, with the very tensors it touched -> the same run again, in place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class TapeEntry:
     facts: OperatorFacts
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    fills: tuple[tuple[int | None, torch.Tensor], ...]  # position in the result (None: the result itself)
+    fills: tuple[
+        tuple[int | None, torch.Tensor], ...
+    ]  # position in the result (None: the result itself)
     location: Location | None
 
     def call(self) -> Call:
@@ -34,8 +36,8 @@ class TapeEntry:
 class Tape:
     """Operators in the order they ran. `replay` runs them again on the same storages.
 
-    Scalars are frozen as they were. A CPU tensor of no dimension is frozen too: CUDA kernels take its
-    value as an argument. Random operators draw afresh.
+    Scalars are frozen as they were. A CPU tensor of no dimension is frozen too: CUDA kernels take
+    its value as an argument. Random operators draw afresh.
     """
 
     def __init__(self, table: StorageTable) -> None:
@@ -116,8 +118,8 @@ class Tape:
 def _alias(tensor: torch.Tensor) -> torch.Tensor:
     """Another tensor on the same memory.
 
-    The tensor itself must not be kept: autograd looks at how many hold a gradient to decide whether it
-    takes it or clones it, so that a tape that kept it would change what it records.
+    The tensor itself must not be kept: autograd looks at how many hold a gradient to decide whether
+    it takes it or clones it, so that a tape that kept it would change what it records.
     """
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
         return tensor.detach()

@@ -1,4 +1,4 @@
-"""A run of the step, watched on the host only -> the random draws and clock readings of the user's code."""
+"""A run of the step, watched on the host only -> the random draws and clock readings in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from graphdoctor.emulator.dispatch import Call
-from graphdoctor.frames import is_user_file, locate_from
+from graphdoctor.frames import is_machinery, locate_from
 from graphdoctor.recording import HostEvent
 
 _CLOCKS = frozenset(
@@ -22,7 +22,7 @@ _RANDOM_MODULE = random.__file__
 
 
 class HostObserver:
-    """Watches calls of C functions through `sys.setprofile`; counts operators to place what it sees.
+    """Watches calls of C functions by `sys.setprofile`; counts operators to place what it sees.
 
     It sees a draw however its function was imported. A draw counts when the user's own code asked
     for it: torch and Python's library draw for purposes that never reach a kernel.
@@ -59,7 +59,7 @@ class HostObserver:
         caller: FrameType | None = frame
         while caller is not None and caller.f_code.co_filename == _RANDOM_MODULE:
             caller = caller.f_back
-        if caller is None or not is_user_file(caller.f_code.co_filename):
+        if caller is None or is_machinery(caller.f_code.co_filename):
             return
         place = locate_from(caller)
         self.events.append(

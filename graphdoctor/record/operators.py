@@ -1,9 +1,9 @@
-"""Operator calls and host events of one iteration -> the plain `Op`s and `HostEvent`s of a recording."""
+"""Operator calls and host events of one iteration -> the plain values of a recording."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -13,7 +13,7 @@ from graphdoctor.emulator.storages import StorageInfo, StorageTable
 from graphdoctor.frames import Place, locate
 from graphdoctor.model import Location
 from graphdoctor.record.scopes import Scopes
-from graphdoctor.recording import Arg, External, HostEvent, Op, Opaque, TensorUse
+from graphdoctor.recording import Arg, External, HostEvent, Op, Opaque, OriginKind, TensorUse
 
 _NO_FORWARD = 2**64 - 1  # the sequence number of AccumulateGrad, which has no forward operator
 _MIXED = "a GPU refuses tensors of dimension > 0 on different devices in one operator"
@@ -37,7 +37,7 @@ class OperatorObserver:
     """Builds the recording of one iteration while the step runs.
 
     `iteration` is unique over all runs of a session, so that a storage which an earlier run made is
-    told from one that this run made. `named` gives the origin and path of storages known beforehand.
+    told from one that this run made. `named` gives origin and path of storages known beforehand.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class OperatorObserver:
             storage=info.number,
             shape=tuple(tensor.shape),
             stride=tensor.stride() if strided else (),
-            offset=tensor.storage_offset() if strided else 0,
+            offset=int(tensor.storage_offset()) if strided else 0,
             dtype=_DTYPE_NAMES[tensor.dtype],
             device=self._device_of(tensor, info),
             itemsize=tensor.dtype.itemsize,
@@ -176,18 +176,23 @@ class OperatorObserver:
         device = self._device_of(tensor, info)
         named = self._named.get(info.number)
         location = None
+        origin: OriginKind
         if isinstance(maker, Maker) and maker.iteration > 0:
             name = named[1] if named is not None else maker.operator
             origin, location = "previous-iteration", maker.location
         elif named is not None:
-            origin, name = named
+            origin, name = cast(OriginKind, named[0]), named[1]
         elif device == "cpu" and call.facts.base_name in ("lift_fresh", "lift"):
             info.maker = Maker(self._iteration, "host data", locate().location)
             return
         else:
             origin, name = "unknown", ""
         self.externals[info.number] = External(
-            storage=info.number, origin=origin, name=name, device=device, location=location  # type: ignore[arg-type]
+            storage=info.number,
+            origin=origin,
+            name=name,
+            device=device,
+            location=location,
         )
 
     def _note_made(self, call: Call, op: Op) -> None:

@@ -1,4 +1,4 @@
-"""A session -> its recording: several iterations as eager runs them, and as a capture would see them."""
+"""A session -> its recording: some iterations as eager runs them, and as a capture sees them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Scopes:
                 stack.pop()
 
         # Replaced on the class, and not hooked: a hook is skipped when a module raises.
-        torch.nn.Module.__call__ = calling  # type: ignore[method-assign, assignment]
+        torch.nn.Module.__call__ = calling  # type: ignore[method-assign]
         hooks = (
             torch_optimizer.register_optimizer_step_pre_hook(self._enter_optimizer),
             torch_optimizer.register_optimizer_step_post_hook(self._leave_optimizer),
@@ -70,7 +70,7 @@ class Scopes:
 
 
 def module_paths(roots: Mapping[str, object]) -> dict[int, str]:
-    """The dotted path of every module: from the root itself if there is one, else after the root's name."""
+    """The dotted path of every module, after its root's name where there are several roots."""
     modules = {name: root for name, root in roots.items() if isinstance(root, torch.nn.Module)}
     paths: dict[int, str] = {}
     for name, root in modules.items():

@@ -1,4 +1,4 @@
-"""A target in steady state, with a fixed sequence of fresh inputs: every run of it starts from the same place."""
+"""A target -> itself in steady state, with fixed fresh inputs: every run starts from there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Device(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A warmed-up target. `batches` are the inputs of its iterations; they are cloned for each run."""
+    """A warmed-up target. `batches` are its iterations' inputs, cloned for each run."""
 
     target: Target
     device: Device
@@ -45,7 +45,7 @@ class Session:
 
     @contextmanager
     def from_the_start(self, *, capturing: bool) -> Iterator[None]:
-        """Run iterations in this block; state and random generators are at the start, and put back."""
+        """Run iterations in this block: state and generators are at the start, and put back."""
         self.start.restore()
         assuming = self.device.assuming_capture() if capturing else nullcontext()
         try:

@@ -1,4 +1,4 @@
-"""A real CUDA device that is only watched: the same observers see the same things as on the emulated one."""
+"""A real CUDA device, only watched -> the same things, for the same observers, as emulated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _WatchingMode(TorchDispatchMode):
     """Hands each operator to the observers; runs it as it is."""
 
     def __init__(self, table: StorageTable, observers: tuple[Observer, ...]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._table = table
         self._observers = observers
 
@@ -41,7 +41,11 @@ class _WatchingMode(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         facts = facts_of(func)
         if facts.is_marker:
@@ -85,7 +89,7 @@ class WatchedDevice:
 
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
-        """Let an observer see every operator, and the calls of torch.cuda that a capture forbids."""
+        """Let an observer see every operator, and calls of torch.cuda that a capture forbids."""
         before = self._observers
         self._observers = (*before, observer)
         try:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from graphdoctor.errors import GraphDoctorError, UserCodeError
+from graphdoctor.frames import is_machinery
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
-# The rules' examples run as user code: their frames are the point, not machinery.
-_EXAMPLES = _PACKAGE + "rules" + os.sep
-_STDLIB = tuple({sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep})
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_TORCH = tuple(f"{site}torch{os.sep}" for site in _SITE)
 _MAX_FRAMES = 20
 
 
@@ -43,22 +38,9 @@ def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     return kept or frames
 
 
-def is_machinery(filename: str) -> bool:
-    """Whether a frame of this file is torch's, graphdoctor's or Python's library's."""
-    if filename.startswith("<frozen"):
-        return True
-    if filename.startswith(_PACKAGE):
-        return not filename.startswith(_EXAMPLES)
-    return any(part in filename for part in _TORCH) or _is_stdlib(filename)
-
-
 def is_user_file(filename: str) -> bool:
     """Whether a file is the user's own, and no installed package's."""
     return not is_machinery(filename) and not any(part in filename for part in _SITE)
-
-
-def _is_stdlib(filename: str) -> bool:
-    return filename.startswith(_STDLIB) and not any(part in filename for part in _SITE)
 
 
 def _sentence(doing: str, error: BaseException, frames: list[traceback.FrameSummary]) -> str:
