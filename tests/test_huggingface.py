@@ -71,7 +71,6 @@ def test_hazards_are_those_of_the_source(name: str, mode: str) -> None:
     report = report_of(name, mode)
     blockers = BLOCKERS.get((name, mode), set())
     assert {finding.rule for finding in hazards(report)} == blockers, report.findings
-    # A kernel that the CPU lacks leaves a step unverified, and an unverified step is not safe.
     assert report.verdict in ({"partly-safe"} if blockers else {"safe"}), report.reason
 
 

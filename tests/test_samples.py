@@ -94,6 +94,19 @@ def test_every_expect_line_is_understood(file: Path) -> None:
     assert len(expectations_of(file)) == docstring.count("\nExpect") > 0
 
 
+def test_the_table_of_samples_says_the_same() -> None:
+    table: dict[tuple[str, str], tuple[str, ...]] = {}
+    file = ""
+    for row in (SAMPLES / "README.md").read_text().splitlines():
+        cells = [cell.strip(" `") for cell in row.split("|")[1:-1]]
+        if len(cells) == 5 and cells[3] in ("safe", "partly safe", "unsafe"):
+            file = cells[0] or file
+            table[file, cells[1]] = (cells[3].replace(" ", "-"), cells[4].replace(" ", ""))
+    assert table == {
+        (e.file.name, e.variant): (e.verdict, ",".join(sorted(e.rules))) for e in EXPECTATIONS
+    }
+
+
 @every_sample
 def test_verdict_and_mode_are_the_documented_ones(expected: Expectation) -> None:
     report = report_of(expected.spec)
