@@ -109,22 +109,34 @@ def test_a_gap_s_numbers_are_always_finite(values: list[float]) -> None:
         assert math.isfinite(gap.max_abs) and 0.0 <= gap.max_rel <= 2.0
 
 
-def test_a_few_units_in_the_last_place_are_noise() -> None:
+def test_a_few_units_in_the_last_place_are_rounding() -> None:
     expected = torch.full((4,), 3.0)
     ulp = 2 * torch.finfo(torch.float32).eps
 
     near = gap_between("t", expected, expected + ulp)
     far = gap_between("t", expected, expected + 20 * ulp)
 
-    assert near is not None and is_noise(near, {})
-    assert far is not None and not is_noise(far, {})
-    assert is_noise(far, {"t": 10 * ulp})
+    assert near is not None and near.is_rounding
+    assert far is not None and not far.is_rounding
     assert far.is_within_half_the_digits
-    assert not is_noise(far, {"another": 10 * ulp})
+
+
+def test_noise_is_a_few_times_what_the_same_tensor_drifts_by() -> None:
+    gap = Gap("t", max_abs=0.02, scale=3.0)
+
+    assert is_noise(gap, [Gap("t", max_abs=0.006, scale=3.0)])
+    assert not is_noise(gap, [Gap("t", max_abs=0.004, scale=3.0)])
+    assert not is_noise(gap, [Gap("another", max_abs=0.006, scale=3.0)])
+    assert not is_noise(gap, [])
+
+
+def test_a_tensor_that_drifts_by_more_than_a_hundredth_is_not_noisy_but_unsteady() -> None:
+    assert not is_noise(Gap("t", max_abs=0.1, scale=3.0), [Gap("t", max_abs=0.1, scale=3.0)])
 
 
 def test_integers_and_differences_in_kind_are_never_noise() -> None:
     integers = gap_between("t", torch.tensor([1000]), torch.tensor([1001]))
 
-    assert integers is not None and not is_noise(integers, {})
-    assert not is_noise(Gap("t", detail="eager leaves this tensor behind"), {"t": 1e9})
+    assert integers is not None and not integers.is_rounding
+    odd = Gap("t", detail="eager leaves this tensor behind")
+    assert not odd.is_rounding and not is_noise(odd, [Gap("t", max_abs=1.0, scale=1e9)])

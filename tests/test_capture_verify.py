@@ -91,17 +91,26 @@ def test_a_replay_within_eager_s_own_noise_is_verified() -> None:
     # Three replays are compared with three of the eager values, and those with the next three.
     noisy = sequence(3.0, 3.0, 3.0, 3.001, 3.001, 3.001)
 
-    result = verdict(noisy, sequence(3.002), exact=False)
+    result = verdict(noisy, sequence(3.002, 3.002, 3.002, 3.001), exact=False)
 
     assert result.status == "verified", result
+
+
+def test_a_slow_clock_is_no_noise() -> None:
+    clock = sequence(3.0, 3.0, 3.0, 3.001, 3.001, 3.001)
+
+    result = verdict(clock, sequence(3.002), exact=False)
+
+    assert result.status == "wrong"
+    assert "a replay repeats its captured value" in result.differences[0].detail
 
 
 def test_a_replay_beyond_eager_s_own_noise_is_wrong() -> None:
     noisy = sequence(3.0, 3.0, 3.0, 3.001, 3.001, 3.001)
 
-    result = verdict(noisy, sequence(3.02), exact=False)
+    result = verdict(noisy, sequence(3.02, 3.021), exact=False)
 
-    assert result.status == "wrong"
+    assert result.status == "wrong", result
     assert result.differences[0].max_abs == pytest.approx(0.04, rel=1e-3)
 
 

@@ -8,6 +8,7 @@ from math import comb, exp
 from statistics import NormalDist
 
 import pytest
+import torch
 
 from graphdoctor.capture import measure as measure_module
 from graphdoctor.capture.gpu_state import GpuState
@@ -36,7 +37,9 @@ class FakeTime:
         return self.step(name, lambda: cost_s)
 
 
-def test_a_constant_speed_up_is_measured_exactly() -> None:
+def test_a_constant_speed_up_is_measured_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(measure_module, "gpu_state", lambda: None)
     time = FakeTime()
 
     result = measure(

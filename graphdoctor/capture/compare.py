@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
 _ULPS = 4  # rounding that a different order of the same additions may cost
 _NOISE_FACTOR = 4.0  # how far beyond what eager was seen to deviate from itself is still noise
+_LARGEST_DRIFT = 0.01  # of a tensor's magnitude
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class Gap:
     def is_within_half_the_digits(self) -> bool:
         """What another algorithm for the same function may differ by, even after a few steps."""
         return self.is_measurable and self.max_abs <= self.eps**0.5 * self.scale
+
+    @property
+    def is_small(self) -> bool:
+        """What moves by more than a hundredth of itself is not merely rounded in another order."""
+        return self.is_measurable and self.max_abs <= _LARGEST_DRIFT * self.scale
 
 
 def has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -108,12 +114,11 @@ def _largest(values: torch.Tensor) -> float:
     return float(values.max()) if values.numel() else 0.0
 
 
-def is_noise(gap: Gap, drift: Mapping[str, float]) -> bool:
-    """Whether a gap is no larger than eager's own deviation explains.
+def is_noise(gap: Gap, drifts: Iterable[Gap]) -> bool:
+    """Whether a gap is explained by how far two runs of the same code drift apart.
 
-    `drift` holds, by path, the largest distance between two eager runs from the same state; a path
-    that is not in it was equal in both. A few units in the last place are allowed in any case.
+    It is, when the same tensor drifts too, by more than a fraction of the gap, and by little beside
+    its own magnitude.
     """
-    if gap.is_rounding:
-        return True
-    return gap.is_measurable and gap.max_abs <= _NOISE_FACTOR * drift.get(gap.path, 0.0)
+    drift = max((d.max_abs for d in drifts if d.path == gap.path and d.is_small), default=0.0)
+    return gap.is_measurable and gap.max_abs <= _NOISE_FACTOR * drift
