@@ -232,12 +232,27 @@ class _Watcher:
             return
         number = self._of_op.get(index)
         if number is None:
+            self._overwritten(call)
             return
         _, run = self._runs[number]
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             self._wrote(run, call)
             if index == self._last[number]:
                 self._finish(run)
+
+    def _overwritten(self, call: Call) -> None:
+        """What an operator between a region's operators writes over is no result of the region any more."""
+        numbers = {
+            self._table.info(tensor).number
+            for tensor in written_tensors(call.facts, call.args, call.kwargs)
+        }
+        if not numbers:
+            return
+        for _, run in self._runs.values():
+            if not run.after:  # not finished yet: what is copied at the end must be its own
+                gone = [key for key, info in run.written.items() if info.number in numbers]
+                for key in gone:
+                    del run.written[key]
 
     def _slot(self, run: _Run, tensor: torch.Tensor) -> tuple[int, bool]:
         number = self._table.info(tensor).number

@@ -97,21 +97,19 @@ def _graph_pieces(
         return
     region_of = {index: number for number, region in enumerate(regions) for index in region}
     moving = {use.storage for use in inputs}
-    position = 0
-    while position < len(iteration.ops):
-        number = region_of.get(iteration.ops[position].index)
-        end = position + 1
-        while end < len(iteration.ops) and region_of.get(iteration.ops[end].index) == number:
-            end += 1
-        ops = iteration.ops[position:end]
+    replayed: set[int] = set()
+    for position, op in enumerate(iteration.ops):
+        number = region_of.get(op.index)
         if number is None:
-            yield from eager[position:end]
-            moving.update(use.storage for op in ops for use in op.outputs)
-        else:
+            yield eager[position]
+            moving.update(use.storage for use in op.outputs)
+        elif number not in replayed:
+            # A region is one graph, launched where it begins, also if operators between its own move away.
+            replayed.add(number)
+            ops = [iteration.ops[index] for index in regions[number]]
             yield from copy_pieces(_read_from(ops, moving), profile)
             yield graph_piece(ops, profile)
             moving.difference_update(use.storage for op in ops for use in op.outputs)
-        position = end
     yield from eager[len(iteration.ops) :]
 
 
