@@ -1,4 +1,4 @@
-"""A recording in, its findings out: worst first, one for each cause, with the source lines around it."""
+"""A recording in, its findings out: worst first, one for each cause, with its source lines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from graphdoctor.rules import ALL_RULES
 
 _CONTEXT_LINES = 3
 _EFFECTS = ("capture-fails", "replay-is-wrong", "replay-is-slow")
-_LIBRARIES = tuple(
-    f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages")
-) + (sysconfig.get_paths()["stdlib"] + os.sep,)
+_LIBRARIES = (
+    f"{os.sep}site-packages{os.sep}",
+    f"{os.sep}dist-packages{os.sep}",
+    sysconfig.get_paths()["stdlib"] + os.sep,
+)
 
-# Where both rules speak about one line, the rule on the left is a part or a consequence of what one of
+# Where both speak about one line, the rule on the left is a part or a consequence of what one of
 # the rules on the right says, and is not reported.
 SAID_BY: Mapping[str, tuple[str, ...]] = {
     "GD101": ("GD102", "GD106", "GD107", "GD110", "GD111", "GD112", "GD114"),
@@ -41,7 +43,7 @@ SAID_BY: Mapping[str, tuple[str, ...]] = {
 
 
 class Diagnosis(Struct, frozen=True):
-    """`findings` are for people, one for each cause; `hits` are all places, by rule id, for a partition."""
+    """`findings` are for people, one for each cause; `hits` are all places, by rule id."""
 
     findings: tuple[Finding, ...]
     hits: tuple[tuple[str, Hit], ...]
@@ -57,7 +59,7 @@ class _Place(Struct, frozen=True):
 
 
 def diagnose(recording: Recording, rules: Sequence[type[Rule]] = ALL_RULES) -> Diagnosis:
-    """Run every rule that is decided by a recording; the time is linear in the number of operators."""
+    """Run every rule that a recording decides; the time is linear in the number of operators."""
     asked = [rule for rule in rules if rule.decided_by == "recording"]
     hits = [(rule, hit) for rule in asked for hit in rule().check(recording)]
     groups: dict[tuple[type[Rule], _Place], list[Hit]] = {}

@@ -48,7 +48,7 @@ def found(diagnosis: Diagnosis) -> set[tuple[str, int]]:
 
 
 def captured_and_verified(example: Callable[[], object], *, replays: int = 4) -> CaptureOutcome:
-    """What the emulated machine says to capturing the whole step and replaying it on fresh inputs."""
+    """What the emulated machine says to capturing the step and replaying it on fresh inputs."""
     with EmulatedDevice() as device:
         target = place(from_object(example), device)
         try:

@@ -1,4 +1,4 @@
-"""A recording becomes findings: one for each cause, on its line, worst first; and the machine agrees."""
+"""A recording becomes findings: one for each cause, on its line; and the machine agrees."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from graphdoctor.recording import (
 )
 from graphdoctor.rules import ALL_RULES
 from tests.diagnosing import captured_and_verified, diagnosed, found, marked
-from tests.hazard_steps import STEPS
+from tests.steps import STEPS
 
 # What the observers do not see yet, with the reason.
 UNSEEN = {
-    "new_tensor": "the emulated device makes Tensor.new_tensor's data on the device, not on the host",
     "random_index": "sys.setprofile does not see NumPy's Cython functions",
 }
 # A fact about the caller's tensor, which comparing the two twins' own inputs cannot show.
@@ -183,7 +182,14 @@ def test_an_excerpt_holds_three_lines_either_side_and_stops_at_the_ends(source: 
 
 def test_findings_come_worst_first_then_in_execution_order(source: str) -> None:
     ops = [
-        op(0, "aten.mul_.Tensor", use(1, 4), outputs=[use(1, 4)], writes=(1,), location=Location(source, 2)),
+        op(
+            0,
+            "aten.mul_.Tensor",
+            use(1, 4),
+            outputs=[use(1, 4)],
+            writes=(1,),
+            location=Location(source, 2),
+        ),
         op(1, "aten._local_scalar_dense.default", use(2), location=Location(source, 9)),
         op(2, "aten._local_scalar_dense.default", use(2), location=Location(source, 4)),
     ]
@@ -200,7 +206,9 @@ def test_findings_come_worst_first_then_in_execution_order(source: str) -> None:
 def test_the_shown_stack_prefers_the_users_own_files(source: str) -> None:
     library = Location("/venv/lib/python3.11/site-packages/library/core.py", 7)
     stack = (library, Location(source, 3))
-    read = op(0, "aten._local_scalar_dense.default", use(1), location=Location(source, 1), stack=stack)
+    read = op(
+        0, "aten._local_scalar_dense.default", use(1), location=Location(source, 1), stack=stack
+    )
     (finding,) = diagnose(recording(iteration(0, [read]))).findings
     assert finding.stack == (Location(source, 3),)
     read = op(0, "aten._local_scalar_dense.default", use(1), location=library, stack=(library,))
@@ -219,19 +227,25 @@ def test_operators_without_a_line_are_told_apart_by_name_and_module() -> None:
 
 
 def test_an_optimizer_that_no_event_refused_is_told_by_its_flag(source: str) -> None:
-    step = op(0, "aten._foreach_add_.Scalar", use(1), 1.0, phase="optimizer", location=Location(source, 5))
+    step = op(
+        0, "aten._foreach_add_.Scalar", use(1), 1.0, phase="optimizer", location=Location(source, 5)
+    )
     adam = OptimizerInfo("optimizer", "Adam", capturable=False, fused=False, lr_kind="float")
     (finding,) = diagnose(recording(iteration(0, [step]), optimizers=(adam,))).findings
     assert (finding.rule, finding.location) == ("GD111", Location(source, 5))
     event = HostEvent("refused-optimizer", "Adam.step()", 0, Location(source, 6), detail="Adam")
-    (finding,) = diagnose(recording(iteration(0, [step], events=[event]), optimizers=(adam,))).findings
+    (finding,) = diagnose(
+        recording(iteration(0, [step], events=[event]), optimizers=(adam,))
+    ).findings
     assert finding.location == Location(source, 6)
 
 
 def test_iterations_are_compared_among_inputs_of_equal_shapes_only(source: str) -> None:
     def run(index: int, size: int, scale: float) -> Iteration:
         location = Location(source, 3)
-        multiply = op(0, "aten.mul.Tensor", use(index, size), scale, outputs=[use(9, size)], location=location)
+        multiply = op(
+            0, "aten.mul.Tensor", use(index, size), scale, outputs=[use(9, size)], location=location
+        )
         return iteration(index, [multiply], inputs=[Leaf("inputs[0]", use(index, size))])
 
     findings = diagnose(recording(run(0, 4, 1.0), run(1, 8, 2.0), run(2, 4, 1.0))).findings
@@ -243,7 +257,14 @@ def test_iterations_are_compared_among_inputs_of_equal_shapes_only(source: str) 
 def test_addresses_that_settle_after_the_first_iteration_are_no_hazard(source: str) -> None:
     def run(index: int, storage: int) -> Iteration:
         location = Location(source, 3)
-        read = op(0, "aten.mul.Tensor", use(storage, 4), 2.0, outputs=[use(90 + index, 4)], location=location)
+        read = op(
+            0,
+            "aten.mul.Tensor",
+            use(storage, 4),
+            2.0,
+            outputs=[use(90 + index, 4)],
+            location=location,
+        )
         state = External(storage=storage, origin="state", name="model.mask", device="cuda:0")
         return iteration(index, [read], externals=[state])
 

@@ -1,4 +1,4 @@
-"""Every rule, in the order of their ids: the explicit list that a test compares with this folder."""
+"""Every rule, in the order of ids: the explicit list that a test compares with this folder."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from graphdoctor.recording import External, Iteration, Op, TensorUse
-from graphdoctor.rules._source import Branch, enclosing_branches, jumps_before
+from graphdoctor.rules._branch_points import Branch, enclosing_branches, jumps_before
 
 
 class Side:
@@ -23,9 +23,21 @@ class Side:
     def external(self, use: TensorUse) -> External | None:
         return self._externals.get(use.storage)
 
+    def maker(self, use: TensorUse) -> Op | None:
+        """The operator of this iteration that made a storage."""
+        return self._makers.get(use.storage)
+
+    @cached_property
+    def _makers(self) -> dict[int, Op]:
+        makers: dict[int, Op] = {}
+        for op in self.iteration.ops:
+            for use in op.outputs:
+                makers.setdefault(use.storage, op)
+        return makers
+
     @cached_property
     def lines(self) -> frozenset[tuple[str, int]]:
-        """Every line that operators ran on or were called from, made only where iterations differ."""
+        """Every line that operators ran on or were called from; made where iterations differ."""
         places = set()
         for op in self.iteration.ops:
             if op.location is not None:
@@ -38,7 +50,7 @@ class Side:
 
 
 class Decision(Struct, frozen=True):
-    """The branch that decided whether an operator ran; `sure` if its body did not run at all elsewhere."""
+    """The branch that decided whether an operator ran; `sure` if elsewhere its body did not run."""
 
     branch: Branch | None
     sure: bool = False
@@ -47,8 +59,8 @@ class Decision(Struct, frozen=True):
 def decision_on(op: Op, *, other: Side) -> Decision:
     """The branch around or above the operator that the other iteration left by another way.
 
-    Looked for in the outermost function on the call chain that went another way: a branch whose body
-    did not run, else the only branch above that may leave the function or the round, else the
+    Looked for in the outermost function on the call chain that went another way: a branch whose
+    body did not run, else the only branch above that may leave the function or the round, else the
     innermost loop, which then went round another number of times.
     """
     chain = (*reversed(op.stack), op.location) if op.location is not None else ()

@@ -16,7 +16,7 @@ INDEXING = frozenset({"index", "_unsafe_index", "index_put", "index_put_", "_ind
 
 
 class Transfer(Struct, frozen=True):
-    """A tensor that an operator takes across: `hidden` where no copy was written, as for an index."""
+    """A tensor that an operator takes across; `hidden` where no copy was written (an index)."""
 
     op: Op
     source: TensorUse
@@ -42,7 +42,7 @@ def transfer_of(op: Op) -> Transfer | None:
 
 
 def _index_transfer(op: Op) -> Transfer | None:
-    """An index, or a value to be stored, that lies on the CPU is copied over inside the operator."""
+    """An index, or a value to be stored, that lies on the CPU is copied inside the operator."""
     inputs = op.inputs
     if not inputs or not inputs[0].is_cuda:
         return None
@@ -57,7 +57,7 @@ def _index_transfer(op: Op) -> Transfer | None:
 
 
 def is_masked_fill(op: Op) -> bool:
-    """`y[mask] = 0.0`: one mask and a single value known to the host, which torch turns into masked_fill."""
+    """`y[mask] = 0.0`: one mask and one value on the host, which torch makes masked_fill."""
     inputs = op.inputs
     if len(inputs) != 3 or inputs[1].dtype not in _MASKS:
         return False

@@ -1,4 +1,4 @@
-"""A recording in, the values computed on the CPU that steer the device, and where they come from, out."""
+"""A recording in, the changing CPU values that steer the step, and where they come from, out."""
 
 from __future__ import annotations
 
@@ -60,6 +60,42 @@ def steering_values(recording: Recording) -> tuple[Steering, ...]:
     )
 
 
+class FrozenWrite(Struct, frozen=True):
+    """An operator that updates state on the CPU, which a replay leaves as it was."""
+
+    iteration: int
+    op: Op
+    state: External
+
+
+def frozen_writes(recording: Recording) -> Iterator[FrozenWrite]:
+    """Updates of CPU state, unless what the state steers is reported already."""
+    told = _told_storages(recording)
+    for iteration in recording.captured:
+        state = {
+            external.storage: external
+            for external in iteration.externals
+            if external.origin in ("state", "previous-iteration") and external.device == "cpu"
+        }
+        for op in iteration.ops:
+            written = next((s for s in op.writes if s in state and s not in told), None)
+            if written is not None and not op.is_cuda and transfer_of(op) is None:
+                yield FrozenWrite(iteration.index, op, state[written])
+
+
+def _told_storages(recording: Recording) -> frozenset[int]:
+    seen = {
+        found.source.flow.origin
+        for found in differences(recording)
+        if found.source is not None and found.source.rule == CPU_READ
+    }
+    return frozenset(
+        steering.use.storage
+        for steering in steering_values(recording)
+        if (steering.at.location in seen if is_read(steering.at) else True)
+    )
+
+
 @once
 def unexplained(recording: Recording) -> tuple[Found, ...]:
     """The differences that no other rule accounts for by what the host read, drew or computed."""
@@ -81,7 +117,7 @@ def _external_storages(iteration: Iteration) -> frozenset[int]:
 
 
 def _changing_numbers(recording: Recording) -> frozenset[tuple[int, int]]:
-    """CPU operators, by iteration and index, that were handed other numbers in another iteration."""
+    """CPU operators, by iteration and index, that got other numbers in another iteration."""
     found: set[tuple[int, int]] = set()
     for difference in differences(recording):
         inner = difference.difference

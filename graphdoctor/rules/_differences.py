@@ -1,4 +1,4 @@
-"""A recording in, the first causes of its iterations differing out: operators, shapes, scalars, addresses."""
+"""A recording in, the first causes of its iterations differing, in whatever way, out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from graphdoctor.align import align
 from graphdoctor.recording import Iteration, Recording
+from graphdoctor.rules._difference import Difference
 from graphdoctor.rules._once import once
-from graphdoctor.rules._pair import Comparison, Difference
+from graphdoctor.rules._pair import Comparison
 from graphdoctor.rules._sources import Source, sources_of
 
 
@@ -34,11 +35,25 @@ def differences(recording: Recording) -> tuple[Found, ...]:
         for difference in comparison.run(pairs):
             source = difference.source_among(sources)
             found.append(Found(first.index, second.index, difference, source))
-    return tuple(found)
+    return tuple(_without_echoes(found))
+
+
+def _without_echoes(found: list[Found]) -> Iterator[Found]:
+    """Leave out backward passes that differ because an earlier iteration went another way.
+
+    Gradients that one iteration leaves behind are added to by the next: after an optimizer step
+    that was skipped, the backward pass runs more operators.
+    """
+    branches = any(one.difference.kind == "operators" and one.difference.sure for one in found)
+    for one in found:
+        inner = one.difference
+        is_echo = inner.kind == "operators" and inner.op.phase == "backward" and not inner.sure
+        if not (branches and is_echo):
+            yield one
 
 
 def _pairs(recording: Recording) -> Iterator[tuple[Iteration, Iteration]]:
-    """Consecutive iterations whose inputs have equal shapes: other inputs may well make other operators."""
+    """Consecutive iterations whose inputs have equal shapes: others may well differ."""
     by_shapes: dict[tuple[object, ...], list[Iteration]] = {}
     for iteration in recording.captured:
         by_shapes.setdefault(input_shapes(iteration), []).append(iteration)
@@ -56,5 +71,5 @@ def input_shapes(iteration: Iteration) -> tuple[object, ...]:
 
 
 def _may_settle(recording: Recording, first: Iteration) -> bool:
-    """Whether new addresses may be a last trace of initialisation, which no later iteration repeats."""
+    """Whether new addresses may be a last trace of initialisation, which does not come back."""
     return first is recording.captured[0] and len(recording.captured) > 2

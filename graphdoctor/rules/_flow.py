@@ -8,12 +8,10 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 
 from graphdoctor.model import Location
+from graphdoctor.rules._branch_points import Branch, branch_at, branches_on, jumps_before
 from graphdoctor.rules._source import (
-    Branch,
     Scope,
-    branch_at,
-    branches_on,
-    jumps_before,
+    class_at,
     lines_of,
     names_in,
     scope_at,
@@ -33,7 +31,7 @@ class Use(Struct, frozen=True):
 
 
 class Flow(Struct, frozen=True):
-    """Where a host value goes: the branches it decides, the functions that hold it, its own line."""
+    """Where a host value goes: the branches it decides, the functions that hold it."""
 
     origin: Location | None
     branches: tuple[Branch, ...] = ()
@@ -44,11 +42,15 @@ class Flow(Struct, frozen=True):
         return any(own.file == branch.file and own.line == branch.line for own in self.branches)
 
     def feeds(self, frames: Sequence[Location]) -> bool:
-        """Whether a call chain stands on the value's own line or on a statement that mentions it."""
+        """Whether a call chain stands on the value's own line or on one that mentions it."""
         return any(self._feeds(frame) for frame in frames)
 
+    def holds(self, frames: Sequence[Location]) -> bool:
+        """Whether one of these lines stands in the body of a branch that the value decides."""
+        return any(own.holds(frame) for own in self.branches for frame in frames)
+
     def leaves_before(self, frames: Sequence[Location]) -> bool:
-        """Whether a branch that the value decides may keep one of these lines from being reached."""
+        """Whether a branch that the value decides may keep one of these lines from running."""
         return any(own in jumps_before(frame) for own in self.branches for frame in frames)
 
     def _feeds(self, frame: Location) -> bool:
@@ -83,6 +85,11 @@ def value_flow(frames: Sequence[Location], tensor_lines: Collection[Line]) -> Fl
         names = _names(scope, statement, frame, tensor_lines)
         branches += branches_on(scope, frame.file, names) if names else ()
         uses.append(Use(lines_of(frame.file, scope), names))
+        kept = frozenset(name for name in names if name.startswith("self."))
+        owner = class_at(frame.file, frame.line) if kept else None
+        if owner is not None:  # the other methods see it too
+            branches += (b for b in branches_on(owner, frame.file, kept) if b not in branches)
+            uses.append(Use(lines_of(frame.file, owner), kept))
         returned = _returned(scope, statement, names, frame.file, tensor_lines)
         # Beside a tensor on the same line, the value may still be an item of the tuple returned.
         escapes = frame is frames[-1] and (returned or isinstance(statement, ast.Return))

@@ -20,7 +20,7 @@ class _Place(Struct, frozen=True):
 def host_value_hits(
     recording: Recording, kind: EventKind, message: Callable[[HostEvent], str]
 ) -> Iterator[Hit]:
-    """Hits in every captured iteration: the separate run that saw the events stands for all of them."""
+    """Hits in every captured iteration: the run that saw the events stands for all of them."""
     for iteration in recording.captured:
         seen: set[_Place] = set()
         for event in host_values(recording):

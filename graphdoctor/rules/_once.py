@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def once(function: Callable[[Recording], Result]) -> Callable[[Recording], Result]:
-    """Remember the result for the recording asked about last: rules run one after the other on one."""
+    """Remember the result for the recording asked about last: rules share one after another."""
     last: list[tuple[weakref.ref[Recording], Result]] = []
 
     def remembered(recording: Recording) -> Result:

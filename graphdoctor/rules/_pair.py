@@ -2,70 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
-
-from msgspec import Struct
+from collections.abc import Sequence
 
 from graphdoctor.align import Pair
 from graphdoctor.recording import Arg, External, Iteration, Op, TensorUse
 from graphdoctor.rules._branches import Decision, Side, decision_on
-from graphdoctor.rules._copies import has_mask_index
-from graphdoctor.rules._reads import is_read
-from graphdoctor.rules._source import Branch
-from graphdoctor.rules._sources import Source
-
-DifferenceKind = Literal["operators", "shapes", "scalars", "rebound", "growing", "data-dependent"]
-# Sizes of their outputs depend on values; torch's tag dynamic_output_shape misses some of them.
-_DATA_DEPENDENT = frozenset({"nonzero", "masked_select", "bincount", "repeat_interleave"})
-
-
-class Change(Struct, frozen=True):
-    """An argument that is no tensor, and what it was in either iteration."""
-
-    argument: str  # "argument 2" or a keyword
-    before: Arg
-    after: Arg
-
-
-class Difference(Struct):
-    """A first cause. `followers` counts the differing operators that it explains."""
-
-    kind: DifferenceKind
-    before: Op | None
-    after: Op | None
-    changes: tuple[Change, ...] = ()
-    uses: tuple[TensorUse | None, TensorUse | None] = (None, None)
-    external: External | None = None
-    branch: Branch | None = None
-    sure: bool = False  # the branch's body did not run at all in the other iteration
-    followers: int = 0
-
-    @property
-    def op_or_none(self) -> Op | None:
-        return self.after or self.before
-
-    @property
-    def op(self) -> Op:
-        op = self.op_or_none
-        assert op is not None
-        return op
-
-    def source_among(self, sources: Sequence[Source]) -> Source | None:
-        """What the host read or drew that explains this difference."""
-        for source in sources:
-            if self.branch is not None and source.flow.decides(self.branch):
-                return source
-        ops = [op for op in (self.before, self.after) if op is not None]
-        chains = [(op.location, *op.stack) for op in ops if op.location is not None]
-        for source in sources:
-            if any(source.flow.feeds(chain) for chain in chains):
-                return source
-        if self.kind == "operators":
-            for source in sources:
-                if any(source.flow.leaves_before(chain) for chain in chains):
-                    return source
-        return None
+from graphdoctor.rules._difference import (
+    Change,
+    Difference,
+    DifferenceKind,
+    changes_between,
+    is_data_dependent,
+    shapes_of,
+)
 
 
 class Comparison:
@@ -80,6 +29,7 @@ class Comparison:
         self.sizes: dict[tuple[Arg, Arg], Difference] = {}
         self.rebound: set[int] = set()
         self.run_cause: Difference | None = None
+        self.run_phase = ""
 
     def run(self, pairs: Sequence[Pair]) -> list[Difference]:
         for first, second in pairs:
@@ -96,16 +46,26 @@ class Comparison:
     def _unmatched(self, before: Op | None, after: Op | None) -> None:
         side, op = (0, before) if before is not None else (1, after)
         assert op is not None
-        cause = self.run_cause or self._inherited(side, op) or self._consequence(op)
-        if cause is None:
-            decision = decision_on(op, other=self.sides[1 - side])
-            cause = self._known_branch(decision) or self._new(decision)
-        else:
+        if self.run_cause is not None and self.run_phase == op.phase:
+            cause = self.run_cause
             cause.followers += 1
+        else:
+            cause = self._cause_of_unmatched(side, op)
         if cause.kind == "operators":
             self._complete(cause, side, op)
-        self.run_cause = cause
+        self.run_cause, self.run_phase = cause, op.phase
         self._mark(side, op, cause)
+
+    def _cause_of_unmatched(self, side: int, op: Op) -> Difference:
+        """A branch that is known for sure, else what it follows from, else a cause of its own."""
+        decision = decision_on(op, other=self.sides[1 - side])
+        cause = self._known_branch(decision)
+        if cause is None and not decision.sure:
+            cause = self._inherited(side, op) or self._consequence(op)
+        if cause is None:
+            return self._new(decision)
+        cause.followers += 1
+        return cause
 
     def _known_branch(self, decision: Decision) -> Difference | None:
         if decision.branch is None:
@@ -140,9 +100,9 @@ class Comparison:
     # ---- the same operator in both
 
     def _matched(self, before: Op, after: Op) -> None:
-        shapes = _shapes(before.inputs) != _shapes(after.inputs)
-        outputs = _shapes(before.outputs) != _shapes(after.outputs)
-        changes = tuple(_changes(before, after))
+        shapes = shapes_of(before.inputs) != shapes_of(after.inputs)
+        outputs = shapes_of(before.outputs) != shapes_of(after.outputs)
+        changes = tuple(changes_between(before, after))
         if not (shapes or outputs or changes):
             self._addresses(before, after)
             return
@@ -179,7 +139,7 @@ class Comparison:
     def _growing(
         self, before: Op, after: Op
     ) -> tuple[tuple[TensorUse | None, TensorUse], External] | None:
-        """An operand from outside the iteration whose shape changed, or that was not there before."""
+        """An operand from outside the iteration whose shape changed, or that is new."""
         old = {0: None, **dict(enumerate(before.inputs))}
         longer = len(before.inputs) != len(after.inputs)
         for place, use in enumerate(after.inputs):
@@ -194,7 +154,7 @@ class Comparison:
     def _addresses(self, before: Op, after: Op) -> None:
         """Operands from outside the iteration that lie elsewhere than an iteration before."""
         if self.may_settle or self._consequence(after) is not None:
-            return  # an optimizer that updates other parameters than before does so for a known cause
+            return  # an optimizer that updates other parameters does so for a known cause
         for old, new in zip(before.inputs, after.inputs, strict=True):
             if old.storage == new.storage or not new.is_cuda:
                 continue
@@ -203,8 +163,9 @@ class Comparison:
                 continue
             if new.storage not in self.rebound:
                 self.rebound.add(new.storage)
+                maker = self.sides[0].maker(new)
                 self.found.append(
-                    Difference("rebound", before, after, uses=(old, new), external=now)
+                    Difference("rebound", before, after, uses=(old, new), external=now, maker=maker)
                 )
 
     # ---- following a cause
@@ -235,7 +196,7 @@ class Comparison:
                 self.sizes.setdefault((was.numel, now.numel), cause)
 
     def _same_sizes(self, changes: tuple[Change, ...]) -> Difference | None:
-        """A number that changes just as a tensor's size did before is that size, or counts its elements."""
+        """A number that changes just as a tensor's size did before is that size."""
         causes = [self._size_cause(change.before, change.after) for change in changes]
         return causes[0] if causes and all(causes) else None
 
@@ -245,38 +206,3 @@ class Comparison:
             causes = [self._size_cause(*pair) for pair in differing]
             return causes[0] if causes and all(causes) else None
         return self.sizes.get((before, after)) if isinstance(after, (int, float)) else None
-
-
-def is_data_dependent(op: Op) -> bool:
-    """Whether the shape of an operator's result depends on values."""
-    if op.base_name in _DATA_DEPENDENT or has_mask_index(op):
-        return True
-    indexes = op.base_name == "index"  # tagged for the sake of masks: other indices are no hazard
-    return is_read(op) or ("dynamic_output_shape" in op.tags and not indexes)
-
-
-def _shapes(uses: Sequence[TensorUse]) -> list[tuple[tuple[int, ...], str]]:
-    return [(use.shape, use.dtype) for use in uses]
-
-
-def _changes(before: Op, after: Op) -> Iterator[Change]:
-    if before.args == after.args and before.kwargs == after.kwargs:
-        return
-    for place, (old, new) in enumerate(zip(before.args, after.args, strict=False), start=1):
-        if _differs(old, new):
-            yield Change(f"argument {place}", old, new)
-    named = dict(before.kwargs)
-    for name, new in after.kwargs:
-        if name in named and _differs(named[name], new):
-            yield Change(f"`{name}`", named[name], new)
-
-
-def _differs(old: Arg, new: Arg) -> bool:
-    """Whether numbers or texts differ: tensors are compared elsewhere, generators have no value."""
-    if isinstance(old, tuple) and isinstance(new, tuple):
-        if len(old) != len(new):
-            return not any(isinstance(item, TensorUse) for item in (*old, *new))
-        return any(_differs(*pair) for pair in zip(old, new, strict=True))
-    if isinstance(old, (bool, int, float, str)) and isinstance(new, (bool, int, float, str)):
-        return old != new and not (old != old and new != new)  # two NaNs are alike
-    return False

@@ -1,4 +1,4 @@
-"""A recording in, the places where the host waits for a value of the device out, with what the value decides."""
+"""A recording in, the places where the host reads values, and what those decide, out."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _scaler_storages(iteration: Iteration) -> frozenset[int]:
     found: set[int] = set()
     for op in iteration.ops:
         if op.base_name in _SCALER_OPERATORS:
-            # The gradients come first and in a list: only what is passed singly is the scaler's own.
+            # Gradients come in a list: only what is passed singly is the scaler's own.
             found.update(arg.storage for arg in op.args if isinstance(arg, TensorUse))
         elif found and op.base_name == "_to_copy" and op.inputs[0].storage in found:
             found.update(use.storage for use in op.outputs)

@@ -1,4 +1,4 @@
-"""A place in a Python file in, the statement and the branches found there out; unreadable files give None."""
+"""A place in a Python file in, the function and statement there out; None where unreadable."""
 
 from __future__ import annotations
 
@@ -12,25 +12,15 @@ from msgspec import Struct
 from graphdoctor.model import Location
 
 _READING_METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "cpu", "numpy"})
+
+
 _READING_BUILTINS = frozenset({"float", "int", "bool", "complex"})
+
+
 _FORMATTING = frozenset({"print", "str", "repr", "format"})
-_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
 
-class Branch(Struct, frozen=True):
-    """A place where a value picks the way: `text` is the test as written, the bodies are line ranges."""
-
-    file: str
-    line: int
-    kind: str  # "if", "while", "assert", "conditional expression", ...
-    text: str
-    body: tuple[int, int] | None = None
-    orelse: tuple[int, int] | None = None
-    jumps: bool = False  # a side of it leaves: return, continue, break, raise
-
-    @property
-    def location(self) -> Location:
-        return Location(self.file, self.line)
+SyntaxScope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
 
 
 class Scope(Struct, frozen=True):
@@ -54,20 +44,30 @@ def _parse(file: str) -> ast.Module | None:
 
 
 @lru_cache(maxsize=4096)
-def scope_at(file: str, line: int) -> _Scope | None:
+def scope_at(file: str, line: int) -> SyntaxScope | None:
     """The innermost function around a line, or the module."""
     tree = _parse(file)
     if tree is None:
         return None
-    best: _Scope = tree
+    best: SyntaxScope = tree
     for node in ast.walk(tree):
         # A lambda has no statements; its enclosing function is what can be reasoned about.
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _holds(node, line):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and holds(node, line):
             best = node  # ast.walk goes outside in: a later match lies deeper
     return best
 
 
-def lines_of(file: str, scope: _Scope) -> Scope:
+def class_at(file: str, line: int) -> ast.ClassDef | None:
+    """The innermost class around a line."""
+    tree = _parse(file)
+    found: ast.ClassDef | None = None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ClassDef) and holds(node, line):
+            found = node
+    return found
+
+
+def lines_of(file: str, scope: SyntaxScope) -> Scope:
     if isinstance(scope, ast.Module):
         return Scope(file, 1, len(linecache.getlines(file)))
     return Scope(file, scope.lineno, scope.end_lineno or scope.lineno)
@@ -75,29 +75,29 @@ def lines_of(file: str, scope: _Scope) -> Scope:
 
 @lru_cache(maxsize=4096)
 def statement_at(file: str, line: int) -> ast.stmt | None:
-    """The innermost statement on a line; of `if test: body` on one line, the `if` where it reads."""
+    """The innermost statement on a line; of `if test: body` the `if`, where its test reads."""
     scope = scope_at(file, line)
     if scope is None:
         return None
     found: ast.stmt | None = None
     for node in ast.walk(scope):
-        if not isinstance(node, ast.stmt) or node is scope or not _holds(node, line):
+        if not isinstance(node, ast.stmt) or node is scope or not holds(node, line):
             continue
-        if found is not None and _branches_here(found, line) and _reads(_tests(found)[0]):
+        if found is not None and _branches_here(found, line) and reads(tests_of(found)[0]):
             continue
         found = node
     return found
 
 
 def written(place: Location | None, methods: frozenset[str], builtins: frozenset[str]) -> str:
-    """The first call on the line of one of these methods or builtins, as written; "" if there is none."""
+    """The first call on the line of one of these methods or builtins, as written; or ""."""
     if place is None:
         return ""
     statement = statement_at(place.file, place.line)
     for node in ast.walk(statement) if statement is not None else ():
         if (
             isinstance(node, ast.Call)
-            and _holds(node, place.line)
+            and holds(node, place.line)
             and _calls(node, methods, builtins)
         ):
             text = ast.unparse(node)
@@ -111,61 +111,13 @@ def is_formatting(place: Location | None) -> bool:
         return False
     statement = statement_at(place.file, place.line)
     for node in ast.walk(statement) if statement is not None else ():
-        if isinstance(node, ast.FormattedValue) and _holds(node, place.line):
+        if isinstance(node, ast.FormattedValue) and holds(node, place.line):
             return True
-        if isinstance(node, ast.Call) and _holds(node, place.line):
-            if _calls(node, frozenset({"format"}), _FORMATTING):
-                return True
-    return False
-
-
-def branch_at(place: Location) -> Branch | None:
-    """The branch whose test stands on this line and, as far as one can tell, reads the value."""
-    statement = statement_at(place.file, place.line)
-    if statement is None:
-        return None
-    tests = {id(node) for node in _all_tests(statement)}
-    for node in _branch_nodes(statement):
-        test = _tests(node)[0]
-        if not _holds(test, place.line):
+        if not isinstance(node, ast.Call) or not holds(node, place.line):
             continue
-        rest_reads = any(
-            _is_reading(other) and _holds(other, place.line)
-            for other in ast.walk(statement)
-            if id(other) not in tests
-        )
-        if _reads(test) or not rest_reads:
-            return _branch(place.file, node, test)
-    return None
-
-
-def branches_on(scope: _Scope, file: str, names: frozenset[str]) -> Iterator[Branch]:
-    """The branches of a function whose tests mention one of these names."""
-    for node in ast.walk(scope):
-        for test in _tests(node):
-            if names & names_in(test):
-                yield _branch(file, node, test)
-
-
-def enclosing_branches(place: Location) -> Iterator[Branch]:
-    """The `if`, `while` and `for` statements around a line within its function, outermost first."""
-    scope = scope_at(place.file, place.line)
-    for node in ast.walk(scope) if scope is not None else ():
-        if isinstance(node, (ast.If, ast.While, ast.For)) and _holds(node, place.line):
-            test = node.iter if isinstance(node, ast.For) else node.test
-            if not _holds(test, place.line):
-                yield _branch(place.file, node, test)
-
-
-def jumps_before(place: Location) -> list[Branch]:
-    """The branches above a line of its function that may leave, so that the line is not reached."""
-    scope = scope_at(place.file, place.line)
-    found = (
-        _branch(place.file, node, node.test)
-        for node in (ast.walk(scope) if scope is not None else ())
-        if isinstance(node, ast.If) and (node.end_lineno or node.lineno) < place.line
-    )
-    return [branch for branch in found if branch.jumps]
+        if _calls(node, frozenset({"format"}), _FORMATTING):
+            return True
+    return False
 
 
 def targets_of(statement: ast.stmt) -> frozenset[str]:
@@ -187,7 +139,7 @@ def names_in(node: ast.AST) -> frozenset[str]:
     )
 
 
-def statements_of(scope: _Scope) -> list[ast.stmt]:
+def statements_of(scope: SyntaxScope) -> list[ast.stmt]:
     """All statements of a function, by line."""
     found = [node for node in ast.walk(scope) if isinstance(node, ast.stmt) and node is not scope]
     return sorted(found, key=lambda node: node.lineno)
@@ -201,16 +153,16 @@ def _bound(target: ast.expr) -> Iterator[str]:
         yield ast.unparse(target)
 
 
-def _holds(node: ast.AST, line: int) -> bool:
+def holds(node: ast.AST, line: int) -> bool:
     first = getattr(node, "lineno", None)
     return first is not None and first <= line <= (getattr(node, "end_lineno", None) or first)
 
 
 def _branches_here(node: ast.stmt, line: int) -> bool:
-    return isinstance(node, (ast.If, ast.While)) and _holds(node.test, line)
+    return isinstance(node, (ast.If, ast.While)) and holds(node.test, line)
 
 
-def _tests(node: ast.AST) -> list[ast.expr]:
+def tests_of(node: ast.AST) -> list[ast.expr]:
     """The expressions of a node whose truth, or number, picks the way."""
     if isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
         return [node.test]
@@ -225,69 +177,15 @@ def _tests(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-def _branch_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Branching nodes of a statement's own expressions, not those of statements inside it."""
-    todo: list[ast.AST] = [statement]
-    while todo:
-        node = todo.pop(0)
-        if _tests(node):
-            yield node
-        todo += [part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.stmt)]
-
-
-def _all_tests(statement: ast.stmt) -> Iterator[ast.AST]:
-    for node in _branch_nodes(statement):
-        for test in _tests(node):
-            yield from ast.walk(test)
-
-
 def _calls(node: ast.Call, methods: frozenset[str], builtins: frozenset[str]) -> bool:
     if isinstance(node.func, ast.Attribute):
         return node.func.attr in methods
     return isinstance(node.func, ast.Name) and node.func.id in builtins
 
 
-def _is_reading(node: ast.AST) -> bool:
+def is_reading(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and _calls(node, _READING_METHODS, _READING_BUILTINS)
 
 
-def _reads(node: ast.AST) -> bool:
-    return any(_is_reading(part) for part in ast.walk(node))
-
-
-_KINDS = {
-    ast.If: "if",
-    ast.While: "while",
-    ast.Assert: "assert",
-    ast.IfExp: "conditional expression",
-    ast.comprehension: "comprehension",
-    ast.BoolOp: "and/or",
-    ast.Match: "match",
-    ast.For: "for",
-}
-
-
-def _branch(file: str, node: ast.AST, test: ast.expr) -> Branch:
-    kind = _KINDS[type(node)]
-    text = ast.unparse(test)
-    text = text if len(text) <= 60 else f"{text[:57]}..."
-    shown = {"if": "if {}:", "while": "while {}:", "assert": "assert {}", "for": "for ... in {}:"}
-    return Branch(
-        file=file,
-        line=getattr(node, "lineno", test.lineno),
-        kind=kind,
-        text=shown.get(kind, "{}").replace("{}", text),
-        body=_lines(getattr(node, "body", None)),
-        orelse=_lines(getattr(node, "orelse", None)),
-        jumps=isinstance(node, ast.If) and (_leaves(node.body) or _leaves(node.orelse)),
-    )
-
-
-def _leaves(body: list[ast.stmt]) -> bool:
-    return bool(body) and isinstance(body[-1], (ast.Return, ast.Continue, ast.Break, ast.Raise))
-
-
-def _lines(body: object) -> tuple[int, int] | None:
-    if not isinstance(body, list) or not body:
-        return None
-    return body[0].lineno, body[-1].end_lineno or body[-1].lineno
+def reads(node: ast.AST) -> bool:
+    return any(is_reading(part) for part in ast.walk(node))

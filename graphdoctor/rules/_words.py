@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from graphdoctor.model import Location
 from graphdoctor.recording import Arg, Op, Opaque, TensorUse
-from graphdoctor.rules._source import Branch
+from graphdoctor.rules._branch_points import Branch
 
 
 def tensor_words(use: TensorUse) -> str:

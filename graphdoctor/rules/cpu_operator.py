@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
 from graphdoctor.rule import Hit, Rule, at_op
-from graphdoctor.rules._cpu_data import Steering, steering_values
+from graphdoctor.rules._cpu_data import FrozenWrite, Steering, frozen_writes, steering_values
 from graphdoctor.rules._reads import is_read
 from graphdoctor.rules._words import operator_words, place_words
 
@@ -15,8 +15,9 @@ class CpuOperator(Rule):
     """An operator on the CPU steers the step.
 
     A tensor is computed, or drawn at random, on the CPU, and its value then decides a branch,
-    becomes a Python number or goes as a scalar into an operator on the device. A graph holds device
-    work only: the CPU operator runs once, at the capture, and every replay uses what it gave then.
+    becomes a Python number or goes as a scalar into an operator on the device; or state on the CPU,
+    such as an optimizer's count of steps, is updated there. A graph holds device work only: the CPU
+    operator runs once, at the capture, and every replay uses what it gave then.
 
     It is a false alarm where the result is the same in each step. Constants are not reported, nor
     are results that are merely returned.
@@ -28,7 +29,9 @@ class CpuOperator(Rule):
     id = "GD209"
     name = "cpu-operator"
     effect = "replay-is-wrong"
-    fix = "Give the operator device=x.device, so that each replay runs it; or compute it before the step."
+    fix = (
+        "Give the operator device=x.device, so that replays run it; or compute it before the step."
+    )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         seen: set[tuple[int, int]] = set()
@@ -39,6 +42,8 @@ class CpuOperator(Rule):
             if (steering.iteration, op.index) not in seen:
                 seen.add((steering.iteration, op.index))
                 yield at_op(steering.iteration, op, _message(steering))
+        for write in frozen_writes(recording):
+            yield at_op(write.iteration, write.op, _write_message(write))
 
     @staticmethod
     def bad() -> object:
@@ -73,3 +78,11 @@ def _message(steering: Steering) -> str:
         else f"{operator_words(at)} on the device takes the result as a scalar{where}"
     )
     return f"{operator_words(op)} {verb} on the CPU, which a replay does not repeat; {ends}."
+
+
+def _write_message(write: FrozenWrite) -> str:
+    state = write.state.name or "state of the step"
+    return (
+        f"{operator_words(write.op)} updates {state} on the CPU, which a replay does not repeat: "
+        "it stays as it was at the capture."
+    )

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from graphdoctor.recording import Iteration, Recording
 from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rules._branch_points import Branch
 from graphdoctor.rules._branches import Side
 from graphdoctor.rules._reads import Read, host_reads
-from graphdoctor.rules._source import Branch
 from graphdoctor.rules._words import place_words, tensor_words
 
 

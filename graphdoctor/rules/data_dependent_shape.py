@@ -41,8 +41,8 @@ class DataDependentShape(Rule):
     name = "data-dependent-shape"
     effect = "capture-fails"
     fix = (
-        "Keep the full shape and mask the values: torch.where(mask, x, 0), a sum weighted by the mask, "
-        "or torch.nonzero_static with a fixed size."
+        "Keep the full shape and mask the values: torch.where(mask, x, 0), a sum weighted by the "
+        "mask, or torch.nonzero_static with a fixed size."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -91,11 +91,11 @@ def _message(op: Op) -> str:
     if has_mask_index(op):
         mask = next(use for use in op.inputs[1:] if use.dtype in ("bool", "uint8"))
         return (
-            f"Indexing by a mask, a {tensor_words(mask)}: how many elements it selects is known only "
-            "to the device, and the host waits for that number."
+            f"Indexing by a mask, a {tensor_words(mask)}: how many elements it selects only the "
+            "device knows, and the host waits for that number."
         )
     result = f"; it was {tensor_words(op.outputs[0])} here" if op.outputs else ""
     return (
-        f"{operator_words(op)}: the size of its result depends on the values, and the host waits for "
-        f"it{result}."
+        f"{operator_words(op)}: the size of its result depends on the values, and the host "
+        f"waits for it{result}."
     )

@@ -58,7 +58,7 @@ class Fragmented(Rule):
 
 
 def fragmented(regions: Sequence[Region]) -> Finding | None:
-    """The finding, if there are several regions and at least half of them are not worth capturing."""
+    """The finding, if there are several regions and half of them are not worth capturing."""
     small = [region for region in regions if not region.worthwhile]
     if len(regions) < 2 or 2 * len(small) < len(regions):
         return None
@@ -72,8 +72,8 @@ def fragmented(regions: Sequence[Region]) -> Finding | None:
         effect=rule.effect,
         message=(
             f"The step falls into {counted(len(regions), 'part')}{cut}; {len(small)} of them "
-            f"({counted(launches, 'launch').replace('launchs', 'launches')} together) are too small "
-            "for a graph to pay."
+            f"({counted(launches, 'launch').replace('launchs', 'launches')} together) are too "
+            "small for a graph to pay."
         ),
         why=" ".join(rule.explanation().split("\n\n")[0].split()),
         fix=rule.fix,

@@ -31,9 +31,9 @@ class FrozenCpuScalar(Rule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for steering in steering_values(recording):
-            if steering.origin.kind in ("state", "input", "python") and not is_read(steering.at):
-                if steering.at.phase != "optimizer":
-                    yield at_op(steering.iteration, steering.at, _message(steering))
+            changes = steering.origin.kind in ("state", "input", "python")
+            if changes and not is_read(steering.at) and steering.at.phase != "optimizer":
+                yield at_op(steering.iteration, steering.at, _message(steering))
 
     @staticmethod
     def bad() -> object:
@@ -63,6 +63,6 @@ class FrozenCpuScalar(Rule):
 def _message(steering: Steering) -> str:
     whose = f" {steering.origin.name}" if steering.origin.name else ""
     return (
-        f"{operator_words(steering.at)} takes the value of{whose}, a {tensor_words(steering.use)} on the "
-        "CPU that changes; a replay keeps the value of the captured step."
+        f"{operator_words(steering.at)} takes the value of{whose}, a {tensor_words(steering.use)} "
+        "on the CPU that changes; a replay keeps the value of the captured step."
     )

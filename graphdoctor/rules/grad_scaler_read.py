@@ -27,16 +27,16 @@ class GradScalerRead(Rule):
     name = "grad-scaler-read"
     effect = "capture-fails"
     fix = (
-        "Use a fused optimizer (fused=True), which takes the flag on the device, or bfloat16, which "
-        "needs no scaler; or step the optimizer outside the captured part."
+        "Use a fused optimizer (fused=True), which takes the flag on the device, or bfloat16, "
+        "which needs no scaler; or step the optimizer outside the captured part."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for read in host_reads(recording):
             if read.of_scaler:
                 message = (
-                    "The gradient scaler reads a value of its own (found_inf or the scale) on the host, "
-                    "to decide whether the optimizer steps."
+                    "The gradient scaler reads a value of its own (found_inf or the scale) on the "
+                    "host, to decide whether the optimizer steps."
                 )
                 yield at_op(read.iteration, read.op, message)
 

@@ -27,8 +27,8 @@ class GrowingState(Rule):
     name = "growing-state"
     effect = "replay-is-wrong"
     fix = (
-        "Allocate the full size once, write with index_copy_ at a position kept on the device, and mask "
-        "the rest."
+        "Allocate the full size once, write with index_copy_ at a position kept on the device, "
+        "and mask the rest."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:

@@ -1,4 +1,4 @@
-"""A recording in, the operators that wait for the device inside, without another sign of it, out."""
+"""A recording in, the operators that wait for the device inside out."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class HostRandom(Rule):
     id = "GD207"
     name = "host-random"
     effect = "replay-is-wrong"
-    fix = 'Draw on the device, torch.rand((), device="cuda"), or outside the step into an input tensor.'
+    fix = 'Draw on the device, torch.rand((), device="cuda"), or before the step, as an input.'
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         effects = {
@@ -38,7 +38,7 @@ class HostRandom(Rule):
         }
 
         def message(event: HostEvent) -> str:
-            text = f"{event.name} draws on the host; every replay repeats what was drawn at the capture"
+            text = f"{event.name} draws on the host; every replay repeats the draw of the capture"
             reached = effects.get(event.location)
             return f"{text}. It reaches {reached}." if reached else f"{text}."
 

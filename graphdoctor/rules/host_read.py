@@ -33,8 +33,8 @@ class HostRead(Rule):
     name = "host-read"
     effect = "capture-fails"
     fix = (
-        "Compute with the tensor instead of its value, and read values for logging outside the step, "
-        "after the replay."
+        "Compute with the tensor instead of its value, and read values for logging outside the "
+        "step, after the replay."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:

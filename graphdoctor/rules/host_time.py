@@ -44,7 +44,7 @@ class HostTime(Rule):
             recording,
             "host-time",
             lambda event: (
-                f"{event.name} reads the clock, and what the step computes or returns depends on it."
+                f"{event.name} reads the clock, and what the step computes or returns needs it."
             ),
         ):
             if hit.location in reaching:

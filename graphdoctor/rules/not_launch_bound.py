@@ -8,7 +8,7 @@ from graphdoctor.model import Estimate, Finding, Range
 from graphdoctor.recording import Recording
 from graphdoctor.rule import Hit, Rule
 
-# Below this a step is not worth the trouble, and hardly told from noise: NVIDIA's guide gives at most
+# Below this a step is hardly told from noise: NVIDIA's guide gives at most
 # 1.05 for steps that keep the device busy for more than 95 % of the time.
 WORTHWHILE_SPEEDUP = 1.05
 
@@ -70,9 +70,9 @@ def not_launch_bound(estimate: Estimate) -> Finding | None:
         name=rule.name,
         effect=rule.effect,
         message=(
-            f"The device is busy for {_us(estimate.device_busy_us)} of the {_us(estimate.eager_us)} that "
-            f"a step takes: a graph would make it {_times(estimate.speedup)} as fast "
-            f"({estimate.basis} for {estimate.gpu})."
+            f"The device is busy for {_us(estimate.device_busy_us)} of the "
+            f"{_us(estimate.eager_us)} that a step takes: a graph would make it "
+            f"{_times(estimate.speedup)} as fast ({estimate.basis} for {estimate.gpu})."
         ),
         why=" ".join(rule.explanation().split("\n\n")[0].split()),
         fix=rule.fix,

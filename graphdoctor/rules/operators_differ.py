@@ -30,8 +30,8 @@ class OperatorsDiffer(Rule):
     name = "operators-differ"
     effect = "replay-is-wrong"
     fix = (
-        "Decide outside the step and capture one graph for each way, or keep the state on the device "
-        "and choose with torch.where."
+        "Decide outside the step and capture one graph for each way, or keep the state on the "
+        "device and choose with torch.where."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from graphdoctor.recording import Recording
 from graphdoctor.rule import Hit, Rule, at_op
 from graphdoctor.rules._differences import Found, differences
-from graphdoctor.rules._words import counted, operator_words, place_words, tensor_words
+from graphdoctor.rules._words import operator_words, place_words, tensor_words
 
 
 class ReboundState(Rule):
@@ -31,8 +33,7 @@ class ReboundState(Rule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         for found in differences(recording):
             if found.difference.kind == "rebound":
-                assert found.difference.after is not None
-                yield at_op(found.second, found.difference.after, _message(found))
+                yield _hit(found)
 
     @staticmethod
     def bad() -> object:
@@ -65,21 +66,31 @@ class ReboundState(Rule):
         return Average(), (torch.randn(8, 16, device="cuda"),)
 
 
+def _hit(found: Found) -> Hit:
+    """On the line that makes the new tensor, where that is known: that is the line to change."""
+    difference = found.difference
+    hit = at_op(found.second, difference.op, _message(found))
+    maker = difference.maker
+    if maker is None or maker.location is None:
+        return hit
+    return structs.replace(hit, location=maker.location, stack=maker.stack, module=maker.module)
+
+
 def _message(found: Found) -> str:
     difference = found.difference
     external, use = difference.external, difference.uses[1]
     assert external is not None and use is not None
-    made = place_words(external.location, difference.op.location)
-    by = f"made on {made} of" if made else "made in"
-    if external.origin != "previous-iteration":
+    reads = operator_words(difference.op)
+    name = external.name or "a tensor from outside the step"
+    if difference.maker is None:
         return (
-            f"{operator_words(difference.op)} reads {external.name or 'a tensor from outside the step'}, "
-            f"a {tensor_words(use)}, and in another iteration one at another address; a replay reads "
-            "the captured one."
+            f"{reads} reads {name}, a {tensor_words(use)}, at another address in another "
+            "iteration; a replay reads the captured one."
         )
-    count = counted(difference.followers, "operator")
-    after = f" (and {count} after it)" if difference.followers else ""
+    maker = difference.maker
+    where = place_words(difference.op.location, maker.location)
+    at = "" if difference.op.location == maker.location or not where else f" on {where}"
     return (
-        f"{operator_words(difference.op)} reads a {tensor_words(use)} {by} the iteration before, which "
-        f"lies at another address each time; a replay reads the captured one{after}."
+        f"{operator_words(maker)} makes a new {tensor_words(use)} here, which {reads}{at} reads "
+        "in the next step: each time at another address, while a replay reads the captured one."
     )

@@ -28,8 +28,8 @@ class RngStateCall(Rule):
     name = "rng-state-call"
     effect = "capture-fails"
     fix = (
-        "Seed before the step, not in it; give torch.utils.checkpoint preserve_rng_state=False where "
-        "the checkpointed part draws no random numbers."
+        "Seed before the step, not in it; give torch.utils.checkpoint preserve_rng_state=False "
+        "where the checkpointed part draws no random numbers."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:

@@ -28,8 +28,8 @@ class ScalarsDiffer(Rule):
     name = "scalars-differ"
     effect = "replay-is-wrong"
     fix = (
-        "Keep the number in a 0-d tensor on the device; update it in place inside the step, or fill_ it "
-        "before each replay."
+        "Keep the number in a 0-d tensor on the device; update it in place inside the step, or "
+        "fill_ it before each replay."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -78,7 +78,7 @@ def unexplained_scalars(recording: Recording, *, in_optimizer: bool) -> list[Fou
 
 
 def scalar_hits(all_found: Sequence[Found]) -> Iterator[Hit]:
-    """Hits on both iterations of each difference, with the values of all iterations in the message."""
+    """Hits on both iterations of each difference; the message has the values of all."""
     by_call: dict[tuple[object, ...], list[Found]] = {}
     for found in all_found:
         by_call.setdefault(_call(found.difference.op, found), []).append(found)

@@ -28,8 +28,8 @@ class TensorFromPythonData(Rule):
     name = "tensor-from-python-data"
     effect = "capture-fails"
     fix = (
-        "Build it once in __init__ as a buffer, or use torch.full, torch.arange or torch.zeros with "
-        "device=, which need no copy."
+        "Build it once in __init__ as a buffer, or use torch.full, torch.arange or torch.zeros "
+        "with device=, which need no copy."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
