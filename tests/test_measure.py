@@ -13,7 +13,7 @@ import torch
 from graphdoctor.capture import measure as measure_module
 from graphdoctor.capture.gpu_state import GpuState
 from graphdoctor.capture.interval import MedianInterval, lower_rank, median_interval
-from graphdoctor.capture.measure import measure, word_for
+from graphdoctor.capture.measure import Blocks, measure, word_for
 
 
 class FakeTime:
@@ -122,6 +122,33 @@ def test_a_drift_of_the_clock_speed_does_not_reach_the_ratio() -> None:
 
     assert result.speedup == pytest.approx(2.0, rel=0.05)
     assert result.speedup_low <= 2.0 <= result.speedup_high
+
+
+def test_a_step_that_wears_out_is_prepared_again_in_time() -> None:
+    time = FakeTime()
+    position = {"now": 0}
+
+    def step() -> None:
+        position["now"] += 1
+        assert position["now"] <= 4, "past the end of the cache"
+        time.now_s += 100e-6
+
+    def prepare() -> None:
+        position["now"] = 0
+        time.now_s += 0.002
+
+    result = measure(
+        step,
+        step,
+        budget_s=0.1,
+        clock=time.clock,
+        blocks=Blocks(most_calls=4, prepare=prepare),
+    )
+
+    assert result.calls_per_block == 3
+    assert result.eager_us == pytest.approx(100.0)
+    # Preparing takes most of the time, and counts towards the budget.
+    assert time.now_s < 0.13
 
 
 def test_the_user_s_random_numbers_are_not_drawn_from() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import ceil
 from statistics import median
 from typing import Literal
@@ -23,7 +24,6 @@ CONFIDENCE = 0.95
 _WARM_UP_CALLS = 3
 _MOST_PAIRS = 60
 _LEAST_BLOCK_S = 0.01  # far above what reading the clock and synchronising cost
-_MOST_CALLS = 10_000
 _SHORTEST_S = 1e-9
 
 
@@ -36,6 +36,21 @@ class Pair(Struct, frozen=True):
     @property
     def ratio(self) -> float:
         return self.eager_s / self.graphed_s
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What a block of calls must respect: `prepare`, untimed, makes so many calls possible.
+
+    A step that counts its calls on the device, as a cache with a position does, runs past the end
+    of its memory when it is called thousands of times, and takes the device down with it.
+    """
+
+    most_calls: int = 10_000
+    prepare: Callable[[], object] = lambda: None
+
+
+_FREE = Blocks()
 
 
 class Plan(Struct, frozen=True):
@@ -51,7 +66,12 @@ class Plan(Struct, frozen=True):
 
 
 def measure(
-    eager: Step, graphed: Step, *, budget_s: float, clock: Clock = synchronised_clock
+    eager: Step,
+    graphed: Step,
+    *,
+    budget_s: float,
+    clock: Clock = synchronised_clock,
+    blocks: Blocks = _FREE,
 ) -> Measurement:
     """Time both steps in interleaved pairs of blocks, for about `budget_s` seconds.
 
@@ -60,12 +80,13 @@ def measure(
     pairs' ratios, with bounds that hold it with 95 % whatever the noise looks like. At least six
     pairs are timed, even if that takes longer.
     """
-    plan = _plan(eager, graphed, budget_s=budget_s, clock=clock)
+    timer = _Timer(clock, blocks)
+    plan = _plan(eager, graphed, budget_s=budget_s, timer=timer)
     first, second = plan.split()
     states = [gpu_state()]
-    timed = _time_pairs(eager, graphed, plan=first, clock=clock)
+    timed = _time_pairs(eager, graphed, plan=first, timer=timer)
     states.append(gpu_state())
-    timed += _time_pairs(eager, graphed, plan=second, clock=clock)
+    timed += _time_pairs(eager, graphed, plan=second, timer=timer)
     states.append(gpu_state())
     interval = median_interval([pair.ratio for pair in timed], confidence=CONFIDENCE)
     return Measurement(
@@ -83,41 +104,53 @@ def measure(
     )
 
 
-def _plan(eager: Step, graphed: Step, *, budget_s: float, clock: Clock) -> Plan:
+@dataclass(frozen=True, slots=True)
+class _Timer:
+    clock: Clock
+    blocks: Blocks
+
+    @property
+    def most_calls(self) -> int:
+        """Timed ones in one block; one more goes before them."""
+        return max(1, self.blocks.most_calls - 1)
+
+    def block_s(self, step: Step, calls: int) -> float:
+        """Seconds for one call, of `calls` back to back; one call more before them warms caches."""
+        self.blocks.prepare()
+        step()
+        start = self.clock()
+        for _ in range(calls):
+            step()
+        # A clock too coarse for the block must not divide by zero later.
+        return max(self.clock() - start, _SHORTEST_S) / calls
+
+
+def _plan(eager: Step, graphed: Step, *, budget_s: float, timer: _Timer) -> Plan:
+    few = min(_WARM_UP_CALLS, timer.most_calls)
     for step in (eager, graphed):
-        _time_block(step, _WARM_UP_CALLS, clock)
-    eager_s = _time_block(eager, _WARM_UP_CALLS, clock)
-    graphed_s = _time_block(graphed, _WARM_UP_CALLS, clock)
-    shortest = max(min(eager_s, graphed_s), _LEAST_BLOCK_S / _MOST_CALLS)
-    calls = max(1, ceil(_LEAST_BLOCK_S / shortest))
-    pair_s = (calls + 1) * max(eager_s + graphed_s, 2 * shortest)
-    pairs = min(_MOST_PAIRS, max(SMALLEST_SAMPLE, int(budget_s / pair_s)))
+        timer.block_s(step, few)
+    start = timer.clock()
+    both_s = timer.block_s(eager, few), timer.block_s(graphed, few)
+    overhead_s = max(timer.clock() - start - few * sum(both_s), 0.0)  # preparing, and a call each
+    calls = min(max(1, ceil(_LEAST_BLOCK_S / min(both_s))), timer.most_calls)
+    pairs = int(budget_s / (calls * sum(both_s) + overhead_s))
     # A generator of its own: the user's random numbers stay as they are.
     coin = random.Random(0)
-    return Plan(calls, tuple(coin.random() < 0.5 for _ in range(pairs)))
+    wanted = min(_MOST_PAIRS, max(SMALLEST_SAMPLE, pairs))
+    return Plan(calls, tuple(coin.random() < 0.5 for _ in range(wanted)))
 
 
-def _time_pairs(eager: Step, graphed: Step, *, plan: Plan, clock: Clock) -> list[Pair]:
+def _time_pairs(eager: Step, graphed: Step, *, plan: Plan, timer: _Timer) -> list[Pair]:
     timed = []
     for eager_first in plan.eager_first:
         if eager_first:
-            eager_s = _time_block(eager, plan.calls, clock)
-            graphed_s = _time_block(graphed, plan.calls, clock)
+            eager_s = timer.block_s(eager, plan.calls)
+            graphed_s = timer.block_s(graphed, plan.calls)
         else:
-            graphed_s = _time_block(graphed, plan.calls, clock)
-            eager_s = _time_block(eager, plan.calls, clock)
+            graphed_s = timer.block_s(graphed, plan.calls)
+            eager_s = timer.block_s(eager, plan.calls)
         timed.append(Pair(eager_s, graphed_s))
     return timed
-
-
-def _time_block(step: Step, calls: int, clock: Clock) -> float:
-    """Seconds for one call, of `calls` made back to back; one more call before gets caches warm."""
-    step()
-    start = clock()
-    for _ in range(calls):
-        step()
-    # A clock too coarse for the block must not divide by zero later.
-    return max(clock() - start, _SHORTEST_S) / calls
 
 
 def _median_us(seconds: Sequence[float]) -> float:
