@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -110,7 +111,9 @@ def _memory(patches: Patches) -> None:
         for name in resets:
             patches.set(module, name, _always(None))
         patches.set(module, "mem_get_info", _always((_MEMORY_BYTES, _MEMORY_BYTES)))
-        patches.set(module, "memory_stats", lambda device=None: {})
+        patches.set(module, "memory_summary", _always(""))
+        patches.set(module, "memory_snapshot", _always([]))
+        patches.set(module, "memory_stats", lambda device=None: defaultdict(int))
     patches.set(torch._C, "_host_emptyCache", _always(None))
 
 
@@ -190,7 +193,11 @@ def _random_state(device: EmulatedDevice, patches: Patches) -> None:
 
 
 def _generator_class(original: type[torch.Generator]) -> type[torch.Generator]:
-    class Generator(original):  # type: ignore[misc, valid-type]
+    class AnyGenerator(type(original)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, original)
+
+    class Generator(original, metaclass=AnyGenerator):  # type: ignore[misc, valid-type]
         """A generator of the emulated device draws on the CPU and says where it belongs."""
 
         def __new__(cls, device: Any = "cpu") -> Any:
@@ -203,8 +210,13 @@ def _generator_class(original: type[torch.Generator]) -> type[torch.Generator]:
             where: torch.device = self._logical
             return torch.device("cuda", 0) if where.type == "cuda" else where
 
-        def register_generator_state(self) -> None:
-            """Nothing to register with: emulated graphs draw afresh from any generator."""
+        def graphsafe_get_state(self) -> torch.Generator:
+            state: torch.Generator = self.clone_state()
+            return state
+
+        def graphsafe_set_state(self, state: torch.Generator) -> Any:
+            self.set_state(state.get_state())
+            return self
 
     return Generator
 

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch.utils import _device as default_device
 
 from graphdoctor.emulator.cuda import stand_in_for_cuda
 from graphdoctor.emulator.dispatch import LogicalDeviceMode, Observer
 from graphdoctor.emulator.functions import LogicalFunctionMode
 from graphdoctor.emulator.graph import EmulatedGraph
+from graphdoctor.emulator.legacy import stand_in_for_legacy_types
 from graphdoctor.emulator.methods import stand_in_for_methods
 from graphdoctor.emulator.patches import Patches, hide_function_mode_from_python
+from graphdoctor.emulator.saving import stand_in_for_saving
 from graphdoctor.emulator.stand_ins import stand_in_for_python
 from graphdoctor.emulator.storages import StorageInfo, StorageTable
-from graphdoctor.emulator.streams import StreamState
+from graphdoctor.emulator.streams import EmulatedStream, StreamState
+from graphdoctor.emulator.threads import stand_in_for_threads
+from graphdoctor.errors import UsageError
 
 
 class EmulatedDevice:
     """One CUDA device that is not there.
 
     Storages carry a logical device; operators run on the CPU; `torch.cuda` is stood in for, and put
-    back on leaving. Not reentrant, and for one thread.
+    back on leaving. It is there for this thread and for those that begin inside.
     """
 
     kind = "emulated"
@@ -39,19 +45,26 @@ class EmulatedDevice:
         self.capturing: EmulatedGraph | None = None
         self.assumes_capture = False
         self.uses_cuda_api = False  # somebody placed something on the device
-        self._dispatch = LogicalDeviceMode(self.table)
-        self._function = LogicalFunctionMode(self)
+        self._modes = threading.local()
         self._stack: ExitStack | None = None
 
     def __enter__(self) -> EmulatedDevice:
+        if _is_emulated():
+            raise UsageError(
+                "A CUDA device is emulated already: leave it before you enter another."
+            )
         with ExitStack() as stack:
+            stack.callback(self.table.close)
+            stack.callback(torch.set_default_device, default_device.CURRENT_DEVICE)
             patches = stack.enter_context(Patches())
             hide_function_mode_from_python(patches)
             stand_in_for_cuda(self, patches)
             stand_in_for_methods(self, patches)
             stand_in_for_python(self, patches)
-            stack.enter_context(self._dispatch)
-            stack.enter_context(self._function)
+            stand_in_for_legacy_types(self, patches)
+            stand_in_for_saving(self, patches)
+            stand_in_for_threads(self, patches)
+            stack.enter_context(self.in_this_thread())
             self._stack = stack.pop_all()
         return self
 
@@ -62,9 +75,23 @@ class EmulatedDevice:
         trace: TracebackType | None,
     ) -> None:
         assert self._stack is not None
-        self._stack.close()
-        self._stack = None
-        self.table.close()
+        stack, self._stack = self._stack, None
+        stack.close()
+
+    @contextmanager
+    def in_this_thread(self) -> Iterator[None]:
+        """Emulate the device in the calling thread: torch's modes belong to one thread each."""
+        self._modes.dispatch = LogicalDeviceMode(self.table)
+        try:
+            with self._modes.dispatch, LogicalFunctionMode(self):
+                yield
+        finally:
+            del self._modes.dispatch
+
+    @property
+    def _dispatch(self) -> LogicalDeviceMode:
+        mode: LogicalDeviceMode = self._modes.dispatch
+        return mode
 
     @property
     def is_capturing(self) -> bool:
@@ -131,3 +158,7 @@ class EmulatedDevice:
     def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str:
         """The logical device of a tensor with this storage: "cuda:0" or "cpu"."""
         return "cuda:0" if info.cuda else "cpu"
+
+
+def _is_emulated() -> bool:
+    return issubclass(torch.cuda.Stream, EmulatedStream)

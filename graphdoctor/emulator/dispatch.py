@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass_type,
+)
 
 from graphdoctor.emulator.fallback import run_operator
 from graphdoctor.emulator.operators import OperatorFacts, facts_of, tensors_of, tensors_of_call
-from graphdoctor.emulator.storages import StorageTable
+from graphdoctor.emulator.storages import StorageInfo, StorageTable, parts_of
+
+_CPU = torch.device("cpu")
 
 
 class Call:
@@ -78,6 +83,8 @@ class LogicalDeviceMode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if types and any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # it is made of plain tensors: their operators will come here
         facts = facts_of(func)
         if facts.is_marker:
             return func(*args, **(kwargs or {}))
@@ -102,7 +109,11 @@ class LogicalDeviceMode(TorchDispatchMode):
                 some_cuda = True
             elif tensor.dim() > 0:
                 cpu_with_dims = True
-        if self.target is not None and call.kwargs.get("device") is not None:
+        device = call.kwargs.get("device") if call.kwargs else None
+        if device is not None and device.type == "cuda":  # C++ that was told so by another way
+            call.kwargs = {**call.kwargs, "device": _CPU}
+            call.on_cuda = True
+        elif device is not None and self.target is not None:
             call.on_cuda = self.target
         elif not call.inputs:
             call.on_cuda = self._made_inside_cuda_code()
@@ -123,11 +134,12 @@ class LogicalDeviceMode(TorchDispatchMode):
     def _mark_new(self, call: Call) -> None:
         """New storages of a CUDA call lie on CUDA; an output that is an input stays where it is."""
         table = self.table
-        for tensor in tensors_of(call.result):
-            info = table.info(tensor)
-            if not info.cuda and not _is_input_storage(table, info.number, call):
-                info.cuda = True
+        for result in tensors_of(call.result):
+            for tensor in (result,) if result.layout is torch.strided else parts_of(result):
+                info = table.info(tensor)
+                if not info.cuda and not _is_input_storage(table, info, call):
+                    info.cuda = True
 
 
-def _is_input_storage(table: StorageTable, number: int, call: Call) -> bool:
-    return any(table.info(tensor).number == number for tensor in call.inputs)
+def _is_input_storage(table: StorageTable, info: StorageInfo, call: Call) -> bool:
+    return any(table.info(tensor) is info for tensor in call.inputs)

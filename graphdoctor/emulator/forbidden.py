@@ -18,8 +18,8 @@ _RNG_STATE = (
 # Source: ATen's CUDA kernels call item() or copy sizes to the host in each of these.
 _READS = frozenset(
     {
-        "_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "_unique",
-        "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive", "bincount",
+        "_local_scalar_dense", "equal", "allclose", "is_nonzero", "nonzero", "masked_select",
+        "_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive", "bincount",
     }
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from graphdoctor.emulator.device import EmulatedDevice
 
 CPU = torch.device("cpu")
+_PARSE_TO = torch._C._nn._parse_to
 
 
 def wants_cuda(device: Any) -> bool | None:
@@ -50,6 +51,8 @@ class LogicalFunctionMode(TorchFunctionMode):
     ) -> Any:
         if kwargs is None:
             kwargs = {}
+        if func is _PARSE_TO:  # it only reads its arguments
+            return func(*args, **kwargs)
         if "device" in kwargs and kwargs["device"] is not None:
             return call_on(self.device, func, args, kwargs, kwargs["device"])
         if func in self.constructors:
@@ -92,4 +95,10 @@ def _from_host_data(
     return moved.requires_grad_() if requires_grad else moved
 
 
-FROM_HOST_DATA = frozenset({torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor})
+FROM_HOST_DATA = frozenset(
+    {
+        torch.tensor, torch.as_tensor, torch.asarray, torch._C.TensorBase.new_tensor,
+        torch.sparse_coo_tensor, torch.sparse_compressed_tensor, torch.sparse_csr_tensor,
+        torch.sparse_csc_tensor, torch.sparse_bsr_tensor, torch.sparse_bsc_tensor,
+    }
+)  # fmt: skip

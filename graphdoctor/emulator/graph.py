@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from graphdoctor.emulator.device import EmulatedDevice
 
 _POOLS = count(1)
+_EMPTY = (
+    "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on "
+    "wrong device or stream."
+)
 
 
 class EmulatedGraph:
@@ -34,6 +39,7 @@ class EmulatedGraph:
         self._device = type(self).device
         self._pool = (0, next(_POOLS))
         self._tape: Tape | None = None
+        self._generators = {torch.default_generator._cdata}
         self._finished = False
         self._saved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._invalid: str | None = None
@@ -82,6 +88,8 @@ class EmulatedGraph:
             self._tape = None
             raise RuntimeError("CUDA error: capturing stream has unjoined work")
         self._finished = True
+        if not self.operators:
+            warnings.warn(_EMPTY, stacklevel=2)
 
     def replay(self) -> None:
         if self._tape is None or not self._finished:
@@ -101,7 +109,8 @@ class EmulatedGraph:
         """Nothing to do: the recording is what is replayed."""
 
     def register_generator_state(self, generator: torch.Generator) -> None:
-        """Generators of the emulated device draw afresh in each replay, registered or not."""
+        """Let the capture draw from a generator other than the default one."""
+        self._generators.add(generator._cdata)
 
     def enable_debug_mode(self) -> None:
         """Nothing to do: there is no driver's graph to dump."""
@@ -117,7 +126,7 @@ class EmulatedGraph:
     # What the device tells a capture under way.
 
     def before(self, call: Call) -> None:
-        reason = refusal_of_call(call, self._device.table)
+        reason = refusal_of_call(call, self._device.table) or self._refusal_of_generator(call)
         if reason is not None:
             self._refuse(reason)
         for tensor in written_tensors(call.facts, call.args, call.kwargs):
@@ -147,6 +156,13 @@ class EmulatedGraph:
             self._unjoined.discard(waited_for)
         elif waiting in self._streams:
             self._refuse("CUDA error: dependency created on uncaptured work in another stream")
+
+    def _refusal_of_generator(self, call: Call) -> str | None:
+        """A generator of one's own is captured only after it was registered with the graph."""
+        generator = call.kwargs.get("generator")
+        if not call.on_cuda or generator is None or generator._cdata in self._generators:
+            return None
+        return "Attempt to increase offset for a CUDA generator not in capture mode."
 
     def _refuse(self, text: str) -> None:
         self._invalid = text

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphdoctor.emulator.copies import MoveTo, copy_to
-from graphdoctor.emulator.functions import wants_cuda
+from graphdoctor.emulator import legacy
+from graphdoctor.emulator.copies import BASE, MoveTo, copy_to
+from graphdoctor.emulator.functions import call_on, wants_cuda
 from graphdoctor.emulator.patches import Patches
 
 if TYPE_CHECKING:
     from graphdoctor.emulator.device import EmulatedDevice
 
 CUDA = torch.device("cuda", 0)
-BASE: Any = torch._C.TensorBase
 
 
 def stand_in_for_methods(device: EmulatedDevice, patches: Patches) -> None:
@@ -47,8 +47,11 @@ def stand_in_for_methods(device: EmulatedDevice, patches: Patches) -> None:
     patches.set(torch.Tensor, "is_cpu", property(is_cpu))
     patches.set(torch.Tensor, "get_device", lambda self: 0 if table.is_cuda(self) else -1)
     patches.set(torch.Tensor, "is_pinned", lambda self, device=None: table.is_pinned(self))
-    for method in (_to, _cuda, _cpu, _type, _pin_memory, _numpy, _tolist):
+    for method in (_to, _cuda, _cpu, _pin_memory, _numpy, _tolist, _new_tensor, _record_stream):
         patches.set(torch.Tensor, method.__name__[1:], bind(method))
+    patches.set(torch.Tensor, "type", bind(legacy.type_of))
+    patches.set(torch.Tensor, "type_as", bind(legacy.type_as))
+    patches.set(torch.Tensor, "new", bind(legacy.new))
 
 
 def _to(device: EmulatedDevice, tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -78,36 +81,6 @@ def _cpu(
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
     return copy_to(device, tensor, MoveTo(cuda=False, memory_format=memory_format))
-
-
-def _type(
-    device: EmulatedDevice, tensor: torch.Tensor, /, dtype: Any = None, *args: Any, **kwargs: Any
-) -> Any:
-    """Tensor.type(): with a legacy type it may move between devices, else it names its own."""
-    if dtype is None:
-        text: str = BASE.type(tensor)
-        return text.replace("torch.", "torch.cuda.", 1) if device.table.is_cuda(tensor) else text
-    if isinstance(dtype, torch.dtype):
-        return BASE.type(tensor, dtype, *args, **kwargs)
-    name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
-    known = _LEGACY_DTYPES.get(name.rpartition(".")[2])
-    if known is None:
-        return BASE.type(tensor, dtype, *args, **kwargs)
-    return copy_to(device, tensor, MoveTo(cuda=".cuda." in name, dtype=known))
-
-
-_LEGACY_DTYPES = {
-    "FloatTensor": torch.float32,
-    "DoubleTensor": torch.float64,
-    "HalfTensor": torch.float16,
-    "BFloat16Tensor": torch.bfloat16,
-    "LongTensor": torch.int64,
-    "IntTensor": torch.int32,
-    "ShortTensor": torch.int16,
-    "CharTensor": torch.int8,
-    "ByteTensor": torch.uint8,
-    "BoolTensor": torch.bool,
-}
 
 
 def _pin_memory(
@@ -141,3 +114,17 @@ def _tolist(device: EmulatedDevice, tensor: torch.Tensor, /) -> Any:
     if device.table.is_cuda(tensor):
         tensor = copy_to(device, tensor.detach(), MoveTo(cuda=False))
     return BASE.tolist(tensor)
+
+
+def _new_tensor(
+    device: EmulatedDevice, tensor: torch.Tensor, /, data: Any, **kwargs: Any
+) -> torch.Tensor:
+    where = kwargs.pop("device", None)
+    if where is None:
+        where = tensor.device
+    made: torch.Tensor = call_on(device, BASE.new_tensor, (tensor, data), kwargs, where)
+    return made
+
+
+def _record_stream(device: EmulatedDevice, tensor: torch.Tensor, /, stream: Any) -> None:
+    """Only the allocator cares: memory of the device is never used again too early here."""

@@ -22,6 +22,7 @@ class OperatorFacts:
     aliases: bool  # some output may alias an input, as the schema says
     is_random: bool
     makes_garbage: bool  # its result has no defined values: empty()
+    is_aten: bool
     is_marker: bool  # record_function's: no work, only a name in a profile
 
 
@@ -44,6 +45,7 @@ def facts_of(func: Any) -> OperatorFacts:
         aliases=any(r.alias_info is not None for r in (schema.returns if schema else ())),
         is_random="nondeterministic_seeded" in " ".join(tags),
         makes_garbage=base_name in _GARBAGE,
+        is_aten=name.startswith("aten."),
         is_marker=name.startswith("profiler."),
     )
 

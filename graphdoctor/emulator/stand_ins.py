@@ -26,6 +26,8 @@ def stand_in_for_python(device: EmulatedDevice, patches: Patches) -> None:
     note_refused_optimizers(device, patches)
     _group_by_logical_device(device, patches)
     _compile_bypass(device, patches)
+    _nested_tensors(device, patches)
+    _one_gpu_parallel(patches)
 
 
 class Tells(Protocol):
@@ -143,13 +145,42 @@ def _group_by_logical_device(device: EmulatedDevice, patches: Patches) -> None:
 
 
 def _compile_bypass(device: EmulatedDevice, patches: Patches) -> None:
-    """torch.compile gives its argument back: it would trace the emulation, not the model."""
+    """Compilers give their argument back: they would trace the emulation, not the model."""
 
     def run_eagerly(model: Any = None, **options: Any) -> Any:
         device.event("compile-bypassed", "torch.compile()")
         return model if model is not None else (lambda function: function)
 
+    def traced(function: Any, *args: Any, **kwargs: Any) -> Any:
+        device.event("compile-bypassed", "torch.jit.trace()")
+        return function
+
+    def compile_in_place(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        run_eagerly(self)
+
     patches.set(torch, "compile", run_eagerly)
-    patches.set(
-        torch.nn.Module, "compile", lambda self, *args, **kwargs: run_eagerly(self) and None
-    )
+    patches.set(torch.nn.Module, "compile", compile_in_place)
+    patches.set(torch.jit, "trace", traced)
+
+
+def _nested_tensors(device: EmulatedDevice, patches: Patches) -> None:
+    """Their constructors hand the device to C++: make them on the CPU, then move them."""
+    from graphdoctor.emulator.functions import wants_cuda
+
+    def moving(original: Callable[..., Any]) -> Callable[..., Any]:
+        def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+            if not wants_cuda(device) or kwargs.get("layout") is torch.jagged:
+                return original(*args, device=device, **kwargs)
+            return original(*args, device="cpu", **kwargs).cuda()
+
+        return make
+
+    for name in ("nested_tensor", "as_nested_tensor"):
+        patches.replace(torch.nested, name, moving)
+
+
+def _one_gpu_parallel(patches: Patches) -> None:
+    """DataParallel on one GPU only moves its input; torch's C++ for it is not in a CPU build."""
+    from torch.nn.parallel import comm
+
+    patches.set(comm, "scatter", lambda tensor, *args, **kwargs: (tensor.cuda(),))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
+
+_storage_address: Callable[[torch.Tensor], int] = vars(torch._C)["_storage_address"]
 
 
 class StorageInfo:
@@ -47,20 +50,28 @@ class StorageTable:
 
     def info(self, tensor: torch.Tensor) -> StorageInfo:
         """The entry of a tensor's storage, made (on the CPU) if it is not known."""
-        storage = _storage_of(tensor)
-        found = self._infos.get(storage._cdata)
-        return found if found is not None else self._add(storage)
+        found = self._infos.get(_address(tensor))
+        return found if found is not None else self._add(_storage_of(tensor))
 
     def is_cuda(self, tensor: torch.Tensor) -> bool:
-        found = self._infos.get(_storage_of(tensor)._cdata)
+        found = self._infos.get(_address(tensor))
+        return found is not None and found.cuda
+
+    def lies_on_cuda(self, storage: torch.UntypedStorage) -> bool:
+        found = self._infos.get(storage._cdata)
         return found is not None and found.cuda
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        found = self._infos.get(_storage_of(tensor)._cdata)
+        found = self._infos.get(_address(tensor))
         return found is not None and found.pinned
 
     def put_on_cuda(self, tensor: torch.Tensor) -> None:
-        self.info(tensor).cuda = True
+        """Declare that a tensor lies on the device: the values and indices of a sparse one."""
+        for part in parts_of(tensor):
+            self.info(part).cuda = True
+
+    def put_storage_on_cuda(self, storage: torch.UntypedStorage) -> None:
+        (self._infos.get(storage._cdata) or self._add(storage)).cuda = True
 
     def _add(self, storage: torch.UntypedStorage) -> StorageInfo:
         if len(self._infos) >= self._sweep_at:
@@ -84,8 +95,30 @@ class StorageTable:
         self._infos.clear()
 
 
+def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The strided tensors that a tensor is made of: itself, or what a sparse one holds."""
+    layout = tensor.layout
+    if layout == torch.strided or layout == torch.jagged:
+        return (tensor,)
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        if layout == torch.sparse_coo:
+            return tensor._values(), tensor._indices()
+        if layout in (torch.sparse_csr, torch.sparse_bsr):
+            return tensor.values(), tensor.crow_indices(), tensor.col_indices()
+        if layout in (torch.sparse_csc, torch.sparse_bsc):
+            return tensor.values(), tensor.ccol_indices(), tensor.row_indices()
+    return (tensor,)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Where a tensor's storage is implemented; a sparse tensor's is its values'."""
+    try:
+        return _storage_address(tensor)
+    except (NotImplementedError, RuntimeError):
+        return _storage_address(_inner_tensor(tensor))
+
+
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
-    """A tensor's storage, looking through functorch's wrappers; a sparse one's is its values'."""
     with torch._C.DisableTorchFunction():  # this call is ours: the function mode need not see it
         try:
             return tensor.untyped_storage()
@@ -94,11 +127,8 @@ def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 
 def _inner_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that has the memory, in functorch's wrappers or a sparse tensor."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
-    if tensor.layout == torch.strided:
-        return tensor
-    if tensor.layout == torch.sparse_coo:
-        return tensor._values()
-    return tensor.values()
+    return parts_of(tensor)[0]
