@@ -22,6 +22,7 @@ EventKind = Literal[
     "stream-switch",  # torch.cuda.stream(s) / set_stream
     "host-random",  # Python's or NumPy's generator was drawn from
     "host-time",  # a clock was read
+    "graph-replay",  # a CUDA graph of the user's own was replayed
     "compile-bypassed",  # torch.compile was run eagerly by the emulated device
 ]
 
@@ -94,8 +95,12 @@ class Op(Struct, frozen=True):
 
     @property
     def base_name(self) -> str:
-        """The name without namespace and overload: "add_" of "aten.add_.Tensor"."""
-        return self.name.split(".")[1]
+        """The name without namespace and overload: "add_" of "aten.add_.Tensor".
+
+        Higher-order operators have a bare name: "flex_attention".
+        """
+        parts = self.name.split(".", 2)
+        return parts[1] if len(parts) > 1 else parts[0]
 
     @property
     def is_cuda(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -240,6 +241,16 @@ def test_an_optimizer_that_no_event_refused_is_told_by_its_flag(source: str) -> 
     assert finding.location == Location(source, 6)
 
 
+def test_python_data_on_a_gpu_is_told_by_the_lift_alone(source: str) -> None:
+    lift = op(
+        0, "aten.lift_fresh.default", use(1, 3), outputs=[use(1, 3)], location=Location(source, 4)
+    )
+    watched = msgspec.structs.replace(recording(iteration(0, [lift])), device="cuda")
+    (finding,) = diagnose(watched).findings
+    assert (finding.rule, finding.location) == ("GD105", Location(source, 4))
+    assert diagnose(recording(iteration(0, [lift]))).findings == ()
+
+
 def test_iterations_are_compared_among_inputs_of_equal_shapes_only(source: str) -> None:
     def run(index: int, size: int, scale: float) -> Iteration:
         location = Location(source, 3)
@@ -295,3 +306,8 @@ def test_the_table_of_precedence_names_rules_that_exist_and_holds_no_circle() ->
         return rule not in seen and all(ends(o, seen | {rule}) for o in SAID_BY.get(rule, ()))
 
     assert all(ends(rule, frozenset()) for rule in SAID_BY)
+
+
+def test_an_operator_without_a_namespace_is_no_stumbling_block(source: str) -> None:
+    higher_order = op(0, "flex_attention", use(1, 4), outputs=[use(2, 4)])
+    assert diagnose(recording(iteration(0, [higher_order]))).findings == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -69,8 +70,13 @@ def branches_on(scope: SyntaxScope, file: str, names: frozenset[str]) -> Iterato
                 yield _branch(file, node, test)
 
 
-def enclosing_branches(place: Location) -> Iterator[Branch]:
+@lru_cache(maxsize=4096)
+def enclosing_branches(place: Location) -> tuple[Branch, ...]:
     """The `if`, `while` and `for` statements around a line within its function, outermost first."""
+    return tuple(_enclosing(place))
+
+
+def _enclosing(place: Location) -> Iterator[Branch]:
     scope = scope_at(place.file, place.line)
     for node in ast.walk(scope) if scope is not None else ():
         if isinstance(node, (ast.If, ast.While, ast.For)) and holds(node, place.line):
@@ -79,7 +85,8 @@ def enclosing_branches(place: Location) -> Iterator[Branch]:
                 yield _branch(place.file, node, test)
 
 
-def jumps_before(place: Location) -> list[Branch]:
+@lru_cache(maxsize=4096)
+def jumps_before(place: Location) -> tuple[Branch, ...]:
     """The branches above a line of its function that may leave, so that the line is not reached."""
     scope = scope_at(place.file, place.line)
     found = (
@@ -87,7 +94,7 @@ def jumps_before(place: Location) -> list[Branch]:
         for node in (ast.walk(scope) if scope is not None else ())
         if isinstance(node, ast.If) and (node.end_lineno or node.lineno) < place.line
     )
-    return [branch for branch in found if branch.jumps]
+    return tuple(branch for branch in found if branch.jumps)
 
 
 def _branch_nodes(statement: ast.stmt) -> Iterator[ast.AST]:

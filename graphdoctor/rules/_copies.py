@@ -84,18 +84,24 @@ def is_from_python_data(transfer: Transfer, makers: Mapping[int, Op]) -> bool:
 
     `makers` are the operators of the iteration by the storages that they made.
     """
-    if transfer.op.base_name == "lift_fresh":
-        return True
     maker = makers.get(transfer.source.storage)
     if maker is None or transfer.hidden or maker.base_name not in ("lift_fresh", "detach_"):
         return False
     return maker.location == transfer.op.location
 
 
-def transfers(ops: tuple[Op, ...]) -> Iterator[tuple[Transfer, bool]]:
-    """The copies of one iteration, each with whether it carries fresh Python data to the device."""
+def transfers(ops: tuple[Op, ...], *, on_gpu: bool = False) -> Iterator[tuple[Transfer, bool]]:
+    """The copies of one iteration, each with whether it carries fresh Python data to the device.
+
+    On a GPU, `torch.tensor(data, device="cuda")` hides its copy from observers: all that they see
+    is the `lift_fresh` of a tensor that nobody made. The emulated device shows the copy.
+    """
     makers: dict[int, Op] = {}
     for op in ops:
+        if on_gpu and op.base_name == "lift_fresh":
+            lifted = op.inputs[0]
+            if lifted.is_cuda and lifted.numel and lifted.storage not in makers:
+                yield Transfer(op, lifted, to_device=True), True
         transfer = transfer_of(op)
         if transfer is not None:
             yield transfer, transfer.to_device and is_from_python_data(transfer, makers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -57,11 +58,10 @@ class Flow(Struct, frozen=True):
         own = self.origin
         if own is not None and (own.file, own.line) == (frame.file, frame.line):
             return True
-        for use in self.uses:
-            statement = statement_at(frame.file, frame.line) if use.scope.holds(frame) else None
-            if statement is not None and use.names & _mentioned(statement, frame.line):
-                return True
-        return False
+        return any(
+            use.scope.holds(frame) and use.names & _mentioned(frame.file, frame.line)
+            for use in self.uses
+        )
 
 
 def value_flow(frames: Sequence[Location], tensor_lines: Collection[Line]) -> Flow:
@@ -134,12 +134,16 @@ def _returned(
     return bool(names) and any(names & names_in(node) for node in returns)
 
 
-def _mentioned(statement: ast.stmt, line: int) -> frozenset[str]:
-    """Names on this line of a statement: of a compound statement, the header's only."""
+@lru_cache(maxsize=4096)
+def _mentioned(file: str, line: int) -> frozenset[str]:
+    """Names on a line's statement: of a compound statement, those of the header."""
+    statement = statement_at(file, line)
     if isinstance(statement, (ast.If, ast.While)):
         return names_in(statement.test)
     if isinstance(statement, ast.For):
         return names_in(statement.iter)
-    if isinstance(statement, (ast.With, ast.Try, ast.FunctionDef, ast.ClassDef)):
+    if statement is None or isinstance(
+        statement, (ast.With, ast.Try, ast.FunctionDef, ast.ClassDef)
+    ):
         return frozenset()
     return names_in(statement)

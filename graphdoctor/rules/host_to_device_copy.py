@@ -34,8 +34,9 @@ class HostToDeviceCopy(Rule):
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
+        on_gpu = recording.device == "cuda"
         for iteration in recording.captured:
-            for transfer, is_python_data in transfers(iteration.ops):
+            for transfer, is_python_data in transfers(iteration.ops, on_gpu=on_gpu):
                 if (
                     not transfer.to_device
                     or is_python_data

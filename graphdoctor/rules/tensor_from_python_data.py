@@ -33,8 +33,9 @@ class TensorFromPythonData(Rule):
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
+        on_gpu = recording.device == "cuda"
         for iteration in recording.captured:
-            for transfer, is_python_data in transfers(iteration.ops):
+            for transfer, is_python_data in transfers(iteration.ops, on_gpu=on_gpu):
                 if is_python_data:
                     message = (
                         f"A {tensor_words(transfer.source)} is built from Python data on the host, "
