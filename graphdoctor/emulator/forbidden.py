@@ -19,7 +19,8 @@ _RNG_STATE = (
 _READS = frozenset(
     {
         "_local_scalar_dense", "equal", "allclose", "is_nonzero", "nonzero", "masked_select",
-        "_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive", "bincount",
+        "_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive",
+        "bincount",
     }
 )  # fmt: skip
 
@@ -89,7 +90,7 @@ def _is_masked_fill(call: Call, table: StorageTable, indices: list[torch.Tensor]
 
 def refusal_of_event(kind: str, name: str) -> str | None:
     """Why a capture would refuse what the host called."""
-    if kind in ("sync", "query", "pinned-allocation", "tensor-repr"):
+    if kind in ("sync", "query", "pinned-allocation", "tensor-repr", "graph-replay"):
         return f"{CAPTURING} ({name})"
     if kind == "rng-state":
         return _RNG_STATE

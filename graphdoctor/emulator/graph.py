@@ -39,7 +39,7 @@ class EmulatedGraph:
         self._device = type(self).device
         self._pool = (0, next(_POOLS))
         self._tape: Tape | None = None
-        self._generators = {torch.default_generator._cdata}
+        self._generators = {_identity(torch.default_generator)}
         self._finished = False
         self._saved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._invalid: str | None = None
@@ -94,8 +94,7 @@ class EmulatedGraph:
     def replay(self) -> None:
         if self._tape is None or not self._finished:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        if self._device.capturing is not None:
-            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        self._device.event("graph-replay", "torch.cuda.CUDAGraph.replay()")
         self._tape.replay()
 
     def reset(self) -> None:
@@ -110,7 +109,7 @@ class EmulatedGraph:
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Let the capture draw from a generator other than the default one."""
-        self._generators.add(generator._cdata)
+        self._generators.add(_identity(generator))
 
     def enable_debug_mode(self) -> None:
         """Nothing to do: there is no driver's graph to dump."""
@@ -160,7 +159,7 @@ class EmulatedGraph:
     def _refusal_of_generator(self, call: Call) -> str | None:
         """A generator of one's own is captured only after it was registered with the graph."""
         generator = call.kwargs.get("generator")
-        if not call.on_cuda or generator is None or generator._cdata in self._generators:
+        if not call.on_cuda or generator is None or _identity(generator) in self._generators:
             return None
         return "Attempt to increase offset for a CUDA generator not in capture mode."
 
@@ -180,3 +179,9 @@ class EmulatedGraph:
             storage.copy_(contents)
         self._saved.clear()
         torch.set_rng_state(self._rng)
+
+
+def _identity(generator: Any) -> int:
+    """Which generator it is: torch hands operators another wrapper of the same one."""
+    identity: int = generator._cdata
+    return identity

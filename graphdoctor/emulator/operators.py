@@ -19,6 +19,7 @@ class OperatorFacts:
     tags: tuple[str, ...]
     written_args: tuple[int, ...]
     written_kwargs: tuple[str, ...]
+    writes_if: int | None  # the position of the flag that its writing depends on
     aliases: bool  # some output may alias an input, as the schema says
     is_random: bool
     makes_garbage: bool  # its result has no defined values: empty()
@@ -40,8 +41,13 @@ def facts_of(func: Any) -> OperatorFacts:
         name=name,
         base_name=base_name,
         tags=tuple(tag.rpartition(".")[2] for tag in tags),
-        written_args=tuple(positions[a.name] for a in written if not a.kwarg_only),
+        written_args=(
+            _RUNNING_STATISTICS
+            if base_name in _BATCH_NORMS
+            else tuple(positions[a.name] for a in written if not a.kwarg_only)
+        ),
         written_kwargs=tuple(a.name for a in written),
+        writes_if=_BATCH_NORMS.get(base_name),
         aliases=any(r.alias_info is not None for r in (schema.returns if schema else ())),
         is_random="nondeterministic_seeded" in " ".join(tags),
         makes_garbage=base_name in _GARBAGE,
@@ -50,6 +56,17 @@ def facts_of(func: Any) -> OperatorFacts:
     )
 
 
+# They update the running statistics, and their schemas do not say so. Source: ATen's
+# native_functions.yaml, and batch_norm in Normalization.cpp and Normalization.cu.
+_RUNNING_STATISTICS = (3, 4)
+_TRAINING = 5
+_BATCH_NORMS: dict[str, int | None] = {
+    "native_batch_norm": _TRAINING,
+    "cudnn_batch_norm": _TRAINING,
+    "miopen_batch_norm": _TRAINING,
+    "batch_norm_gather_stats": None,
+    "batch_norm_gather_stats_with_counts": None,
+}
 _GARBAGE = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 
 
@@ -57,6 +74,8 @@ def written_tensors(
     facts: OperatorFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[torch.Tensor]:
     """The tensors that a call writes through its arguments."""
+    if facts.writes_if is not None and not args[facts.writes_if]:
+        return
     for position in facts.written_args:
         if position < len(args):
             yield from tensors_of(args[position])

@@ -13,6 +13,8 @@ from graphdoctor.emulator.operators import OperatorFacts, tensors_of, written_te
 from graphdoctor.emulator.storages import StorageTable
 from graphdoctor.model import Location
 
+_COPIES = frozenset({"_to_copy", "copy_"})
+
 
 @dataclass(frozen=True, slots=True)
 class TapeEntry:
@@ -37,7 +39,8 @@ class Tape:
     """Operators in the order they ran. `replay` runs them again on the same storages.
 
     Scalars are frozen as they were. A CPU tensor of no dimension is frozen too: CUDA kernels take
-    its value as an argument. Random operators draw afresh.
+    its value as an argument, and only copies read host memory in a replay. Random operators draw
+    afresh.
     """
 
     def __init__(self, table: StorageTable) -> None:
@@ -52,11 +55,12 @@ class Tape:
         writes = bool(call.facts.written_args or call.facts.written_kwargs)
         if not fills and not writes:
             return
+        by_value = call.facts.base_name not in _COPIES
         entry = TapeEntry(
             func=call.func,
             facts=call.facts,
-            args=tuple(self._freeze(value) for value in call.args),
-            kwargs={name: self._freeze(value) for name, value in call.kwargs.items()},
+            args=tuple(self._freeze(value, by_value=by_value) for value in call.args),
+            kwargs={n: self._freeze(value, by_value=by_value) for n, value in call.kwargs.items()},
             fills=fills,
             location=location,
         )
@@ -78,15 +82,15 @@ class Tape:
             if isinstance(item, torch.Tensor) and number(item).number not in read
         )
 
-    def _freeze(self, value: Any) -> Any:
+    def _freeze(self, value: Any, *, by_value: bool) -> Any:
         if isinstance(value, torch.Tensor):
             alias = _alias(value)
-            if value.dim() == 0 and not self._table.is_cuda(value):
+            if by_value and value.dim() == 0 and not self._table.is_cuda(value):
                 with torch._C._DisableTorchDispatch():
                     return alias.clone()
             return alias
         if isinstance(value, (list, tuple)) and any(True for _ in tensors_of(value)):
-            return type(value)(self._freeze(item) for item in value)
+            return type(value)(self._freeze(item, by_value=by_value) for item in value)
         return value
 
     def replay(self) -> None:

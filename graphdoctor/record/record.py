@@ -39,12 +39,12 @@ def _series(session: Session, *, capturing: bool) -> tuple[Iteration, ...]:
     base = (len(session.batches) if capturing else 0) + 1
     with session.from_the_start(capturing=capturing):
         return tuple(
-            _iteration(session, index, run=base + index, capturing=capturing)
+            record_iteration(session, index, run=base + index, capturing=capturing)
             for index in range(len(session.batches))
         )
 
 
-def _iteration(session: Session, index: int, *, run: int, capturing: bool) -> Iteration:
+def record_iteration(session: Session, index: int, *, run: int, capturing: bool) -> Iteration:
     table = session.device.table
     inputs = session.inputs(index)
     given = input_leaves(inputs)
