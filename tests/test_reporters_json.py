@@ -113,6 +113,6 @@ def test_folder_is_no_report(tmp_path: Path) -> None:
 
 def test_every_format_has_its_module() -> None:
     folder = Path(__file__).parent.parent / "graphdoctor" / "reporters"
-    shared = {"__init__", "figures", "look", "page"}
+    shared = {"__init__", "figures", "look", "page", "changes", "checks"}
     modules = {path.stem for path in folder.iterdir() if path.name != "__pycache__"}
     assert modules - shared == set(REPORTERS)

@@ -9,16 +9,31 @@ from typing import NoReturn
 
 import graphdoctor
 from graphdoctor.cli.analyze import AnalyzeCommand
+from graphdoctor.cli.baseline import BaselineCommand
+from graphdoctor.cli.check import CheckCommand
 from graphdoctor.cli.command import Command
+from graphdoctor.cli.diff import DiffCommand
 from graphdoctor.cli.explain import ExplainCommand
 from graphdoctor.cli.failure import exit_code
+from graphdoctor.cli.init import InitCommand
 from graphdoctor.cli.report import ReportCommand
+from graphdoctor.cli.show_settings import ShowSettingsCommand
 from graphdoctor.errors import UsageError
 
-COMMANDS: tuple[Command, ...] = (AnalyzeCommand(), ReportCommand(), ExplainCommand())
+COMMANDS: tuple[Command, ...] = (
+    AnalyzeCommand(),
+    ReportCommand(),
+    ExplainCommand(),
+    CheckCommand(),
+    BaselineCommand(),
+    DiffCommand(),
+    InitCommand(),
+    ShowSettingsCommand(),
+)
 
 EXIT_CODES = """exit codes:
-  0  it worked, whatever the verdict
+  0  it worked, whatever the verdict; for check: nothing is new or worse
+  1  check: a new finding or a regression; baseline: it would have to grow
   2  wrong usage, or a fault of graphdoctor
   3  the code under analysis failed
   4  this machine cannot do it, such as --device cuda without a GPU"""

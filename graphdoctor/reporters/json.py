@@ -23,7 +23,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 def render(report: Report, look: Look) -> str:
     """Indented JSON; any text and any number of a report can be written and read again."""
-    encoded = msgspec.json.encode(_writable(msgspec.to_builtins(report)))
+    encoded = msgspec.json.encode(writable(msgspec.to_builtins(report)))
     return msgspec.json.format(encoded, indent=2).decode() + "\n"
 
 
@@ -45,7 +45,7 @@ def parse(content: bytes, *, name: str) -> Report:
     except msgspec.ValidationError as error:
         raise UsageError(f"{name} is not a graphdoctor report: {error}") from error
     except msgspec.DecodeError as error:
-        if "truncated" in str(error):
+        if "truncated" in str(error) or str(error).endswith(f"(byte {len(content)})"):
             what = "is cut short" if content.strip() else "is empty"
             raise UsageError(f"{name} {what}; {_REPORT_AGAIN}") from error
         raise UsageError(f"{name} is not JSON: {error}") from error
@@ -81,16 +81,16 @@ def _check_version(version: int, name: str) -> None:
         )
 
 
-def _writable(value: Any) -> Any:
+def writable(value: Any) -> Any:
     """The same plain value with everything that JSON cannot hold written as text."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float) and not math.isfinite(value):
         return _NOT_FINITE[str(value)]
     if isinstance(value, dict):
-        return {key: _writable(item) for key, item in value.items()}
+        return {key: writable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_writable(item) for item in value]
+        return [writable(item) for item in value]
     return value
 
 

@@ -1,0 +1,95 @@
+"""`graphdoctor baseline`: today's findings -> the file that `graphdoctor check` compares with."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from graphdoctor.cli.checking import add_run_arguments, choose, load_project, run
+from graphdoctor.cli.output import check_writable, save, show
+from graphdoctor.escape import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphdoctor.accept import Acceptance
+    from graphdoctor.gate import Outcome
+
+GROWN = 1
+_SHOWN = 20
+
+
+class BaselineCommand:
+    """Accept today's findings, so that `graphdoctor check` fails on new ones only.
+
+    Once it is written, the baseline may only shrink: whatever it lacks has to be
+    allowed with --allow-growth.
+    """
+
+    name = "baseline"
+    help = "accept today's findings"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add_run_arguments(parser)
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument(
+            "--prune", action="store_true", help="only drop entries that no longer occur"
+        )
+        how.add_argument(
+            "--allow-growth", action="store_true", help="accept new findings and worse figures too"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        from graphdoctor.baseline import read, render
+
+        project = load_project(args)
+        path = project.baseline_path
+        check_writable(path)
+        old = read(path)
+        is_first = not path.exists()
+        targets, is_complete = choose(args.paths, project)
+        outcomes = run(targets, project)
+
+        from graphdoctor.accept import accept, prune
+
+        change = prune if args.prune else accept
+        accepted = change(outcomes, old, project, is_complete=is_complete)
+        if accepted.growth and not (is_first or args.allow_growth):
+            show(_refusal(accepted, project.settings.baseline))
+            return GROWN
+        save(render(accepted.baseline), path)
+        show(_summary(accepted, project.settings.baseline))
+        return _tell_faults(outcomes)
+
+
+def _refusal(accepted: Acceptance, path: str) -> str:
+    """What would have to be allowed."""
+    lines = [f"{visible(path)} is unchanged: it may only shrink, and it would have to grow by", ""]
+    lines += [f"  {visible(sentence)}" for sentence in accepted.growth[:_SHOWN]]
+    if accepted.growth[_SHOWN:]:
+        lines.append(f"  and {len(accepted.growth) - _SHOWN} more")
+    lines += ["", "Mend these, or accept them with `graphdoctor baseline --allow-growth`."]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(accepted: Acceptance, path: str) -> str:
+    entries, targets = len(accepted.baseline.entries), len(accepted.baseline.targets)
+    return (
+        f"{visible(path)}: {entries} {'finding' if entries == 1 else 'findings'} of"
+        f" {targets} {'target' if targets == 1 else 'targets'} accepted"
+        f" ({accepted.added} added, {accepted.dropped} dropped)\n"
+    )
+
+
+def _tell_faults(outcomes: Sequence[Outcome]) -> int:
+    """Targets that could not be analysed keep what they had; the worst of them is the exit code."""
+    from graphdoctor.checked import Fault
+
+    codes = []
+    for outcome in outcomes:
+        if isinstance(outcome.result, Fault):
+            codes.append(outcome.result.exit_code)
+            message = f"{outcome.target.name}: {outcome.result.message}"
+            print(f"graphdoctor: not analyzed: {visible(message)}", file=sys.stderr)
+    return min(codes, default=0)

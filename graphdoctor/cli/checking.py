@@ -1,0 +1,143 @@
+"""What `check` and `baseline` share: arguments -> settings, targets, and their outcomes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphdoctor.cli.output import progress
+from graphdoctor.errors import UsageError
+
+if TYPE_CHECKING:
+    from graphdoctor.config import TargetSettings
+    from graphdoctor.config_files import Project
+    from graphdoctor.gate import Outcome
+
+
+def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every command that reads `[tool.graphdoctor]`."""
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting, such as fail-on=error, or a file like graphdoctor.toml; may be repeated",
+    )
+    parser.add_argument(
+        "--isolated", action="store_true", help="take no settings from any file of the project"
+    )
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to analyse and how."""
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="file.py, file.py:name, a folder, or the name of a target in the settings;"
+        " default: every target in the settings",
+    )
+    parser.add_argument("--device", choices=("emulated", "cuda", "auto"), help="default: emulated")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="targets analyzed at once (default: one a core)"
+    )
+    parser.add_argument(
+        "--time-limit", type=float, metavar="SECONDS", help="for each target (default: 300)"
+    )
+    add_settings_arguments(parser)
+
+
+def load_project(args: argparse.Namespace) -> Project:
+    """The settings that hold here, with what the command line says on top."""
+    from graphdoctor.config_files import load
+
+    given = {"device": "device", "jobs": "jobs", "time_limit": "time-limit"}
+    overrides = [
+        f"{key}={value}"
+        for name, key in given.items()
+        if (value := getattr(args, name, None)) is not None
+    ]
+    return load(Path.cwd(), overrides=[*args.config, *overrides], isolated=args.isolated)
+
+
+def choose(paths: Sequence[str], project: Project) -> tuple[tuple[TargetSettings, ...], bool]:
+    """The targets that are meant, each once, and whether these are all of the project.
+
+    Raises UsageError where a path means none.
+    """
+    targets = project.settings.targets
+    if not paths:
+        if not targets:
+            raise UsageError(
+                "there is nothing to check: name a file or a folder with models, or let"
+                " `graphdoctor init` write targets into the settings"
+            )
+        return targets, True
+    chosen: dict[str, TargetSettings] = {}
+    for path in paths:
+        for target in _meant(path, project):
+            chosen[target.name] = target
+    return tuple(chosen.values()), False
+
+
+def run(targets: Sequence[TargetSettings], project: Project) -> list[Outcome]:
+    """Analyse them, with a line of progress on a terminal."""
+    from graphdoctor.fleet import run_all
+
+    with progress(sys.stderr) as tell:
+        tell(f"analyzing {len(targets)} targets")
+        return run_all(targets, project, lambda done, of: tell(f"{done} of {of} targets analyzed"))
+
+
+def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
+    """A name of the settings; else what the settings have below the path; else the path itself."""
+    from graphdoctor.config import TargetSettings, default_name, root_relative
+
+    targets = project.settings.targets
+    named = [target for target in targets if target.name == path]
+    if named:
+        return named
+    if Path(path).is_dir():
+        return _in_folder(Path(path), project)
+    where, colon, name = path.rpartition(":")
+    file = Path(where if colon and not path.endswith(".py") else path)
+    if not file.suffix == ".py" and not colon:
+        known = ", ".join(target.name for target in targets) or "none"
+        raise UsageError(f"{path} is no file, no folder and no target (the settings have {known})")
+    if file.suffix != ".py":  # package.module:name
+        return [TargetSettings(default_name(path), path)]
+    if not file.is_file():
+        raise UsageError(f"{file} does not exist (looked in {Path.cwd()})")
+    entry = root_relative(file, project.root) + (f":{name}" if file != Path(path) else "")
+    same = [target for target in targets if entry in (target.entry, target.file)]
+    return same or [TargetSettings(default_name(entry), entry)]
+
+
+def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
+    from graphdoctor.config import root_relative
+
+    below = root_relative(folder, project.root)
+    configured = [
+        target
+        for target in project.settings.targets
+        if below == "." or target.file.startswith(f"{below}/")
+    ]
+    if configured:
+        return configured
+    from graphdoctor.discover import discover
+
+    inside = folder.resolve().is_relative_to(project.root)
+    root = project.root if inside else folder.resolve()
+    found = discover(folder.resolve(), root=root, exclude=project.settings.exclude)
+    if not found:
+        raise UsageError(
+            f"no file in {folder} describes a model (see `graphdoctor analyze --help`);"
+            " a file with a graphdoctor_target() function does"
+        )
+    if inside:
+        return found
+    return [replace(target, entry=str(root / target.entry)) for target in found]

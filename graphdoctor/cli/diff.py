@@ -1,0 +1,59 @@
+"""`graphdoctor diff BEFORE AFTER`: two saved reports -> what a change did, without torch."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphdoctor.cli.output import add_color_argument, look_of, show
+
+if TYPE_CHECKING:
+    from graphdoctor.model import Report
+
+FORMATS = ("full", "markdown")
+
+
+class DiffCommand:
+    """Compare two reports: findings, regions, launches, waits, coverage and times.
+
+    A report is what `graphdoctor analyze --json FILE` or `graphdoctor check
+    --report json=FILE` saved; needs no torch.
+    """
+
+    name = "diff"
+    help = "say what a change did to a report"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("before", metavar="BEFORE", type=Path, help="the report before")
+        parser.add_argument("after", metavar="AFTER", type=Path, help="the report after")
+        parser.add_argument(
+            "--output-format", choices=FORMATS, default="full", help="default: full"
+        )
+        add_color_argument(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        from graphdoctor.compare import compare
+        from graphdoctor.reporters.changes import CHANGES_REPORTERS
+
+        names = (args.before.name, args.after.name)
+        changes = compare(_read(args.before), _read(args.after), names=names)
+        show(CHANGES_REPORTERS[args.output_format](changes, look_of(args)))
+        return 0
+
+
+def _read(path: Path) -> dict[str, Report]:
+    """The reports in a file, by target. Raises UsageError."""
+    from graphdoctor.errors import UsageError
+    from graphdoctor.reporters.checks.json import is_check, parse
+    from graphdoctor.reporters.json import parse as parse_report
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the report {path}: {error.strerror or error}") from error
+    if not is_check(content):
+        report = parse_report(content, name=str(path))
+        return {report.target.name: report}
+    check = parse(content, name=str(path))
+    return {one.name: one.report for one in check.targets if one.report is not None}

@@ -1,0 +1,119 @@
+"""`graphdoctor init`: a repository -> targets for its models, written into its settings."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphdoctor.cli.output import check_writable, save, show
+from graphdoctor.errors import UsageError
+from graphdoctor.escape import visible
+
+if TYPE_CHECKING:
+    from graphdoctor.config import TargetSettings
+
+_LONE_SHOWN = 5
+
+
+class InitCommand:
+    """Look for models in a repository and write a target for each into its settings.
+
+    Writes [tool.graphdoctor] into pyproject.toml, or graphdoctor.toml where there
+    is none. Runs no code of the repository.
+    """
+
+    name = "init"
+    help = "write settings for a repository's models"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="default: here"
+        )
+        parser.add_argument("--dry-run", action="store_true", help="print it, and write nothing")
+
+    def run(self, args: argparse.Namespace) -> int:
+        if not args.folder.is_dir():
+            raise UsageError(f"{args.folder} is no folder")
+        from graphdoctor.discover import discover, lone_modules
+
+        root = args.folder.resolve()
+        path, before = _place(root)
+        found = discover(root, root=root)
+        lone = lone_modules(root, root=root)
+        if not found:
+            raise UsageError(_nothing_found(args.folder, lone))
+        section = _section(found, is_own=path.name != "pyproject.toml")
+        if args.dry_run:
+            show(section)
+            return 0
+        check_writable(path)
+        save(_joined(before, section), path)
+        show(_next_steps(path, found, lone))
+        return 0
+
+
+def _place(root: Path) -> tuple[Path, str]:
+    """The file to write into, and its text. Raises UsageError where it has settings already."""
+    from graphdoctor.config_files import OWN_FILE, SHARED_FILE, read_toml
+
+    own, shared = root / OWN_FILE, root / SHARED_FILE
+    if own.exists():
+        raise UsageError(f"{own} exists already; add targets to it by hand")
+    if not shared.exists():
+        return own, ""
+    tools = read_toml(shared).get("tool")
+    if isinstance(tools, dict) and "graphdoctor" in tools:
+        raise UsageError(f"{shared} has [tool.graphdoctor] already; add targets to it by hand")
+    return shared, shared.read_text(encoding="utf-8")
+
+
+def _section(found: list[TargetSettings], *, is_own: bool) -> str:
+    from graphdoctor.config_toml import targets_toml
+
+    prefix = "" if is_own else "tool.graphdoctor."
+    head = ['fail-on = "warning"  # new findings of this severity, or worse, fail the check']
+    if not is_own:
+        head.insert(0, "[tool.graphdoctor]")
+    return "\n".join([*head, *targets_toml(found, section=prefix)]) + "\n"
+
+
+def _joined(before: str, section: str) -> str:
+    """At the end, where it disturbs nothing; proved to be TOML before it is written."""
+    import tomllib
+
+    text = f"{before.rstrip()}\n\n{section}" if before.strip() else section
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(
+            f"cannot add a section to pyproject.toml ({error}); add this by hand\n\n{section}"
+        ) from error
+    return text
+
+
+def _nothing_found(folder: Path, lone: list[tuple[str, str]]) -> str:
+    hint = ""
+    if lone:
+        named = ", ".join(f"{cls} in {path}" for path, cls in lone[:_LONE_SHOWN])
+        hint = f"; there are models without inputs ({visible(named)})"
+    return (
+        f"no file in {folder} says what to check{hint}: write a function graphdoctor_target() that"
+        " returns a model and a tuple of its inputs"
+    )
+
+
+def _next_steps(path: Path, found: list[TargetSettings], lone: list[tuple[str, str]]) -> str:
+    lines = [f"{path.name}: {len(found)} {'target' if len(found) == 1 else 'targets'}"]
+    lines += [f"  {visible(target.entry)}" for target in found]
+    if lone:
+        lines += ["", "Models that say nowhere what their inputs are, and are left out:"]
+        lines += [f"  {visible(file)}: {visible(cls)}" for file, cls in lone[:_LONE_SHOWN]]
+        if lone[_LONE_SHOWN:]:
+            lines.append(f"  and {len(lone) - _LONE_SHOWN} more")
+    lines += [
+        "",
+        "Next: `graphdoctor baseline` accepts what is there today, and",
+        "`graphdoctor check` fails on what is new.",
+    ]
+    return "\n".join(lines) + "\n"

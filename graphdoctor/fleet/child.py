@@ -1,0 +1,84 @@
+"""A job, in a forked process of its own -> its result file; the model reaches nothing else."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import sys
+import traceback
+
+import numpy as np
+import torch
+
+from graphdoctor.analyze import analyze_target
+from graphdoctor.checked import Fault
+from graphdoctor.errors import CannotDoItHere, GraphDoctorError, UserCodeError
+from graphdoctor.fleet.job import Job, Plan, Result, write_result
+from graphdoctor.options import AnalyzeOptions
+from graphdoctor.reporters import REPORTERS, Look
+
+SEED = 0
+
+
+def live(plan: Plan, job: Job) -> None:
+    """Analyse the job's target and leave the process, without waiting for threads of the model."""
+    os.setsid()  # so that the model's own processes end with it
+    output = _redirect(plan, job)
+    faulthandler.enable(output)
+    faulthandler.dump_traceback_later(plan.time_limit_s, file=output)
+    os.chdir(plan.root)
+    sys.path.append(plan.root)
+    _make_repeatable()
+    result = _result(plan, job)
+    faulthandler.cancel_dump_traceback_later()
+    write_result(plan.result_path(job), result)
+    os._exit(0)
+
+
+def _redirect(plan: Plan, job: Job) -> int:
+    """Send what the model prints to a file: stdout is for the report."""
+    output = os.open(plan.output_path(job), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number, stream in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(number, stream)
+    return output
+
+
+def _make_repeatable() -> None:
+    """The same commit must give the same report: one thread, and equal weights and inputs."""
+    torch.set_num_threads(1)
+    random.seed(SEED)
+    np.random.seed(SEED)
+    torch.manual_seed(SEED)
+
+
+def _result(plan: Plan, job: Job) -> Result:
+    options = AnalyzeOptions(
+        mode=job.mode,
+        device=plan.device,
+        iterations=plan.iterations,
+        inputs=job.inputs,
+        gpu=plan.gpu,
+    )
+    try:
+        report = analyze_target(job.spec, options, lambda doing: None)
+        return Result(report_json=REPORTERS["json"](report, Look()))
+    except BaseException as error:
+        return Result(fault=fault_of(error))
+
+
+def fault_of(error: BaseException) -> Fault:
+    """What an analysis that raised is reported as."""
+    if isinstance(error, UserCodeError):
+        return Fault("failed", error.exit_code, str(error), error.frames)
+    if isinstance(error, CannotDoItHere):
+        return Fault("cannot", error.exit_code, str(error))
+    if isinstance(error, GraphDoctorError):
+        return Fault("usage", error.exit_code, str(error))
+    if isinstance(error, SystemExit):
+        message = f"it ended the interpreter with exit code {error.code!r}"
+        return Fault("failed", UserCodeError.exit_code, message)
+    what = f"{type(error).__name__}: {error}".rstrip(": ")
+    details = "".join(traceback.format_exception(error))
+    return Fault("usage", GraphDoctorError.exit_code, f"a bug in graphdoctor: {what}", details)
