@@ -22,6 +22,7 @@ from graphdoctor.rules._source import (
 )
 
 Line = tuple[str, int]
+_BLOCKS = (ast.With, ast.Try, ast.FunctionDef, ast.ClassDef)
 
 
 class Use(Struct, frozen=True):
@@ -80,7 +81,9 @@ def value_flow(frames: Sequence[Location], tensor_lines: Collection[Line]) -> Fl
             break
         decided = branch_at(frame)
         if decided is not None:
-            branches.append(decided)
+            implied = _assigned_in(scope, decided, tensor_lines)
+            branches += (decided, *branches_on(scope, frame.file, implied))
+            uses.append(Use(lines_of(frame.file, scope), implied))
             break
         names = _names(scope, statement, frame, tensor_lines)
         branches += branches_on(scope, frame.file, names) if names else ()
@@ -116,6 +119,16 @@ def _names(
     return names
 
 
+def _assigned_in(scope: ast.AST, branch: Branch, tensor_lines: Collection[Line]) -> frozenset[str]:
+    """The names that a side of a branch binds to anything but tensors, such as a flag."""
+    names: frozenset[str] = frozenset()
+    for statement in statements_of(scope):  # type: ignore[arg-type]
+        inside = branch.holds(Location(branch.file, statement.lineno))
+        if inside and (branch.file, statement.lineno) not in tensor_lines:
+            names |= targets_of(statement)
+    return names
+
+
 def _returned(
     scope: ast.AST,
     statement: ast.stmt,
@@ -142,8 +155,6 @@ def _mentioned(file: str, line: int) -> frozenset[str]:
         return names_in(statement.test)
     if isinstance(statement, ast.For):
         return names_in(statement.iter)
-    if statement is None or isinstance(
-        statement, (ast.With, ast.Try, ast.FunctionDef, ast.ClassDef)
-    ):
+    if statement is None or isinstance(statement, _BLOCKS):
         return frozenset()
     return names_in(statement)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule
+from graphdoctor.rule import Hit, Rule, at_op
 from graphdoctor.rules.scalars_differ import scalar_hits, unexplained_scalars
 
 
@@ -33,7 +33,10 @@ class FrozenLearningRate(Rule):
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        yield from scalar_hits(unexplained_scalars(recording, in_optimizer=True))
+        changing = unexplained_scalars(recording, in_optimizer=True)
+        yield from scalar_hits(changing)
+        if not changing and any(info.lr_kind == "float" for info in recording.optimizers):
+            yield from _slow_schedules(recording)
 
     @staticmethod
     def bad() -> object:
@@ -76,3 +79,20 @@ class FrozenLearningRate(Rule):
 
         inputs = (torch.randn(8, 16, device="cuda"),)
         return SimpleNamespace(step=step, inputs=inputs, state=[model, optimizer])
+
+
+def _slow_schedules(recording: Recording) -> Iterator[Hit]:
+    """Schedulers that advance inside the step and have not changed the rate yet."""
+    for iteration in recording.captured:
+        advanced = [
+            change.path.rpartition(".")[0]
+            for change in iteration.changes
+            if change.path.endswith(".last_epoch")
+        ]
+        first = next((op for op in iteration.ops if op.phase == "optimizer"), None)
+        if advanced and first is not None:
+            message = (
+                f"{advanced[0]} advances inside the step and will change the learning rate, "
+                "which is a Python number; a replay neither advances it nor sees the new rate."
+            )
+            yield at_op(iteration.index, first, message)

@@ -263,3 +263,18 @@ def steps_counted_on_the_cpu():
         return loss
 
     return steps_of(step, model, opt)
+
+
+def flag_from_the_cpu():
+    layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(6)]).cuda()
+
+    def step(x):
+        for layer in layers:
+            dropped = False
+            if torch.rand([]) < 0.5:  # <- GD209
+                dropped = True
+            if not dropped:
+                x = layer(x)
+        return x
+
+    return SimpleNamespace(step=step, inputs=(data(),), state=[layers])
