@@ -1,30 +1,27 @@
-"""A plan and a session on the emulated device -> for each region, whether its replay computes what eager does.
+"""A plan and a session -> for each region, whether it captures, and whether its replay computes what eager does.
 
-The first iteration that runs a region is kept as a tape. In every later iteration that runs it, the memory
-that the region reads is copied before its operators run, and the memory that it wrote afterwards; then the
-tape gets the former, is replayed, and must produce the latter, bit for bit.
+The first iteration that runs a region is kept as a tape, and on a GPU captured from there. In every later
+iteration that runs it, the memory that the region reads is copied before its operators run, and what it wrote
+afterwards; then the graph gets the former, is replayed, and must produce the latter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from graphdoctor.capture.compare import gap_between, has_same_bits
-from graphdoctor.emulator.dispatch import Call
-from graphdoctor.emulator.operators import tensors_of, written_tensors
-from graphdoctor.emulator.storages import StorageInfo, StorageTable
+from graphdoctor.capture.cause import in_words, location_of, true_cause
+from graphdoctor.capture.compare import Gap, gap_between, is_noise
+from graphdoctor.capture.generator import generator_state, set_generator_state
+from graphdoctor.capture.region_graph import Replay, replay_on_emulated_device, replay_on_gpu
+from graphdoctor.capture.region_run import Part, RegionRun, RegionWatcher
 from graphdoctor.emulator.tape import Tape
-from graphdoctor.frames import locate
 from graphdoctor.model import CaptureOutcome, Difference, Location, Verification
 from graphdoctor.partition import Plan, PlannedRegion
 from graphdoctor.record.session import Session
 from graphdoctor.recording import Iteration
-
-_METHOD = "bitwise"
 
 
 def verify_regions(
@@ -35,283 +32,170 @@ def verify_regions(
     `captured` are the iterations that the plan was made from; they are run again, in the same order
     and from the same state, and must repeat themselves operator by operator.
     """
-    trials = {planned.region.name: _Trial(planned) for planned in plan.regions}
+    exact = session.device.kind == "emulated"
+    trials = [_Trial(planned, exact=exact) for planned in plan.regions]
     with session.from_the_start(capturing=True):
         for iteration in captured:
-            watcher = _Watcher(session.device.table, iteration, list(trials.values()))
-            inputs = session.inputs(iteration.index)
-            with session.device.observed_by(watcher):
-                session.call(inputs)
-            for trial, run in watcher.runs():
-                trial.add(run, repeated=watcher.repeated)
-    return tuple(trial.outcome(_fallback(trial, captured)) for trial in trials.values())
+            _watch(session, iteration, [t for t in trials if t.planned.ops_in(iteration.index)])
+    return tuple(trial.outcome(_doubt(trial.planned, captured)) for trial in trials)
 
 
-class Geometry(NamedTuple):
-    """Which part of a storage a tensor is: the rest of it may hold anything."""
-
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    @staticmethod
-    def of_tensor(tensor: torch.Tensor) -> Geometry:
-        return Geometry(
-            tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
-        )
-
-    def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        empty = torch.empty(0, dtype=self.dtype)
-        return empty.set_(storage, self.offset, self.shape, self.stride)
+def _watch(session: Session, iteration: Iteration, trials: Sequence[_Trial]) -> None:
+    table = session.device.table
+    runs = [RegionRun(Tape(table) if trial.first is None else None) for trial in trials]
+    spans = [trial.planned.ops_in(iteration.index) for trial in trials]
+    watcher = RegionWatcher(table, iteration, spans, runs)
+    inputs = session.inputs(iteration.index)
+    with session.device.observed_by(watcher):
+        session.call(inputs)
+    for trial, run in zip(trials, runs, strict=True):
+        trial.add(run, repeated=watcher.repeated)
 
 
-@dataclass
-class _Run:
-    """One iteration's run through a region: what it read and wrote, in order of first use.
-
-    Storages are numbered by first use within the region ("slots"), which is the same in
-    every iteration as long as the region's tensors alias each other in the same way.
-    """
-
-    index: int
-    slots: dict[int, int] = field(default_factory=dict)  # storage number -> slot
-    pattern: list[int] = field(default_factory=list)
-    made: set[int] = field(default_factory=set)
-    written: dict[tuple[int, Geometry], StorageInfo] = field(default_factory=dict)
-    storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)  # kept for the tape
-    before: dict[int, torch.UntypedStorage] = field(default_factory=dict)
-    after: dict[tuple[int, Geometry], torch.Tensor] = field(default_factory=dict)
-    writers: dict[int, tuple[str, Location | None]] = field(default_factory=dict)
-    generator: torch.Tensor | None = None
-    tape: Tape | None = None
+def _doubt(planned: PlannedRegion, captured: Sequence[Iteration]) -> str:
+    """Why the emulated result of a region may not be a GPU's, or ""."""
+    for iteration in captured:
+        for index in planned.ops_in(iteration.index):
+            fallback = iteration.ops[index].fallback
+            if fallback is not None:
+                return fallback
+    return ""
 
 
 class _Trial:
-    """One region's tape and what its replays showed."""
+    """One region's tape, and what its replays showed."""
 
-    def __init__(self, planned: PlannedRegion) -> None:
+    def __init__(self, planned: PlannedRegion, *, exact: bool) -> None:
         self.planned = planned
-        self.first: _Run | None = None
-        self.replays = 0
-        self.tensors = 0
-        self.trouble = ""
-        self.differences: list[Difference] = []
+        self.first: RegionRun | None = None
+        self._exact = exact
+        self._replay: Replay | None = None
+        self._replays = 0
+        self._tensors = 0
+        self._trouble = ""
+        self._refused: tuple[str, Location | None] | None = None
+        self._differences: list[Difference] = []
 
-    def add(self, run: _Run, *, repeated: bool) -> None:
+    def add(self, run: RegionRun, *, repeated: bool) -> None:
         """Take the first run as the tape, and check it against every later one."""
         if not repeated:
-            self.trouble = "the step did not repeat itself when it was run again"
+            self._trouble = "the step did not repeat itself when it was run again"
+        elif run.trouble:
+            self._trouble = run.trouble
         elif self.first is None:
             self.first = run
         elif run.pattern != self.first.pattern:
-            self.trouble = "its tensors share memory in another way in other iterations"
-        else:
-            self._replay(run)
+            self._trouble = "its tensors share memory in another way in other iterations"
+        elif self._refused is None:
+            self._try(self.first, run)
 
-    def _replay(self, run: _Run) -> None:
-        first = self.first
-        assert first is not None and first.tape is not None
+    def _try(self, first: RegionRun, run: RegionRun) -> None:
+        """Replay on another iteration's values; the memory is afterwards as it was before."""
         kept = {slot: storage.clone() for slot, storage in first.storages.items()}
-        generator = torch.get_rng_state()
+        generator = generator_state()
+
+        def prepare() -> None:
+            for slot, contents in run.before.items():
+                first.storages[slot].copy_(contents)
+            if run.generator is not None:
+                set_generator_state(run.generator)
+
         try:
             # Below the emulation: contents are compared, wherever they are taken to lie.
             with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-                for slot, contents in run.before.items():
-                    first.storages[slot].copy_(contents)
-                if run.generator is not None:
-                    torch.set_rng_state(run.generator)
-                first.tape.replay()
-                self.replays += 1
-                self._compare(first, run)
+                self._replay_and_compare(first, run, prepare)
         finally:
-            torch.set_rng_state(generator)
+            set_generator_state(generator)
             for slot, contents in kept.items():
                 first.storages[slot].copy_(contents)
 
-    def _compare(self, first: _Run, run: _Run) -> None:
-        compared = 0
-        for (slot, geometry), wanted in run.after.items():
-            storage = first.storages.get(slot)
-            if storage is None:
-                continue
-            compared += 1
-            found = geometry.of(storage).clone()
-            if not has_same_bits(found, wanted):
-                self.differences.append(self._difference(first.writers[slot], wanted, found))
-                break
-        self.tensors = max(self.tensors, compared)
+    def _replay_and_compare(self, first: RegionRun, run: RegionRun, prepare: Any) -> None:
+        assert first.tape is not None
+        if self._replay is None:
+            make = replay_on_emulated_device if self._exact else replay_on_gpu
+            try:
+                self._replay = make(first.tape, prepare)
+            except RuntimeError as error:
+                cause = true_cause(error)
+                self._refused = in_words(cause), location_of(cause)
+                return
+        prepare()
+        self._replay()
+        self._replays += 1
+        found = _results(first, run)
+        self._tensors = max(self._tensors, len(found))
+        gaps = {part: gap_between("", run.after[part], found[part]) for part in found}
+        wrong = {part: gap for part, gap in gaps.items() if gap is not None}
+        if wrong and not self._exact:
+            prepare()
+            first.tape.replay()  # the same operators without a graph: eager's own deviation
+            wrong = _beyond_noise(wrong, run, _results(first, run))
+        for part, gap in list(wrong.items())[:1]:
+            self._differences.append(self._difference(first.writers[part[0]], gap))
 
-    def _difference(
-        self, writer: tuple[str, Location | None], wanted: torch.Tensor, found: torch.Tensor
-    ) -> Difference:
+    def _difference(self, writer: tuple[str, Location | None], gap: Gap) -> Difference:
         operator, location = writer
-        gap = gap_between("", wanted, found)
         return Difference(
             tensor=f"the result of {operator}",
-            replay=self.replays,
-            max_abs=gap.max_abs if gap is not None else 0.0,
-            max_rel=gap.max_rel if gap is not None else 0.0,
+            replay=self._replays,
+            max_abs=gap.max_abs,
+            max_rel=gap.max_rel,
             operator=operator,
             location=location,
-            detail=gap.detail if gap is not None else "",
+            detail=gap.detail,
         )
 
-    def outcome(self, fallback: str | None) -> CaptureOutcome:
+    def outcome(self, doubt: str) -> CaptureOutcome:
+        """The region's row in the report. `doubt`: why the emulated values may not be a GPU's."""
         region = self.planned.region
+        scope = f"region {region.name}"
+        if self._refused is not None:
+            reason, location = self._refused
+            return CaptureOutcome(scope=scope, status="refused", reason=reason, location=location)
         return CaptureOutcome(
-            scope=f"region {region.name}",
+            scope=scope,
             status="captured",
             operators=region.operators,
-            verification=self._verification(fallback),
+            verification=self._verification(doubt),
         )
 
-    def _verification(self, fallback: str | None) -> Verification:
+    def _verification(self, doubt: str) -> Verification:
         status: Any = "verified"
         reason = ""
-        if self.differences:
+        if self._differences:
             status = "wrong"
-            reason = f"replay {self.differences[0].replay} computed something else than eager"
-        elif self.trouble or fallback:
-            status, reason = "not-verified", self.trouble or fallback or ""
-        elif self.replays == 0:
+            reason = f"replay {self._differences[0].replay} computed something else than eager"
+        elif self._trouble or doubt:
+            status, reason = "not-verified", self._trouble or doubt
+        elif self._replays == 0:
             status, reason = "not-verified", "it ran in one of the recorded iterations only"
-        elif self.tensors == 0:
+        elif self._tensors == 0:
             status, reason = "not-verified", "nothing that it writes is there at its end to compare"
         return Verification(
             status=status,
-            replays=self.replays,
-            tensors=self.tensors,
-            method=_METHOD,
+            replays=self._replays,
+            tensors=self._tensors,
+            method="bitwise" if self._exact else "within eager's own deviation",
             reason=reason,
-            differences=tuple(self.differences),
+            differences=tuple(self._differences),
         )
 
 
-class _Watcher:
-    """Follows one iteration, and copies what each region reads and writes."""
-
-    def __init__(self, table: StorageTable, iteration: Iteration, trials: list[_Trial]) -> None:
-        self.repeated = True
-        self._table = table
-        self._ops = iteration.ops
-        self._index = 0
-        self._runs: dict[int, tuple[_Trial, _Run]] = {}
-        self._of_op: dict[int, int] = {}
-        self._last: dict[int, int] = {}
-        for number, trial in enumerate(trials):
-            span = trial.planned.ops_in(iteration.index)
-            if span:
-                run = _Run(iteration.index, tape=Tape(table) if trial.first is None else None)
-                self._runs[number] = (trial, run)
-                self._of_op.update(dict.fromkeys(span, number))
-                self._last[number] = max(span)
-
-    def runs(self) -> Iterator[tuple[_Trial, _Run]]:
-        return iter(self._runs.values())
-
-    def event(self, kind: str, name: str, detail: str) -> None:
-        """What the host does is no part of a region."""
-
-    def before(self, call: Call) -> None:
-        number = self._of_op.get(self._index)
-        if number is None:
-            return
-        _, run = self._runs[number]
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            if call.facts.is_random and run.generator is None:
-                run.generator = torch.get_rng_state()
-            for tensor in call.inputs:
-                self._read(run, tensor)
-
-    def after(self, call: Call) -> None:
-        index = self._index
-        self._index += 1
-        if index >= len(self._ops) or self._ops[index].name != call.facts.name:
-            self.repeated = False
-            return
-        number = self._of_op.get(index)
-        if number is None:
-            self._overwritten(call)
-            return
-        _, run = self._runs[number]
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            self._wrote(run, call)
-            if index == self._last[number]:
-                self._finish(run)
-
-    def _overwritten(self, call: Call) -> None:
-        """What an operator between a region's operators writes over is no result of the region any more."""
-        numbers = {
-            self._table.info(tensor).number
-            for tensor in written_tensors(call.facts, call.args, call.kwargs)
-        }
-        if not numbers:
-            return
-        for _, run in self._runs.values():
-            if not run.after:  # not finished yet: what is copied at the end must be its own
-                gone = [key for key, info in run.written.items() if info.number in numbers]
-                for key in gone:
-                    del run.written[key]
-
-    def _slot(self, run: _Run, tensor: torch.Tensor) -> tuple[int, bool]:
-        number = self._table.info(tensor).number
-        slot = run.slots.get(number)
-        new = slot is None
-        if slot is None:
-            slot = run.slots[number] = len(run.slots)
-        run.pattern.append(slot)
-        return slot, new
-
-    def _read(self, run: _Run, tensor: torch.Tensor) -> None:
-        slot, new = self._slot(run, tensor)
-        if not new or not self._table.is_cuda(tensor):
-            return
-        storage = tensor.untyped_storage()
-        if run.tape is not None:
-            run.storages[slot] = storage
-        else:
-            run.before[slot] = storage.clone()
-
-    def _wrote(self, run: _Run, call: Call) -> None:
-        location = locate().location
-        for tensor in tensors_of(call.result):
-            slot, new = self._slot(run, tensor)
-            if new or slot in run.made:
-                run.made.add(slot)
-                self._note_write(run, slot, tensor, (call.facts.name, location))
-        for tensor in written_tensors(call.facts, call.args, call.kwargs):
-            slot, _ = self._slot(run, tensor)
-            self._note_write(run, slot, tensor, (call.facts.name, location))
-        if run.tape is not None:
-            run.tape.add(call, location)
-
-    def _note_write(
-        self, run: _Run, slot: int, tensor: torch.Tensor, writer: tuple[str, Location | None]
-    ) -> None:
-        info = self._table.info(tensor)
-        if not info.cuda:
-            return
-        run.written[slot, Geometry.of_tensor(tensor)] = info
-        run.writers[slot] = writer
-        if run.tape is not None:
-            run.storages[slot] = tensor.untyped_storage()
-
-    def _finish(self, run: _Run) -> None:
-        """Copy what the region wrote and somebody still holds; the rest was scratch."""
-        if run.tape is not None:
-            return
-        for (slot, geometry), info in run.written.items():
-            storage = info.storage()
-            if storage is not None:
-                run.after[slot, geometry] = geometry.of(storage).clone()
+def _results(first: RegionRun, run: RegionRun) -> dict[Part, torch.Tensor]:
+    """What the replayed memory holds where the other run left something behind."""
+    return {
+        (slot, geometry): geometry.of(first.storages[slot]).clone()
+        for slot, geometry in run.after
+        if slot in first.storages
+    }
 
 
-def _fallback(trial: _Trial, captured: Sequence[Iteration]) -> str | None:
-    """Why the emulated result of a region may not be a GPU's."""
-    for iteration in captured:
-        for index in trial.planned.ops_in(iteration.index):
-            doubt = iteration.ops[index].fallback
-            if doubt is not None:
-                return doubt
-    return None
+def _beyond_noise(
+    gaps: dict[Part, Gap], run: RegionRun, eager: dict[Part, torch.Tensor]
+) -> dict[Part, Gap]:
+    kept = {}
+    for part, gap in gaps.items():
+        own = gap_between("", run.after[part], eager[part])
+        if not gap.is_rounding and not is_noise(gap, [own] if own is not None else []):
+            kept[part] = gap
+    return kept

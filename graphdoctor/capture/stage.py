@@ -38,7 +38,7 @@ def capture_and_verify(
         outcomes.append(outcome)
         if step is not None:
             return Captured(tuple(outcomes), step)
-    if emulated and not plan.whole:
+    if not plan.whole:
         outcomes.extend(verify_regions(session, recording.captured, plan))
     return Captured(tuple(outcomes))
 
