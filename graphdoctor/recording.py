@@ -65,7 +65,7 @@ class Opaque(Struct, frozen=True, tag="opaque"):
     text: str
 
 
-Arg = Union[TensorUse, Opaque, bool, int, float, str, None, tuple["Arg", ...]]
+Arg = Union[TensorUse, Opaque, bool, int, float, str, None, tuple["Arg", ...]]  # noqa: UP007  (a forward reference)
 
 
 class Op(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""A session and what was captured -> how launch-bound the step is, and the speed-up: predicted, or measured on a GPU."""
+"""A session and its captures -> launch-bound share and speed-up: predicted, or measured on a GPU."""
 
 from __future__ import annotations
 
