@@ -42,6 +42,8 @@ class Geometry(NamedTuple):
         return empty.set_(storage, self.offset, self.shape, self.stride)
 
 
+_SEED = "it takes the random state of a forward outside it, which only a captured forward can hand over"
+
 Part = tuple[int, Geometry]  # a slot and where in it
 Writer = tuple[str, Location | None]
 
@@ -98,6 +100,7 @@ class RegionWatcher:
             index: run for span, run in zip(spans, runs, strict=True) for index in span
         }
         self._last = {max(span) for span in spans}
+        self._made_on_cpu: set[int] = set()  # by device operators: attention's seed and offset
 
     def event(self, kind: str, name: str, detail: str) -> None:
         """What the host does is no part of a region."""
@@ -120,6 +123,7 @@ class RegionWatcher:
             return
         run = self._run_of_op.get(index)
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            self._note_seeds(call)
             if run is None:
                 self._overwritten(call)
                 return
@@ -128,7 +132,10 @@ class RegionWatcher:
                 _finish(run)
 
     def _read(self, run: RegionRun, tensor: torch.Tensor) -> None:
-        slot, new = run.slot(self._table.info(tensor).number)
+        number = self._table.info(tensor).number
+        slot, new = run.slot(number)
+        if new and number in self._made_on_cpu:
+            run.trouble = _SEED
         if not new or not self._table.is_cuda(tensor):
             return
         if tensor.layout != torch.strided:
@@ -164,6 +171,12 @@ class RegionWatcher:
         run.writers[slot] = writer
         if run.tape is not None:
             run.storages[slot] = tensor.untyped_storage()
+
+    def _note_seeds(self, call: Call) -> None:
+        if call.on_cuda and call.facts.is_random:
+            for tensor in tensors_of(call.result):
+                if not self._table.is_cuda(tensor):
+                    self._made_on_cpu.add(self._table.info(tensor).number)
 
     def _overwritten(self, call: Call) -> None:
         """What an operator between a region's operators writes over is no result of the region."""

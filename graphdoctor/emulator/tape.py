@@ -29,10 +29,26 @@ class TapeEntry:
     ]  # position in the result (None: the result itself)
     location: Location | None
 
-    def call(self) -> Call:
-        call = Call(self.func, self.facts, self.args, self.kwargs)
+    def call(self, made: dict[int, Any]) -> Call:
+        """The call once more; `made` are results of this replay, by entry."""
+        args, kwargs = self.args, self.kwargs
+        if made:
+            args = tuple(_resolved(value, made) for value in args)
+            kwargs = {name: _resolved(value, made) for name, value in kwargs.items()}
+        call = Call(self.func, self.facts, args, kwargs)
         call.on_cuda = True
         return call
+
+
+@dataclass(frozen=True, slots=True)
+class FromEntry:
+    """An argument that an earlier entry makes anew in each replay: attention's random seed and offset.
+
+    They lie on the CPU in eager and on the device in a capture, so that no memory can be kept for them.
+    """
+
+    entry: int
+    position: int | None
 
 
 class Tape:
@@ -46,12 +62,14 @@ class Tape:
     def __init__(self, table: StorageTable) -> None:
         self._table = table
         self.entries: list[TapeEntry] = []
+        self._made_on_cpu: dict[int, FromEntry] = {}  # by storage number
 
     def add(self, call: Call, location: Location | None) -> None:
         """Keep a call that ran on the device, unless replaying it would do nothing (a view)."""
         if not call.on_cuda:
             return
-        fills = self._fills(call)
+        made = self._made(call)
+        fills = tuple((p, _alias(tensor)) for p, tensor in made if self._table.is_cuda(tensor))
         writes = bool(call.facts.written_args or call.facts.written_kwargs)
         if not fills and not writes:
             return
@@ -64,26 +82,35 @@ class Tape:
             fills=fills,
             location=location,
         )
+        for position, tensor in made:
+            if not self._table.is_cuda(tensor):
+                source = FromEntry(len(self.entries), position)
+                self._made_on_cpu[self._table.info(tensor).number] = source
         self.entries.append(entry)
 
-    def _fills(self, call: Call) -> tuple[tuple[int | None, torch.Tensor], ...]:
+    def _made(self, call: Call) -> tuple[tuple[int | None, torch.Tensor], ...]:
+        """What a call made, with the position in its result."""
         if call.facts.makes_garbage:
             return ()
         number = self._table.info
         read = {number(tensor).number for tensor in call.inputs}
         result = call.result
         if isinstance(result, torch.Tensor):
-            return () if number(result).number in read else ((None, _alias(result)),)
+            return () if number(result).number in read else ((None, result),)
         if not isinstance(result, (tuple, list)):
             return ()
         return tuple(
-            (position, _alias(item))
+            (position, item)
             for position, item in enumerate(result)
             if isinstance(item, torch.Tensor) and number(item).number not in read
         )
 
     def _freeze(self, value: Any, *, by_value: bool) -> Any:
         if isinstance(value, torch.Tensor):
+            if not self._table.is_cuda(value):
+                source = self._made_on_cpu.get(self._table.info(value).number)
+                if source is not None:
+                    return source
             alias = _alias(value)
             if by_value and value.dim() == 0 and not self._table.is_cuda(value):
                 with torch._C._DisableTorchDispatch():
@@ -101,8 +128,12 @@ class Tape:
             torch._C.DisableTorchFunction(),
             torch._C._AutoDispatchBelowAutograd(),
         ):
-            for entry in self.entries:
-                result = run_operator(entry.call())
+            wanted = {source.entry for source in self._made_on_cpu.values()}
+            kept: dict[int, Any] = {}
+            for index, entry in enumerate(self.entries):
+                result = run_operator(entry.call(kept))
+                if index in wanted:
+                    kept[index] = result
                 for position, tensor in entry.fills:
                     made = result if position is None else result[position]
                     if made is not tensor:
@@ -127,3 +158,10 @@ def _alias(tensor: torch.Tensor) -> torch.Tensor:
     """
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
         return tensor.detach()
+
+
+def _resolved(value: Any, made: dict[int, Any]) -> Any:
+    if not isinstance(value, FromEntry):
+        return value
+    result = made[value.entry]
+    return result if value.position is None else result[value.position]
