@@ -100,4 +100,5 @@ def _stricter(before: Accepted, now: Accepted) -> Accepted:
         launches=min(before.launches, now.launches),
         graphs=now.graphs if now.coverage >= before.coverage else before.graphs,
         coverage=max(before.coverage, now.coverage),
+        verdict=before.verdict if now.verdict == "unsafe" else now.verdict,
     )

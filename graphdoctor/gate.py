@@ -60,6 +60,26 @@ def gate(
     )
 
 
+def merged(checks: Sequence[Check], project: Project) -> Check:
+    """Several checks of different targets as one, in the order of the targets' names."""
+    targets = tuple(
+        sorted((one for check in checks for one in check.targets), key=lambda one: one.name)
+    )
+    stale = tuple(sorted(entry for check in checks for entry in check.stale))
+    return Check(
+        schema_version=CHECK_SCHEMA_VERSION,
+        kind="check",
+        tool_version=graphdoctor.__version__,
+        fail_on=project.settings.fail_on,
+        exit_code=_exit_code(targets, stale, project.settings),
+        targets=targets,
+        stale=stale,
+        stale_fails=not project.settings.allow_stale,
+        notes=tuple(dict.fromkeys(note for check in checks for note in check.notes)),
+        prefix=Locality(project.root).prefix,
+    )
+
+
 def entries_of(outcome: Outcome, project: Project) -> list[Entry]:
     """What a baseline would accept of one target: every finding that counts."""
     return [

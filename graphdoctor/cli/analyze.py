@@ -8,8 +8,9 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.output import add_page_arguments, check_writable, look_of, progress, save, show
+from graphdoctor.cli.output import add_page_arguments, look_of, progress, show
 from graphdoctor.errors import UserCodeError
+from graphdoctor.files import check_writable, save
 
 if TYPE_CHECKING:
     from graphdoctor.model import Report

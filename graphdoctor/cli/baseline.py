@@ -7,8 +7,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.checking import add_run_arguments, choose, load_project, run
-from graphdoctor.cli.output import check_writable, save, show
+from graphdoctor.cli.output import show
 from graphdoctor.escape import visible
+from graphdoctor.files import check_writable, save
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

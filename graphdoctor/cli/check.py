@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.checking import add_run_arguments, choose, load_project, run
-from graphdoctor.cli.output import add_page_arguments, check_writable, look_of, save, show
+from graphdoctor.cli.output import add_page_arguments, look_of, show
 from graphdoctor.errors import UsageError
+from graphdoctor.files import check_writable, save
 
 if TYPE_CHECKING:
     from graphdoctor.checked import Check
@@ -33,7 +34,11 @@ class CheckCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_run_arguments(parser)
         parser.add_argument(
-            "--output-format", choices=FORMATS, default="full", help="default: full"
+            "--output-format",
+            choices=FORMATS,
+            default="full",
+            metavar="FORMAT",
+            help=f"one of {', '.join(FORMATS)}; default: full",
         )
         parser.add_argument(
             "--report",

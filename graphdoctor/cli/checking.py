@@ -105,7 +105,7 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
         return _in_folder(Path(path), project)
     where, colon, name = path.rpartition(":")
     file = Path(where if colon and not path.endswith(".py") else path)
-    if not file.suffix == ".py" and not colon:
+    if file.suffix != ".py" and not colon:
         known = ", ".join(target.name for target in targets) or "none"
         raise UsageError(f"{path} is no file, no folder and no target (the settings have {known})")
     if file.suffix != ".py":  # package.module:name

@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.output import check_writable, save, show
+from graphdoctor.cli.output import show
 from graphdoctor.errors import UsageError
 from graphdoctor.escape import visible
+from graphdoctor.files import check_writable, save
 
 if TYPE_CHECKING:
     from graphdoctor.config import TargetSettings

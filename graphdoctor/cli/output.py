@@ -6,10 +6,8 @@ import argparse
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from graphdoctor.errors import UsageError
@@ -84,32 +82,6 @@ def show(text: str) -> None:
         raise UsageError(f"cannot write to stdout: {error.strerror or error}") from error
 
 
-def check_writable(path: Path) -> None:
-    """Raise UsageError if a file cannot be made there: before the work, not after it."""
-    folder = path.parent
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
-    if not folder.is_dir():
-        raise UsageError(f"cannot write {path}: there is no folder {folder}")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"cannot write {path}: no permission")
-
-
-def save(text: str, path: Path) -> None:
-    """Write a file, whole or not at all."""
-    content = text.encode("utf-8")
-    try:
-        if path.exists() and not path.is_file():  # a pipe or a device: nothing to replace
-            path.write_bytes(content)
-            return
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as part:
-            part.write(content)
-        os.chmod(part.name, 0o666 & ~_umask())
-        os.replace(part.name, path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
-
-
 @contextmanager
 def progress(stream: TextIO) -> Iterator[Callable[[str], None]]:
     """What to call with each stage's name: one line that is rewritten, on a terminal only.
@@ -131,9 +103,3 @@ def progress(stream: TextIO) -> Iterator[Callable[[str], None]]:
     finally:
         stream.write("\r\x1b[K")
         stream.flush()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -6,14 +6,12 @@ import faulthandler
 import os
 import random
 import sys
-import traceback
 
 import numpy as np
 import torch
 
 from graphdoctor.analyze import analyze_target
-from graphdoctor.checked import Fault
-from graphdoctor.errors import CannotDoItHere, GraphDoctorError, UserCodeError
+from graphdoctor.faults import fault_of
 from graphdoctor.fleet.job import Job, Plan, Result, write_result
 from graphdoctor.options import AnalyzeOptions
 from graphdoctor.reporters import REPORTERS, Look
@@ -66,19 +64,3 @@ def _result(plan: Plan, job: Job) -> Result:
         return Result(report_json=REPORTERS["json"](report, Look()))
     except BaseException as error:
         return Result(fault=fault_of(error))
-
-
-def fault_of(error: BaseException) -> Fault:
-    """What an analysis that raised is reported as."""
-    if isinstance(error, UserCodeError):
-        return Fault("failed", error.exit_code, str(error), error.frames)
-    if isinstance(error, CannotDoItHere):
-        return Fault("cannot", error.exit_code, str(error))
-    if isinstance(error, GraphDoctorError):
-        return Fault("usage", error.exit_code, str(error))
-    if isinstance(error, SystemExit):
-        message = f"it ended the interpreter with exit code {error.code!r}"
-        return Fault("failed", UserCodeError.exit_code, message)
-    what = f"{type(error).__name__}: {error}".rstrip(": ")
-    details = "".join(traceback.format_exception(error))
-    return Fault("usage", GraphDoctorError.exit_code, f"a bug in graphdoctor: {what}", details)

@@ -89,8 +89,11 @@ def _write_troubles(page: Page, troubles: list[wording.Trouble]) -> None:
     if not troubles:
         return
     page.heading("Targets that failed or got worse")
+    before = None
     for trouble in troubles:
-        page.hanging("  ", f"{trouble.target}: {trouble.title}", style="bold red")
+        if before != (trouble.target, trouble.title):
+            page.hanging("  ", f"{trouble.target}: {trouble.title}", style="bold red")
+        before = (trouble.target, trouble.title)
         page.hanging(" " * INDENT, trouble.message)
         if trouble.details:
             page.code(trouble.details, indent=INDENT)

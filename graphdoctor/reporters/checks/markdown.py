@@ -12,7 +12,8 @@ from graphdoctor.reporters.look import Look
 
 MARKER = "<!-- graphdoctor -->"
 MOST_CHARACTERS = 64_900  # GitHub refuses a comment of more than 65,536
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~>$-])")
+# Of what Markdown means something by; the rest does so at the start of a line only.
+_SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
 
 
 def render(check: Check, look: Look) -> str:
@@ -38,7 +39,7 @@ def render_within(check: Check, most_characters: int) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown and HTML show as it is, and that mentions nobody."""
+    """Text within a line that Markdown and HTML show as it is, and that mentions nobody."""
     text = visible(text).replace("&", "&amp;").replace("<", "&lt;")
     return _SPECIAL.sub(r"\\\1", text).replace("@", "@\u200b")
 
@@ -94,7 +95,12 @@ def _finding(one: Occurrence) -> str:
         )
         fence = _fence(text, 3)
         lines += ["", f"{fence}python", text, fence]
-    lines += ["", escaped(finding.message), "", f"*Fix:* {escaped(wording.fix_line(finding))}"]
+    lines += [
+        "",
+        f"*What:* {escaped(finding.message)}",
+        "",
+        f"*Fix:* {escaped(wording.fix_line(finding))}",
+    ]
     return "\n".join(lines)
 
 

@@ -100,20 +100,21 @@ def _location(check: Check, checked: CheckedFinding) -> dict[str, Any]:
                 "startLine": line,
                 "startColumn": 1,
                 "endLine": line,
-                "endColumn": _length(checked) + 1,
+                "endColumn": len(_code(checked)) + 1,
+                "snippet": {"text": visible(_code(checked))},
             },
         }
     }
 
 
-def _length(checked: CheckedFinding) -> int:
-    """How many characters the line has, at least one."""
+def _code(checked: CheckedFinding) -> str:
+    """The line that the location is, as far as the report has it; at least one character."""
     finding = checked.finding
     place, excerpt = finding.location, finding.excerpt
     if place is None or excerpt is None or place.file != checked.path:
-        return 1
+        return " "
     index = place.line - excerpt.first_line
-    return max(1, len(excerpt.lines[index])) if 0 <= index < len(excerpt.lines) else 1
+    return (excerpt.lines[index] if 0 <= index < len(excerpt.lines) else "") or " "
 
 
 def _uri(path: str) -> str:

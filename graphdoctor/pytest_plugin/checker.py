@@ -1,0 +1,166 @@
+"""What the fixture `graphdoctor` gives a test: models -> a passing test, or one with the finding's code."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from graphdoctor.baseline import Baseline
+from graphdoctor.checked import CheckedTarget, Fault
+from graphdoctor.config import TargetSettings
+from graphdoctor.errors import GraphDoctorError
+from graphdoctor.faults import fault_of
+from graphdoctor.gate import Outcome, accepted_of, entries_of, gate
+from graphdoctor.locality import Locality
+from graphdoctor.model import Report
+from graphdoctor.pytest_plugin.failure import failure_text
+from graphdoctor.pytest_plugin.limits import limits_of
+from graphdoctor.pytest_plugin.session import CheckedTest, Session
+from graphdoctor.reporters.checks import wording
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphdoctor.config_files import Project
+
+SEED = 0
+
+
+class Checker:
+    """One test's access to graphdoctor. `reports` has one entry for each check, in order."""
+
+    def __init__(self, node: pytest.Item, session: Session) -> None:
+        self._node = node
+        self._session = session
+        self._limits = limits_of(node.get_closest_marker("graph_safe"), node.nodeid)
+        self.reports: list[Report] = []
+
+    @property
+    def report(self) -> Report:
+        """What the last check found."""
+        if not self.reports:
+            raise AttributeError("there is no report yet: call graphdoctor.check() first")
+        return self.reports[-1]
+
+    def check(self, model: object, *inputs: object, **kwargs: object) -> Report:
+        """Fail the test unless the step is safe within the limits of its marker.
+
+        `model` and its inputs are what `graphdoctor.analyze` takes; keywords go to the model.
+        """
+        __tracebackhide__ = True
+        report = self._analyzed(model, *inputs, **kwargs)
+        self.reports.append(report)
+        outcome = Outcome(self._target(), report)
+        project = self._project()
+        baseline = self._session.baseline
+        check = gate([outcome], baseline, project, is_complete=False)
+        self._tell_junit(check.targets[0])
+        accepted = accepted_of(outcome)
+        entries = tuple(entries_of(outcome, project))
+        if self._session.is_updating:
+            check = gate([outcome], _accepting(outcome, project), project, is_complete=False)
+        self._session.add(CheckedTest(check, entries, accepted))
+        if check.exit_code != 0:
+            raise AssertionError(failure_text(check))
+        return report
+
+    @contextmanager
+    def watch(self, module: torch.nn.Module | None = None) -> Iterator[None]:
+        """Check what is called inside the block: `module`, or every module that the block calls.
+
+        Each is checked once, after the block, on the inputs of its first call.
+        """
+        __tracebackhide__ = True
+        from graphdoctor.pytest_plugin.watch import watching
+
+        with watching(module) as calls:
+            yield
+        if not calls:
+            name = "no module" if module is None else f"the watched {type(module).__name__}"
+            raise AssertionError(f"nothing to check: {name} was called in the block")
+        for call in calls:
+            self.check(call.module, *call.args, **call.kwargs)
+
+    def _analyzed(self, model: object, *inputs: object, **kwargs: object) -> Report:
+        __tracebackhide__ = True
+        from graphdoctor.analyze import analyze
+
+        settings = self._project().settings
+        try:
+            with _seeded():
+                report = analyze(
+                    model,
+                    *inputs,
+                    mode=self._limits.mode,
+                    device=settings.device,
+                    iterations=settings.iterations,
+                    gpu=settings.gpu,
+                    **kwargs,
+                )
+        except GraphDoctorError as error:
+            fault = fault_of(error)
+            self._tell_fault(fault)
+            pytest.fail(f"graphdoctor: {fault.message}\n{fault.details}".rstrip(), pytrace=False)
+        return Locality(self._project().root).report(report)
+
+    def _tell_fault(self, fault: Fault) -> None:
+        """A test without a report must not be missing from what all tests found."""
+        outcome = Outcome(self._target(), fault)
+        check = gate([outcome], self._session.baseline, self._project(), is_complete=False)
+        self._session.add(CheckedTest(check, (), None))
+
+    def _project(self) -> Project:
+        """The project's settings, with what this test allows on top."""
+        project = self._session.project
+        ignore = (*project.settings.ignore, *self._limits.allow)
+        return replace(project, settings=replace(project.settings, ignore=ignore))
+
+    def _target(self) -> TargetSettings:
+        """Named after the test; further checks of one test are numbered."""
+        count = len(self.reports)
+        name = self._node.nodeid + (f"#{count}" if count > 1 else "")
+        file = Locality(self._session.project.root).text(str(self._node.path))
+        return TargetSettings(name, entry=file, budgets=self._limits.budgets)
+
+    def _tell_junit(self, target: CheckedTarget) -> None:
+        """As properties of the test case, in the file that --junitxml writes."""
+        tell = self._node.user_properties.append
+        if target.report is not None:
+            tell(("graphdoctor_verdict", target.report.verdict))
+        if target.figures is not None:
+            tell(("graphdoctor_figures", wording.figures_text(target.figures)))
+        for one in target.findings:
+            state = "new" if one.is_new else "known"
+            where = wording.place(one.path, one.line)
+            tell(("graphdoctor_finding", f"{wording.title(one.finding)} {where} {state}"))
+
+
+def _accepting(outcome: Outcome, project: Project) -> Baseline:
+    """A baseline of just this outcome, against which only the test's own budgets can fail."""
+    from graphdoctor.baseline import make
+
+    accepted = accepted_of(outcome)
+    return make(entries_of(outcome, project), [accepted] if accepted is not None else [])
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Fresh inputs are drawn alike whatever ran before this test; the generators are put back."""
+    import numpy as np
+    import torch
+
+    from graphdoctor.target import snapshot
+
+    before = snapshot({})
+    random.seed(SEED)
+    np.random.seed(SEED)
+    torch.manual_seed(SEED)
+    try:
+        yield
+    finally:
+        before.restore()
