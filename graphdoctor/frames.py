@@ -7,7 +7,7 @@ import sys
 import sysconfig
 from functools import cache
 from importlib.util import find_spec
-from types import FrameType
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 from graphdoctor.model import Location
@@ -55,9 +55,31 @@ def _torch_folder() -> str:
     return os.path.dirname(os.path.abspath(spec.origin)) + os.sep if spec and spec.origin else _HERE
 
 
-@cache
-def _location(filename: str, line: int, function: str) -> Location:
-    return Location(file=filename, line=line, function=function)
+class _Code:
+    """What one code object is, and the places in it that were seen; looked up by its identity.
+
+    A code object's own hash is computed from all that it holds each time, which is slow.
+    """
+
+    __slots__ = ("code", "is_engine", "is_start", "is_user", "places")
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code  # held, so that no other gets its identity
+        self.is_user = not is_machinery(code.co_filename)
+        self.is_engine = code.co_name == _ENGINE
+        self.is_start = code.co_name == "call" and os.path.abspath(code.co_filename) == _SESSION
+        self.places: dict[int, Location] = {}  # by the instruction that runs
+
+    def place(self, frame: FrameType) -> Location:
+        found = self.places.get(frame.f_lasti)
+        if found is None:
+            code = self.code
+            found = Location(file=code.co_filename, line=frame.f_lineno, function=code.co_name)
+            self.places[frame.f_lasti] = found
+        return found
+
+
+_CODES: dict[int, _Code] = {}
 
 
 def locate(depth: int = 1) -> Place:
@@ -71,11 +93,14 @@ def locate_from(frame: FrameType | None) -> Place:
     in_engine = False
     while frame is not None and len(found) < _MAX_STACK:
         code = frame.f_code
-        if not is_machinery(code.co_filename):
-            found.append(_location(code.co_filename, frame.f_lineno, code.co_name))
-        elif not found and code.co_name == _ENGINE:
-            in_engine = True
-        elif code.co_name == "call" and os.path.abspath(code.co_filename) == _SESSION:
+        seen = _CODES.get(id(code))
+        if seen is None:
+            seen = _CODES[id(code)] = _Code(code)
+        if seen.is_user:
+            found.append(seen.place(frame))
+        elif seen.is_engine:
+            in_engine = in_engine or not found
+        elif seen.is_start:
             break
         frame = frame.f_back
     return Place(found[0] if found else None, tuple(found[1:]), in_engine)

@@ -81,9 +81,9 @@ class EmulatedDevice:
     @contextmanager
     def in_this_thread(self) -> Iterator[None]:
         """Emulate the device in the calling thread: torch's modes belong to one thread each."""
-        self._modes.dispatch = LogicalDeviceMode(self.table)
+        dispatch = self._modes.dispatch = LogicalDeviceMode(self.table)
         try:
-            with self._modes.dispatch, LogicalFunctionMode(self):
+            with dispatch, LogicalFunctionMode(self, dispatch):
                 yield
         finally:
             del self._modes.dispatch
@@ -112,18 +112,6 @@ class EmulatedDevice:
                 return func(*args, **kwargs)
         finally:
             self._dispatch.target = before
-
-    def run_asking(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call a C function that names no device: what it makes lies where its arguments lie."""
-        dispatch = self._dispatch
-        before = dispatch.asking
-        dispatch.asking = (args, kwargs)
-        try:
-            return func(*args, **kwargs)
-        finally:
-            dispatch.asking = before
 
     def event(self, kind: str, name: str, detail: str = "") -> None:
         """Tell the observers what the host did; raises where a capture under way forbids it."""

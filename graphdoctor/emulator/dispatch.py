@@ -25,6 +25,7 @@ class Call:
         "facts",
         "fallback",
         "func",
+        "infos",
         "inputs",
         "kwargs",
         "mixed",
@@ -40,6 +41,7 @@ class Call:
         self.args = args
         self.kwargs = kwargs
         self.inputs = tensors_of_call(args, kwargs)
+        self.infos: list[StorageInfo] = []  # of the inputs' storages
         self.on_cuda = False
         self.mixed = False
         self.result: Any = None
@@ -101,11 +103,11 @@ class LogicalDeviceMode(TorchDispatchMode):
 
     def _place(self, call: Call) -> None:
         """Decide where the call runs, from its arguments and the device that was asked for."""
-        is_cuda = self.table.is_cuda
+        call.infos = list(map(self.table.info, call.inputs))
         some_cuda = False
         cpu_with_dims = False
-        for tensor in call.inputs:
-            if is_cuda(tensor):
+        for tensor, info in zip(call.inputs, call.infos, strict=True):
+            if info.cuda:
                 some_cuda = True
             elif tensor.dim() > 0:
                 cpu_with_dims = True
@@ -137,9 +139,5 @@ class LogicalDeviceMode(TorchDispatchMode):
         for result in tensors_of(call.result):
             for tensor in (result,) if result.layout is torch.strided else parts_of(result):
                 info = table.info(tensor)
-                if not info.cuda and not _is_input_storage(table, info, call):
+                if not info.cuda and info not in call.infos:
                     info.cuda = True
-
-
-def _is_input_storage(table: StorageTable, info: StorageInfo, call: Call) -> bool:
-    return any(table.info(tensor) is info for tensor in call.inputs)

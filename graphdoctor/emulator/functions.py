@@ -9,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
 from graphdoctor.emulator.copies import MoveTo, copy_to
+from graphdoctor.emulator.dispatch import LogicalDeviceMode
 
 if TYPE_CHECKING:
     from graphdoctor.emulator.device import EmulatedDevice
@@ -37,9 +38,10 @@ def wants_cuda(device: Any) -> bool | None:
 class LogicalFunctionMode(TorchFunctionMode):
     """Answers for devices, and turns calls that name a CUDA device into calls the CPU can run."""
 
-    def __init__(self, device: EmulatedDevice) -> None:
+    def __init__(self, device: EmulatedDevice, dispatch: LogicalDeviceMode) -> None:
         super().__init__()
         self.device = device
+        self.dispatch = dispatch
         self.constructors = default_device._device_constructors()
 
     def __torch_function__(
@@ -61,7 +63,17 @@ class LogicalFunctionMode(TorchFunctionMode):
                 return call_on(self.device, func, args, kwargs, default)
             if kwargs.get("pin_memory"):
                 return call_on(self.device, func, args, kwargs, CPU)
-        return self.device.run_asking(func, args, kwargs)
+        return self._run_asking(func, args, kwargs)
+
+    def _run_asking(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a C function that names no device: what it makes lies where its arguments lie."""
+        dispatch = self.dispatch
+        before = dispatch.asking
+        dispatch.asking = (args, kwargs)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            dispatch.asking = before
 
 
 def call_on(

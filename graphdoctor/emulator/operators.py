@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -27,9 +26,19 @@ class OperatorFacts:
     is_marker: bool  # record_function's: no work, only a name in a profile
 
 
-@cache
+# By identity: an operator computes its hash in Python. Operators live as long as the process.
+_KNOWN: dict[int, tuple[Any, OperatorFacts]] = {}
+
+
 def facts_of(func: Any) -> OperatorFacts:
     """Facts about an OpOverload (a higher-order operator has no schema and writes nothing)."""
+    known = _KNOWN.get(id(func))
+    if known is None:
+        known = _KNOWN[id(func)] = (func, _read_facts(func))
+    return known[1]
+
+
+def _read_facts(func: Any) -> OperatorFacts:
     name = str(func)
     base_name = name.split(".")[1] if "." in name else name
     schema = getattr(func, "_schema", None)

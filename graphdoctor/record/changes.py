@@ -6,19 +6,19 @@ from collections.abc import Mapping
 
 from graphdoctor.emulator.storages import StorageTable
 from graphdoctor.recording import StateChange
-from graphdoctor.target.state import named_tensors, named_values
+from graphdoctor.target.state import named_state
 
 
 class HostState:
     """Numbers, lengths and the identity of tensors at one moment."""
 
     def __init__(self, roots: Mapping[str, object], table: StorageTable) -> None:
-        self.values = {path: repr(value) for path, value in named_values(roots).items()}
+        named, values = named_state(roots)
+        self.values = {path: repr(value) for path, value in values.items()}
+        self.storages = {path: table.info(tensor).number for path, tensor in named.items()}
         # Gradients are made anew in most steps, and that is no hazard: the step itself makes them.
         self.tensors = {
-            path: table.info(tensor).number
-            for path, tensor in named_tensors(roots).items()
-            if not path.endswith(".grad")
+            path: number for path, number in self.storages.items() if not path.endswith(".grad")
         }
 
     def changes(self, after: HostState) -> tuple[StateChange, ...]:

@@ -61,14 +61,17 @@ class OperatorObserver:
 
     def before(self, call: Call) -> None:
         """Note the storages that come from outside, before the call can write them."""
-        with torch._C.DisableTorchFunction():
-            for tensor in call.inputs:
-                self._note_external(tensor, call)
+        for tensor, info in zip(call.inputs, call.infos, strict=True):
+            maker = info.maker
+            if not isinstance(maker, Maker) or maker.iteration != self._iteration:
+                self._note_external(tensor, info, call)
 
     def after(self, call: Call) -> None:
         """Append the operator."""
         with torch._C.DisableTorchFunction():
-            self.ops.append(self._op(call))
+            op = self._op(call)
+        self.ops.append(op)
+        self._note_made(call, op)
 
     def event(self, kind: Any, name: str, detail: str) -> None:
         place = locate()
@@ -128,7 +131,6 @@ class OperatorObserver:
             forward_index=forward.index if forward is not None else None,
             fallback=_doubt(call),
         )
-        self._note_made(call, op)
         if node is None:
             # autograd makes an operator's node just before it calls the operator
             self._forward_of.setdefault(torch.autograd._get_sequence_nr() - 1, op)
@@ -166,13 +168,10 @@ class OperatorObserver:
             return Opaque("generator")
         return Opaque(str(value))
 
-    def _note_external(self, tensor: torch.Tensor, call: Call) -> None:
-        info = self._table.info(tensor)
-        maker = info.maker
-        if isinstance(maker, Maker) and maker.iteration == self._iteration:
-            return
+    def _note_external(self, tensor: torch.Tensor, info: StorageInfo, call: Call) -> None:
         if info.number in self.externals:
             return
+        maker = info.maker
         device = self._device_of(tensor, info)
         named = self._named.get(info.number)
         location = None
@@ -197,12 +196,9 @@ class OperatorObserver:
 
     def _note_made(self, call: Call, op: Op) -> None:
         """Mark the storages this call made; what it got as an argument it did not make."""
-        if op.is_view:
-            return
-        read = {self._table.info(tensor).number for tensor in call.inputs}
         for tensor in tensors_of(call.result):
             info = self._table.info(tensor)
-            if info.number not in read:
+            if info not in call.infos:
                 info.maker = Maker(self._iteration, op.name, op.location)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -11,17 +11,16 @@ from graphdoctor.record.changes import HostState
 from graphdoctor.record.host import HostObserver
 from graphdoctor.record.operators import OperatorObserver
 from graphdoctor.record.session import Session
-from graphdoctor.recording import HostEvent, Iteration, Leaf, OptimizerInfo, Recording
-from graphdoctor.target.state import named_tensors
+from graphdoctor.recording import HostEvent, Iteration, Leaf, OptimizerInfo, Recording, StateChange
 from graphdoctor.target.tree import input_leaves, leaves
 
 
 def record(session: Session, *, progress: Callable[[str], None]) -> Recording:
     """Run the step in both ways, and once more for what the host draws; the state is put back."""
     progress("recording the step as eager runs it")
-    eager = _series(session, capturing=False)
+    eager = record_series(session, capturing=False)
     progress("recording the step as a capture would see it")
-    captured = _series(session, capturing=True)
+    captured = record_series(session, capturing=True)
     progress("watching what the host does")
     return Recording(
         device=session.device.kind,
@@ -34,26 +33,49 @@ def record(session: Session, *, progress: Callable[[str], None]) -> Recording:
     )
 
 
-def _series(session: Session, *, capturing: bool) -> tuple[Iteration, ...]:
+def record_series(session: Session, *, capturing: bool) -> tuple[Iteration, ...]:
+    """The session's iterations, one after the other."""
     # Numbers of runs are unique in a session: what the first series made is old to the second.
     base = (len(session.batches) if capturing else 0) + 1
+    iterations: list[Iteration] = []
     with session.from_the_start(capturing=capturing):
-        return tuple(
-            record_iteration(session, index, run=base + index, capturing=capturing)
-            for index in range(len(session.batches))
+        before = HostState(session.target.roots, session.device.table)
+        for index in range(len(session.batches)):
+            observed = _observe(session, index, run=base + index, before=before)
+            after = HostState(session.target.roots, session.device.table)
+            iterations.append(observed.iteration(index, capturing, before.changes(after)))
+            before = after
+    return tuple(iterations)
+
+
+class _Observed(NamedTuple):
+    """One run of the step, before it is known what the host changed in it."""
+
+    inputs: tuple[Leaf, ...]
+    outputs: tuple[Leaf, ...]
+    observer: OperatorObserver
+
+    def iteration(self, index: int, capturing: bool, changes: tuple[StateChange, ...]) -> Iteration:
+        return Iteration(
+            index=index,
+            capturing=capturing,
+            inputs=self.inputs,
+            ops=tuple(self.observer.ops),
+            events=tuple(self.observer.events),
+            externals=tuple(self.observer.externals.values()),
+            outputs=self.outputs,
+            changes=changes,
         )
 
 
-def record_iteration(session: Session, index: int, *, run: int, capturing: bool) -> Iteration:
-    table = session.device.table
+def _observe(session: Session, index: int, *, run: int, before: HostState) -> _Observed:
     inputs = session.inputs(index)
     given = input_leaves(inputs)
-    before = HostState(session.target.roots, table)
     observer = OperatorObserver(
-        table,
+        session.device.table,
         session.scopes,
         iteration=run,
-        named=_named_storages(session, given),
+        named=_named_storages(session, before, given),
         device_of=session.device.device_name_of,
     )
     with torch._C.DisableTorchFunction():
@@ -62,27 +84,19 @@ def record_iteration(session: Session, index: int, *, run: int, capturing: bool)
         result = session.call(inputs)
     with torch._C.DisableTorchFunction():
         outputs = tuple(_leaf(observer, p, v) for p, v in leaves(result, "output").items())
-    return Iteration(
-        index=index,
-        capturing=capturing,
-        inputs=input_values,
-        ops=tuple(observer.ops),
-        events=tuple(observer.events),
-        externals=tuple(observer.externals.values()),
-        outputs=outputs,
-        changes=before.changes(HostState(session.target.roots, table)),
-    )
+    return _Observed(input_values, outputs, observer)
 
 
-def _named_storages(session: Session, given: dict[str, object]) -> dict[int, tuple[str, str]]:
+def _named_storages(
+    session: Session, before: HostState, given: dict[str, object]
+) -> dict[int, tuple[str, str]]:
     """Storages with a name before the step runs: its state, and its inputs."""
-    number = session.device.table.info
     named: dict[int, tuple[str, str]] = {}
-    for path, tensor in named_tensors(session.target.roots).items():
-        named.setdefault(number(tensor).number, ("state", path))
+    for path, number in before.storages.items():
+        named.setdefault(number, ("state", path))
     for path, value in given.items():
         if isinstance(value, torch.Tensor):
-            named[number(value).number] = ("input", path)
+            named[session.device.table.info(value).number] = ("input", path)
     return named
 
 

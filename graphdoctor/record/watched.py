@@ -51,6 +51,7 @@ class _WatchingMode(TorchDispatchMode):
         if facts.is_marker:
             return func(*args, **(kwargs or {}))
         call = Call(func, facts, args, kwargs or {})
+        call.infos = list(map(self._table.info, call.inputs))
         for observer in self._observers:
             observer.before(call)
         call.result = func(*args, **(kwargs or {}))

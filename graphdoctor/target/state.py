@@ -83,26 +83,29 @@ def snapshot(roots: Mapping[str, object]) -> Snapshot:
 
 def named_tensors(roots: Mapping[str, object]) -> dict[str, torch.Tensor]:
     """Every tensor that the roots reach, by path, such as "model.weight.grad"."""
-    found: dict[str, torch.Tensor] = {}
-    with _plain_torch():
-        for path, value, _ in Walk(roots):
-            if isinstance(value, torch.Tensor):
-                found[_unused(path, found)] = value
-    return found
+    return named_state(roots)[0]
 
 
 def named_values(roots: Mapping[str, object]) -> dict[str, Value]:
     """Every number, string, flag and None by path, and containers' lengths as "len(path)"."""
-    found: dict[str, Value] = {}
+    return named_state(roots)[1]
+
+
+def named_state(roots: Mapping[str, object]) -> tuple[dict[str, torch.Tensor], dict[str, Value]]:
+    """The tensors and the values, found in one walk."""
+    tensors: dict[str, torch.Tensor] = {}
+    values: dict[str, Value] = {}
     with _plain_torch():
-        for path, value, shown in Walk(roots):
-            if not shown:
+        for path, value, shown in Walk(roots, with_empty=False):
+            if isinstance(value, torch.Tensor):
+                tensors[_unused(path, tensors)] = value
+            elif not shown:
                 continue
-            if isinstance(value, SCALARS):
-                found[_unused(path, found)] = value
+            elif isinstance(value, SCALARS):
+                values[_unused(path, values)] = value
             elif isinstance(value, (dict, list, set, deque)):
-                found[_unused(f"len({path})", found)] = len(value)
-    return found
+                values[_unused(f"len({path})", values)] = len(value)
+    return tensors, values
 
 
 def _unused(path: str, taken: Mapping[str, object]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import NamedTuple
 
@@ -34,7 +34,8 @@ class Visit(NamedTuple):
 class Walk:
     """One walk over an object graph; linear, and without recursion however deep the graph is."""
 
-    def __init__(self, roots: Mapping[str, object]) -> None:
+    def __init__(self, roots: Mapping[str, object], *, with_empty: bool = True) -> None:
+        self._with_empty = with_empty  # a module's empty dictionaries of hooks, a dozen of them
         visits = [Visit(name, root) for name, root in roots.items()]
         # Optimizer state is named after parameters, so whatever holds the parameters comes first.
         self._late = deque(visit for visit in visits if _is_optimizer(visit.value))
@@ -65,7 +66,7 @@ class Walk:
         if isinstance(value, torch.jit.ScriptModule):
             return _of_script_module(path, value)
         if isinstance(value, torch.nn.Module):
-            return _of_module(path, value)
+            return _of_module(path, value, with_empty=self._with_empty)
         if isinstance(value, dict):
             return [*self._of_dict(path, value, shown), *_of_object(path, value)]
         if isinstance(value, (list, tuple, deque, set, frozenset)):
@@ -127,9 +128,11 @@ def _of_script_module(path: str, value: torch.jit.ScriptModule) -> Iterator[Visi
         yield Visit(f"{path}.{name}", tensor)
 
 
-def _of_module(path: str, value: torch.nn.Module) -> Iterator[Visit]:
+def _of_module(path: str, value: torch.nn.Module, *, with_empty: bool) -> Iterator[Visit]:
     for name, child in list(attributes(value).items()):
-        yield Visit(f"{path}.{name}", child, name not in _MODULE_INTERNALS)
+        is_internal = name in _MODULE_INTERNALS
+        if with_empty or not is_internal or child:
+            yield Visit(f"{path}.{name}", child, not is_internal)
     yield from _of_class_of(value)
 
 
@@ -142,9 +145,12 @@ def _of_sequence(path: str, value: Iterable[object]) -> Iterator[Visit]:
 
 
 def _of_object(path: str, value: object) -> Iterator[Visit]:
-    if type(value) in BUILTIN_CONTAINERS:
+    kind = type(value)
+    if kind in BUILTIN_CONTAINERS:
         return
     found = list(attributes(value).items())
+    if kind is OrderedDict and not found:  # a module has a dozen of them for hooks
+        return
     if _is_optimizer(value):
         # Parameters get a plain name from here when no module has named them yet.
         found.sort(key=lambda item: item[0] != "param_groups")
@@ -156,9 +162,13 @@ def _of_object(path: str, value: object) -> Iterator[Visit]:
 
 
 def _of_class_of(value: object) -> Iterator[Visit]:
-    for cls in type(value).__mro__:
-        if is_user_class(cls):
-            yield Visit(cls.__name__, cls, False)
+    for cls in _user_classes(type(value)):  # type: ignore[arg-type]
+        yield Visit(cls.__name__, cls, False)
+
+
+@cache
+def _user_classes(kind: type) -> tuple[type, ...]:
+    return tuple(cls for cls in kind.__mro__ if is_user_class(cls))
 
 
 def _of_class(path: str, value: type) -> Iterator[Visit]:
