@@ -10,7 +10,7 @@ import msgspec
 from graphdoctor.baseline import Accepted, Baseline, Entry, make
 from graphdoctor.checked import Fault
 from graphdoctor.config_files import Project
-from graphdoctor.gate import TEST_MARK, Outcome, accepted_of, entries_of
+from graphdoctor.gate import TEST_MARK, Outcome, accepted_of, entries_of, matters
 from graphdoctor.limits import beyond_baseline
 
 
@@ -36,7 +36,8 @@ def accept(
         if accepted is None:
             continue
         found = entries_of(outcome, project)
-        growth += _growth(found, accepted, old)
+        mattering = [entry for entry in found if matters(entry, project.settings)]
+        growth += _growth(mattering, accepted, old)
         entries.update(found)
         targets[accepted.target] = accepted
     return _acceptance(make(entries, targets.values()), old, growth)

@@ -24,6 +24,7 @@ from graphdoctor.fingerprint import Key, keys_of
 from graphdoctor.limits import beyond_baseline, beyond_budget, improvements
 from graphdoctor.locality import Locality, nearest_place
 from graphdoctor.model import Finding, Report
+from graphdoctor.rules import ALL_RULES
 from graphdoctor.structure import figures_of
 
 # In a pytest node id: those entries are the plugin's, and only a run of that test can judge them.
@@ -111,6 +112,16 @@ def severity(finding: Finding) -> Severity:
     return "warning" if finding.certainty == "unknown" else "error"
 
 
+def matters(entry: Entry, settings: Settings) -> bool:
+    """Whether an entry is about what can fail a check.
+
+    That a graph would not pay is a prediction, which better figures of a GPU may change: such an
+    entry may come and go.
+    """
+    slow = {rule.id for rule in ALL_RULES if rule.effect == "replay-is-slow"}
+    return entry.rule not in slow or fails("note", settings.fail_on)
+
+
 def path_of(outcome: Outcome) -> str:
     """The target's own file, relative to the project, or "" where it has none there."""
     return outcome.target.file
@@ -178,6 +189,8 @@ def _stale(
     configured = {one.target.name for one in outcomes}
     found = {entry for outcome in outcomes for entry in entries_of(outcome, project)}
     for entry in baseline.entries:
+        if not matters(entry, project.settings):
+            continue
         is_gone = is_complete and entry.target not in configured and TEST_MARK not in entry.target
         if is_gone or (entry.target in analysed and entry not in found):
             yield entry.stale

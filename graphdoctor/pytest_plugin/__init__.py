@@ -66,12 +66,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def graphdoctor(request: pytest.FixtureRequest) -> Iterator[Checker]:
-    """Checks models: `check(model, *inputs)`, `watch()`, and the last `report`."""
-    from graphdoctor.pytest_plugin.checker import Checker
+    """Checks models: `check(model, *inputs)`, `watch()`, and the last `report`.
+
+    Random generators are seeded for the test, so that the same commit gives the same result.
+    """
+    from graphdoctor.pytest_plugin.checker import Checker, seeded
 
     checker = Checker(request.node, _session(request.config))
     request.node.stash[_CHECKER] = checker
-    yield checker
+    with seeded():
+        yield checker
 
 
 @pytest.hookimpl(wrapper=True)

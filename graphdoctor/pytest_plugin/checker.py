@@ -92,7 +92,7 @@ class Checker:
 
         settings = self._project().settings
         try:
-            with _seeded():
+            with seeded():
                 report = analyze(
                     model,
                     *inputs,
@@ -149,8 +149,8 @@ def _accepting(outcome: Outcome, project: Project) -> Baseline:
 
 
 @contextmanager
-def _seeded() -> Iterator[None]:
-    """Fresh inputs are drawn alike whatever ran before this test; the generators are put back."""
+def seeded() -> Iterator[None]:
+    """Weights and inputs are drawn alike whatever ran before; the generators are put back."""
     import numpy as np
     import torch
 

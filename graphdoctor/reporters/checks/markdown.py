@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from graphdoctor.checked import Check, CheckedTarget, Occurrence, occurrences
-from graphdoctor.escape import visible
+from graphdoctor.escape import visible, visible_lines
 from graphdoctor.reporters.checks import wording
 from graphdoctor.reporters.look import Look
 
@@ -79,7 +79,12 @@ def _blocks(check: Check) -> Iterator[str]:
 
 
 def _trouble(trouble: wording.Trouble) -> str:
-    return f"- **{escaped(trouble.target)}**: {trouble.title}: {escaped(trouble.message)}"
+    text = f"- **{escaped(trouble.target)}**: {trouble.title}: {escaped(trouble.message)}"
+    if not trouble.details:
+        return text
+    details = "\n".join(f"  {line}" for line in visible_lines(trouble.details))
+    fence = _fence(details, 3)
+    return f"{text}\n\n  {fence}text\n{details}\n  {fence}"
 
 
 def _finding(one: Occurrence) -> str:
