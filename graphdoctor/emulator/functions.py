@@ -55,6 +55,8 @@ class LogicalFunctionMode(TorchFunctionMode):
             kwargs = {}
         if func is _PARSE_TO:  # it only reads its arguments
             return func(*args, **kwargs)
+        if func is torch.device and args and isinstance(args[0], int):
+            return func("cuda", *args)
         if "device" in kwargs and kwargs["device"] is not None:
             return call_on(self.device, func, args, kwargs, kwargs["device"])
         if func in self.constructors:

@@ -181,6 +181,7 @@ def _nested_tensors(device: EmulatedDevice, patches: Patches) -> None:
 
 def _one_gpu_parallel(patches: Patches) -> None:
     """DataParallel on one GPU only moves its input; torch's C++ for it is not in a CPU build."""
-    from torch.nn.parallel import comm
+    from torch.nn.parallel import _functions, comm
 
+    patches.set(_functions, "_get_stream", lambda device: None)
     patches.set(comm, "scatter", lambda tensor, *args, **kwargs: (tensor.cuda(),))

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import cast
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 _storage_address: Callable[[torch.Tensor], int] = vars(torch._C)["_storage_address"]
 
 
@@ -96,7 +98,10 @@ class StorageTable:
 
 
 def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The strided tensors that a tensor is made of: itself, or what a sparse one holds."""
+    """The plain tensors that a tensor is made of: itself, or what a sparse or wrapped one holds."""
+    if type(tensor) not in _PLAIN_TYPES and is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        return tuple(getattr(tensor, name) for name in names)
     layout = tensor.layout
     if layout == torch.strided or layout == torch.jagged:
         return (tensor,)
@@ -112,6 +117,8 @@ def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def _address(tensor: torch.Tensor) -> int:
     """Where a tensor's storage is implemented; a sparse tensor's is its values'."""
+    if type(tensor) not in _PLAIN_TYPES and is_traceable_wrapper_subclass(tensor):
+        tensor = parts_of(tensor)[0]
     try:
         return _storage_address(tensor)
     except (NotImplementedError, RuntimeError):
@@ -120,6 +127,8 @@ def _address(tensor: torch.Tensor) -> int:
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
     with torch._C.DisableTorchFunction():  # this call is ours: the function mode need not see it
+        if type(tensor) not in _PLAIN_TYPES and is_traceable_wrapper_subclass(tensor):
+            tensor = parts_of(tensor)[0]
         try:
             return tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
