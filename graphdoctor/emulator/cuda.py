@@ -222,6 +222,8 @@ def _generator_class(original: type[torch.Generator]) -> type[torch.Generator]:
 
 
 def _accelerator(device: EmulatedDevice, patches: Patches) -> None:
+    for name in ("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"):
+        patches.replace(torch._C, name, lambda original: _always(0))
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:
         return
