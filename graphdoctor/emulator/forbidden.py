@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from graphdoctor.emulator.dispatch import Call
 from graphdoctor.emulator.storages import StorageTable
-from graphdoctor.rules._hidden_syncs import HIDDEN_SYNCS, Seen, hidden_sync
+from graphdoctor.operators import fact_about, load_table
+from graphdoctor.recording import Arg, Op, Opaque, TensorUse
 
 CAPTURING = "CUDA error: operation not permitted when stream is capturing"
 _RNG_STATE = (
@@ -14,34 +17,39 @@ _RNG_STATE = (
     "to be captured, please file an issue."
 )
 
-# Operators that read a value, or the size of their result, from the device.
-# Source: ATen's CUDA kernels call item() or copy sizes to the host in each of these.
-_READS = frozenset(
-    {
-        "_local_scalar_dense", "equal", "allclose", "is_nonzero", "nonzero", "masked_select",
-        "_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive",
-        "bincount",
-    }
-)  # fmt: skip
-
 
 def refusal_of_call(call: Call, table: StorageTable) -> str | None:
     """Why the driver, or torch, would refuse this operator during a capture."""
     name = call.facts.base_name
     if name in ("_to_copy", "copy_"):
         return _refusal_of_copy(call, table)
-    if not call.on_cuda:
+    if not call.on_cuda or name not in load_table().hazards:
         return None
-    if name in _READS or (name == "repeat_interleave" and call.kwargs.get("output_size") is None):
-        return _because(call, "the host waits for a value of the device")
-    if name in HIDDEN_SYNCS:
-        dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in call.inputs]
-        waits = hidden_sync(Seen(call.facts.name, call.args, call.kwargs, dtypes))
-        if waits is not None:
-            return _because(call, f"it {waits.why}")
-    if name in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"):
-        return _refusal_of_index(call, table)
-    return None
+    fact = fact_about(_recorded(call, table))
+    return _because(call, f"it {fact.why}") if fact is not None else None
+
+
+def _recorded(call: Call, table: StorageTable) -> Op:
+    """The call as a recording has it, as far as a condition may look."""
+    kwargs = tuple((name, _plain(value, table)) for name, value in call.kwargs.items())
+    return Op(
+        index=0, name=call.facts.name, args=tuple(_plain(arg, table) for arg in call.args),
+        kwargs=kwargs, outputs=(), writes=(), tags=(), phase="forward", module="", device="cuda:0",
+    )  # fmt: skip
+
+
+def _plain(value: Any, table: StorageTable) -> Arg:
+    if isinstance(value, torch.Tensor):
+        return TensorUse(
+            storage=0, shape=tuple(value.shape), stride=(), offset=0, itemsize=0,
+            dtype=str(value.dtype).removeprefix("torch."),
+            device="cuda:0" if table.is_cuda(value) else "cpu",
+        )  # fmt: skip
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(item, table) for item in value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return Opaque(str(value))
 
 
 def _refusal_of_copy(call: Call, table: StorageTable) -> str | None:
@@ -60,32 +68,6 @@ def _refusal_of_copy(call: Call, table: StorageTable) -> str | None:
         return None
     way = "host to device" if to_cuda else "device to host"
     return _because(call, f"a blocking copy from {way}")
-
-
-def _refusal_of_index(call: Call, table: StorageTable) -> str | None:
-    indices = [item for item in call.args[1] if isinstance(item, torch.Tensor)]
-    if _is_masked_fill(call, table, indices):
-        return None
-    if any(item.dtype in (torch.bool, torch.uint8) for item in indices):
-        return _because(call, "a mask index needs its number of elements on the host")
-    if any(not table.is_cuda(item) for item in indices):
-        return _because(call, "an index on the host is copied to the device")
-    values = call.args[2] if call.facts.base_name != "index" and len(call.args) > 2 else None
-    if isinstance(values, torch.Tensor) and not table.is_cuda(values):
-        return _because(call, "a value on the host is copied to the device")
-    return None
-
-
-def _is_masked_fill(call: Call, table: StorageTable, indices: list[torch.Tensor]) -> bool:
-    """One mask and a single value on the host: ATen makes it masked_fill, which reads nothing.
-
-    Source: TensorAdvancedIndexing.cpp, canDispatchToMaskedFill.
-    """
-    if call.facts.base_name in ("index", "_unsafe_index") or len(call.args) < 3:
-        return False
-    value, accumulate = call.args[2], len(call.args) > 3 and call.args[3]
-    one_mask = len(indices) == 1 and indices[0].dtype in (torch.bool, torch.uint8)
-    return one_mask and not accumulate and value.numel() == 1 and not table.is_cuda(value)
 
 
 def refusal_of_event(kind: str, name: str) -> str | None:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
+from graphdoctor.operators.conditions import INDEXING, indexed_from_host
 from graphdoctor.recording import Iteration, Op, TensorUse
 from graphdoctor.rules._source import written
 
-_MASKS = ("bool", "uint8")
 _COPIES_INTO_FIRST = frozenset({"copy_", "_foreach_copy_"})
 _MOVES = frozenset({"_to_copy", "to", "copy", "_pin_memory"})
-INDEXING = frozenset({"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"})
 
 
 class Transfer(Struct, frozen=True):
@@ -43,35 +42,8 @@ def transfer_of(op: Op) -> Transfer | None:
 
 def _index_transfer(op: Op) -> Transfer | None:
     """An index, or a value to be stored, that lies on the CPU is copied inside the operator."""
-    inputs = op.inputs
-    if not inputs or not inputs[0].is_cuda:
-        return None
-    values = None if op.base_name in ("index", "_unsafe_index") else inputs[-1]
-    indices = inputs[1:] if values is None else inputs[1:-1]
-    for index in indices:
-        if not index.is_cuda and index.numel:
-            return Transfer(op, index, to_device=True, hidden=True)
-    if values is not None and not values.is_cuda and not is_masked_fill(op):
-        return Transfer(op, values, to_device=True, hidden=True)
-    return None
-
-
-def is_masked_fill(op: Op) -> bool:
-    """`y[mask] = 0.0`: one mask and one value on the host, which torch makes masked_fill."""
-    inputs = op.inputs
-    if len(inputs) != 3 or inputs[1].dtype not in _MASKS:
-        return False
-    accumulates = any(arg is True for arg in op.args)
-    return inputs[2].numel == 1 and not inputs[2].is_cuda and not accumulates
-
-
-def has_mask_index(op: Op) -> bool:
-    """Indexing by a mask on the device, whose number of hits the host must learn."""
-    if op.base_name not in INDEXING:
-        return False
-    inputs = op.inputs
-    indices = inputs[1:] if op.base_name in ("index", "_unsafe_index") else inputs[1:-1]
-    return any(use.dtype in _MASKS and use.is_cuda for use in indices)
+    source = indexed_from_host(op)
+    return Transfer(op, source, to_device=True, hidden=True) if source is not None else None
 
 
 def _non_blocking(op: Op) -> bool:

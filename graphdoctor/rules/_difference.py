@@ -7,9 +7,10 @@ from typing import Literal
 
 from msgspec import Struct
 
+from graphdoctor.operators import fact_about
+from graphdoctor.operators.conditions import has_mask_index
 from graphdoctor.recording import Arg, External, Op, TensorUse
 from graphdoctor.rules._branch_points import Branch
-from graphdoctor.rules._copies import has_mask_index
 from graphdoctor.rules._reads import is_read
 from graphdoctor.rules._sources import Source
 
@@ -67,14 +68,10 @@ class Difference(Struct):
         return None
 
 
-# Sizes of their outputs depend on values; torch's tag dynamic_output_shape misses some of them.
-_DATA_DEPENDENT = frozenset({"nonzero", "masked_select", "bincount", "repeat_interleave"})
-
-
 def is_data_dependent(op: Op) -> bool:
     """Whether the shape of an operator's result depends on values."""
-    if op.base_name in _DATA_DEPENDENT or has_mask_index(op):
-        return True
+    if has_mask_index(op) or fact_about(op, "sizes-result") is not None:
+        return True  # torch's tag dynamic_output_shape misses some
     indexes = op.base_name == "index"  # tagged for the sake of masks: other indices are no hazard
     return is_read(op) or ("dynamic_output_shape" in op.tags and not indexes)
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from graphdoctor.model import Location
+from graphdoctor.operators import fact_about
 from graphdoctor.recording import Iteration, Op, Recording, TensorUse
 from graphdoctor.rules._copies import is_list_read, transfer_of
 from graphdoctor.rules._flow import Flow, Line, value_flow
 from graphdoctor.rules._once import once
 
-# Operators whose tags torch forgot, or that older versions do not tag.
-_READERS = frozenset({"_local_scalar_dense", "item", "equal", "is_nonzero", "allclose"})
 _SCALER_OPERATORS = frozenset({"_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"})
 
 
@@ -55,7 +54,8 @@ def _all_reads(recording: Recording, reading: _Reading) -> Iterator[Read]:
 
 def is_read(op: Op) -> bool:
     """Whether the operator hands a tensor's value to Python, wherever the tensor lies."""
-    return op.base_name in _READERS or "data_dependent_output" in op.tags
+    # torch forgot the tags of some, and older versions do not have them.
+    return "data_dependent_output" in op.tags or fact_about(op, "reads-value") is not None
 
 
 def tensor_lines(iteration: Iteration) -> frozenset[Line]:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.operators import fact_about
+from graphdoctor.operators.conditions import has_mask_index, is_masked_fill
 from graphdoctor.recording import Op, Recording
 from graphdoctor.rule import Hit, Rule, at_op
-from graphdoctor.rules._copies import has_mask_index, is_masked_fill
 from graphdoctor.rules._words import operator_words, tensor_words
 
-# Tagged dynamic_output_shape, or known to be so where older versions of torch lack the tag. What
-# `index` is tagged for is a mask among its indices, which is looked for.
-_NAMES = frozenset(
-    {
-        "nonzero", "argwhere", "masked_select", "bincount", "_unique", "_unique2", "unique_dim",
-        "unique_consecutive", "unique_dim_consecutive", "repeat_interleave",
-    }
-)  # fmt: skip
-# Tagged too, but their shapes follow from their inputs' shapes on CUDA.
+# Tagged dynamic_output_shape, but their shapes follow from their inputs' shapes on CUDA.
 _NOT_SO = frozenset({"index", "_ctc_loss", "linalg_lstsq", "one_hot"})
 
 
@@ -78,13 +71,9 @@ def needs_size_from_values(op: Op) -> bool:
         return not is_masked_fill(op)
     if not any(use.is_cuda for use in op.inputs) or op.base_name in _NOT_SO:
         return False
-    if op.base_name == "repeat_interleave":
-        return not _has_output_size(op)
-    return op.base_name in _NAMES or "dynamic_output_shape" in op.tags
-
-
-def _has_output_size(op: Op) -> bool:
-    return dict(op.kwargs).get("output_size") is not None
+    if op.base_name == "repeat_interleave":  # tagged even where it is told the size
+        return fact_about(op, "sizes-result") is not None
+    return "dynamic_output_shape" in op.tags or fact_about(op, "sizes-result") is not None
 
 
 def _message(op: Op) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.operators import OperatorFact, evidence_words, fact_about
 from graphdoctor.recording import Op, Recording
 from graphdoctor.rule import Hit, Rule, at_op
-from graphdoctor.rules._hidden_syncs import HIDDEN_SYNCS, HiddenSync, Seen, hidden_sync
+from graphdoctor.rules._copies import transfer_of
 from graphdoctor.rules._words import operator_words
 
 
@@ -35,9 +36,9 @@ class HiddenSyncOperator(Rule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
             for op in iteration.ops:
-                entry = _sync_in(op)
-                if entry is not None:
-                    yield at_op(iteration.index, op, f"{operator_words(op)} {entry.why}.")
+                fact = _sync_in(op)
+                if fact is not None:
+                    yield at_op(iteration.index, op, _message(op, fact))
 
     @staticmethod
     def bad() -> object:
@@ -60,7 +61,12 @@ class HiddenSyncOperator(Rule):
         return step, (torch.randn(8, 16, device="cuda"),)
 
 
-def _sync_in(op: Op) -> HiddenSync | None:
-    if op.base_name not in HIDDEN_SYNCS or not any(use.is_cuda for use in op.inputs):
+def _sync_in(op: Op) -> OperatorFact | None:
+    if not any(use.is_cuda for use in op.inputs):
         return None
-    return hidden_sync(Seen(op.name, op.args, dict(op.kwargs), [use.dtype for use in op.inputs]))
+    fact = fact_about(op, "waits", "copies", "pins", "refused")
+    return None if fact is None or transfer_of(op) is not None else fact
+
+
+def _message(op: Op, fact: OperatorFact) -> str:
+    return f"{operator_words(op)} {fact.why} ({evidence_words(fact)})."

@@ -1,0 +1,25 @@
+"""An operator in, what a capture makes of it out, as the table beside says; without torch."""
+
+from graphdoctor.operators.conditions import CONDITIONS
+from graphdoctor.operators.table import (
+    EFFECTS,
+    Effect,
+    OperatorFact,
+    Run,
+    Table,
+    evidence_words,
+    fact_about,
+    load_table,
+)
+
+__all__ = [
+    "CONDITIONS",
+    "EFFECTS",
+    "Effect",
+    "OperatorFact",
+    "Run",
+    "Table",
+    "evidence_words",
+    "fact_about",
+    "load_table",
+]

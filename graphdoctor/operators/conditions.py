@@ -1,0 +1,126 @@
+"""A recorded operator call in, whether a named condition on its arguments holds out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from graphdoctor.recording import Arg, Op, TensorUse
+
+_MASKS = ("bool", "uint8")
+_GATHERING = frozenset({"index", "_unsafe_index"})
+INDEXING = frozenset({*_GATHERING, "index_put", "index_put_", "_index_put_impl_"})
+
+
+class Condition(Struct, frozen=True):
+    """When a fact holds: as people read it, and as a recording decides it."""
+
+    words: str
+    holds: Callable[[Op], bool]
+
+
+def argument(op: Op, place: int, name: str, default: Arg = None) -> Arg:
+    """An argument by its place, or by its name."""
+    return op.args[place] if len(op.args) > place else dict(op.kwargs).get(name, default)
+
+
+def has_mask_index(op: Op) -> bool:
+    """Indexing by a mask on the device, whose number of hits the host must learn."""
+    return any(use.dtype in _MASKS and use.is_cuda for use in _indices(op))
+
+
+def is_masked_fill(op: Op) -> bool:
+    """`y[mask] = 0.0`: one mask and one value on the host, which torch makes masked_fill.
+
+    Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp, canDispatchToMaskedFill.
+    """
+    inputs = op.inputs
+    if len(inputs) != 3 or inputs[1].dtype not in _MASKS:
+        return False
+    accumulates = any(arg is True for arg in op.args)
+    return inputs[2].numel == 1 and not inputs[2].is_cuda and not accumulates
+
+
+def indexed_from_host(op: Op) -> TensorUse | None:
+    """The index, or the value to be stored, that lies on the host and is copied inside."""
+    inputs = op.inputs
+    if op.base_name not in INDEXING or not inputs or not inputs[0].is_cuda:
+        return None
+    for index in _indices(op):
+        if not index.is_cuda and index.numel:
+            return index
+    stores = op.base_name not in _GATHERING and not inputs[-1].is_cuda
+    return inputs[-1] if stores and not is_masked_fill(op) else None
+
+
+def _indices(op: Op) -> tuple[TensorUse, ...]:
+    if op.base_name not in INDEXING:
+        return ()
+    return op.inputs[1:] if op.base_name in _GATHERING else op.inputs[1:-1]
+
+
+def _always(op: Op) -> bool:
+    return True
+
+
+def _by_mask(op: Op) -> bool:
+    return has_mask_index(op) and not is_masked_fill(op)
+
+
+def _without_output_size(op: Op) -> bool:
+    return dict(op.kwargs).get("output_size") is None
+
+
+def _without_replacement(op: Op) -> bool:
+    drawn = argument(op, 1, "num_samples")
+    return not argument(op, 2, "replacement", False) or drawn == 1
+
+
+def _without_range(op: Op) -> bool:
+    return argument(op, 2, "min", 0) == argument(op, 3, "max", 0)
+
+
+def _checks_errors(op: Op) -> bool:
+    return bool(dict(op.kwargs).get("check_errors"))
+
+
+def _checks_lengths(op: Op) -> bool:
+    return not dict(op.kwargs).get("unsafe")
+
+
+def _is_not_bfloat16(op: Op) -> bool:
+    return any(use.dtype != "bfloat16" for use in op.inputs[:2])
+
+
+def _last_on_device(op: Op) -> bool:
+    return bool(op.inputs) and op.inputs[-1].is_cuda
+
+
+def _sorts_test_elements(op: Op) -> bool:
+    """Source: aten/src/ATen/native/TensorCompare.cpp, isin_Tensor_Tensor_out."""
+    elements, tests = argument(op, 0, "elements"), argument(op, 1, "test_elements")
+    if not isinstance(elements, TensorUse) or not isinstance(tests, TensorUse):
+        return False
+    unique = dict(op.kwargs).get("assume_unique")
+    return not unique and tests.numel >= 10.0 * elements.numel**0.145
+
+
+CONDITIONS: Mapping[str, Condition] = {
+    "always": Condition("always", _always),
+    "mask-index": Condition("with a mask among the indices", _by_mask),
+    "host-index": Condition(
+        "with an index or a value on the host", lambda op: indexed_from_host(op) is not None
+    ),
+    "value-on-device": Condition("with the value in a tensor on the device", _last_on_device),
+    "no-output-size": Condition("without `output_size`", _without_output_size),
+    "no-replacement": Condition("without replacement, or with one sample", _without_replacement),
+    "no-range": Condition("without `min` and `max`", _without_range),
+    "check-errors": Condition("with `check_errors=True`", _checks_errors),
+    "check-lengths": Condition("without `unsafe=True`", _checks_lengths),
+    "not-bfloat16": Condition("with another dtype than bfloat16", _is_not_bfloat16),
+    "many-test-elements": Condition(
+        "with many test elements (more than 10 times `elements.numel() ** 0.145`)",
+        _sorts_test_elements,
+    ),
+}
