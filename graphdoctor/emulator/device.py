@@ -95,7 +95,9 @@ class EmulatedDevice:
 
     @property
     def is_capturing(self) -> bool:
-        return self.assumes_capture or self.capturing is not None
+        if self.capturing is None:
+            return self.assumes_capture
+        return self.assumes_capture or self.capturing.includes(self.streams.current)
 
     def run_with_target(
         self,
@@ -115,7 +117,8 @@ class EmulatedDevice:
 
     def event(self, kind: str, name: str, detail: str = "") -> None:
         """Tell the observers what the host did; raises where a capture under way forbids it."""
-        for observer in self._dispatch.observers:
+        mode = getattr(self._modes, "dispatch", None)  # None in a thread from before
+        for observer in mode.observers if mode is not None else ():
             observer.event(kind, name, detail)
         if self.capturing is not None:
             self.capturing.refuse_event(kind, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,7 @@ class EmulatedGraph:
         self._finished = False
         self._invalid = None
         self._origin = device.streams.current
+        self._mode, self._thread = capture_error_mode, threading.get_ident()
         self._streams = {self._origin}
         self._unjoined = set()
         self._rng = torch.get_rng_state()
@@ -143,7 +145,14 @@ class EmulatedGraph:
     def event(self, kind: str, name: str, detail: str) -> None:
         """Events are refused by `refuse_event`, after every observer has seen them."""
 
+    def includes(self, stream: EmulatedStream) -> bool:
+        """Whether work on a stream is captured: it is the capture's own, or forked from it."""
+        return stream in self._streams
+
     def refuse_event(self, kind: str, name: str) -> None:
+        """Another thread is forbidden the same in "global" mode only."""
+        if self._mode != "global" and threading.get_ident() != self._thread:
+            return
         reason = refusal_of_event(kind, name)
         if reason is not None:
             self._refuse(reason)

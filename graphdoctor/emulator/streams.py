@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,22 @@ if TYPE_CHECKING:
 
 
 class StreamState:
-    """The device's default stream and the current one."""
+    """The device's default stream, and each thread's current one."""
 
     def __init__(self, device: EmulatedDevice) -> None:
         self.device = device
         self.created = 0
         self.default = EmulatedStream.make(self, is_default=True)
-        self.current = self.default
+        self._chosen = threading.local()
+
+    @property
+    def current(self) -> EmulatedStream:
+        chosen: EmulatedStream = getattr(self._chosen, "stream", self.default)
+        return chosen
+
+    @current.setter
+    def current(self, stream: EmulatedStream) -> None:
+        self._chosen.stream = stream
 
 
 class EmulatedStream:
