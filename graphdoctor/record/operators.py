@@ -181,7 +181,8 @@ class OperatorObserver:
             origin, location = "previous-iteration", maker.location
         elif named is not None:
             origin, name = cast(OriginKind, named[0]), named[1]
-        elif device == "cpu" and call.facts.base_name in ("lift_fresh", "lift"):
+        elif call.facts.base_name in ("lift_fresh", "lift"):
+            # torch.tensor(...) makes its tensor below the dispatcher: on the device, where one is named.
             info.maker = Maker(self._iteration, "host data", locate().location)
             return
         else:
