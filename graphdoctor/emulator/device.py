@@ -56,6 +56,7 @@ class EmulatedDevice:
         with ExitStack() as stack:
             stack.callback(self.table.close)
             stack.callback(torch.set_default_device, default_device.CURRENT_DEVICE)
+            stack.callback(self._reset_streams)
             patches = stack.enter_context(Patches())
             hide_function_mode_from_python(patches)
             stand_in_for_cuda(self, patches)
@@ -77,6 +78,11 @@ class EmulatedDevice:
         assert self._stack is not None
         stack, self._stack = self._stack, None
         stack.close()
+
+    def _reset_streams(self) -> None:
+        if self.capturing is not None:
+            self.capturing.abandon()
+        self.streams.current = self.streams.default
 
     @contextmanager
     def in_this_thread(self) -> Iterator[None]:

@@ -75,12 +75,10 @@ class EmulatedGraph:
         self._observation.__enter__()
 
     def capture_end(self) -> None:
-        device = self._device
-        if device.capturing is not self:
+        if self._device.capturing is not self:
             raise RuntimeError("CUDA error: capture was not initiated in this stream")
         self._observation.__exit__(None, None, None)
-        device.capturing = None
-        self._put_back()
+        self.abandon()
         if self._invalid is not None:
             self._tape = None
             raise RuntimeError(
@@ -92,6 +90,11 @@ class EmulatedGraph:
         self._finished = True
         if not self.operators:
             warnings.warn(_EMPTY, stacklevel=2)
+
+    def abandon(self) -> None:
+        """Leave the capture, with the state that it began with."""
+        self._device.capturing = None
+        self._put_back()
 
     def replay(self) -> None:
         if self._tape is None or not self._finished:
