@@ -18,8 +18,10 @@ def write_gain(page: Page, report: Report) -> None:
 
 
 def basis_text(estimate: Estimate) -> str:
-    """Whether the estimate was predicted or measured, and for which GPU."""
-    return f"{'measured on' if estimate.basis == 'measured' else 'predicted for'} {estimate.gpu}"
+    """What a gain rests on. No graph ran for an estimate, so that its gain is never called measured."""
+    if estimate.basis == "measured":
+        return f"predicted from a profile on {estimate.gpu}"
+    return f"predicted for {estimate.gpu}"
 
 
 def _write_measurement(page: Page, measured: Measurement) -> None:
@@ -44,7 +46,8 @@ def _write_measurement(page: Page, measured: Measurement) -> None:
 def _write_estimate(page: Page, estimate: Estimate) -> None:
     page.heading("Time of one step", basis_text(estimate))
     page.labelled("  Launch-bound", share_range(estimate.launch_bound_share))
-    page.labelled("  Eager", time_range(estimate.eager_us))
+    measured = ", measured" if estimate.basis == "measured" else ""
+    page.labelled("  Eager", time_range(estimate.eager_us) + measured)
     page.labelled("  As a graph", time_range(estimate.graph_us))
     page.labelled("  Speed-up", ratio_range(estimate.speedup), style="bold")
     page.labelled(
