@@ -10,7 +10,7 @@ from graphdoctor.capture.whole_step import CapturedStep, Refusal, capture_whole_
 from graphdoctor.diagnose import Diagnosis
 from graphdoctor.model import CaptureOutcome
 from graphdoctor.partition import Plan
-from graphdoctor.record.session import Session
+from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.recording import Recording
 
 
@@ -49,10 +49,14 @@ def capture_and_verify(
 
 def _whole_step(session: Session, *, exact: bool) -> tuple[CaptureOutcome, CapturedStep | None]:
     session.start.restore()
-    made = capture_whole_step(session.target)
+    # A real device warms up once more: on the stream of the capture, as torch asks for.
+    warmup = 0 if exact else WARM_UPS
+    made = capture_whole_step(session.target, warmup=warmup, now=session.start)
     if isinstance(made, Refusal):
         return made.outcome(), None
-    verification = verify_whole_step(session.target, made, session.batches, exact=exact)
+    verification = verify_whole_step(
+        session.target, made, session.batches, exact=exact, now=session.start
+    )
     outcome = made.outcome(verification)
     if verification.status == "verified":
         return outcome, made

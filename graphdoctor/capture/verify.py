@@ -26,7 +26,7 @@ from graphdoctor.capture.static_inputs import InputMismatch
 from graphdoctor.capture.twins import ReplayFailed, assuming_capture, eager_twin, replay_twin
 from graphdoctor.capture.whole_step import CapturedStep
 from graphdoctor.model import Difference, Location, Verification
-from graphdoctor.target.state import snapshot
+from graphdoctor.target.state import Snapshot, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import is_out_of_memory
 
@@ -74,18 +74,24 @@ class _Trial:
 
 
 def verify_whole_step(
-    target: Target, captured: CapturedStep, batches: Sequence[Inputs], *, exact: bool
+    target: Target,
+    captured: CapturedStep,
+    batches: Sequence[Inputs],
+    *,
+    exact: bool,
+    now: Snapshot | None = None,
 ) -> Verification:
     """Replay on each of `batches` and compare with an eager twin, tensor by tensor.
 
     `exact` asks for equal bits, as the emulated device can; otherwise a difference counts when it
     is larger than a few times what two eager runs differ by, and than rounding. The target's state
-    is afterwards what it was before. Raises `UserCodeError` where the eager step fails.
+    is afterwards what it was before, which is `now` where a snapshot of it exists. Raises
+    `UserCodeError` where the eager step fails.
     """
     trial = _Trial(target, captured, batches, exact)
     if not captured.footprint.tensors:
         return trial.verdict("not-verified", "the step leaves no tensor behind to compare")
-    before = snapshot(target.roots)
+    before = now if now is not None else snapshot(target.roots)
     try:
         return _verify(trial)
     except InputMismatch as mismatch:

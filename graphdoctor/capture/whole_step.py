@@ -84,17 +84,20 @@ class CapturedStep:
         )
 
 
-def capture_whole_step(target: Target, *, warmup: int = 3) -> CapturedStep | Refusal:
+def capture_whole_step(
+    target: Target, *, warmup: int = 3, now: Snapshot | None = None
+) -> CapturedStep | Refusal:
     """Warm up `warmup` times on a side stream, then capture one step on it.
 
     Works on the current CUDA device, real or emulated. The target's state is afterwards what it was
-    before, bit for bit. Raises `UserCodeError` where the step fails before the capture begins.
+    before, bit for bit; `now` is that state, where a snapshot of it exists, to save a copy of the
+    model's memory. Raises `UserCodeError` where the step fails before the capture begins.
     """
-    before = snapshot(target.roots)
+    before = now if now is not None else snapshot(target.roots)
     try:
         side: Any = torch.cuda.Stream()
         _warm_up(target, side, warmup)
-        return _capture(target, side)
+        return _capture(target, side, before if warmup == 0 else snapshot(target.roots))
     finally:
         before.restore()
 
@@ -120,9 +123,8 @@ def _run(target: Target, inputs: Inputs) -> None:
         target.step(*inputs.args, **inputs.kwargs)
 
 
-def _capture(target: Target, side: Any) -> CapturedStep | Refusal:
+def _capture(target: Target, side: Any, start: Snapshot) -> CapturedStep | Refusal:
     static = _fresh(target)
-    start = snapshot(target.roots)
     graph: Any = torch.cuda.CUDAGraph()
     try:
         with (

@@ -12,8 +12,8 @@ import torch
 from graphdoctor.emulator.dispatch import Observer
 from graphdoctor.emulator.storages import StorageInfo, StorageTable
 from graphdoctor.record.scopes import Scopes
-from graphdoctor.target.clone import clone_inputs
-from graphdoctor.target.state import Snapshot, snapshot
+from graphdoctor.target.clone import clone_inputs, memory_of
+from graphdoctor.target.state import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
 
@@ -55,8 +55,8 @@ class Session:
             self.start.restore()
 
     def inputs(self, index: int) -> Inputs:
-        """The inputs of one iteration, on memory of their own."""
-        return clone_inputs(self.batches[index])
+        """The inputs of one iteration, on memory of their own; state that is passed in stays itself."""
+        return clone_inputs(self.batches[index], kept=_state_of(self.target))
 
     def call(self, inputs: Inputs) -> object:
         with user_code("running the step"):
@@ -74,11 +74,15 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         first = target.fresh_inputs()
     with scopes.followed(), user_code("running the step"):
         for _ in range(WARM_UPS):
-            warm = clone_inputs(first)
+            warm = clone_inputs(first, kept=_state_of(target))
             target.step(*warm.args, **warm.kwargs)
         with device.assuming_capture():
-            warm = clone_inputs(first)
+            warm = clone_inputs(first, kept=_state_of(target))
             target.step(*warm.args, **warm.kwargs)
     with user_code("making the inputs"):
         batches = tuple(target.fresh_inputs() for _ in range(iterations))
     return Session(target, device, batches, snapshot(target.roots), scopes)
+
+
+def _state_of(target: Target) -> frozenset[object]:
+    return memory_of(named_tensors(target.roots).values())
