@@ -17,6 +17,7 @@ from graphdoctor.checked import Fault
 from graphdoctor.config import TargetSettings
 from graphdoctor.config_files import Project
 from graphdoctor.errors import CannotDoItHere, GraphDoctorError, UsageError, UserCodeError
+from graphdoctor.escape import visible
 from graphdoctor.fleet.job import Job, Plan, Result, read_report
 from graphdoctor.gate import Outcome
 from graphdoctor.locality import Locality, is_inside
@@ -117,7 +118,8 @@ def _server(plan: Path, folder: str) -> Iterator[subprocess.Popen[str]]:
                 server.wait(_STOP_S)
     if server.returncode != 0:
         said = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise GraphDoctorError(f"the process that runs the targets failed: {said[-1:]}")
+        reason = visible(said[-1]) if said else f"exit code {server.returncode}"
+        raise GraphDoctorError(f"the process that runs the targets failed: {reason}")
 
 
 def _search_path() -> str:

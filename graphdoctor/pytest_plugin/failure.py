@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.checked import Check, Occurrence, fails, occurrences
-from graphdoctor.escape import visible, visible_lines
+from graphdoctor.escape import visible
 from graphdoctor.reporters.checks import wording
 
 _SHOWN = 5
@@ -27,7 +27,7 @@ def _lines(check: Check) -> Iterator[str]:
         yield f"and {len(new) - _SHOWN} more findings"
     for trouble in wording.troubles(check):
         yield f"{trouble.title}: {visible(trouble.message)}"
-        yield from visible_lines(trouble.details) if trouble.details else ()
+        yield from wording.details(trouble)
     if check.stale:
         yield "entries of the baseline no longer occur (pytest --graphdoctor-update drops them):"
         for entry in check.stale:

@@ -95,8 +95,8 @@ def _write_troubles(page: Page, troubles: list[wording.Trouble]) -> None:
             page.hanging("  ", f"{trouble.target}: {trouble.title}", style="bold red")
         before = (trouble.target, trouble.title)
         page.hanging(" " * INDENT, trouble.message)
-        if trouble.details:
-            page.code(trouble.details, indent=INDENT)
+        for line in wording.details(trouble):
+            page.line((" " * INDENT, ""), (line, "cyan"))
 
 
 def _write_stale(page: Page, check: Check) -> None:

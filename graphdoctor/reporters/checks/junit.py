@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from graphdoctor.checked import Check, CheckedFinding, CheckedTarget, fails
-from graphdoctor.escape import visible, visible_lines
+from graphdoctor.escape import visible
 from graphdoctor.reporters.checks import wording
 from graphdoctor.reporters.look import Look
 
@@ -28,7 +29,8 @@ def _suite(check: Check, target: CheckedTarget, troubles: list[wording.Trouble])
     suite = ET.Element("testsuite", name=visible(target.name))
     for trouble in troubles:
         kind = "error" if target.fault is not None else "failure"
-        _problem(_case(suite, target, trouble.title), kind, trouble.message, trouble.details)
+        case = _case(suite, target, trouble.title)
+        _problem(case, kind, trouble.message, wording.details(trouble))
     for checked in target.findings:
         _finding(suite, check, target, checked)
     if not len(suite):
@@ -46,11 +48,11 @@ def _finding(
     if not checked.is_new:
         ET.SubElement(case, "skipped", message="accepted in the baseline")
     elif fails(checked.severity, check.fail_on):
-        code = "\n".join(
+        code = [
             f"{'>' if row.is_marked else ' '} {row.number} {row.text}"
             for row in wording.rows(checked.finding)
-        )
-        details = f"{where}\n{code}\nFix: {wording.fix_line(checked.finding)}"
+        ]
+        details = [where, *code, f"Fix: {wording.fix_line(checked.finding)}"]
         _problem(case, "failure", checked.finding.message, details)
     else:
         ET.SubElement(case, "system-out").text = visible(checked.finding.message)
@@ -61,9 +63,9 @@ def _case(suite: ET.Element, target: CheckedTarget, name: str) -> ET.Element:
     return ET.SubElement(suite, "testcase", named)
 
 
-def _problem(case: ET.Element, kind: str, message: str, details: str) -> None:
+def _problem(case: ET.Element, kind: str, message: str, details: Sequence[str]) -> None:
     problem = ET.SubElement(case, kind, message=visible(message), type="graphdoctor")
-    problem.text = "\n".join(visible_lines(details))
+    problem.text = "\n".join(details)
 
 
 def _stale(root: ET.Element, check: Check) -> None:
@@ -76,7 +78,7 @@ def _stale(root: ET.Element, check: Check) -> None:
             suite, "testcase", {"classname": "graphdoctor.baseline", "name": name, "time": "0"}
         )
         if check.stale_fails:
-            _problem(case, "failure", f"no longer occurs: {wording.PRUNE} drops it", "")
+            _problem(case, "failure", f"no longer occurs: {wording.PRUNE} drops it", ())
     _counted(suite)
 
 

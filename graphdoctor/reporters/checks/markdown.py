@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from graphdoctor.checked import Check, CheckedTarget, Occurrence, occurrences
-from graphdoctor.escape import visible, visible_lines
+from graphdoctor.escape import visible
 from graphdoctor.reporters.checks import wording
 from graphdoctor.reporters.look import Look
 
@@ -82,7 +82,7 @@ def _trouble(trouble: wording.Trouble) -> str:
     text = f"- **{escaped(trouble.target)}**: {trouble.title}: {escaped(trouble.message)}"
     if not trouble.details:
         return text
-    details = "\n".join(f"  {line}" for line in visible_lines(trouble.details))
+    details = "\n".join(f"  {line}" for line in wording.details(trouble))
     fence = _fence(details, 3)
     return f"{text}\n\n  {fence}text\n{details}\n  {fence}"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from graphdoctor.checked import Check, CheckedFinding, CheckedTarget, Figures, occurrences
-from graphdoctor.escape import TAB_COLUMNS, visible
+from graphdoctor.escape import TAB_COLUMNS, visible, visible_lines
 from graphdoctor.model import Finding
 from graphdoctor.reporters.figures import EFFECT_WORDS, count_text
 from graphdoctor.reporters.page import blocks
@@ -103,6 +103,11 @@ def rows(finding: Finding) -> list[Row]:
 def troubles(check: Check) -> list[Trouble]:
     """Failed targets first, then figures beyond their limits, in the order of the targets."""
     return [*_faults(check), *_breaches(check)]
+
+
+def details(trouble: Trouble) -> list[str]:
+    """Each behind a mark: a line of a model's own must not start a line of a log."""
+    return [f"| {line}" for line in visible_lines(trouble.details)] if trouble.details else []
 
 
 def figures_text(figures: Figures) -> str:
