@@ -9,7 +9,6 @@ Host time: predicted time of all operators against the trace's, divided by the p
 from __future__ import annotations
 
 import argparse
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from math import exp, log
@@ -22,6 +21,8 @@ from graphdoctor.estimate.kernels import kernel_kind
 from graphdoctor.estimate.ranges import pooled_width, towards
 from graphdoctor.profiles import LEVELS, DeviceProfile, load_profile
 from graphdoctor.trace import Trace, read_trace
+from graphdoctor.trace.hosts import outermost_waits
+from graphdoctor.trace.nesting import covered_ns, innermost, nest
 
 _PROFILER_FACTORS = (1.7, 2.3)
 
@@ -34,7 +35,7 @@ def main() -> None:
     profile = load_profile(options.gpu)
     everything: list[TracedOp] = []
     for path in options.traces:
-        trace = read_trace(path)
+        trace = read_trace(path, shapes=True)
         found = list(traced_ops(trace))
         everything += found
         print(f"\n{path.name}")
@@ -75,7 +76,8 @@ def _print_kinds(found: Sequence[TracedOp], profile: DeviceProfile) -> None:
 def _print_sums(trace: Trace, found: Sequence[TracedOp], profile: DeviceProfile) -> None:
     costs = [op_cost(traced.op, profile) for traced in found]
     true = sum(traced.device_us for traced in found)
-    total = sum(event.end_ns - event.start_ns for event in trace.device_events) / 1e3
+    events = trace.device_events
+    total = int((events.end_ns - events.start_ns).sum()) / 1e3
     times = [cost.device_us for cost in costs]
     width = pooled_width(times)
     low, mid, high = (sum(towards(time, end, width) for time in times) for end in LEVELS)
@@ -91,7 +93,7 @@ def _print_host(trace: Trace, profile: DeviceProfile) -> None:
     """Inside operators only: the Python between them depends on the model, not the profile."""
     costs = [op_cost(op, profile).host_us for op in host_ops(trace)]
     low, mid, high = (sum(getattr(cost, end) for cost in costs) for end in ("low", "mid", "high"))
-    true = sum(_inside_ns(trace, thread) for thread in {op.thread for op in trace.operators}) / 1e3
+    true = _inside_ns(trace) / 1e3
     slow, fast = (true / factor for factor in _PROFILER_FACTORS)
     print(
         f"  host time inside operators: {true:.0f} us profiled, so about {fast:.0f} to {slow:.0f};"
@@ -99,23 +101,14 @@ def _print_host(trace: Trace, profile: DeviceProfile) -> None:
     )
 
 
-def _inside_ns(trace: Trace, thread: int | str) -> int:
-    """Time of one thread inside its outermost operators, less the calls in them that wait."""
-    waits = [
-        call
-        for call in trace.calls
-        if call.thread == thread and ("Synchronize" in call.name or "Memcpy" in call.name)
-    ]
-    starts = [call.start_ns for call in waits]
-    end = inside = 0
-    for operator in (item for item in trace.operators if item.thread == thread):
-        if operator.start_ns < end:
-            continue
-        end = operator.end_ns
-        inside += end - operator.start_ns
-        for call in waits[bisect_left(starts, operator.start_ns) : bisect_left(starts, end)]:
-            inside -= call.end_ns - call.start_ns
-    return inside
+def _inside_ns(trace: Trace) -> int:
+    """Time inside outermost operators, less the calls in them that wait."""
+    operators, nesting = trace.operators, nest(trace.operators)
+    outer = operators.take(nesting.is_outermost)
+    waits = outermost_waits(trace)
+    around = innermost(outer, nest(outer), waits.start_ns, waits.thread)
+    waiting = covered_ns(waits, outer, around)
+    return int((outer.end_ns - outer.start_ns - waiting).sum())
 
 
 def _at(values: Sequence[float], share: float) -> float:

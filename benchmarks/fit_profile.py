@@ -9,16 +9,19 @@ profiled; torch.profiler slows the host by 1.7 (plain) to 2.3 times (shapes, sta
 from __future__ import annotations
 
 import argparse
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from trace_ops import TracedOp, traced_ops
 
 from graphdoctor.estimate.kernels import kernel_kind
 from graphdoctor.estimate.work import bytes_moved, matrix_flops
-from graphdoctor.trace import ApiCall, OperatorEvent, Trace, read_trace
+from graphdoctor.trace import Trace, read_trace
+from graphdoctor.trace.api import is_blocking, is_launch, which
+from graphdoctor.trace.gaps import gaps
+from graphdoctor.trace.join import operator_of
+from graphdoctor.trace.nesting import covered_ns, nest
 
 _LARGE_BYTES = 10_000_000
 _SMALL_BYTES = 600_000
@@ -37,7 +40,7 @@ def main() -> None:
     options = parser.parse_args()
     samples: Samples = defaultdict(list)
     for path in options.traces:
-        trace = read_trace(path)
+        trace = read_trace(path, shapes=True)
         _host(trace, samples)
         _launches(trace, samples)
         _queue_gaps(trace, samples)
@@ -51,50 +54,40 @@ def main() -> None:
 
 def _host(trace: Trace, samples: Samples) -> None:
     """Time inside operators without other operators, less the CUDA calls in them."""
-    for operator, calls in _leaves(trace):
-        launches = sum("Launch" in call.name for call in calls)
-        inside = sum(call.end_ns - call.start_ns for call in calls)
-        own_us = (operator.end_ns - operator.start_ns - inside) / 1e3
-        name = operator.name.partition("::")[2]
-        if launches == 1:
-            samples["host, operator with one launch, us"].append(own_us)
+    operators, nesting = trace.operators, nest(trace.operators)
+    owner = operator_of(trace)
+    own = operators.end_ns - operators.start_ns - covered_ns(trace.calls, operators, owner)
+    launching = owner[(owner >= 0) & trace.rows_named(trace.calls, which(trace.names, is_launch))]
+    launches = np.bincount(launching, minlength=len(operators))
+    has_inner = np.isin(np.arange(len(operators)), nesting.parent)
+    for row in np.flatnonzero(~has_inner).tolist():
+        name = trace.names[operators.name[row]].partition("::")[2]
+        if launches[row] == 1:
+            samples["host, operator with one launch, us"].append(own[row] / 1e3)
         if name in _HOST_OPERATORS:
-            samples[f"host, aten::{name}, us"].append(own_us)
-
-
-def _leaves(trace: Trace) -> Iterator[tuple[OperatorEvent, list[ApiCall]]]:
-    for thread in {operator.thread for operator in trace.operators}:
-        operators = [item for item in trace.operators if item.thread == thread]
-        calls = [call for call in trace.calls if call.thread == thread]
-        starts = [call.start_ns for call in calls]
-        following = [*operators[1:], None]
-        for operator, after in zip(operators, following, strict=True):
-            if after is None or after.start_ns >= operator.end_ns:
-                first = bisect_left(starts, operator.start_ns)
-                yield operator, calls[first : bisect_left(starts, operator.end_ns)]
+            samples[f"host, aten::{name}, us"].append(own[row] / 1e3)
 
 
 def _launches(trace: Trace, samples: Samples) -> None:
-    calls = {call.correlation: call for call in trace.calls}
-    for call in trace.calls:
-        if "Launch" in call.name or "Synchronize" in call.name or "Memcpy" in call.name:
-            samples[f"call, {call.name}, us"].append((call.end_ns - call.start_ns) / 1e3)
-    end = 0
-    for event in trace.device_events:
-        launch = calls.get(event.correlation)
-        if launch is not None and event.start_ns > end + _IDLE_NS and event.kind == "kernel":
-            latency = (event.start_ns - launch.start_ns) / 1e3
+    calls = trace.calls
+    for name, start, end in zip(calls.name, calls.start_ns, calls.end_ns, strict=True):
+        text = trace.names[name]
+        if is_launch(text) or is_blocking(text):
+            samples[f"call, {text}, us"].append((end - start) / 1e3)
+    found = gaps(trace, 0)
+    for length, call, end in zip(
+        found.end_ns - found.start_ns, found.call, found.end_ns, strict=True
+    ):
+        if length > _IDLE_NS and call >= 0:
+            latency = (end - calls.start_ns[call]) / 1e3
             samples["launch to kernel on an idle device, us"].append(latency)
-        end = max(end, event.end_ns)
 
 
 def _queue_gaps(trace: Trace, samples: Samples) -> None:
-    calls = {call.correlation: call for call in trace.calls}
-    for before, event in zip(trace.device_events, trace.device_events[1:], strict=False):
-        launch = calls.get(event.correlation)
-        if launch is not None and launch.end_ns < before.end_ns and event.stream == before.stream:
-            gap_us = (event.start_ns - before.end_ns) / 1e3
-            samples["gap after a queued kernel, us"].append(gap_us)
+    found = gaps(trace, 0)
+    samples["gap after a queued kernel, us"] += (
+        found.device_gap_ns[found.device_gap_ns > 0] / 1e3
+    ).tolist()
 
 
 def _kernel(traced: TracedOp, samples: Samples, memory_gb_s: float, tflops: float) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 from msgspec import Struct
 
 from graphdoctor.recording import Op, TensorUse
-from graphdoctor.trace import OperatorEvent, Trace, launching_operators
+from graphdoctor.trace import Trace, operators_of_events
+from graphdoctor.trace.trace import KINDS, Shapes
 
 _DTYPES = {
     "float": ("float32", 4),
@@ -44,9 +45,9 @@ class TracedOp(Struct, frozen=True):
 def traced_ops(trace: Trace) -> Iterator[TracedOp]:
     """Operators with kernels and with shapes, in order."""
     times = _kernel_times(trace)
-    for index, operator in enumerate(trace.operators):
+    for index, (name, shapes) in enumerate(_operators(trace)):
         found = times.get(index)
-        op = _op(index, operator) if found and operator.dims else None
+        op = _op(index, name, shapes) if found and shapes.dims else None
         if op is not None and found:
             yield TracedOp(op, sum(found) / 1e3, len(found))
 
@@ -55,13 +56,18 @@ def host_ops(trace: Trace) -> tuple[Op, ...]:
     """The operators that a recording below autograd would hold: those with kernels, and views."""
     launched = _kernel_times(trace)
     found = []
-    for index, operator in enumerate(trace.operators):
-        is_view = operator.name.removeprefix("aten::") in _VIEWS
-        if operator.dims and (is_view or index in launched):
-            op = _op(index, operator)
+    for index, (name, shapes) in enumerate(_operators(trace)):
+        is_view = name.removeprefix("aten::") in _VIEWS
+        if shapes.dims and (is_view or index in launched):
+            op = _op(index, name, shapes)
             if op is not None:
                 found.append(op)
     return tuple(found)
+
+
+def _operators(trace: Trace) -> Iterator[tuple[str, Shapes]]:
+    names = (trace.names[name] for name in trace.operators.name.tolist())
+    return zip(names, trace.shapes, strict=True)
 
 
 def _kernel_times(trace: Trace) -> dict[int, list[int]]:
@@ -69,16 +75,18 @@ def _kernel_times(trace: Trace) -> dict[int, list[int]]:
 
     Copies are left out, because shapes do not say that a copy crosses the bus.
     """
-    owner = launching_operators(trace)
+    events = trace.device_events
     times: dict[int, list[int]] = defaultdict(list)
-    for event in trace.device_events:
-        if event.kind != "memcpy" and event.correlation in owner:
-            times[owner[event.correlation]].append(event.end_ns - event.start_ns)
+    owners = operators_of_events(trace).tolist()
+    lengths = (events.end_ns - events.start_ns).tolist()
+    for owner, kind, length in zip(owners, events.kind.tolist(), lengths, strict=True):
+        if KINDS[kind] != "memcpy" and owner >= 0:
+            times[owner].append(length)
     return times
 
 
-def _op(index: int, operator: OperatorEvent) -> Op | None:
-    namespace, _, name = operator.name.partition("::")
+def _op(index: int, full_name: str, operator: Shapes) -> Op | None:
+    namespace, _, name = full_name.partition("::")
     if namespace != "aten":
         return None
     name = _RENAMED.get(name, name)

@@ -74,4 +74,4 @@ def test_a_trace_longer_than_the_wall_time_is_pointed_out(tmp_path: Path) -> Non
 
 def test_a_trace_without_kernels_is_refused() -> None:
     with pytest.raises(UsageError, match="no kernels"):
-        estimate_from_trace(Trace((), (), (), (), ()), 10.0, H100)
+        estimate_from_trace(Trace(), 10.0, H100)

@@ -37,7 +37,8 @@ def test_operators_are_counted_over_the_steps_that_count() -> None:
     assert step.runs == 3
     assert totals["aten::addmm"].calls == 2
     assert totals["aten::addmm"].host_us > 0
-    assert [mark.name for mark in found.trace.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+    marks = [found.trace.names[name] for name in found.trace.annotations.name]
+    assert [mark for mark in marks if "Step" in mark] == ["ProfilerStep#1", "ProfilerStep#2"]
     assert (found.steps, found.trace_files, found.lines) == (2, (), ())
 
 
@@ -100,7 +101,9 @@ def test_tensorboards_plugin_loads_the_kept_trace(tmp_path: Path) -> None:
     match = WORKER_PATTERN.match(path.name)
     assert match is not None
     assert match[1].endswith(f"_{os.getpid()}")
-    assert read_trace(path).operators == found.trace.operators
+    kept, seen = read_trace(path).operators, found.trace.operators
+    assert len(kept) > 0
+    assert kept.start_ns.tolist() == seen.start_ns.tolist()
     profile = _tensorboard_profile(path)
     assert "overview" in profile["views"].lower()
     assert "aten::addmm" in profile["operators"]

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from graphdoctor.trace import Trace, parse_trace
+
 _HOST, _THREAD, _STREAM = 4000, 4001, 7
 
 
@@ -24,17 +26,47 @@ class TraceBuilder:
         self._operator += 1
         self._add("cpu_op", name, start, dur)
 
-    def call(self, name: str, start: float, dur: float, category: str = "cuda_runtime") -> int:
+    def call(
+        self,
+        name: str,
+        start: float,
+        dur: float,
+        category: str = "cuda_runtime",
+        *,
+        thread: int = _THREAD,
+        correlation: int | None = None,
+    ) -> int:
         self._correlation += 1
-        self._add(category, name, start, dur, correlation=self._correlation)
-        return self._correlation
+        correlation = self._correlation if correlation is None else correlation
+        args = {"External id": self._operator, "correlation": correlation}
+        self._event(category, name, start, dur, pid=_HOST, tid=thread, args=args)
+        return correlation
+
+    def copy(self, correlation: int, start: float, dur: float, *, name: str) -> None:
+        args = {"device": 0, "stream": _STREAM, "correlation": correlation, "bytes": 4}
+        self._event("gpu_memcpy", name, start, dur, pid=0, tid=_STREAM, args=args)
+
+    def frame(self, name: str, start: float, dur: float) -> None:
+        self._add("python_function", name, start, dur)
+
+    def overhead(self, name: str, start: float, dur: float) -> None:
+        self._add("overhead", name, start, dur)
 
     def kernel(
-        self, correlation: int, start: float, dur: float, *, name: str = "k", stream: int = _STREAM
+        self,
+        correlation: int | None,
+        start: float,
+        dur: float,
+        *,
+        name: str = "k",
+        stream: int = _STREAM,
+        device: int = 0,
     ) -> None:
-        args = {"device": 0, "stream": stream, "correlation": correlation}
+        args = {"device": device, "stream": stream, "correlation": correlation}
+        if correlation is None:
+            del args["correlation"]
         args["External id"] = self._operator
-        self._event("kernel", name, start, dur, pid=0, tid=stream, args=args)
+        self._event("kernel", name, start, dur, pid=device, tid=stream, args=args)
 
     def launch(self, call: tuple[float, float], kernel: tuple[float, float]) -> None:
         """One cudaLaunchKernel and its kernel, each as (start, length)."""
@@ -48,6 +80,9 @@ class TraceBuilder:
             "baseTimeNanoseconds": 0,
             "traceEvents": self.events,
         }
+
+    def trace(self, *, shapes: bool = False) -> Trace:
+        return parse_trace(json.dumps(self.document()).encode(), shapes=shapes)
 
     def write(self, path: Path) -> Path:
         path.write_text(json.dumps(self.document()), encoding="utf-8")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 from msgspec import Struct
 
 from graphdoctor.estimate.ranges import towards
+from graphdoctor.estimate.two_lanes import Laid, Work, run
 from graphdoctor.model import Range
 from graphdoctor.profiles import DeviceProfile, Level
 
@@ -27,23 +30,6 @@ class Piece(Struct, frozen=True, gc=False):
     is_copy: bool = False  # into a static input of a graph
 
 
-class Laid(Struct, frozen=True):
-    """One step on two lanes, in us; in `waiting_us` the device idled for want of a launch."""
-
-    span_us: float
-    host_us: float
-    busy_us: float
-    waiting_us: float
-
-
-class _Speeds(Struct, frozen=True):
-    launch: float
-    latency: float
-    queue_gap: float
-    node_gap: float
-    sync: float
-
-
 class Case(Struct, frozen=True):
     """Which ends of the host's and of the device's ranges to take, and how much of their width."""
 
@@ -53,75 +39,80 @@ class Case(Struct, frozen=True):
     device_width: float
 
 
-def lay_out(pieces: Iterable[Piece], profile: DeviceProfile, case: Case) -> Laid:
+def lay_out(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> Laid:
     """Lay the pieces on two lanes."""
+    return run(_work(pieces, profile, case))
 
+
+def _work(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> Work:
     def host_us(value: Range) -> float:
         return towards(value, case.host, case.host_width)
 
-    def device_us(value: Range) -> float:
-        return towards(value, case.device, case.device_width)
-
-    speeds = _Speeds(
-        launch=host_us(profile.launch_us.range),
-        latency=host_us(profile.launch_latency_us.range),
-        queue_gap=device_us(profile.queue_gap_us.range),
-        node_gap=profile.node_gap_us.at(case.device),  # one figure that nobody measured
-        sync=host_us(profile.sync_us.range),
-    )
-    lanes = _Lanes(speeds)
-    for piece in pieces:
-        lanes.put(piece, host_us(piece.host_us), device_us(piece.device_us))
-    return lanes.laid()
-
-
-class _Lanes:
-    """The two clocks while a step is laid out."""
-
-    def __init__(self, speeds: _Speeds) -> None:
-        self._speeds = speeds
-        self._host = 0.0
-        self._host_work = 0.0
-        self._device = 0.0
-        self._busy = 0.0
-        self._waiting = 0.0
-        self._drained = 0.0  # idle time that a sync explains, not the launches
-
-    def put(self, piece: Piece, host_us: float, device_us: float) -> None:
-        speeds = self._speeds
+    rows = _Rows()
+    launch = host_us(profile.launch_us.range)
+    queue_gap = towards(profile.queue_gap_us.range, case.device, case.device_width)
+    node_gap = profile.node_gap_us.at(case.device)  # one figure that nobody measured
+    host_of = _narrowed((piece.host_us for piece in pieces), case.host, case.host_width)
+    device_of = _narrowed((piece.device_us for piece in pieces), case.device, case.device_width)
+    for piece, host, device in zip(pieces, host_of, device_of, strict=True):
         if piece.waits_before:
-            self._wait()
-        self._host_work += host_us
+            rows.wait()
         if not piece.launches:
-            self._host += host_us
-        else:
-            self._host += host_us - piece.launches * speeds.launch
-            kernel_us = device_us / piece.launches
-            for _ in range(piece.launches):
-                self._start(self._host + speeds.latency)
-                self._device += kernel_us + max(0, piece.nodes - 1) * speeds.node_gap
-                self._host += speeds.launch
-            self._busy += device_us
+            rows.add(host)
+        for number in range(piece.launches):
+            before = host - piece.launches * launch if number == 0 else 0.0
+            inner = max(0, piece.nodes - 1) * node_gap
+            rows.add(before, launch, device / piece.launches, inner)
         if piece.is_sync:
-            self._wait()
+            rows.wait()
+    return Work(
+        host_us=np.array(rows.host),
+        launch_us=np.array(rows.launch),
+        gap_us=np.full(len(rows.host), queue_gap),
+        busy_us=np.array(rows.busy),
+        inner_us=np.array(rows.inner),
+        puts=np.array(rows.puts, np.bool_),
+        waits=np.array(rows.waits, np.bool_),
+        latency_us=host_us(profile.launch_latency_us.range),
+        sync_us=host_us(profile.sync_us.range),
+    )
 
-    def _start(self, ready: float) -> None:
-        earliest = self._device + self._speeds.queue_gap if self._device else 0.0
-        if ready > earliest:
-            self._waiting += max(0.0, ready - earliest - self._drained)
-            self._drained = 0.0
-        self._device = max(ready, earliest)
 
-    def _wait(self) -> None:
-        drained = max(self._host, self._device) + self._speeds.sync
-        self._drained += drained - max(self._host, self._device)
-        self._host = drained
+@dataclass(slots=True)
+class _Rows:
+    """The columns of the work while it is collected."""
 
-    def laid(self) -> Laid:
-        tail = max(0.0, self._host - self._device - self._drained)
-        return Laid(
-            span_us=max(self._host, self._device),
-            host_us=self._host_work,
-            busy_us=self._busy,
-            waiting_us=self._waiting + tail,
-        )
+    host: list[float] = field(default_factory=list)
+    launch: list[float] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
+    inner: list[float] = field(default_factory=list)
+    puts: list[bool] = field(default_factory=list)
+    waits: list[bool] = field(default_factory=list)
+
+    def add(
+        self, host: float, launch: float = 0.0, busy: float | None = None, inner: float = 0.0
+    ) -> None:
+        """`busy` is None for what puts nothing on the device."""
+        self.host.append(host)
+        self.launch.append(launch)
+        self.busy.append(busy or 0.0)
+        self.inner.append(inner)
+        self.puts.append(busy is not None)
+        self.waits.append(False)
+
+    def wait(self) -> None:
+        if not self.waits or self.waits[-1]:
+            self.add(0.0)
+        self.waits[-1] = True
+
+
+def _narrowed(values: Iterable[Range], level: Level, width: float) -> list[float]:
+    """Many ranges at one end; equal ones, of which a step has many, are computed once."""
+    known: dict[Range, float] = {}
+    found = []
+    for value in values:
+        result = known.get(value)
+        if result is None:
+            result = known[value] = towards(value, level, width)
+        found.append(result)
+    return found

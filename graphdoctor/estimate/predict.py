@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from graphdoctor.estimate.layout import Case, Laid, Piece, lay_out
+from graphdoctor.estimate.layout import Case, Piece, lay_out
 from graphdoctor.estimate.ranges import ZERO, around, pooled_width
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
+from graphdoctor.estimate.two_lanes import Laid
 from graphdoctor.estimate.work import matrix_flops
 from graphdoctor.model import Estimate, Range, Term
 from graphdoctor.profiles import DeviceProfile, Figure, Level, assumed_figures

@@ -85,7 +85,7 @@ def profile_step(
         trace = read_trace(exported)
         files = (str(_keep(exported, trace_dir)),) if trace_dir is not None else ()
     kernels = kernel_totals(trace)
-    launched = len({event.correlation for event in trace.device_events})
+    launched = len(set(trace.device_events.correlation.tolist()))
     return Profile(
         steps=steps,
         operators=operator_totals(trace),

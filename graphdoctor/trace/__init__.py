@@ -6,25 +6,27 @@ from graphdoctor.trace.join import (
     KernelTotal,
     OperatorTotal,
     kernel_totals,
-    launching_operators,
+    launch_of,
     operator_totals,
+    operators_of_events,
 )
 from graphdoctor.trace.lanes import Lanes, lanes
-from graphdoctor.trace.read import read_trace
-from graphdoctor.trace.trace import ApiCall, DeviceEvent, OperatorEvent, StepMark, Trace
+from graphdoctor.trace.read import parse_trace, read_trace
+from graphdoctor.trace.trace import Calls, DeviceEvents, Spans, Trace
 
 __all__ = [
-    "ApiCall",
-    "DeviceEvent",
+    "Calls",
+    "DeviceEvents",
     "KernelTotal",
     "Lanes",
-    "OperatorEvent",
     "OperatorTotal",
-    "StepMark",
+    "Spans",
     "Trace",
     "kernel_totals",
     "lanes",
-    "launching_operators",
+    "launch_of",
     "operator_totals",
+    "operators_of_events",
+    "parse_trace",
     "read_trace",
 ]

@@ -1,13 +1,15 @@
-"""A Trace in, its kernels joined to the operators that launched them out."""
+"""A Trace in, its device events joined to calls and operators, and totals by name, out."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from functools import lru_cache
 
+import numpy as np
 from msgspec import Struct
 
-from graphdoctor.trace.trace import DeviceEvent, Trace, is_launch
+from graphdoctor.trace.api import is_launch, which
+from graphdoctor.trace.nesting import NONE, innermost, nest
+from graphdoctor.trace.trace import NO_CORRELATION, DeviceEvents, Ints, Trace
 
 
 class OperatorTotal(Struct, frozen=True):
@@ -29,84 +31,113 @@ class KernelTotal(Struct, frozen=True):
     device_us: float
 
 
-def launching_operators(trace: Trace) -> dict[int, int]:
-    """For each launch, by correlation: the position of the innermost operator around its call.
+@lru_cache(maxsize=4)
+def launch_of(trace: Trace) -> Ints:
+    """For each device event, the row of the call that launched it, or -1.
+
+    Where calls share a correlation id (a runtime call and the driver call in it, or files that
+    were merged), it is the last that launches something and began before the event.
+    """
+    calls, events = trace.calls, trace.device_events
+    launches = trace.rows_named(calls, which(trace.names, is_launch))
+    found = _last_before(trace, np.flatnonzero(launches & (calls.correlation >= 0)), events)
+    missing = np.flatnonzero(found == NONE)
+    if len(missing):
+        others = np.flatnonzero(~launches & (calls.correlation >= 0))
+        found[missing] = _last_before(trace, others, events.take(missing))
+    return found
+
+
+def _last_before(trace: Trace, rows: Ints, events: DeviceEvents) -> Ints:
+    """The last of these calls with the event's correlation id that began before it, else the first."""
+    if not len(rows) or not len(events):
+        return np.full(len(events), NONE, np.int64)
+    correlation = trace.calls.correlation[rows]
+    order = np.argsort(correlation, kind="stable")  # calls are ordered by start already
+    rows, correlation = rows[order], correlation[order]
+    first = np.searchsorted(correlation, events.correlation, side="left")
+    after = np.searchsorted(correlation, events.correlation, side="right")
+    place = first.copy()
+    start = trace.calls.start_ns[rows]
+    for step in range(1, int((after - first).max(initial=0))):
+        later = first + step
+        is_better = (later < after) & (start[np.minimum(later, len(rows) - 1)] <= events.start_ns)
+        if not is_better.any():
+            break
+        place = np.where(is_better, later, place)
+    is_known = (after > first) & (events.correlation != NO_CORRELATION)
+    found: Ints = np.where(is_known, rows[np.minimum(place, len(rows) - 1)], NONE)
+    return found
+
+
+@lru_cache(maxsize=4)
+def operator_of(trace: Trace) -> Ints:
+    """For each call, the row of the innermost operator around it, or -1.
 
     External ids would be shorter, but mean something else in traces of before 2024 and are
     missing on graph kernels.
     """
-    found: dict[int, int] = {}
-    for thread in {operator.thread for operator in trace.operators}:
-        places = [place for place, item in enumerate(trace.operators) if item.thread == thread]
-        following, open_ = 0, list[int]()
-        for call in trace.calls:
-            if call.thread != thread or call.correlation is None or not is_launch(call):
-                continue
-            while (
-                following < len(places)
-                and trace.operators[places[following]].start_ns <= call.start_ns
-            ):
-                place = places[following]
-                _close(trace, open_, trace.operators[place].start_ns)
-                open_.append(place)
-                following += 1
-            _close(trace, open_, call.start_ns)
-            if open_:
-                found[call.correlation] = open_[-1]
+    calls = trace.calls
+    return innermost(trace.operators, nest(trace.operators), calls.start_ns, calls.thread)
+
+
+def operators_of_events(trace: Trace) -> Ints:
+    """For each device event, the row of the operator that launched it, or -1."""
+    call = launch_of(trace)
+    if not len(trace.calls):
+        return call
+    found: Ints = np.where(call != NONE, operator_of(trace)[call], NONE)
     return found
-
-
-def _close(trace: Trace, open_: list[int], moment: int) -> None:
-    while open_ and trace.operators[open_[-1]].end_ns <= moment:
-        open_.pop()
 
 
 def operator_totals(trace: Trace) -> tuple[OperatorTotal, ...]:
     """Operators by name, those with the most launches first, then by host time."""
-    launched, device_ns = _work_by_operator(trace)
-    calls: dict[str, int] = defaultdict(int)
-    host: dict[str, int] = defaultdict(int)
-    counts: dict[str, int] = defaultdict(int)
-    times: dict[str, int] = defaultdict(int)
-    for place, operator in enumerate(trace.operators):
-        calls[operator.name] += 1
-        host[operator.name] += operator.end_ns - operator.start_ns
-        counts[operator.name] += launched[place]
-        times[operator.name] += device_ns[place]
+    operators, events = trace.operators, trace.device_events
+    owner = operators_of_events(trace)
+    launched = operator_of(trace)[np.unique(launch_of(trace)[owner != NONE])]
+    size = len(trace.names)
+    calls = np.bincount(operators.name, minlength=size)
+    host = _sum(operators.name, operators.end_ns - operators.start_ns, size)
+    counts = np.bincount(operators.name[launched], minlength=size)
+    known = owner != NONE
+    lengths = (events.end_ns - events.start_ns)[known]
+    device = _sum(operators.name[owner[known]], lengths, size)
     totals = [
-        OperatorTotal(name, calls[name], host[name] / 1e3, counts[name], times[name] / 1e3)
-        for name in calls
+        OperatorTotal(
+            trace.names[name],
+            int(calls[name]),
+            host[name] / 1e3,
+            int(counts[name]),
+            device[name] / 1e3,
+        )
+        for name in np.flatnonzero(calls).tolist()
     ]
     return tuple(sorted(totals, key=lambda total: (-total.launches, -total.host_us, total.name)))
 
 
-def _work_by_operator(trace: Trace) -> tuple[Sequence[int], Sequence[int]]:
-    """Launches and device time in ns of each operator, by position."""
-    launched, device_ns = [0] * len(trace.operators), [0] * len(trace.operators)
-    owner = launching_operators(trace)
-    for place in owner.values():
-        launched[place] += 1
-    for event in trace.device_events:
-        place_of = _owner(event, owner)
-        if place_of is not None:
-            device_ns[place_of] += event.end_ns - event.start_ns
-    return launched, device_ns
+def _sum(group: Ints, values: Ints, size: int) -> list[int]:
+    total = np.zeros(size, np.int64)
+    np.add.at(total, group, values)
+    summed: list[int] = total.tolist()
+    return summed
 
 
 def kernel_totals(trace: Trace) -> tuple[KernelTotal, ...]:
     """Kernels by name and operator, those that took longest first."""
-    owner = launching_operators(trace)
-    runs: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for event in trace.device_events:
-        place = _owner(event, owner)
-        operator = trace.operators[place].name if place is not None else ""
-        runs[event.name, operator].append(event.end_ns - event.start_ns)
+    events, owner = trace.device_events, operators_of_events(trace)
+    operator = np.full(len(events), NONE, np.int64)
+    operator[owner != NONE] = trace.operators.name[owner[owner != NONE]]
+    pairs, group = np.unique(np.stack([events.name, operator]), axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    runs = np.bincount(group, minlength=pairs.shape[1]).tolist()
+    times = _sum(group, events.end_ns - events.start_ns, pairs.shape[1])
     totals = [
-        KernelTotal(name, operator, len(times), sum(times) / 1e3)
-        for (name, operator), times in runs.items()
+        KernelTotal(
+            trace.names[name],
+            trace.names[operator] if operator != NONE else "",
+            runs[place],
+            times[place] / 1e3,
+        )
+        for place, (name, operator) in enumerate(pairs.T.tolist())
     ]
     return tuple(sorted(totals, key=lambda total: (-total.device_us, total.name, total.operator)))
-
-
-def _owner(event: DeviceEvent, owner: dict[int, int]) -> int | None:
-    return owner.get(event.correlation) if event.correlation is not None else None

@@ -3,174 +3,211 @@
 from __future__ import annotations
 
 import gc
-import gzip
-import re
-import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
 
 from graphdoctor.errors import UsageError
-from graphdoctor.trace.trace import ApiCall, DeviceEvent, OperatorEvent, StepMark, Trace
+from graphdoctor.trace import blocks
+from graphdoctor.trace.blocks import CutShort
+from graphdoctor.trace.columns import Columns
+from graphdoctor.trace.decode import Decoder, Header, header, repair
+from graphdoctor.trace.split import Part, split
+from graphdoctor.trace.trace import About, Trace
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_CONTROL_CHARACTERS = re.compile(rb"[\x00-\x1f]")
-# "Runtime" is what torch-tb-profiler calls both of the others.
-_CALLS = frozenset({"cuda_runtime", "cuda_driver", "Runtime"})
-_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
-
-
-class _Args(Struct, gc=False):
-    correlation: int | None = None
-    external_id: int | str | None = field(default=None, name="External id")
-    device: int | str | None = None
-    stream: int | str | None = None
-    nbytes: int | float | str | None = field(default=None, name="bytes")
-    dims: tuple[Any, ...] | None = field(default=None, name="Input Dims")
-    strides: tuple[Any, ...] | None = field(default=None, name="Input Strides")
-    dtypes: tuple[Any, ...] | None = field(default=None, name="Input type")
-    concrete: tuple[Any, ...] | None = field(default=None, name="Concrete Inputs")
+_MOST_LISTS = 64
+_MOST_HELD = 8  # blocks that are kept until they make a run of whole events
+_EXPORT_AGAIN = "export it again with torch.profiler's export_chrome_trace()"
 
 
-class _Event(Struct, gc=False):
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    # Integers stay integers: a float holds microseconds since 1970 only to a quarter of one.
-    ts: int | float = 0
-    dur: int | float = 0
-    tid: int | str = 0
-    args: _Args | None = None
+def read_trace(path: Path, *, shapes: bool = False) -> Trace:
+    """Read one trace file, what is damaged as far as it goes.
+
+    `shapes`: also keep what was recorded of the operators' arguments. Raises UsageError when the
+    file is missing, is something else, or has nothing that can be read.
+    """
+    return _read(blocks.blocks(path), str(path), shapes=shapes)
 
 
-class _Device(Struct):
-    name: str = ""
+def parse_trace(content: bytes, *, name: str = "trace", shapes: bool = False) -> Trace:
+    """The same for a trace in memory, not packed; `name` is what errors call it."""
+    return _read([content], name, shapes=shapes)
 
 
-class _File(Struct):
-    events: list[_Event] = field(name="traceEvents")
-    devices: list[_Device] = field(default_factory=list, name="deviceProperties")
+def _read(source: Iterable[bytes], name: str, *, shapes: bool) -> Trace:
+    reader = _Reader(name, shapes=shapes)
+    with _collector_paused():
+        for part in split(reader.watched(source), name):
+            reader.take(part)
+    return reader.trace()
 
 
-_NO_ARGS = _Args()
-
-
-def read_trace(path: Path) -> Trace:
-    """Read one trace file. Raises UsageError when it is missing, cut short or something else."""
-    content = _content(path)
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A million small objects and no cycles: the collector would triple the time."""
     was_enabled = gc.isenabled()
-    gc.disable()  # a million small objects and no cycles: the collector would triple the time
+    gc.disable()
     try:
-        return _trace(_decode(content, path))
+        yield
     finally:
         if was_enabled:
             gc.enable()
 
 
-def _content(path: Path) -> bytes:
-    try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if raw.startswith(_GZIP_MAGIC) else raw
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError(f"Cannot read the trace {path}: {reason}.") from error
-    except (EOFError, zlib.error) as error:
-        raise UsageError(f"The trace {path} is cut short: its gzip stream does not end.") from error
+class _Reader:
+    """Takes a file's parts in order and keeps what the trace is made of."""
+
+    def __init__(self, name: str, *, shapes: bool) -> None:
+        self._name = name
+        self._shapes = shapes
+        self._decoder = Decoder(shapes=shapes)
+        self._columns = Columns()
+        self._headers: list[Header] = []
+        self._problems: list[str] = []
+        self._held: Part | None = None
+
+    def watched(self, source: Iterable[bytes]) -> Iterator[bytes]:
+        """The blocks, up to where the packed file breaks off."""
+        try:
+            yield from source
+        except CutShort as error:
+            self._problems.append(f"The trace {self._name} is cut short: {error}.")
+
+    def take(self, part: Part) -> None:
+        if part.kind == "header":
+            self._headers.append(header(part.content + b"]}"))
+            return
+        if self._held is not None:
+            part = replace(
+                part, content=self._held.content + b"," + part.content, offset=self._held.offset
+            )
+            self._held = None
+        is_end = part.kind == "end"
+        content = self._without_trailer(part) if is_end else part.content
+        events = self._decoder.events(content, part.offset)
+        if events is None and not is_end and len(content) < _MOST_HELD * blocks.BLOCK_BYTES:
+            self._held = part  # perhaps it was cut inside of an event
+            return
+        if events is None:
+            events = self._decoder.salvaged(content, part.offset)
+        self._columns.add(events, shapes=self._shapes)
+
+    def _without_trailer(self, part: Part) -> bytes:
+        """The last events; what follows them is kept as a second header, if the file is whole."""
+        text = part.content.rstrip()
+        if part.is_list:
+            if text.endswith(b"]"):
+                return text[:-1]
+            self._problems.append(_not_whole(self._name, part))
+            return text.rstrip(b" \t\r\n,")
+        end = _end_of_list(text)
+        if end is None:
+            self._problems.append(_not_whole(self._name, part))
+            return text
+        self._headers.append(header(b'{"traceEvents": [' + text[end:]))
+        return text[:end]
+
+    def trace(self) -> Trace:
+        columns, troubles = self._columns, self._decoder.troubles
+        if not columns.events:
+            reason = f"; the first at byte {troubles.first_unreadable[0]:,}: " + (
+                troubles.first_unreadable[1]
+            ) if troubles.first_unreadable else ""  # fmt: skip
+            problem = (
+                self._problems[0] if self._problems else f"{self._name} has no events{reason}."
+            )
+            raise UsageError(f"{problem} Nothing in it can be read; {_EXPORT_AGAIN}.")
+        operators, shapes = columns.operators()
+        return Trace(
+            about=_about(self._headers),
+            names=tuple(map(str, columns.names)),
+            threads=columns.thread_labels(),
+            devices=tuple(map(str, columns.devices)),
+            streams=tuple(map(str, columns.streams)),
+            device_events=columns.device_events(),
+            calls=columns.calls(),
+            operators=operators,
+            frames=columns.spans("frames"),
+            annotations=columns.spans("annotations"),
+            overheads=columns.spans("overheads"),
+            shapes=shapes,
+            events=columns.events,
+            warnings=tuple(self._warnings()),
+        )
+
+    def _warnings(self) -> Iterator[str]:
+        yield from self._problems
+        columns, troubles = self._columns, self._decoder.troubles
+        if troubles.repaired:
+            yield "The file is not valid JSON (raw control characters, nan or inf); it was repaired."
+        if troubles.first_unreadable is not None:
+            offset, reason = troubles.first_unreadable
+            yield (
+                f"{troubles.unreadable:,} of {troubles.unreadable + columns.events:,} events could"
+                f" not be read, the first near byte {offset:,}: {reason}."
+            )
+        if columns.backwards:
+            yield f"{columns.backwards:,} events have a negative duration; it was taken as 0."
+        if columns.out_of_range:
+            yield f"{columns.out_of_range:,} times are beyond any clock; they were taken as 0."
 
 
-def _decode(content: bytes, path: Path) -> _File:
-    try:
-        return _decode_strict(content)
-    except msgspec.DecodeError:
-        # Kineto writes raw control characters inside names (pytorch/pytorch#130622).
-        cleaned = _CONTROL_CHARACTERS.sub(b" ", content)
-    try:
-        return _decode_strict(cleaned)
-    except msgspec.DecodeError as error:
-        raise UsageError(
-            f"{path} is not a complete torch.profiler trace ({error}); export it again."
-        ) from error
+def _not_whole(name: str, part: Part) -> str:
+    total = part.offset + len(part.content)
+    return f"The trace {name} is cut short: its events do not end, at byte {total:,}."
 
 
-def _decode_strict(content: bytes) -> _File:
-    if content.lstrip()[:1] == b"[":
-        return _File(events=msgspec.json.decode(content, type=list[_Event]))
-    return msgspec.json.decode(content, type=_File)
+def _end_of_list(text: bytes) -> int | None:
+    """Where the list of events ends in the last part of a whole file; None if it does not.
 
-
-def _trace(file: _File) -> Trace:
-    device: list[DeviceEvent] = []
-    calls: list[ApiCall] = []
-    operators: list[OperatorEvent] = []
-    steps: list[StepMark] = []
-    for event in file.events:
-        if event.ph != "X":
+    What follows it are a few fields, some with lists of their own: it is the last "]" with
+    whole events before it and a whole object after it.
+    """
+    likely = None
+    end = len(text)
+    for _ in range(_MOST_LISTS):
+        end = text.rfind(b"]", 0, end)
+        if end < 0:
+            break
+        if not _is_json(b'{"": [' + text[end:]):
             continue
-        if event.cat in _KINDS:
-            device.append(_device_event(event))
-        elif event.cat in _CALLS:
-            calls.append(_call(event))
-        elif event.cat == "cpu_op":
-            operators.append(_operator(event))
-        elif event.cat == "user_annotation" and event.name.startswith("ProfilerStep#"):
-            start, end = _interval(event)
-            steps.append(StepMark(event.name, start, end))
-    return Trace(
-        device_names=tuple(entry.name for entry in file.devices),
-        device_events=tuple(sorted(device, key=lambda item: (item.start_ns, item.end_ns))),
-        calls=tuple(sorted(calls, key=lambda item: item.start_ns)),
-        operators=tuple(sorted(operators, key=lambda item: (item.start_ns, -item.end_ns))),
-        steps=tuple(sorted(steps, key=lambda item: item.start_ns)),
+        if _is_json(b"[" + text[:end] + b"]"):
+            return end
+        likely = end
+    return likely
+
+
+def _is_json(text: bytes) -> bool:
+    for repaired in (False, True):
+        try:
+            msgspec.json.decode(repair(text) if repaired else text, type=msgspec.Raw)
+            return True
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            continue
+    return False
+
+
+def _about(headers: list[Header]) -> About:
+    """What header and trailer say, taken together; the first that says something counts."""
+
+    def first(field: str) -> Any:
+        values = (getattr(item, field) for item in headers)
+        return next((value for value in values if value is not None), None)
+
+    devices = first("deviceProperties")
+    listed = devices if isinstance(devices, list) else []
+    names = [item.get("name") for item in listed if isinstance(item, dict)]
+    distributed = first("distributedInfo")
+    rank = distributed.get("rank") if isinstance(distributed, dict) else None
+    host = first("host_name")
+    return About(
+        device_names=tuple(name for name in names if isinstance(name, str)),
+        worker=f"rank {rank}" if isinstance(rank, int) else host if isinstance(host, str) else "",
+        with_stack=bool(first("with_stack")),
+        record_shapes=bool(first("record_shapes")),
+        profile_memory=bool(first("profile_memory")),
     )
-
-
-def _device_event(event: _Event) -> DeviceEvent:
-    args = event.args or _NO_ARGS
-    start, end = _interval(event)
-    return DeviceEvent(
-        kind=_KINDS[event.cat],  # type: ignore[arg-type]
-        name=event.name,
-        start_ns=start,
-        end_ns=end,
-        device=_integer(args.device) or 0,
-        stream=_integer(args.stream) or 0,
-        correlation=args.correlation,
-        external_id=_integer(args.external_id),
-        nbytes=_integer(args.nbytes) or 0,
-    )
-
-
-def _call(event: _Event) -> ApiCall:
-    args = event.args or _NO_ARGS
-    start, end = _interval(event)
-    return ApiCall(event.name, start, end, event.tid, args.correlation, _integer(args.external_id))
-
-
-def _operator(event: _Event) -> OperatorEvent:
-    args = event.args or _NO_ARGS
-    start, end = _interval(event)
-    return OperatorEvent(
-        name=event.name,
-        start_ns=start,
-        end_ns=end,
-        thread=event.tid,
-        external_id=_integer(args.external_id),
-        dims=args.dims,
-        strides=args.strides,
-        dtypes=args.dtypes,
-        concrete=args.concrete,
-    )
-
-
-def _interval(event: _Event) -> tuple[int, int]:
-    """Start and end in ns; the duration is rounded on its own, so that `ts` costs it nothing."""
-    start = round(event.ts * 1000)
-    return start, start + max(0, round(event.dur * 1000))
-
-
-def _integer(value: int | float | str | None) -> int | None:
-    if value is None or isinstance(value, str):
-        return int(value) if value and value.lstrip("-").isdigit() else None
-    return int(value)

@@ -1,73 +1,116 @@
-"""A profiler trace as plain values: device events, API calls, operators, steps; integer ns."""
+"""A profiler trace as flat arrays: device events, API calls, operators, Python frames; integer ns."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
-from msgspec import Struct
+import numpy as np
+import numpy.typing as npt
 
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
-class DeviceEvent(Struct, frozen=True, gc=False):
-    """A kernel, copy or fill. `correlation` joins it to its API call, in a graph N to 1."""
-
-    kind: Literal["kernel", "memcpy", "memset"]
-    name: str
-    start_ns: int
-    end_ns: int
-    device: int
-    stream: int
-    correlation: int | None = None
-    external_id: int | None = None
-    nbytes: int = 0
+KINDS = ("kernel", "memcpy", "memset")
+NO_CORRELATION = -1
 
 
-class ApiCall(Struct, frozen=True, gc=False):
-    """A CUDA runtime or driver call on a host thread."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-    thread: int | str
-    correlation: int | None = None
-    external_id: int | None = None
+def no_ints() -> Ints:
+    return np.empty(0, np.int64)
 
 
-class OperatorEvent(Struct, frozen=True):
-    """An operator on a host thread; shapes are there only when the profiler recorded them."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Columns of equal length, one row an event, ordered by start and then the longer first.
 
-    name: str
-    start_ns: int
-    end_ns: int
-    thread: int | str
-    external_id: int | None = None
+    `name` and `thread` are places in the trace's lists of names and of threads.
+    """
+
+    name: Ints = field(default_factory=no_ints)
+    start_ns: Ints = field(default_factory=no_ints)
+    end_ns: Ints = field(default_factory=no_ints)
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def take(self, rows: Ints | Mask) -> Self:
+        """These rows only, in this order."""
+        return replace(self, **{item.name: getattr(self, item.name)[rows] for item in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans(Table):
+    """Operators, Python frames or annotations of host threads."""
+
+    thread: Ints = field(default_factory=no_ints)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls(Spans):
+    """CUDA or HIP runtime and driver calls; the correlation is -1 where there is none."""
+
+    correlation: Ints = field(default_factory=no_ints)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceEvents(Table):
+    """Kernels, copies and fills; `kind` is a place in KINDS.
+
+    The correlation joins an event to its call, N to 1 in a graph; `graph` is the id of the graph
+    or 0, which older profilers do not write. `device` and `stream` are places in the trace's lists.
+    """
+
+    kind: Ints = field(default_factory=no_ints)
+    device: Ints = field(default_factory=no_ints)
+    stream: Ints = field(default_factory=no_ints)
+    correlation: Ints = field(default_factory=no_ints)
+    graph: Ints = field(default_factory=no_ints)
+    nbytes: Ints = field(default_factory=no_ints)
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What the profiler recorded of one operator's arguments."""
+
     dims: tuple[Any, ...] | None = None
     strides: tuple[Any, ...] | None = None
     dtypes: tuple[Any, ...] | None = None
     concrete: tuple[Any, ...] | None = None
 
 
-class StepMark(Struct, frozen=True, gc=False):
-    """One `ProfilerStep#N` annotation of the host."""
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the file says about itself; every field may be missing."""
 
-    name: str
-    start_ns: int
-    end_ns: int
-
-
-class Trace(Struct, frozen=True):
-    """One trace file; every tuple is ordered by start."""
-
-    device_names: tuple[str, ...]
-    device_events: tuple[DeviceEvent, ...]
-    calls: tuple[ApiCall, ...]
-    operators: tuple[OperatorEvent, ...]
-    steps: tuple[StepMark, ...]
+    device_names: tuple[str, ...] = ()
+    worker: str = ""  # "rank 3" or the host's name
+    with_stack: bool = False
+    record_shapes: bool = False
+    profile_memory: bool = False
 
 
-GRAPH_LAUNCHES = frozenset({"cudaGraphLaunch", "cuGraphLaunch"})
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One trace file. `shapes` runs beside `operators`, and is empty unless asked for.
 
+    `warnings` say what was left out or repaired while reading.
+    """
 
-def is_launch(call: ApiCall) -> bool:
-    """Whether the call puts work on the device: a kernel, a copy, a fill or a whole graph."""
-    name = call.name
-    return "Launch" in name or "Memcpy" in name or "Memset" in name
+    about: About = field(default_factory=About)
+    names: tuple[str, ...] = ()
+    threads: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
+    device_events: DeviceEvents = field(default_factory=DeviceEvents)
+    calls: Calls = field(default_factory=Calls)
+    operators: Spans = field(default_factory=Spans)
+    frames: Spans = field(default_factory=Spans)
+    annotations: Spans = field(default_factory=Spans)
+    overheads: Spans = field(default_factory=Spans)
+    shapes: tuple[Shapes, ...] = ()
+    events: int = 0  # of every kind, those that are of no use here included
+    warnings: tuple[str, ...] = ()
+
+    def rows_named(self, table: Table, wanted: Mask) -> Mask:
+        """The rows whose name is among the wanted ones; `wanted` runs beside `names`."""
+        return wanted[table.name] if len(table) else np.zeros(0, np.bool_)

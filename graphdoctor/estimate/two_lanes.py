@@ -1,0 +1,116 @@
+"""Work that a host puts on a device, in order, in; how long both take and who waited out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+class Laid(Struct, frozen=True):
+    """One run on two lanes, in us.
+
+    In `waiting_us` the device idled for want of a launch; in `drained_us` because the host had
+    waited for it.
+    """
+
+    span_us: float
+    host_us: float
+    busy_us: float
+    waiting_us: float
+    drained_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """What the host issues, one row an operator, a launch or a whole graph; times in us.
+
+    The host works for `host_us`, then the device can start `latency_us` later, at the earliest
+    `gap_us` after what it did before; it works for `busy_us`, with pauses of `inner_us` (between
+    the nodes of a graph), while the host goes on after `launch_us`.
+    `puts`: whether the row puts anything on the device. `waits`: whether the host then waits for
+    the device, which takes `sync_us` more than the device needs.
+    """
+
+    host_us: Floats
+    launch_us: Floats
+    gap_us: Floats
+    busy_us: Floats
+    inner_us: Floats
+    puts: Mask
+    waits: Mask
+    latency_us: float
+    sync_us: float
+
+    def __len__(self) -> int:
+        return len(self.host_us)
+
+
+@dataclass(slots=True)
+class _Clocks:
+    host: float = 0.0
+    device: float = 0.0
+    waiting: float = 0.0
+    drained: float = 0.0  # all of it
+    owed: float = 0.0  # drained since the device last started
+
+
+def run(work: Work) -> Laid:
+    """Let host and device work side by side.
+
+    Between two waits the host never looks at the device, so such a stretch is computed at once.
+    """
+    clocks = _Clocks()
+    stops = np.flatnonzero(work.waits) + 1
+    start = 0
+    for stop in [*stops.tolist(), len(work)]:
+        if stop > start:
+            _stretch(work, slice(start, stop), clocks)
+        if stop > start and work.waits[stop - 1]:
+            _wait(work, clocks)
+        start = stop
+    tail = max(0.0, clocks.host - clocks.device - clocks.owed)
+    busy = float(work.busy_us[work.puts].sum())
+    return Laid(
+        span_us=max(clocks.host, clocks.device),
+        host_us=float(work.host_us.sum() + work.launch_us.sum()),
+        busy_us=busy,
+        waiting_us=clocks.waiting + tail,
+        drained_us=clocks.drained,
+    )
+
+
+def _stretch(work: Work, rows: slice, clocks: _Clocks) -> None:
+    host, launch = work.host_us[rows], work.launch_us[rows]
+    reached = clocks.host + np.cumsum(host + launch)
+    puts = np.flatnonzero(work.puts[rows])
+    if len(puts):
+        ready = (reached - launch)[puts] + work.latency_us
+        gap = work.gap_us[rows][puts]
+        busy = (work.busy_us[rows] + work.inner_us[rows])[puts]
+        if not clocks.device:
+            gap = np.concatenate(([0.0], gap[1:]))
+        # end[i] = max(ready[i], end[i-1] + gap[i]) + busy[i], by a running maximum.
+        total = np.cumsum(gap + busy)
+        end = total + np.maximum(np.maximum.accumulate(ready + busy - total), clocks.device)
+        earliest = np.concatenate(([clocks.device], end[:-1])) + gap
+        late = np.maximum(ready - earliest, 0.0)
+        first = np.flatnonzero(late)[:1]
+        if len(first):
+            late[first] = np.maximum(late[first] - clocks.owed, 0.0)
+            clocks.owed = 0.0
+        clocks.waiting += float(late.sum())
+        clocks.device = float(end[-1])
+    clocks.host = float(reached[-1])
+
+
+def _wait(work: Work, clocks: _Clocks) -> None:
+    late = max(clocks.host, clocks.device)
+    clocks.owed += work.sync_us
+    clocks.drained += work.sync_us
+    clocks.host = late + work.sync_us

@@ -1,0 +1,57 @@
+"""Names of CUDA and HIP API calls in, what such a call does out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from graphdoctor.trace.trace import Mask
+
+_BLOCKING = frozenset(
+    {
+        *("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"),
+        *("cudaMemcpy", "cudaMemcpy2D", "cudaMalloc", "cudaFree", "cudaFreeHost", "cudaHostAlloc"),
+        *("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemFree_v2"),
+        *("hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize"),
+        *("hipMemcpy", "hipMemcpyWithStream", "hipMalloc", "hipFree", "hipHostMalloc"),
+    }
+)
+_GRAPH_LAUNCHES = frozenset({"cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch"})
+_NO_LAUNCHES = frozenset({"cudaLaunchHostFunc", "cuLaunchHostFunc", "hipLaunchHostFunc"})
+_READS = ("DtoH", "DeviceToHost")
+
+
+def is_launch(name: str) -> bool:
+    """Whether the call puts work on the device: a kernel, a copy, a fill or a whole graph."""
+    bare = name.partition("_ptsz")[0]
+    if bare in _NO_LAUNCHES:
+        return False
+    return "Launch" in name or "Memcpy" in name or "Memset" in name
+
+
+def is_kernel_launch(name: str) -> bool:
+    return is_launch(name) and "Launch" in name and not is_graph_launch(name)
+
+
+def is_graph_launch(name: str) -> bool:
+    return name.partition("_ptsz")[0] in _GRAPH_LAUNCHES
+
+
+def is_blocking(name: str) -> bool:
+    """Whether the call returns only when the device has done its work."""
+    return name.partition("_ptsz")[0] in _BLOCKING
+
+
+def is_memcpy(name: str) -> bool:
+    return "Memcpy" in name
+
+
+def is_read(name: str) -> bool:
+    """Whether a device event copies to the host."""
+    return any(mark in name for mark in _READS)
+
+
+def which(names: Sequence[str], test: Callable[[str], bool]) -> Mask:
+    """The test of every name, as a mask beside the names."""
+    return np.fromiter(map(test, names), np.bool_, len(names))

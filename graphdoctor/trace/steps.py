@@ -1,0 +1,218 @@
+"""A Trace in; its steps, those that count and those left out and why, out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from graphdoctor.errors import UsageError
+from graphdoctor.trace.gaps import events_of
+from graphdoctor.trace.join import launch_of
+from graphdoctor.trace.lanes import Window, whole_span
+from graphdoctor.trace.nesting import NONE
+from graphdoctor.trace.period import period
+from graphdoctor.trace.trace import Ints, Trace
+
+_MARK = re.compile(r"ProfilerStep#(\d+)$")
+_WARM_UP = frozenset({"Lazy Function Loading", "Runtime Triggered Module Loading"})
+_SLOW_START = 2.0  # a first step this many times as long as the rest is a warm-up
+_FEWEST_TO_JUDGE = 3
+
+Basis = Literal["annotations", "repeating launches", "whole span"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a device: from its first device event to that of the next step.
+
+    `host` is the time in which it was launched. `left_out` is a reason, "" for a step that counts.
+    """
+
+    name: str
+    window: Window
+    host: Window
+    kernels: int
+    left_out: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    basis: Basis
+    all: tuple[Step, ...]
+
+    @property
+    def counted(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.all if not step.left_out)
+
+
+def find_steps(trace: Trace, device: int, *, only: int | None = None) -> Steps:
+    """The steps by their annotations, else by what repeats in the launches, else the whole span.
+
+    `only`: the number of one annotated step; UsageError if there is none of that number.
+    """
+    marks = _marks(trace)
+    if only is not None:
+        return Steps("annotations", (_one(trace, device, marks, only),))
+    found = _between(trace, device, marks)
+    if found:
+        return Steps("annotations", _judged(trace, found))
+    repeated = _repeated(trace, device)
+    if repeated:
+        return Steps("repeating launches", _judged(trace, repeated))
+    window = whole_span(trace, device)
+    count = len(events_of(trace, device))
+    return Steps("whole span", (Step("whole span", window, _host_of_all(trace), count),))
+
+
+def _marks(trace: Trace) -> list[tuple[int, str, Window]]:
+    """Number, name and host time of each ProfilerStep annotation; of several threads, the first."""
+    spans = trace.annotations
+    found: dict[int, tuple[int, str, Window]] = {}
+    numbers = {
+        place: int(match[1])
+        for place, name in enumerate(trace.names)
+        if (match := _MARK.match(name))
+    }
+    if not numbers:
+        return []
+    rows = np.flatnonzero(np.isin(spans.name, list(numbers)))
+    for row in rows.tolist():
+        number = numbers[int(spans.name[row])]
+        window = (int(spans.start_ns[row]), int(spans.end_ns[row]))
+        found.setdefault(number, (number, trace.names[int(spans.name[row])], window))
+    return sorted(found.values(), key=lambda mark: mark[2])
+
+
+def _one(trace: Trace, device: int, marks: list[tuple[int, str, Window]], number: int) -> Step:
+    steps = _between(trace, device, marks)
+    for mark, step in zip(marks, steps, strict=False):
+        if mark[0] == number and step.kernels:
+            return step
+    known = ", ".join(str(mark[0]) for mark in marks) or "none"
+    raise UsageError(
+        f"The trace has no ProfilerStep#{number} that launched work on the device; its steps are: {known}."
+    )
+
+
+def _between(trace: Trace, device: int, marks: list[tuple[int, str, Window]]) -> list[Step]:
+    """A step for each mark, by what was launched in it; one without launches has no window."""
+    if not marks:
+        return []
+    rows = events_of(trace, device)
+    owner = _owners(trace, rows, marks)
+    if not (owner != NONE).any():
+        return []
+    first = _windows(trace, rows, owner, len(marks))
+    return [
+        Step(mark[1], window, mark[2], int((owner == place).sum()))
+        for place, (mark, window) in enumerate(zip(marks, first, strict=True))
+    ]
+
+
+def _owners(trace: Trace, rows: Ints, marks: list[tuple[int, str, Window]]) -> Ints:
+    """For each event, the mark in which it was launched, or -1.
+
+    An event whose launch is missing goes with the next one that has a launch, else with the last.
+    """
+    call = launch_of(trace)[rows]
+    starts, ends = (np.array([mark[2][edge] for mark in marks]) for edge in (0, 1))
+    has_launch = call != NONE
+    launched = trace.calls.start_ns[call] if len(trace.calls) else call
+    owner = np.searchsorted(starts, launched, side="right") - 1
+    owner = np.where((owner >= 0) & (launched < ends[owner]), owner, NONE)
+    known = np.flatnonzero(has_launch)
+    if not len(known):
+        return np.full(len(rows), NONE, np.int64)
+    lost = np.flatnonzero(~has_launch)
+    nearest = known[np.minimum(np.searchsorted(known, lost), len(known) - 1)]
+    is_after_mark = trace.device_events.start_ns[rows[lost]] >= starts[owner[nearest]]
+    owner[lost] = np.where(is_after_mark & (owner[nearest] != NONE), owner[nearest], NONE)
+    return owner
+
+
+def _windows(trace: Trace, rows: Ints, owner: Ints, count: int) -> list[Window]:
+    """From each unit's first start on the device to that of the next one, or to its last end."""
+    events = trace.device_events.take(rows)
+    starts = [events.start_ns[owner == place] for place in range(count)]
+    ends = [events.end_ns[owner == place] for place in range(count)]
+    begin = [int(start.min()) if len(start) else 0 for start in starts]
+    windows = []
+    for place in range(count):
+        if not len(starts[place]):
+            windows.append((0, 0))
+            continue
+        is_followed = place + 1 < count and len(starts[place + 1])
+        end = begin[place + 1] if is_followed else int(ends[place].max())
+        windows.append((begin[place], max(end, begin[place])))
+    return windows
+
+
+def _repeated(trace: Trace, device: int) -> list[Step]:
+    rows = events_of(trace, device)
+    call = launch_of(trace)[rows]
+    rows, call = rows[call != NONE], call[call != NONE]
+    order = np.argsort(call, kind="stable")  # calls are ordered by start
+    rows, call = rows[order], call[order]
+    found = period(trace.device_events.name[rows])
+    if found is None:
+        return []
+    begin, length = found
+    owner = (np.arange(len(rows)) - begin) // length
+    owner[:begin] = NONE
+    count = (len(rows) - begin) // length
+    owner[owner >= count] = NONE
+    windows = _windows(trace, rows, owner, count)
+    launched = trace.calls.start_ns[call[begin::length][:count]].tolist()
+    last = int(trace.calls.end_ns[call].max())
+    ends = [*launched[1:], last]
+    return [
+        Step(f"repetition {place}", window, (launched[place], ends[place]), length)
+        for place, window in enumerate(windows)
+    ]
+
+
+def _host_of_all(trace: Trace) -> Window:
+    calls = trace.calls
+    return (int(calls.start_ns.min()), int(calls.end_ns.max())) if len(calls) else (0, 0)
+
+
+def _judged(trace: Trace, steps: list[Step]) -> tuple[Step, ...]:
+    """The steps with a reason at those that must not count; always leaves one that counts."""
+    counts = [step.kernels for step in steps if step.kernels]
+    usual = max(set(counts), key=lambda count: (counts.count(count), count))
+    judged = [_judge(trace, step, steps, usual) for step in steps]
+    if any(not step.left_out for step in judged):
+        return tuple(judged)
+    return tuple(step if not step.kernels else replace(step, left_out="") for step in judged)
+
+
+def _judge(trace: Trace, step: Step, steps: Sequence[Step], usual: int) -> Step:
+    if not step.kernels or step.window[0] == step.window[1]:
+        return replace(step, left_out="it launched nothing on this device")
+    if step.kernels != usual:
+        return replace(
+            step, left_out=f"it has {step.kernels:,} device events, the others {usual:,}"
+        )
+    if step is steps[0] and _is_warm_up(trace, steps):
+        return replace(
+            step, left_out="it is a warm-up: much longer than the others, or it loads code"
+        )
+    return step
+
+
+def _is_warm_up(trace: Trace, steps: Sequence[Step]) -> bool:
+    others = [later.window[1] - later.window[0] for later in steps[1:] if later.kernels]
+    if len(others) + 1 < _FEWEST_TO_JUDGE:
+        return False
+    low, high = steps[0].host
+    if high - low > _SLOW_START * float(np.median(others)):
+        return True
+    loading = [name in _WARM_UP for name in trace.names]
+    spans = trace.overheads
+    begun = spans.start_ns[trace.rows_named(spans, np.array(loading, np.bool_))]
+    here = int(((begun >= low) & (begun < high)).sum())
+    return here > 0 and here == len(begun)
