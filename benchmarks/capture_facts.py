@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -100,6 +101,7 @@ simple("stream_query", lambda x: torch.cuda.current_stream().query())
 simple("get_rng_state", lambda x: torch.cuda.get_rng_state())
 simple("set_rng_state", lambda x: torch.cuda.set_rng_state(STATE[0]))
 simple("manual_seed_same", lambda x: torch.cuda.manual_seed(torch.cuda.initial_seed()))
+# The warm-up has set this seed before: what the capture sees is no change of it.
 simple("manual_seed_new", lambda x: torch.cuda.manual_seed(1234))
 simple("torch_manual_seed_new", lambda x: torch.manual_seed(1234))
 simple("initial_seed", lambda x: torch.cuda.initial_seed())
@@ -382,6 +384,336 @@ def grad_scaler_fused():
     return step
 
 
+SEEDS = count(1)
+
+
+@fact
+def manual_seed_changing():
+    return lambda: torch.cuda.manual_seed(next(SEEDS))
+
+
+@fact
+def torch_manual_seed_changing():
+    return lambda: torch.manual_seed(next(SEEDS))
+
+
+@fact
+def fork_rng():
+    def step():
+        with torch.random.fork_rng(devices=[0]):
+            torch.rand(8, device="cuda")
+
+    return step
+
+
+@fact
+def fork_rng_seeding():
+    def step():
+        with torch.random.fork_rng(devices=[0]):
+            torch.manual_seed(next(SEEDS))
+            torch.rand(8, device="cuda")
+
+    return step
+
+
+@fact
+def set_rng_state_of_other_seed():
+    torch.cuda.manual_seed(next(SEEDS))
+    state = torch.cuda.get_rng_state()
+    torch.cuda.manual_seed(next(SEEDS))
+
+    def step():
+        torch.cuda.set_rng_state(state)
+        torch.cuda.manual_seed(99) if not torch.cuda.is_current_stream_capturing() else None
+
+    return step
+
+
+@fact
+def own_generator_seeded():
+    generator = torch.Generator(device="cuda")
+    return lambda: generator.manual_seed(next(SEEDS))
+
+
+@fact
+def own_generator_state():
+    generator = torch.Generator(device="cuda")
+    return lambda: generator.get_state()
+
+
+def copy_fact(name, host, copy):
+    def make():
+        x, memory = torch.rand(8, device="cuda"), host()
+        return lambda: copy(x, memory)
+
+    STEPS[name] = make
+
+
+def pinned():
+    return torch.ones(8).pin_memory()
+
+
+def pageable():
+    return torch.ones(8)
+
+
+copy_fact("h2d_pinned_blocking", pinned, lambda x, host: x + host.cuda())
+copy_fact("h2d_pinned_non_blocking", pinned, lambda x, host: x + host.to("cuda", non_blocking=True))
+copy_fact("h2d_into_blocking_pinned", pinned, lambda x, host: x.copy_(host))
+copy_fact("h2d_into_pageable", pageable, lambda x, host: x.copy_(host))
+copy_fact(
+    "h2d_into_pageable_non_blocking", pageable, lambda x, host: x.copy_(host, non_blocking=True)
+)
+copy_fact("d2h_into_pinned_blocking", pinned, lambda x, host: host.copy_(x))
+copy_fact("d2h_into_pinned", pinned, lambda x, host: host.copy_(x, non_blocking=True))
+copy_fact("d2h_into_pageable", pageable, lambda x, host: host.copy_(x, non_blocking=True))
+simple("pin_memory_method", lambda x: torch.ones(16).pin_memory())
+simple(
+    "pinned_inside_then_copied",
+    lambda x: x + torch.ones(16).pin_memory().to("cuda", non_blocking=True),
+)
+simple("element_read_into_list", lambda x: [x[0, 0].item()])
+simple("index_assign_cuda_number", lambda x: x.clone().__setitem__((0, 0), x[1, 1]))
+simple("index_fill_number", lambda x: x.clone().index_fill_(0, (x[:2, 0] * 3).long(), 0.0))
+simple("empty_cache", lambda x: torch.cuda.empty_cache())
+simple("mem_get_info", lambda x: torch.cuda.mem_get_info())
+simple("memory_allocated", lambda x: torch.cuda.memory_allocated())
+simple("record_stream", lambda x: x.record_stream(torch.cuda.current_stream()))
+simple("device_properties", lambda x: torch.cuda.get_device_properties(0))
+simple("normal_tensor_std", lambda x: torch.normal(x, x))
+simple("normal_number_std", lambda x: torch.normal(x, 1.0))
+simple("poisson", lambda x: torch.poisson(x))
+simple("standard_gamma", lambda x: torch._standard_gamma(x))
+simple("categorical_validated", lambda x: torch.distributions.Categorical(logits=x).sample())
+simple(
+    "categorical_unvalidated",
+    lambda x: torch.distributions.Categorical(logits=x, validate_args=False).sample(),
+)
+simple("assert_async", lambda x: torch._assert_async((x >= 0).all()))
+simple("nonzero_static", lambda x: torch.nonzero_static(x > 0.5, size=16, fill_value=0))
+simple("masked_scatter", lambda x: x.masked_scatter(x > 0.5, x + 1))
+simple("pinv", lambda x: torch.linalg.pinv(x))
+simple("matrix_rank", lambda x: torch.linalg.matrix_rank(x))
+simple("nuclear_norm", lambda x: torch.linalg.matrix_norm(x, "nuc"))
+simple("solve_triangular", lambda x: torch.linalg.solve_triangular(x[:, :8], x, upper=True))
+simple("cholesky_solve", lambda x: torch.cholesky_solve(x, x[:, :8]))
+simple("lu_factor", lambda x: torch.linalg.lu_factor(x[:, :8]))
+simple("lu_factor_ex", lambda x: torch.linalg.lu_factor_ex(x[:, :8]))
+simple(
+    "pack_padded_sequence",
+    lambda x: torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([16] * 8), batch_first=True),
+)
+simple("embedding_bag", lambda x: F.embedding_bag((x * 7).long(), x))
+simple("clip_grad_value", lambda x: torch.nn.utils.clip_grad_value_([GRADED[0]], 1.0))
+
+
+@fact
+def encoder_eval_padding_mask():
+    layer = torch.nn.TransformerEncoderLayer(16, 2, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2).cuda().eval()
+    x = torch.rand(2, 8, 16, device="cuda")
+    mask = torch.zeros(2, 8, dtype=torch.bool, device="cuda")
+    mask[1, 4:] = True
+
+    def step():
+        with torch.no_grad():
+            encoder(x, src_key_padding_mask=mask)
+
+    return step
+
+
+@fact
+def side_stream_in_place_not_forked():
+    side, x = torch.cuda.Stream(), torch.rand(8, device="cuda")
+
+    def step():
+        with torch.cuda.stream(side):
+            x.sin_()
+
+    return step
+
+
+@fact
+def side_stream_in_place_not_joined():
+    side, x = torch.cuda.Stream(), torch.rand(8, device="cuda")
+
+    def step():
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x.sin_()
+
+    return step
+
+
+@fact
+def side_stream_forked_without_work():
+    side = torch.cuda.Stream()
+    x = torch.rand(8, device="cuda")
+
+    def step():
+        x.sin()
+        side.wait_stream(torch.cuda.current_stream())
+
+    return step
+
+
+@fact
+def side_stream_forked_by_event():
+    side, x, ready = torch.cuda.Stream(), torch.rand(8, device="cuda"), torch.cuda.Event()
+
+    def step():
+        ready.record()
+        side.wait_event(ready)
+        with torch.cuda.stream(side):
+            x.sin()
+            done = side.record_event()
+        torch.cuda.current_stream().wait_event(done)
+
+    return step
+
+
+@fact
+def default_stream_inside():
+    x = torch.rand(8, device="cuda")
+
+    def step():
+        with torch.cuda.stream(torch.cuda.default_stream()):
+            x.sin_()
+
+    return step
+
+
+@fact
+def wait_on_outside_event():
+    side, x, event = torch.cuda.Stream(), torch.rand(8, device="cuda"), torch.cuda.Event()
+    with torch.cuda.stream(side):
+        x.sin()
+        event.record()
+    return lambda: torch.cuda.current_stream().wait_event(event)
+
+
+@fact
+def wait_on_unused_stream():
+    side = torch.cuda.Stream()
+    return lambda: torch.cuda.current_stream().wait_stream(side)
+
+
+@fact
+def wait_on_external_event():
+    side, x = torch.cuda.Stream(), torch.rand(8, device="cuda")
+    event = torch.cuda.Event(external=True)
+    with torch.cuda.stream(side):
+        x.sin()
+        event.record()
+    return lambda: torch.cuda.current_stream().wait_event(event)
+
+
+@fact
+def query_of_event_recorded_inside():
+    event = torch.cuda.Event()
+
+    def step():
+        event.record()
+        event.query()
+
+    return step
+
+
+@fact
+def graph_replayed_inside():
+    x, graph, side = torch.rand(8, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x.sin()
+    with torch.cuda.graph(graph):
+        x.sin()
+    return graph.replay
+
+
+@fact
+def warm_up_on_default_stream_kept_alive():
+    layer, x = torch.nn.Linear(16, 16).cuda(), torch.rand(8, 16, device="cuda")
+    kept = layer(x).sum()
+
+    def step():
+        assert kept is not None
+        layer(x).sum().backward()
+
+    return step
+
+
+@fact
+def input_with_history():
+    layer, x = torch.nn.Linear(16, 16).cuda(), torch.rand(8, 16, device="cuda")
+    before = torch.nn.Linear(16, 16).cuda()(x)
+    return lambda: layer(before).sum().backward(retain_graph=True)
+
+
+if hasattr(OPTIM, "Muon"):
+    optimizer_step("Muon", lambda p: OPTIM.Muon([w for w in p if w.dim() == 2]))
+
+
+@fact
+def sparse_adam():
+    table, rows = torch.nn.Embedding(32, 16, sparse=True).cuda(), torch.arange(8, device="cuda")
+    optimizer = OPTIM.SparseAdam(table.parameters())
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        table(rows).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def scaled_step(name, **options):
+    def make():
+        layer, x = torch.nn.Linear(16, 16).cuda(), torch.rand(8, 16, device="cuda")
+        optimizer = OPTIM.AdamW(layer.parameters(), **options)
+        scaler = torch.amp.GradScaler("cuda")
+
+        def step():
+            optimizer.zero_grad(set_to_none=True)
+            scaler.scale(layer(x).sum()).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+        return step
+
+    STEPS[name] = make
+
+
+scaled_step("grad_scaler_unscale_fused", fused=True, capturable=True)
+scaled_step("grad_scaler_unscale_capturable", capturable=True)
+
+
+@fact
+def grad_scaler_get_scale():
+    scaler, x = torch.amp.GradScaler("cuda"), torch.rand(8, device="cuda")
+
+    def step():
+        scaler.scale(x)
+        scaler.get_scale()
+
+    return step
+
+
+@fact
+def sgd_fused_grad_scaler():
+    layer, x = torch.nn.Linear(16, 16).cuda(), torch.rand(8, 16, device="cuda")
+    optimizer = OPTIM.SGD(layer.parameters(), lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler("cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        scaler.scale(layer(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
 def try_step(name, mode):
     """Warm up, then capture once; the cause of a refusal is the first error, not the last."""
     STATE.append(torch.cuda.get_rng_state())
@@ -428,11 +760,15 @@ def main():
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--step")
     parser.add_argument("--mode", default=MODES[0])
+    parser.add_argument("--after", help="only the steps that are defined after this one")
     args = parser.parse_args()
     if args.step:
         print(json.dumps(try_step(args.step, args.mode)))
         return
-    jobs = [(name, mode) for name in STEPS for mode in MODES]
+    names = list(STEPS)
+    if args.after:
+        names = names[names.index(args.after) + 1 :]
+    jobs = [(name, mode) for name in names for mode in MODES]
     about = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
