@@ -9,8 +9,9 @@ from types import FrameType
 from typing import Any
 
 from graphdoctor.emulator.dispatch import Call
-from graphdoctor.frames import is_machinery, locate_from
-from graphdoctor.recording import HostEvent
+from graphdoctor.frames import Place, is_machinery, locate_from
+from graphdoctor.record.numpy_draws import NumpyDraws
+from graphdoctor.recording import EventKind, HostEvent
 
 _CLOCKS = frozenset(
     {
@@ -19,6 +20,7 @@ _CLOCKS = frozenset(
     }
 )  # fmt: skip
 _RANDOM_MODULE = random.__file__
+_DRAW_NOTHING = frozenset({"getstate", "setstate", "seed"})
 
 
 class HostObserver:
@@ -26,9 +28,11 @@ class HostObserver:
 
     It sees a draw however its function was imported. A draw counts when the user's own code asked
     for it: torch and Python's library draw for purposes that never reach a kernel.
+    `generators` are NumPy's, whose draws only their state shows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, generators: list[Any]) -> None:
+        self._numpy = NumpyDraws(generators, self._numpy_draw)
         self.events: list[HostEvent] = []
         self._operators = 0
         self._before: Any = None
@@ -44,28 +48,37 @@ class HostObserver:
 
     def __enter__(self) -> HostObserver:
         self._before = sys.getprofile()
+        self._numpy.__enter__()
         sys.setprofile(self._profile)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         sys.setprofile(self._before)
+        self._numpy.__exit__()
+
+    def _numpy_draw(self, place: Place, name: str) -> None:
+        self._add("host-random", name, place)
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event != "c_call":
+        found: _Found | None
+        caller: FrameType | None
+        if event == "c_call":
+            found, caller = _built_in(arg), frame
+        elif event == "call" and frame.f_code.co_filename == _RANDOM_MODULE:
+            # Where it is asked for, and not where it draws: gauss() draws in every second call.
+            found, caller = _of_random_module(frame.f_code.co_name), frame.f_back
+        else:
             return
-        kind = _kind_of(arg)
-        if kind is None:
+        if found is None or caller is None or is_machinery(caller.f_code.co_filename):
             return
-        caller: FrameType | None = frame
-        while caller is not None and caller.f_code.co_filename == _RANDOM_MODULE:
-            caller = caller.f_back
-        if caller is None or is_machinery(caller.f_code.co_filename):
-            return
-        place = locate_from(caller)
+        kind, name = found
+        self._add(kind, name, locate_from(caller))
+
+    def _add(self, kind: EventKind, name: str, place: Place) -> None:
         self.events.append(
             HostEvent(
-                kind="host-random" if kind == "random" else "host-time",
-                name=_name_of(arg, kind),
+                kind=kind,
+                name=name,
                 op_index=self._operators,
                 location=place.location,
                 stack=place.stack,
@@ -73,20 +86,22 @@ class HostObserver:
         )
 
 
-def _kind_of(function: Any) -> str | None:
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, random.Random):
-        return None if function.__name__ in ("getstate", "setstate") else "random"
-    if type(owner).__module__.startswith("numpy.random"):
-        return None if function.__name__ in ("get_state", "set_state") else "random"
+_Found = tuple[EventKind, str]
+
+
+def _built_in(function: Any) -> _Found | None:
+    """A C function that draws or reads a clock."""
+    if isinstance(getattr(function, "__self__", None), random.Random):
+        return _of_random_module(function.__name__)
     try:
-        return "time" if function in _CLOCKS else None
+        return ("host-time", f"time.{function.__name__}()") if function in _CLOCKS else None
     except TypeError:  # a callable that cannot be hashed
         return None
 
 
-def _name_of(function: Any, kind: str) -> str:
-    if kind == "time":
-        return f"time.{function.__name__}()"
-    module = "random" if isinstance(function.__self__, random.Random) else "numpy.random"
-    return f"{module}.{function.__name__}()"
+def _of_random_module(name: str) -> _Found | None:
+    return (
+        None
+        if name in _DRAW_NOTHING or name.startswith("_")
+        else ("host-random", f"random.{name}()")
+    )

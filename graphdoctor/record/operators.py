@@ -140,7 +140,8 @@ class OperatorObserver:
         self, place: Place, forward: Op | None
     ) -> tuple[Location | None, tuple[Location, ...], str]:
         if forward is not None:
-            return forward.location, forward.stack, forward.module
+            module = self._scopes.recomputed_module
+            return forward.location, forward.stack, forward.module if module is None else module
         return place.location, place.stack, self._scopes.module
 
     def _phase(self, node: object) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from graphdoctor.record.changes import HostState
 from graphdoctor.record.host import HostObserver
+from graphdoctor.record.numpy_draws import numpy_generators
 from graphdoctor.record.operators import OperatorObserver
 from graphdoctor.record.session import Session
 from graphdoctor.recording import HostEvent, Iteration, Leaf, OptimizerInfo, Recording, StateChange
@@ -29,8 +31,17 @@ def record(session: Session, *, progress: Callable[[str], None]) -> Recording:
         captured=captured,
         host=_host_events(session),
         optimizers=tuple(_optimizers(session)),
-        limits=session.start.limits,
+        limits=(*session.start.limits, *_unseen(captured)),
     )
+
+
+def _unseen(captured: tuple[Iteration, ...]) -> Iterator[str]:
+    """What the step did that no operator shows, once for each place."""
+    events = (event for iteration in captured for event in iteration.events)
+    places = {e.location: e for e in events if e.kind == "graph-replay"}
+    for location in places:
+        where = f" ({os.path.basename(location.file)}:{location.line})" if location else ""
+        yield f"The step replays a CUDA graph of its own{where}: what runs in it is not recorded."
 
 
 def record_series(session: Session, *, capturing: bool) -> tuple[Iteration, ...]:
@@ -118,7 +129,7 @@ def _host_events(session: Session) -> tuple[HostEvent, ...]:
     with session.from_the_start(capturing=True):
         for index in range(min(2, len(session.batches))):
             inputs = session.inputs(index)
-            observer = HostObserver()
+            observer = HostObserver(numpy_generators(session.target.roots))
             with session.device.observed_by(observer), observer:
                 session.call(inputs)
             seen = tuple(observer.events)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.optim import optimizer as torch_optimizer
 
+from graphdoctor.target.walk import Walk
+
 
 class Scopes:
     """The path of the innermost running module, and the optimizer flag."""
@@ -16,11 +18,17 @@ class Scopes:
     def __init__(self, roots: Mapping[str, object]) -> None:
         self._paths = module_paths(roots)
         self._stack: list[str] = []
+        self._recomputed: list[str] = []  # the part of the stack that the backward pass entered
         self._optimizers = 0
 
     @property
     def module(self) -> str:
         return self._stack[-1] if self._stack else ""
+
+    @property
+    def recomputed_module(self) -> str | None:
+        """The innermost module that the backward pass runs again, for activation checkpointing."""
+        return self._recomputed[-1] if self._recomputed else None
 
     @property
     def in_optimizer(self) -> bool:
@@ -30,14 +38,20 @@ class Scopes:
     def followed(self) -> Iterator[None]:
         """Follow modules and optimizers while the block runs, also through exceptions."""
         call = torch.nn.Module.__call__
-        stack, path_of = self._stack, self._path_of
+        stack, recomputed, path_of = self._stack, self._recomputed, self._path_of
 
         def calling(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            stack.append(path_of(module))
+            path = path_of(module)
+            again = torch._C._current_autograd_node() is not None
+            stack.append(path)
+            if again:
+                recomputed.append(path)
             try:
                 return call(module, *args, **kwargs)
             finally:
                 stack.pop()
+                if again:
+                    recomputed.pop()
 
         # Replaced on the class, and not hooked: a hook is skipped when a module raises.
         torch.nn.Module.__call__ = calling  # type: ignore[method-assign]
@@ -52,6 +66,7 @@ class Scopes:
             for hook in hooks:
                 hook.remove()
             stack.clear()
+            recomputed.clear()
             self._optimizers = 0
 
     def _path_of(self, module: torch.nn.Module) -> str:
@@ -70,11 +85,29 @@ class Scopes:
 
 
 def module_paths(roots: Mapping[str, object]) -> dict[int, str]:
-    """The dotted path of every module, after its root's name where there are several roots."""
-    modules = {name: root for name, root in roots.items() if isinstance(root, torch.nn.Module)}
+    """The dotted path of every module that the roots reach.
+
+    It begins with the name of what holds it ("generator.first"), unless only one model has
+    parameters: that one needs no name, whatever loss functions stand beside it.
+    """
+    tops = _outermost(roots)
+    trained = [module for _, module in tops if any(True for _ in module.parameters())]
+    nameless = tops[0][1] if len(tops) == 1 else trained[0] if len(trained) == 1 else None
     paths: dict[int, str] = {}
-    for name, root in modules.items():
-        prefix = "" if len(modules) == 1 else name
-        for path, module in root.named_modules(prefix=prefix):
+    for name, top in tops:
+        prefix = "" if top is nameless else name
+        for path, module in top.named_modules(prefix=prefix):
             paths.setdefault(id(module), path)
     return paths
+
+
+def _outermost(roots: Mapping[str, object]) -> list[tuple[str, torch.nn.Module]]:
+    """The modules that no other module contains, with the names of what holds them."""
+    found: list[tuple[str, torch.nn.Module]] = []
+    inside: set[int] = set()
+    with torch._C.DisableTorchFunction():
+        for path, value, _ in Walk(roots, with_empty=False):
+            if isinstance(value, torch.nn.Module) and id(value) not in inside:
+                found.append((path, value))
+                inside.update(id(module) for module in value.modules() if module is not value)
+    return [(path, module) for path, module in found if id(module) not in inside]
