@@ -102,6 +102,10 @@ def _answering(capability: tuple[int, ...]) -> Iterator[None]:
             setattr(torch.cuda, name, original)
 
 
+def entry_name(entry: Any) -> str:
+    return f"{entry.name}.{entry.variant_test_name}" if entry.variant_test_name else str(entry.name)
+
+
 def dtype_of(entry: Any, *, needs_grad: bool) -> Any:
     """float32 where the entry supports it on CUDA, or else the first that it does; None: none."""
     import torch

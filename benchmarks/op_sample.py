@@ -65,7 +65,11 @@ def examine(sample: Sample, fresh: Sample | None, watching: Watching, *, backwar
     elif fresh is None:
         found["replay"] = "skipped: no fresh values"
     else:
-        found |= _replayed((graph, outputs), (sample, fresh, call), random=dispatched.is_random)
+        found |= _replayed(
+            (graph, outputs),
+            (sample, fresh, call),
+            random=dispatched.is_random or dispatched.has_no_values,
+        )
     found["seconds"] = round(time.monotonic() - started, 3)
     return found
 
@@ -168,7 +172,7 @@ def _replayed(captured: tuple[Any, Any], with_what: Any, *, random: bool) -> dic
     if (reason := _unlike(statics, values)) is not None:
         return {"replay": f"skipped: {reason}"}
     if random:
-        return {"replay": "skipped: draws random numbers"}
+        return {"replay": "skipped: random or without values"}
     try:
         first = _host(call())
         sources = [value.detach().clone() for value in values]

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from op_db import draw, dtype_of, load_op_db, probe_gpu, spread
+from op_db import draw, dtype_of, entry_name, load_op_db, probe_gpu, spread
 
 # Threads of a mathematics library would not survive the fork.
 for library in ("OMP", "MKL", "OPENBLAS"):
@@ -102,10 +102,6 @@ def main() -> None:
     _write(options.output, lines)
     left = f", {pool.left} tasks left" if pool.left else ""
     print(f"{len(lines)} lines in {time.monotonic() - started:.0f} s{left}", file=sys.stderr)
-
-
-def entry_name(entry: Any) -> str:
-    return f"{entry.name}.{entry.variant_test_name}" if entry.variant_test_name else str(entry.name)
 
 
 class Pool:

@@ -1,4 +1,4 @@
-"""Rules and report types -> docs/rules/*.md and docs/report.schema.json; run by `make docs`."""
+"""Rules, operators, report types -> docs/rules/, docs/operators.md, docs/report.schema.json: `make docs`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from graphdoctor.cli.rule_page import markdown
+from graphdoctor.operators import CONDITIONS, EFFECTS, OperatorFact, evidence_words, load_table
 from graphdoctor.reporters.figures import EFFECT_WORDS
 from graphdoctor.reporters.json import schema
 from graphdoctor.rules import ALL_RULES
@@ -18,6 +19,7 @@ def pages() -> dict[Path, str]:
     """Every generated file, by its path below docs/."""
     generated = {Path("rules") / f"{rule.id}.md": markdown(rule) for rule in ALL_RULES}
     generated[Path("rules/README.md")] = _index()
+    generated[Path("operators.md")] = _operators()
     generated[Path("report.schema.json")] = json.dumps(schema(), indent=2) + "\n"
     return generated
 
@@ -50,6 +52,57 @@ def _index() -> str:
         rows.append(f"| {' | '.join(cells)} |")
     head = ("# Rules", "", "| id | name | effect | what it finds |", "|---|---|---|---|")
     return "\n".join((*head, *rows, ""))
+
+
+_OPERATORS = """# Operators in a capture
+
+What CUDA graph capture makes of PyTorch's operators, where the operator alone decides it. Rules, and
+the emulated device, read the same table: `graphdoctor/operators/table.json`. An operator that is not
+listed is not known to stand in a capture's way.
+
+*Measured* facts come from capturing the operator, as torch's own test inputs call it; *source* facts
+were read in PyTorch's source and wait for such a measurement. A number such as 9/9 says how many of
+the measured calls were refused.
+"""
+
+
+def _operators() -> str:
+    table = load_table()
+    hazards = [fact for fact in table.operators if fact.effect != "captured"]
+    captured = [fact for fact in table.operators if fact.effect == "captured"]
+    runs = [f"Measured on {run.gpu} with torch {run.torch}, {run.date}." for run in table.runs]
+    head = (
+        "| operator | effect | when | what it does | evidence | refused |",
+        "|---|---|---|---|---|---|",
+    )
+    rows = [f"| {' | '.join(_cells(fact))} |" for fact in hazards]
+    parts = [_OPERATORS, *(f"{run}\n" for run in runs), "## What stands in the way\n"]
+    parts.append("\n".join((*head, *rows, "")))
+    if captured:
+        words = ", ".join(f"`{fact.operator}`{_kernels(fact)}" for fact in captured)
+        title = f"## Captured in every measured call: {len(captured)} operators"
+        parts.append(f"{title}\n\nIn brackets: the kernels of one call.\n\n{words}\n")
+    return "\n".join(parts)
+
+
+def _cells(fact: OperatorFact) -> tuple[str, ...]:
+    calls = fact.refused + fact.captured
+    source = f" ({fact.source})" if fact.source else ""
+    return (
+        f"`{fact.operator}`",
+        EFFECTS[fact.effect],
+        CONDITIONS[fact.when].words,
+        fact.why,
+        f"{evidence_words(fact)}{source}",
+        f"{fact.refused}/{calls}" if calls else "",
+    )
+
+
+def _kernels(fact: OperatorFact) -> str:
+    if fact.kernels is None:
+        return ""
+    fewest, most = fact.kernels
+    return f" ({fewest})" if fewest == most else f" ({fewest}-{most})"
 
 
 def _text(file: Path) -> str | None:

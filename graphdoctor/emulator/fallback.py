@@ -133,4 +133,6 @@ def _each_tensor(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> An
 
 
 def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "no kernel"
+    """A reason in one sentence: torch adds advice, and a list of all its backends."""
+    lines = text.strip().splitlines()
+    return lines[0].partition(". ")[0].rstrip(".") if lines else "no kernel"

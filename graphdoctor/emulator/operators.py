@@ -76,7 +76,11 @@ _BATCH_NORMS: dict[str, int | None] = {
     "batch_norm_gather_stats": None,
     "batch_norm_gather_stats_with_counts": None,
 }
-_GARBAGE = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+_GARBAGE = frozenset(
+    {
+        "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
+    }
+)  # fmt: skip
 
 
 def written_tensors(

@@ -18,13 +18,13 @@ Evidence = Literal["measured", "source", "documentation", "unconfirmed"]
 
 # What each effect means to a person, in a table's cell.
 EFFECTS: Mapping[Effect, str] = {
-    "captured": "is captured",
-    "reads-value": "gives a value of the device to the host",
-    "sizes-result": "lets the host wait for the size of its result",
-    "waits": "lets the host wait inside",
-    "copies": "copies between host and device inside",
-    "pins": "allocates pinned memory inside",
-    "refused": "is refused",
+    "captured": "captured",
+    "reads-value": "reads a value",
+    "sizes-result": "reads a size",
+    "waits": "waits",
+    "copies": "copies",
+    "pins": "pins memory",
+    "refused": "refused",
 }
 _FILE = "table.json"
 

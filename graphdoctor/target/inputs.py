@@ -91,10 +91,16 @@ class _Ahead:
 
 def _have_same_values(first: Inputs, second: Inputs) -> bool:
     """Whether two sets of inputs agree although some tensor in them could have differed."""
-    pairs = list(zip(tensors_of(first), tensors_of(second), strict=False))
+    pairs = list(zip(_dense(first), _dense(second), strict=False))
     if not all(one.shape == other.shape and _equal(one, other) for one, other in pairs):
         return False
     return any(one.numel() > 1 and bool((one != one.flatten()[0]).any()) for one, _ in pairs)
+
+
+def _dense(inputs: Inputs) -> list[torch.Tensor]:
+    """The tensors; sparse ones as dense ones, since they cannot be compared in all layouts."""
+    found = tensors_of(inputs)
+    return [each if each.layout is torch.strided else each.to_dense() for each in found]
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
