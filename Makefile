@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself; nothing but make and Python 3.11 or newer is needed.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fix bench docs setup
+.PHONY: help demo test lint check fix bench docs setup
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -25,6 +25,9 @@ lint: $(READY) ## check style, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: $(READY) ## check the sample models against their baseline
+	$(BIN)/graphdoctor check
 
 fix: $(READY) ## put style right where a tool can
 	$(BIN)/ruff check --fix .

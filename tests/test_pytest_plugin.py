@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 # Runs within this process forget what they imported, and torch cannot be imported twice.
-import graphdoctor.pytest_plugin.checker
-import graphdoctor.pytest_plugin.watch
 from graphdoctor.analyze import analyze  # noqa: F401
+from graphdoctor.pytest_plugin import checker, watch  # noqa: F401
 
 PASSING = """
     import pytest, torch
@@ -69,7 +68,7 @@ def test_failure_reads_like_an_assertion_with_the_code(project: pytest.Pytester)
             "E *AssertionError: the step is unsafe as a CUDA graph, 1 hazard*",
             "E *GD107 data-dependent-branch: capture fails, confirmed in this run",
             "E *net.py:5",
-            "E *> 5 |     if x.sum().item() > 0:",
+            "E *> 5 |*if x.sum().item() > 0:",
             "E *Fix: *",
         ],
         consecutive=False,
