@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from graphdoctor.emulator.fallback import EmulationLimit
 from graphdoctor.emulator.patches import Patches
 from graphdoctor.emulator.storages import StorageTable
 
@@ -28,6 +29,11 @@ def stand_in_for_python(device: EmulatedDevice, patches: Patches) -> None:
     _compile_bypass(device, patches)
     _nested_tensors(device, patches)
     _one_gpu_parallel(patches)
+    patches.set(torch._C, "_cuda_jiterator_compile_and_launch_kernel", _no_kernels_from_text)
+
+
+def _no_kernels_from_text(code: str, name: str, *args: object) -> object:
+    raise EmulationLimit(f"The emulated CUDA device cannot run {name}, a kernel in CUDA C++.")
 
 
 class Tells(Protocol):
