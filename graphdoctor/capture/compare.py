@@ -57,6 +57,11 @@ def has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(_bits(_dense(one)), _bits(_dense(other)))
 
 
+def dense_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's elements as integers of the same bits, whatever its layout."""
+    return _bits(_dense(tensor))
+
+
 def gap_between(path: str, expected: torch.Tensor, actual: torch.Tensor) -> Gap | None:
     """None where both have the same bits; NaN equals NaN, whatever its payload."""
     for what, wanted, found in (

@@ -42,7 +42,9 @@ class Geometry(NamedTuple):
         return empty.set_(storage, self.offset, self.shape, self.stride)
 
 
-_SEED = "it takes the random state of a forward outside it, which only a captured forward can hand over"
+_SEED = (
+    "it takes the random state of a forward outside it, which only a captured forward can hand over"
+)
 
 Part = tuple[int, Geometry]  # a slot and where in it
 Writer = tuple[str, Location | None]
