@@ -18,10 +18,12 @@ from graphdoctor.cli.failure import exit_code
 from graphdoctor.cli.init import InitCommand
 from graphdoctor.cli.report import ReportCommand
 from graphdoctor.cli.show_settings import ShowSettingsCommand
+from graphdoctor.cli.trace import TraceCommand
 from graphdoctor.errors import UsageError
 
 COMMANDS: tuple[Command, ...] = (
     AnalyzeCommand(),
+    TraceCommand(),
     ReportCommand(),
     ExplainCommand(),
     CheckCommand(),

@@ -1,0 +1,93 @@
+"""`graphdoctor trace FILE|DIR`: profiler traces -> where the time goes, as a page and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphdoctor.cli.output import add_page_arguments, look_of, progress, show
+from graphdoctor.errors import UsageError
+from graphdoctor.files import check_writable, save
+
+if TYPE_CHECKING:
+    from graphdoctor.trace.report import FolderReport, TraceReport
+
+STDOUT = "-"
+
+
+class TraceCommand:
+    """Say why the GPU waits in a recorded run, and what a CUDA graph would bring; needs no torch.
+
+    TRACE is a file of torch.profiler's export_chrome_trace(), plain or gzip, or a folder of them.
+    """
+
+    name = "trace"
+    help = "explain a profiler trace"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add = parser.add_argument
+        add("trace", metavar="TRACE", type=Path, help="a trace file, or a folder of them")
+        add("--step", type=int, metavar="N", help="look at ProfilerStep#N only")
+        add(
+            "--wall-ms",
+            type=_positive,
+            metavar="X",
+            help="how long a step takes without the profiler, which slows the host",
+        )
+        add("--gpu", metavar="NAME", help="costs of graphs of this GPU (default: the trace's own)")
+        add("--json", metavar="FILE", help="save the report too; - writes it instead of the page")
+        add_page_arguments(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        saved_to = Path(args.json) if args.json and args.json != STDOUT else None
+        if saved_to is not None:
+            check_writable(saved_to)
+        report = _explain(args)
+
+        from graphdoctor.reporters import trace_json, trace_page
+        from graphdoctor.trace.report import TraceReport
+
+        if saved_to is not None:
+            save(trace_json.render(report), saved_to)
+        if args.json == STDOUT:
+            show(trace_json.render(report))
+        elif isinstance(report, TraceReport):
+            show(trace_page.render(report, look_of(args)))
+        else:
+            show(trace_page.render_folder(report, look_of(args)))
+        return 0
+
+
+def _explain(args: argparse.Namespace) -> TraceReport | FolderReport:
+    from graphdoctor.estimate.trace_folder import explain_folder
+    from graphdoctor.estimate.trace_report import TraceOptions, explain_trace
+    from graphdoctor.trace.read import read_trace
+
+    path: Path = args.trace
+    options = TraceOptions(
+        step=args.step,
+        wall_us=args.wall_ms * 1e3 if args.wall_ms is not None else None,
+        gpu=args.gpu,
+    )
+    if not path.exists():
+        raise UsageError(f"there is no file or folder {path}")
+    with progress(sys.stderr) as tell:
+        if path.is_dir():
+            return explain_folder(path, options, tell)
+        tell(f"reading {path.name}")
+        trace = read_trace(path)
+        tell("explaining")
+        return explain_trace(trace, path, options)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return value

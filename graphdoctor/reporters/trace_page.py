@@ -1,0 +1,271 @@
+"""An explained trace or folder of traces -> a page for people: the verdict first, then its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from graphdoctor.model import Location
+from graphdoctor.reporters.figures import (
+    count_text,
+    path_text,
+    place_text,
+    ratio_range,
+    share_range,
+    time_range,
+    time_text,
+)
+from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.page import Page
+from graphdoctor.trace.report import (
+    FolderReport,
+    HostCost,
+    Queue,
+    TracePrediction,
+    TraceReport,
+    TraceVerdict,
+    WorkerDifference,
+)
+
+_Row = TypeVar("_Row")
+_ROWS = 6
+_SPARKS = " .:-=+*#%@"
+_STYLES: dict[TraceVerdict, str] = {
+    "launch-bound": "bold yellow",
+    "sync-bound": "bold red",
+    "gpu-bound": "bold green",
+    "mixed": "bold blue",
+    "cannot-tell": "bold blue",
+}
+
+
+def render(report: TraceReport, look: Look) -> str:
+    """The page of one trace. No text of a trace can colour or move anything in it."""
+    page = Page(look)
+    page.line((report.verdict.upper().replace("-", " "), _STYLES[report.verdict]),
+              (f"  {path_text(report.file, look.base)}, confidence {report.confidence}", "dim"))  # fmt: skip
+    page.paragraph(report.reason, style="bold")
+    page.paragraph(report.advice)
+    _write_time(page, report)
+    if report.prediction is not None:
+        _write_prediction(page, report.prediction)
+    _write_syncs(page, report)
+    _write_costs(page, "Host time by operator", report.operators)
+    _write_costs(page, "Host time by the user's functions", report.lines)
+    _write_launches(page, report)
+    _write_gaps(page, report)
+    _write_doubts(page, report)
+    return page.render()
+
+
+def render_folder(report: FolderReport, look: Look) -> str:
+    """The page of a folder: a line for each worker, and what differs between them."""
+    page = Page(look)
+    page.line((count_text(len(report.workers), "worker"), "bold"),
+              (f"  {path_text(report.folder, look.base)}", "dim"))  # fmt: skip
+    for worker in report.workers:
+        page.blank()
+        page.line((worker.verdict.upper().replace("-", " "), _STYLES[worker.verdict]),
+                  (f"  {worker.worker}, {path_text(worker.file, look.base)}", "dim"))  # fmt: skip
+        page.paragraph(worker.reason, indent=2)
+        page.labelled("  Step time", _step_text(worker))
+        page.labelled("  Shares", _shares_text(worker))
+    page.heading("Differences", "between the workers")
+    for difference in report.differences:
+        page.labelled(f"  {_FIGURE_WORDS[difference.figure]}", _difference_text(difference))
+    if not report.differences:
+        page.paragraph("None worth a word.", indent=2)
+    if report.failures:
+        page.heading("Not read")
+        for failure in report.failures:
+            page.paragraph(failure, indent=2, style="yellow")
+    return page.render()
+
+
+_FIGURE_WORDS = {
+    "step_us": "Step",
+    "device_busy_us": "Device busy",
+    "kernels": "Kernels",
+    "device_busy_share": "Busy",
+    "launch_bound_share": "Launch-bound",
+    "sync_wait_share": "Sync wait",
+    "device_gap_share": "Device gaps",
+    "graph_kernel_share": "In graphs",
+}
+
+
+def _difference_text(found: WorkerDifference) -> str:
+    def text(value: float) -> str:
+        if found.figure.endswith("_share"):
+            return f"{value:.1%}"
+        return time_text(value) if found.figure.endswith("_us") else f"{value:,.0f}"
+
+    return f"{text(found.low)} on {found.low_worker}, {text(found.high)} on {found.high_worker}"
+
+
+def _step_text(report: TraceReport) -> str:
+    return time_text(report.span_ns / 1e3 / report.steps_counted)
+
+
+def _shares_text(report: TraceReport) -> str:
+    return (
+        f"busy {report.device_busy_share:.1%}, launch-bound {report.launch_bound_share:.1%},"
+        f" sync wait {report.sync_wait_share:.1%}, device gaps {report.device_gap_share:.1%},"
+        f" unattributed {report.unattributed_share:.1%}"
+    )
+
+
+def _write_time(page: Page, report: TraceReport) -> None:
+    """Where every nanosecond of the device went."""
+    gpu = f"{report.gpu}, " if report.gpu else ""
+    page.heading("Time of the device, as profiled", f"{gpu}device {report.device}")
+    page.labelled("  Steps", _steps_text(report))
+    rows = (
+        ("Busy", report.device_busy_ns, "a kernel, copy or fill ran"),
+        ("Host", report.host_ns, "idle: the host had not reached the launch"),
+        ("Launch path", report.launch_path_ns, "idle: in the launch and on its way"),
+        ("Sync wait", report.sync_wait_ns, "idle: the host waited for the device"),
+        ("Device gap", report.device_gap_ns, "idle: the work was queued already"),
+        ("Unattributed", report.unattributed_ns, "idle: no launch in the trace"),
+    )
+    for name, value_ns, what in rows:
+        page.labelled(
+            f"  {name}", _amount(value_ns, report, what), style="bold" if name == "Busy" else ""
+        )
+    page.labelled("  Sum", _amount(report.span_ns, report, "from the first start to the last end"))
+    graphs = f"; {report.graph_kernel_share:.0%} of the kernels run inside graphs already"
+    page.labelled(
+        "  Kernels", f"{report.kernels:,} of {report.device_events:,} device events{graphs}"
+    )
+    for other in report.devices[1:]:
+        page.labelled(f"  Device {other.device}", f"busy {other.device_busy_share:.1%},"
+                      f" launch-bound {other.launch_bound_share:.1%}")  # fmt: skip
+
+
+def _amount(value_ns: int, report: TraceReport, what: str) -> str:
+    share = value_ns / (report.span_ns or 1)
+    return f"{share:>6.1%}  {value_ns / 1e3 / report.steps_counted:>12,.1f} us  {what}"
+
+
+def _steps_text(report: TraceReport) -> str:
+    basis = {
+        "annotations": "by their annotations",
+        "repeating launches": "found by what repeats in the launches",
+        "whole span": "no steps were found: the whole span counts as one",
+    }[report.step_basis]
+    left_out = len(report.steps) - report.steps_counted
+    more = f", {left_out} left out" if left_out else ""
+    return f"{count_text(report.steps_counted, 'step')} {basis}{more}; times are of one step"
+
+
+def _write_prediction(page: Page, found: TracePrediction) -> None:
+    anchored = (
+        "without the profiler" if found.wall_us is None else "anchored at the wall time given"
+    )
+    page.heading("One step with graphs", f"predicted, {anchored}")
+    page.labelled("  As it is", time_range(found.eager_us))
+    page.labelled("  Launch-bound", share_range(found.launch_bound_share))
+    page.labelled("  With graphs", time_range(found.graph_us))
+    page.labelled("  Speed-up", ratio_range(found.speedup), style="bold")
+    page.labelled("  Without syncs", f"{time_range(found.without_syncs_us)}, and no graphs")
+    page.labelled(
+        "  Graphs",
+        f"{found.regions:.3g} a step, in place of {found.launches_captured:,.0f} launches",
+    )
+    for term in found.terms:
+        source = f"  ({term.source})" if page.look.show_all else ""
+        page.labelled("  Term", f"{term.name}: {term.value}{source}")
+    page.labelled(
+        "  Simulation", f"{found.simulation_error:+.1%} off the trace when replayed as profiled"
+    )
+
+
+def _write_syncs(page: Page, report: TraceReport) -> None:
+    if not report.syncs:
+        return
+    page.heading("Where the host waits", "a step")
+    for sync in _shown(page, report.syncs):
+        operator = f" in {sync.operator}" if sync.operator else ""
+        page.labelled(
+            f"  {sync.count:,.3g}x",
+            f"{sync.call}{operator}{_at(sync.location, page)}: host {time_text(sync.host_wait_us)},"
+            f" device idle meanwhile {time_text(sync.device_idle_us)}",
+        )
+
+
+def _at(location: Location | None, page: Page) -> str:
+    if location is None:
+        return ""
+    return f" at {place_text(location, page.look.base)} ({location.function})"
+
+
+def _write_costs(page: Page, title: str, costs: Sequence[HostCost]) -> None:
+    if not costs:
+        return
+    page.heading(title, "a step, waits left out, as profiled")
+    for cost in _shown(page, costs):
+        name = cost.name if cost.location is None else place_text(cost.location, page.look.base)
+        function = f" {cost.location.function}" if cost.location is not None else ""
+        page.labelled(
+            f"  {cost.share:.0%}", f"{time_text(cost.host_us)}  {cost.calls:,.3g}x {name}{function}"
+        )
+
+
+def _write_launches(page: Page, report: TraceReport) -> None:
+    page.heading("Launches", "a step")
+    for launch in report.launches:
+        page.labelled(f"  {launch.launches:,.4g}x", f"{launch.call}: {launch.events:,.4g} device events,"
+                      f" host {time_text(launch.host_us)}, device {time_text(launch.device_us)}")  # fmt: skip
+    page.labelled("  Queue", _queue_text(report.queue))
+
+
+def _queue_text(queue: Queue) -> str:
+    if not queue.points:
+        return "unknown"
+    top = queue.most or 1
+    marks = (_SPARKS[-(-point.depth * (len(_SPARKS) - 1) // top)] for point in queue.points)
+    delay = (
+        f"; from launch to start {time_text(queue.median_delay_us)} in the median"
+        if queue.median_delay_us is not None
+        else ""
+    )
+    return f"[{''.join(marks)}] up to {queue.most:,} waiting{delay}"
+
+
+def _write_gaps(page: Page, report: TraceReport) -> None:
+    if not report.longest_gaps:
+        return
+    page.heading("Longest gaps", "by what ended them")
+    for gap in _shown(page, report.longest_gaps):
+        causes = {
+            "host": gap.host_ns,
+            "launch path": gap.launch_path_ns,
+            f"sync {gap.sync}": gap.sync_wait_ns,
+            "device": gap.device_gap_ns,
+            "unattributed": gap.unattributed_ns,
+        }
+        parts = ", ".join(
+            f"{name} {time_text(value / 1e3)}" for name, value in causes.items() if value
+        )
+        what = gap.operator or gap.kernel[:40]
+        page.labelled(
+            f"  {time_text(gap.length_ns / 1e3)}",
+            f"{parts}; before {what}{_at(gap.location, page)}",
+        )
+
+
+def _write_doubts(page: Page, report: TraceReport) -> None:
+    if not (report.doubts or report.warnings):
+        return
+    page.heading("What makes this less certain")
+    for doubt in report.doubts:
+        word = "corrected" if doubt.corrected else "named"
+        page.labelled(
+            f"  {word.capitalize()}", doubt.text, style="" if doubt.corrected else "yellow"
+        )
+    for warning in report.warnings:
+        page.labelled("  File", warning, style="yellow")
+
+
+def _shown(page: Page, rows: Sequence[_Row]) -> Sequence[_Row]:
+    return rows if page.look.show_all else rows[:_ROWS]
