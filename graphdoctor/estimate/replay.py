@@ -81,7 +81,7 @@ def replay_of(
     if launches is None:
         return None
     window = (steps[0].window[0], steps[-1].window[1])
-    busy, gap, nodes, last_end = _device_side(trace, device, launches.rows, found, window)
+    busy, gap, inner, nodes, last_end = _device_side(trace, device, launches.rows, found, window)
     launch, blocked = launch_ns(trace, device, launches)
     waited, waits, fixed, sync_us = waits_after(trace, launches, launch, last_end)
     host = np.maximum(
@@ -98,7 +98,7 @@ def replay_of(
             launch_us=np.append(launch, 0) / 1e3,
             gap_us=np.append(gap, 0) / 1e3,
             busy_us=np.append(busy, 0) / 1e3,
-            inner_us=np.zeros(len(launch) + 1),
+            inner_us=np.append(inner, 0) / 1e3,
             puts=np.append(np.ones(len(launch), np.bool_), False),
             waits=np.append(waits, False),
             latency_us=_latency_us(trace, found, profile),
@@ -121,8 +121,8 @@ def replay_of(
 
 def _device_side(
     trace: Trace, device: int, calls: Ints, found: Gaps, window: Window
-) -> tuple[Ints, Ints, Ints, Ints]:
-    """For each launch: time busy, gaps in queued work, device events, and the last end up to it.
+) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """For each launch: time busy, gaps in queued work before and inside, device events, last end so far.
 
     A device event whose launch is missing counts with the next one's launch.
     """
@@ -133,16 +133,18 @@ def _device_side(
     owner[(call == NONE) & ((events.start_ns < window[0]) | (events.start_ns >= window[1]))] = NONE
     reached = np.append(events.start_ns[:1], np.maximum.accumulate(events.end_ns)[:-1])
     added = np.maximum(events.end_ns - np.maximum(events.start_ns, reached), 0)
-    busy, gap, nodes = (np.zeros(len(calls), np.int64) for _ in range(3))
+    busy, gap, inner, nodes = (np.zeros(len(calls), np.int64) for _ in range(4))
     mine = owner != NONE
     np.add.at(busy, owner[mine], added[mine])
     np.add.at(nodes, owner[mine], 1)
     gap_owner = owner[np.searchsorted(rows, found.event)]
-    known = gap_owner != NONE
-    np.add.at(gap, gap_owner[known], (found.device_gap_ns + found.unattributed_ns)[known])
+    queued = found.device_gap_ns + found.unattributed_ns
+    for part, is_mine in ((gap, ~found.in_graph), (inner, found.in_graph)):
+        known = is_mine & (gap_owner != NONE)
+        np.add.at(part, gap_owner[known], queued[known])
     last = np.zeros(len(calls), np.int64)
     np.maximum.at(last, owner[mine], events.end_ns[mine])
-    return busy, gap, nodes, np.maximum.accumulate(last)
+    return busy, gap, inner, nodes, np.maximum.accumulate(last)
 
 
 @dataclass(frozen=True, slots=True)

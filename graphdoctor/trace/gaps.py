@@ -52,10 +52,12 @@ def gaps(trace: Trace, device: int) -> Gaps:
     free = np.minimum(end, np.maximum(start, waited_until))
     arrived = np.minimum(end, np.maximum(free, launch_start))
     unknown = call == NONE
-    queued = ~unknown & (launch_end <= start)
+    before = launch_of(trace)[rows][later - 1] if len(later) else call
+    # A node of a graph that runs already waits for no launch, even if the call is not back yet.
+    in_graph = ~unknown & (before == call)
+    queued = ~unknown & ((launch_end <= start) | in_graph)
     waited_for_launch = ~unknown & ~queued
     length, zero = end - start, np.zeros(len(start), np.int64)
-    before = launch_of(trace)[rows][later - 1] if len(later) else call
     return Gaps(
         start_ns=start,
         end_ns=end,
@@ -67,7 +69,7 @@ def gaps(trace: Trace, device: int) -> Gaps:
         sync_wait_ns=np.where(waited_for_launch, free - start, zero),
         device_gap_ns=np.where(queued, length, zero),
         unattributed_ns=np.where(unknown, length, zero),
-        in_graph=queued & (before == call),
+        in_graph=in_graph,
     )
 
 
