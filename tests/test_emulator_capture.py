@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from graphdoctor.emulator import versions
 from tests.emulated import captured, device
 
 __all__ = ["device"]
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("device")
 
 Body = Callable[[torch.Tensor], Any]
 PERMITTED_NOT = "operation not permitted when stream is capturing"
+PINNED_ONLY = "unless the CPU tensor is pinned"  # torch's own words for a copy, from 2.11 on
 ROWS = torch.tensor([1])
 
 
@@ -77,7 +79,6 @@ WAITS: dict[str, Body] = {
     "list index": lambda x: x[[0, 1]],
     "fill at index": fill_at_index,
     "inverse": lambda x: torch.linalg.inv(x),
-    "multinomial": lambda x: torch.multinomial(x.abs(), 1),
     "scaler step": scaler_step,
     "synchronize": lambda x: torch.cuda.synchronize(),
     "stream synchronize": lambda x: torch.cuda.current_stream().synchronize(),
@@ -85,8 +86,6 @@ WAITS: dict[str, Body] = {
     "event synchronize": lambda x: torch.cuda.Event().synchronize(),
     "event query": event_query,
     "elapsed time": elapsed,
-    "pin memory": lambda x: torch.ones(2).pin_memory(),
-    "pinned factory": lambda x: torch.empty(2, pin_memory=True),
     "a capture inside": lambda x: captured(lambda: x + 1),
 }
 
@@ -121,10 +120,43 @@ def test_what_makes_the_host_wait_is_refused(name: str) -> None:
         state.add_(torch.rand(4, 4, device="cuda"))
         WAITS[name](x)
 
-    assert PERMITTED_NOT in refusal(body)
+    assert any(text in refusal(body) for text in (PERMITTED_NOT, PINNED_ONLY))
     assert state.tolist() == torch.zeros(4, 4).tolist()
     assert torch.equal(generator, torch.get_rng_state())
     assert_usable(x)
+
+
+def seed_in_fork(x: torch.Tensor) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(77)
+
+
+def state_of_another_seed() -> torch.Tensor:
+    other = torch.Generator()
+    other.manual_seed(77)
+    return other.get_state()
+
+
+SEEDS: dict[str, Body] = {
+    "seed": lambda x: torch.cuda.manual_seed(77),
+    "all": lambda x: torch.cuda.manual_seed_all(77),
+    "torch": lambda x: torch.manual_seed(77),
+    "fork": seed_in_fork,
+    "state": lambda x: torch.cuda.set_rng_state(state_of_another_seed()),
+    "own": lambda x: torch.Generator(device="cuda").manual_seed(77),
+}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_new_seed_is_refused(name: str) -> None:
+    x = torch.randn(4, 4, device="cuda")
+    refused = refusal(lambda: SEEDS[name](x))
+    assert "only if new seed is the same" in refused or "set_current_seed during" in refused
+    assert_usable(x)
+
+
+def test_a_seed_from_the_system_is_refused() -> None:
+    assert "Cannot call CUDAGeneratorImpl::seed during" in refusal(torch.cuda.seed)
 
 
 def fork_rng(x: torch.Tensor) -> None:
@@ -134,18 +166,61 @@ def fork_rng(x: torch.Tensor) -> None:
 
 RNG_STATE: dict[str, Body] = {
     "get": lambda x: torch.cuda.get_rng_state(),
-    "seed": lambda x: torch.cuda.manual_seed(3),
-    "torch seed": lambda x: torch.manual_seed(3),
+    "put back": lambda x: torch.cuda.set_rng_state(torch.cuda.get_rng_state()),
+    "same seed": lambda x: torch.manual_seed(torch.cuda.initial_seed()),
     "fork": fork_rng,
     "checkpoint": lambda x: checkpoint(torch.sin, x.requires_grad_(), use_reentrant=False),
 }
 
 
 @pytest.mark.parametrize("name", RNG_STATE)
-def test_the_generators_state_is_out_of_bounds(name: str) -> None:
+def test_the_state_of_the_same_seed_is_captured_since_2_10(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = torch.randn(4, 4, device="cuda")
-    assert "current_seed during CUDA graph capture" in refusal(lambda: RNG_STATE[name](x))
+    monkeypatch.setattr(versions, "torch_version", lambda: (2, 10))
+    captured(lambda: (RNG_STATE[name](x), x + 1))
+    monkeypatch.setattr(versions, "torch_version", lambda: (2, 9))
+    assert "during CUDA graph capture" in refusal(lambda: RNG_STATE[name](x))
     assert_usable(x)
+
+
+@pytest.mark.parametrize("way", ["to the device", "to the host"])
+def test_pageable_memory_is_copied_unblocked_only_before_2_11(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, host = torch.ones(3, device="cuda"), torch.ones(3)
+
+    def body() -> None:
+        into, source = (x, host) if way == "to the device" else (host, x)
+        into.copy_(source, non_blocking=True)
+
+    monkeypatch.setattr(versions, "torch_version", lambda: (2, 11))
+    assert PINNED_ONLY in refusal(body)
+    monkeypatch.setattr(versions, "torch_version", lambda: (2, 10))
+    captured(body)
+
+
+@pytest.mark.parametrize("way", ["to the device", "to the host"])
+def test_pinned_memory_is_copied_unblocked_only(way: str) -> None:
+    x, host = torch.ones(3, device="cuda"), torch.ones(3).pin_memory()
+    into, source = (x, host) if way == "to the device" else (host, x)
+    captured(lambda: into.copy_(source, non_blocking=True))
+    assert PERMITTED_NOT in refusal(lambda: into.copy_(source))
+
+
+def test_an_unblocked_copy_to_the_host_is_written_by_every_replay() -> None:
+    x = torch.ones(3, device="cuda")
+    graph, host = captured(lambda: (x + 1).to("cpu", non_blocking=True))
+    x.fill_(4)
+    graph.replay()
+    assert host.is_pinned()
+    assert host.tolist() == [5, 5, 5]
+
+
+def test_pinned_memory_may_be_allocated() -> None:
+    x = torch.ones(3, device="cuda")
+    captured(lambda: (x + 1, torch.ones(2).pin_memory(), torch.empty(2, pin_memory=True)))
 
 
 def test_a_generator_must_be_registered_first() -> None:
@@ -280,7 +355,7 @@ SAFE: dict[str, Body] = {
     "fill by mask": fill_by_mask,
     "where": lambda x: torch.where(x > 0, x, 0),
     "asynchronous to host": lambda x: x.to("cpu", non_blocking=True),
-    "asynchronous to device": lambda x: torch.ones(2).to("cuda", non_blocking=True),
+    "asynchronous to device": lambda x: torch.ones(2).pin_memory().to("cuda", non_blocking=True),
     "empty copy": lambda x: torch.empty(0).cuda(),
     "empty from data": lambda x: torch.tensor([], device="cuda"),
     "empty host tensor": lambda x: (torch.tensor([]), x + 1),

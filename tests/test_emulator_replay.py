@@ -75,7 +75,7 @@ def test_a_scalar_of_the_host_is_frozen() -> None:
 
 def test_work_of_the_host_is_done_once() -> None:
     x, host = ones(), torch.ones(3)
-    graph, y = captured(lambda: x + (host * 2).to("cuda", non_blocking=True))
+    graph, y = captured(lambda: x + (host * 2).pin_memory().to("cuda", non_blocking=True))
     host.fill_(50)
     graph.replay()
     assert y.tolist() == [3, 3, 3]
@@ -83,7 +83,7 @@ def test_work_of_the_host_is_done_once() -> None:
 
 @pytest.mark.parametrize("shape", [(3,), ()])
 def test_an_asynchronous_copy_reads_host_memory_anew(shape: tuple[int, ...]) -> None:
-    x, host = ones(), torch.ones(shape)
+    x, host = ones(), torch.ones(shape).pin_memory()
     graph, y = captured(lambda: x + host.to("cuda", non_blocking=True))
     host.fill_(7)
     graph.replay()

@@ -85,8 +85,6 @@ def _move(device: EmulatedDevice, tensor: torch.Tensor, move: MoveTo) -> torch.T
     moved: torch.Tensor = device.run_with_target(
         move.cuda, torch.ops.aten._to_copy.default, (tensor,), kwargs
     )
-    if move.cuda is False and move.non_blocking:
-        device.table.info(moved).pinned = True  # torch allocates the host side of it pinned
     return moved
 
 

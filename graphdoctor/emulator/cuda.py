@@ -12,6 +12,7 @@ import torch
 
 from graphdoctor.emulator.graph import EmulatedGraph
 from graphdoctor.emulator.patches import Patches
+from graphdoctor.emulator.random_state import stand_in_for_random_state
 from graphdoctor.emulator.streams import (
     EmulatedEvent,
     EmulatedStream,
@@ -30,7 +31,7 @@ def stand_in_for_cuda(device: EmulatedDevice, patches: Patches) -> None:
     _presence(device, patches)
     _memory(patches)
     _streams_and_graphs(device, patches)
-    _random_state(device, patches)
+    stand_in_for_random_state(device, patches)
     _accelerator(device, patches)
 
 
@@ -160,67 +161,6 @@ def _streams_and_graphs(device: EmulatedDevice, patches: Patches) -> None:
     patches.set(torch._C, "_cuda_isCurrentStreamCapturing", lambda: device.is_capturing)
 
 
-def _random_state(device: EmulatedDevice, patches: Patches) -> None:
-    """The emulated device draws from the CPU's generator, so its state is that one."""
-
-    def telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            device.event("rng-state", f"torch.cuda.{name}()")
-            return function(*args, **kwargs)
-
-        return call
-
-    seed = torch.default_generator.manual_seed
-    functions: dict[str, Callable[..., Any]] = {
-        "get_rng_state": lambda device="cuda": torch.default_generator.get_state(),
-        "get_rng_state_all": lambda: [torch.default_generator.get_state()],
-        "set_rng_state": lambda new_state, device="cuda": torch.default_generator.set_state(
-            new_state
-        ),
-        "set_rng_state_all": lambda states: torch.default_generator.set_state(states[0]),
-        "manual_seed": lambda value: seed(int(value)),
-        "manual_seed_all": lambda value: seed(int(value)),
-        "seed": torch.default_generator.seed,
-        "seed_all": torch.default_generator.seed,
-        "initial_seed": torch.default_generator.initial_seed,
-    }
-    for name, function in functions.items():
-        stand_in = telling(name, function)
-        for module in (torch.cuda, torch.cuda.random):
-            patches.set(module, name, stand_in)
-    patches.set(torch.cuda, "default_generators", (torch.default_generator,))
-    patches.set(torch, "Generator", _generator_class(torch.Generator))
-
-
-def _generator_class(original: type[torch.Generator]) -> type[torch.Generator]:
-    class AnyGenerator(type(original)):  # type: ignore[misc]
-        def __instancecheck__(cls, value: object) -> bool:
-            return isinstance(value, original)
-
-    class Generator(original, metaclass=AnyGenerator):  # type: ignore[misc, valid-type]
-        """A generator of the emulated device draws on the CPU and says where it belongs."""
-
-        def __new__(cls, device: Any = "cpu") -> Any:
-            made: Any = original.__new__(cls, "cpu")  # type: ignore[call-arg]
-            made._logical = torch.device(device)
-            return made
-
-        @property
-        def device(self) -> torch.device:
-            where: torch.device = self._logical
-            return torch.device("cuda", 0) if where.type == "cuda" else where
-
-        def graphsafe_get_state(self) -> torch.Generator:
-            state: torch.Generator = self.clone_state()
-            return state
-
-        def graphsafe_set_state(self, state: torch.Generator) -> Any:
-            self.set_state(state.get_state())
-            return self
-
-    return Generator
-
-
 def _accelerator(device: EmulatedDevice, patches: Patches) -> None:
     for name in ("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"):
         patches.replace(torch._C, name, lambda original: _always(0))
@@ -235,7 +175,7 @@ def _accelerator(device: EmulatedDevice, patches: Patches) -> None:
         current_accelerator=_always(torch.device("cuda")),
         current_device_index=_always(0),
         current_device_idx=_always(0),
-        set_device_index=_set_device,
+        set_device_index=lambda device: _set_device(device),
         current_stream=lambda *args, **kwargs: device.streams.current,
         set_stream=lambda stream: setattr(device.streams, "current", stream),
         synchronize=lambda *args, **kwargs: device.event("sync", "torch.accelerator.synchronize()"),

@@ -65,6 +65,7 @@ class EmulatedDevice:
             stand_in_for_legacy_types(self, patches)
             stand_in_for_saving(self, patches)
             stand_in_for_threads(self, patches)
+            patches.reach_imported_names()
             stack.enter_context(self.in_this_thread())
             self._stack = stack.pop_all()
         return self
@@ -127,7 +128,7 @@ class EmulatedDevice:
         for observer in mode.observers if mode is not None else ():
             observer.event(kind, name, detail)
         if self.capturing is not None:
-            self.capturing.refuse_event(kind, name)
+            self.capturing.refuse_event(kind, name, detail)
 
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:

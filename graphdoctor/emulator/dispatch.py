@@ -15,6 +15,8 @@ from graphdoctor.emulator.operators import OperatorFacts, facts_of, tensors_of, 
 from graphdoctor.emulator.storages import StorageInfo, StorageTable, parts_of
 
 _CPU = torch.device("cpu")
+# Their last result stays on the host. Source: aten/src/ATen/native/PackedSequence.cpp.
+_LAST_RESULT_ON_HOST = frozenset({"_pack_padded_sequence"})
 
 
 class Call:
@@ -97,6 +99,8 @@ class LogicalDeviceMode(TorchDispatchMode):
         call.result = run_operator(call)
         if call.on_cuda:
             self._mark_new(call)
+        elif is_unblocked_copy_to_host(call):
+            self.table.info(call.result).pinned = True  # torch allocates the result pinned
         for observer in self.observers:
             observer.after(call)
         return call.result
@@ -136,8 +140,18 @@ class LogicalDeviceMode(TorchDispatchMode):
     def _mark_new(self, call: Call) -> None:
         """New storages of a CUDA call lie on CUDA; an output that is an input stays where it is."""
         table = self.table
-        for result in tensors_of(call.result):
+        made = call.result
+        if call.facts.base_name in _LAST_RESULT_ON_HOST:
+            made = made[:-1]
+        for result in tensors_of(made):
             for tensor in (result,) if result.layout is torch.strided else parts_of(result):
                 info = table.info(tensor)
                 if not info.cuda and info not in call.infos:
                     info.cuda = True
+
+
+def is_unblocked_copy_to_host(call: Call) -> bool:
+    """`x.to("cpu", non_blocking=True)` of a tensor on the device."""
+    if call.facts.base_name != "_to_copy" or call.on_cuda or not call.kwargs.get("non_blocking"):
+        return False
+    return call.infos[0].cuda

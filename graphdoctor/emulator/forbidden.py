@@ -8,13 +8,14 @@ import torch
 
 from graphdoctor.emulator.dispatch import Call
 from graphdoctor.emulator.storages import StorageTable
+from graphdoctor.emulator.versions import refuses_pageable_copies
 from graphdoctor.operators import fact_about, load_table
 from graphdoctor.recording import Arg, Op, Opaque, TensorUse
 
 CAPTURING = "CUDA error: operation not permitted when stream is capturing"
-_RNG_STATE = (
-    "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If you need this call "
-    "to be captured, please file an issue."
+_PAGEABLE = (
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "
+    "pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
 )
 
 
@@ -53,30 +54,36 @@ def _plain(value: Any, table: StorageTable) -> Arg:
 
 
 def _refusal_of_copy(call: Call, table: StorageTable) -> str | None:
-    source = call.args[0] if call.facts.base_name == "_to_copy" else call.args[1]
-    to_cuda = call.on_cuda if call.facts.base_name == "_to_copy" else table.is_cuda(call.args[0])
-    from_cuda = table.is_cuda(source)
-    if from_cuda == to_cuda or source.numel() == 0:
+    """Into memory of the host that the call makes itself, torch copies pinned and unblocked alike."""
+    into_new = call.facts.base_name == "_to_copy"
+    source = call.args[0 if into_new else 1]
+    to_cuda = call.on_cuda if into_new else table.is_cuda(call.args[0])
+    if table.is_cuda(source) == to_cuda or source.numel() == 0:
         return None
-    position = 2 if call.facts.base_name == "copy_" else None
-    non_blocking = bool(
-        call.kwargs.get(
-            "non_blocking", position is not None and len(call.args) > 2 and call.args[2]
-        )
-    )
+    if into_new:
+        non_blocking = call.kwargs.get("non_blocking")
+        pinned = table.is_pinned(source) if to_cuda else non_blocking
+    else:
+        non_blocking = argument_of(call, 2, "non_blocking")
+        pinned = table.is_pinned(source if to_cuda else call.args[0])
+    if not pinned and refuses_pageable_copies():
+        return f"{_PAGEABLE} ({call.facts.name})"
     if non_blocking:
         return None
     way = "host to device" if to_cuda else "device to host"
     return _because(call, f"a blocking copy from {way}")
 
 
-def refusal_of_event(kind: str, name: str) -> str | None:
-    """Why a capture would refuse what the host called."""
-    if kind in ("sync", "query", "pinned-allocation", "tensor-repr", "graph-replay"):
+def argument_of(call: Call, place: int, name: str) -> Any:
+    """An argument by its place, or by its name; None where it is not given."""
+    return call.args[place] if len(call.args) > place else call.kwargs.get(name)
+
+
+def refusal_of_event(kind: str, name: str, detail: str) -> str | None:
+    """Why a capture would refuse what the host called; where torch words it, that is the detail."""
+    if kind in ("sync", "query", "tensor-repr", "graph-replay"):
         return f"{CAPTURING} ({name})"
-    if kind == "rng-state":
-        return _RNG_STATE
-    return None
+    return detail or None if kind in ("rng-state", "stream-order") else None
 
 
 def _because(call: Call, reason: str) -> str:

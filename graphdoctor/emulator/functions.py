@@ -9,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
 from graphdoctor.emulator.copies import MoveTo, copy_to
+from graphdoctor.emulator.cuda_paths import CUDA_PATHS
 from graphdoctor.emulator.dispatch import LogicalDeviceMode
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ class LogicalFunctionMode(TorchFunctionMode):
                 return call_on(self.device, func, args, kwargs, default)
             if kwargs.get("pin_memory"):
                 return call_on(self.device, func, args, kwargs, CPU)
+        path = CUDA_PATHS.get(func)
+        if path is not None:
+            return path(self.device, *args, **kwargs)
         return self._run_asking(func, args, kwargs)
 
     def _run_asking(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -12,6 +12,7 @@ import torch
 from graphdoctor.emulator.dispatch import Call
 from graphdoctor.emulator.forbidden import refusal_of_call, refusal_of_event
 from graphdoctor.emulator.operators import written_tensors
+from graphdoctor.emulator.storages import parts_of
 from graphdoctor.emulator.streams import EmulatedStream
 from graphdoctor.emulator.tape import Tape
 from graphdoctor.frames import locate
@@ -152,11 +153,11 @@ class EmulatedGraph:
         """Whether work on a stream is captured: it is the capture's own, or forked from it."""
         return stream in self._streams
 
-    def refuse_event(self, kind: str, name: str) -> None:
+    def refuse_event(self, kind: str, name: str, detail: str) -> None:
         """Another thread is forbidden the same in "global" mode only."""
         if self._mode != "global" and threading.get_ident() != self._thread:
             return
-        reason = refusal_of_event(kind, name)
+        reason = refusal_of_event(kind, name, detail)
         if reason is not None:
             self._refuse(reason)
 
@@ -180,11 +181,11 @@ class EmulatedGraph:
         raise RuntimeError(text)
 
     def _save(self, tensor: torch.Tensor) -> None:
-        info = self._device.table.info(tensor)
-        if not info.cuda or info.number in self._saved or info.number > self._newest_before:
-            return
-        storage = tensor.untyped_storage()
-        self._saved[info.number] = (storage, storage.clone())
+        for part in parts_of(tensor):
+            info = self._device.table.info(part)
+            if info.cuda and info.number not in self._saved and info.number <= self._newest_before:
+                storage = part.untyped_storage()
+                self._saved[info.number] = (storage, storage.clone())
 
     def _put_back(self) -> None:
         for storage, contents in self._saved.values():

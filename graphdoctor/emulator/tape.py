@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from graphdoctor.emulator.dispatch import Call
+from graphdoctor.emulator.dispatch import Call, is_unblocked_copy_to_host
 from graphdoctor.emulator.fallback import run_operator
 from graphdoctor.emulator.operators import OperatorFacts, tensors_of, written_tensors
 from graphdoctor.emulator.storages import StorageTable
@@ -66,10 +66,12 @@ class Tape:
 
     def add(self, call: Call, location: Location | None) -> None:
         """Keep a call that ran on the device, unless replaying it would do nothing (a view)."""
-        if not call.on_cuda:
+        to_host = is_unblocked_copy_to_host(call)
+        if not call.on_cuda and not to_host:
             return
         made = self._made(call)
-        fills = tuple((p, _alias(tensor)) for p, tensor in made if self._table.is_cuda(tensor))
+        is_kept = self._table.is_pinned if to_host else self._table.is_cuda
+        fills = tuple((p, _alias(tensor)) for p, tensor in made if is_kept(tensor))
         writes = bool(call.facts.written_args or call.facts.written_kwargs)
         if not fills and not writes:
             return
@@ -83,7 +85,7 @@ class Tape:
             location=location,
         )
         for position, tensor in made:
-            if not self._table.is_cuda(tensor):
+            if not is_kept(tensor):
                 source = FromEntry(len(self.entries), position)
                 self._made_on_cpu[self._table.info(tensor).number] = source
         self.entries.append(entry)

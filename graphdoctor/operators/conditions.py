@@ -72,11 +72,6 @@ def _without_output_size(op: Op) -> bool:
     return dict(op.kwargs).get("output_size") is None
 
 
-def _without_replacement(op: Op) -> bool:
-    drawn = argument(op, 1, "num_samples")
-    return not argument(op, 2, "replacement", False) or drawn == 1
-
-
 def _without_range(op: Op) -> bool:
     return argument(op, 2, "min", 0) == argument(op, 3, "max", 0)
 
@@ -114,7 +109,6 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     "value-on-device": Condition("with the value in a tensor on the device", _last_on_device),
     "no-output-size": Condition("without `output_size`", _without_output_size),
-    "no-replacement": Condition("without replacement, or with one sample", _without_replacement),
     "no-range": Condition("without `min` and `max`", _without_range),
     "check-errors": Condition("with `check_errors=True`", _checks_errors),
     "check-lengths": Condition("without `unsafe=True`", _checks_lengths),
