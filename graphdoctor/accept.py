@@ -54,7 +54,9 @@ def prune(
         if accepted is None:
             continue
         entries.update(old.entries.intersection(entries_of(outcome, project)))
-        before = old.targets.get(accepted.target)
+        if accepted.target in old.targets:
+            targets[accepted.target] = old.targets[accepted.target]
+        before = old.figures_of(accepted.target, device=accepted.device)
         if before is not None:
             targets[accepted.target] = _stricter(before, accepted)
     return _acceptance(make(entries, targets.values()), old, [])
@@ -69,7 +71,7 @@ def _growth(found: Sequence[Entry], accepted: Accepted, old: Baseline) -> Iterat
     for entry in sorted(found):
         if entry not in old.entries:
             yield f"{accepted.target}: {entry.rule} in {entry.path}: {entry.source}"
-    before = old.targets.get(accepted.target)
+    before = old.figures_of(accepted.target, device=accepted.device)
     if before is not None:
         for breach in beyond_baseline(accepted.figures, before.figures):
             yield f"{accepted.target}: {breach.message}"

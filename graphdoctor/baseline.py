@@ -48,6 +48,9 @@ class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     graphs: int
     coverage: float
     verdict: str
+    device: str = (
+        "emulated"  # a GPU's figures come from a trace, and are compared with a GPU's only
+    )
     torch: str = ""
 
     @property
@@ -73,6 +76,11 @@ class Baseline(msgspec.Struct, frozen=True):
 
     def has(self, target: str, key: Key) -> bool:
         return Entry(key.path, key.rule, key.source, target, key.ordinal) in self.entries
+
+    def figures_of(self, target: str, *, device: str) -> Accepted | None:
+        """The accepted structure of a target, if it was seen on that kind of device."""
+        accepted = self.targets.get(target)
+        return accepted if accepted is not None and accepted.device == device else None
 
     def names(self) -> frozenset[str]:
         """Every target that it knows."""

@@ -101,6 +101,7 @@ def accepted_of(outcome: Outcome) -> Accepted | None:
         graphs=figures.graphs,
         coverage=figures.coverage,
         verdict=report.verdict,
+        device=report.machine.device,
         torch=_release(report.machine.torch),
     )
 
@@ -157,7 +158,7 @@ def _checked(outcome: Outcome, baseline: Baseline, project: Project) -> CheckedT
                 fingerprint=key.fingerprint,
             )
         )
-    before = baseline.targets.get(name)
+    before = baseline.figures_of(name, device=report.machine.device)
     breaches = [*beyond_budget(report, figures, outcome.target.budgets)]
     breaches += _unexplained(report, before)
     if before is not None:
@@ -212,18 +213,24 @@ def _exit_code(
 
 
 def _notes(outcomes: Sequence[Outcome], baseline: Baseline) -> Iterator[str]:
-    """Another torch issues other operators: whoever sees figures move should know."""
+    """What else differs from when the baseline was made: whoever sees figures move should know."""
+    said = set()
     for outcome in outcomes:
         before = baseline.targets.get(outcome.target.name)
-        if before is None or isinstance(outcome.result, Fault) or not before.torch:
+        if before is None or isinstance(outcome.result, Fault):
             continue
-        now = _release(outcome.result.machine.torch)
-        if now != before.torch:
-            yield (
-                f"the baseline was made with torch {before.torch} and this is torch {now}, which"
-                " may issue other operators"
+        machine = outcome.result.machine
+        if before.device != machine.device:
+            said.add(
+                f"the baseline was made on the device {before.device!r} and this is"
+                f" {machine.device!r}, so waits, launches and graphs are not compared"
             )
-            return
+        elif before.torch and before.torch != _release(machine.torch):
+            said.add(
+                f"the baseline was made with torch {before.torch} and this is torch"
+                f" {_release(machine.torch)}, which may issue other operators"
+            )
+    yield from sorted(said)
 
 
 def _release(version: str) -> str:

@@ -95,7 +95,7 @@ def hostile_check() -> Check:
 
     accepted = make(
         [Entry(HOSTILE, "GD101", HOSTILE, HOSTILE)],
-        [Accepted(HOSTILE, 0, 0, 1, 1.0, "safe", "2.0")],
+        [Accepted(HOSTILE, 0, 0, 1, 1.0, "safe", "cuda", "2.0")],
     )
     return gate(outcomes, accepted, project(), is_complete=True)
 

@@ -54,6 +54,15 @@ def test_one_target_s_crash_or_hang_costs_that_target_alone(tmp_path: Path) -> N
     assert "pwned" not in done.stdout + done.stderr
 
 
+def test_targets_are_checked_in_fresh_processes_too(tmp_path: Path) -> None:
+    """As they must be on a GPU, since CUDA refuses to work in a fork."""
+    write(tmp_path, {"good.py": TINY, "crash.py": CRASH})
+    done = run("check", ".", "--device=auto", "--output-format=concise", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "crash.py: error: target crashed: its process was ended by SIGSEGV" in done.stdout
+    assert "1 failed target in 2 targets" in done.stdout
+
+
 def test_failed_model_is_3_with_its_frames(tmp_path: Path) -> None:
     write(tmp_path, {"fails.py": FAILS})
     done = run("check", "fails.py", cwd=tmp_path)

@@ -22,6 +22,8 @@ from graphdoctor.structure import SYNC_RULES, figures_of
 from tests.checking import checked, finding, project, report, target
 from tests.reports import ESTIMATE, MEASUREMENT, PARTLY_SAFE, REGION, SAFE, VERIFIED
 
+change = msgspec.structs.replace
+
 
 def accepting(*findings: object, name: str = "net") -> Baseline:
     """The baseline that `graphdoctor baseline` would write."""
@@ -203,6 +205,23 @@ BEFORE = Figures(syncs=1, launches=20, graphs=1, coverage=0.5)
 )
 def test_regression_is_a_worse_figure(now: Figures, figures: set[str]) -> None:
     assert {breach.figure for breach in beyond_baseline(now, BEFORE)} == figures
+
+
+def test_figures_of_a_gpu_are_compared_with_a_gpu_s_only() -> None:
+    """There they come from a trace. (The hand-built reports are a GPU's.)"""
+    accepted = accepting()
+    (worse,) = (change(one, syncs=0, launches=-1) for one in accepted.targets.values())
+    for device, breaches in (("cuda", 1), ("emulated", 0)):
+        baseline = make([], [change(worse, device=device)])
+        check = checked({"net": report()}, baseline)
+        assert len(check.targets[0].breaches) == breaches
+        assert bool(check.notes) == (device == "emulated")
+
+
+def test_another_torch_is_noted() -> None:
+    (accepted,) = accepting().targets.values()
+    check = checked({"net": report()}, make([], [change(accepted, torch="2.6.0")]))
+    assert "made with torch 2.6.0 and this is torch 2.13.0" in check.notes[0]
 
 
 counts = st.integers(0, 1000)

@@ -1,4 +1,4 @@
-"""A job, in a forked process of its own -> its result file; the model reaches nothing else."""
+"""A job, in a process of its own -> its result file; the model reaches nothing else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import faulthandler
 import os
 import random
 import sys
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 
@@ -17,6 +19,12 @@ from graphdoctor.options import AnalyzeOptions
 from graphdoctor.reporters import REPORTERS, Look
 
 SEED = 0
+
+
+def main() -> None:
+    """Do one job of a plan, in a process that was started for it."""
+    plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Plan)
+    live(plan, plan.jobs[int(sys.argv[2])])
 
 
 def live(plan: Plan, job: Job) -> None:
@@ -64,3 +72,7 @@ def _result(plan: Plan, job: Job) -> Result:
         return Result(report_json=REPORTERS["json"](report, Look()))
     except BaseException as error:
         return Result(fault=fault_of(error))
+
+
+if __name__ == "__main__":
+    main()

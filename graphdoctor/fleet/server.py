@@ -1,12 +1,14 @@
-"""`python -m graphdoctor.fleet.server PLAN`: a plan -> a forked process for each of its jobs.
+"""`python -m graphdoctor.fleet.server PLAN`: a plan -> a process for each of its jobs.
 
-Imports torch once for all, and ends jobs that take too long. Writes a line with the number of each
-job that ended to stdout. It runs no model itself, so that no model can touch the others.
+For the emulated device it imports torch once for all and forks. It ends jobs that take too long,
+and writes the number of each job that ended to stdout. It runs no model itself, so that no model
+can touch the others.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -18,7 +20,6 @@ import msgspec
 
 from graphdoctor.checked import Fault
 from graphdoctor.errors import UserCodeError
-from graphdoctor.fleet.child import live
 from graphdoctor.fleet.job import Job, Plan, Result, write_result
 
 _POLL_S = 0.01
@@ -33,14 +34,7 @@ class _Children:
         self.running: dict[int, tuple[Job, float]] = {}
 
     def start(self, job: Job) -> None:
-        pid = os.fork()
-        if pid == 0:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)
-            try:
-                live(self.plan, job)
-            finally:
-                os._exit(1)
+        pid = _fork(self.plan, job) if self.plan.device == "emulated" else _spawn(job)
         limit_s = self.plan.time_limit_s + _GRACE_S
         self.running[pid] = (job, time.monotonic() + limit_s)
 
@@ -70,13 +64,36 @@ class _Children:
             _kill(pid)
 
 
+def _fork(plan: Plan, job: Job) -> int:
+    """A copy of this process, which has torch already."""
+    from graphdoctor.fleet.child import live
+
+    pid = os.fork()
+    if pid == 0:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            live(plan, job)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def _spawn(job: Job) -> int:
+    """A fresh process: once anything has counted the devices, CUDA refuses to work in a fork."""
+    command = [sys.executable, "-P", "-m", "graphdoctor.fleet.child", sys.argv[1], str(job.number)]
+    return os.posix_spawn(sys.executable, command, os.environ)
+
+
 def main() -> None:
     """Run the plan."""
     plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Plan)
     children = _Children(plan)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    gc.freeze()  # what is loaded now stays shared between the children
+    if plan.device == "emulated":
+        importlib.import_module("graphdoctor.fleet.child")
+        gc.freeze()  # what is loaded now stays shared between the children
     waiting = [*plan.jobs]
     try:
         while waiting or children.running:

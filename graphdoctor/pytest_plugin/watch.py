@@ -38,7 +38,7 @@ def watching(module: torch.nn.Module | None) -> Iterator[list[Call]]:
         finally:
             depth -= 1
 
-    torch.nn.Module.__call__ = call  # type: ignore[method-assign, assignment]
+    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
     try:
         yield calls
     finally:
