@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -109,6 +110,7 @@ MISDEEDS: dict[str, Any] = {
 }
 
 
+@settings(max_examples=15)
 @given(st.lists(st.sampled_from(sorted(MISDEEDS)), max_size=3))
 def test_whatever_the_code_inside_does(names: list[str]) -> None:
     before, state = attributes(), switches()
@@ -119,6 +121,35 @@ def test_whatever_the_code_inside_does(names: list[str]) -> None:
     except (ZeroDivisionError, RuntimeError, SystemExit, TypeError):
         pass
     assert changed(before) == set() and switches() == state
+
+
+def module_that_runs(code: str) -> Iterator[ModuleType]:
+    module = ModuleType("somebodys_module")
+    sys.modules[module.__name__] = module
+    exec(code, vars(module))
+    yield module
+    del sys.modules[module.__name__]
+
+
+IMPORTS = "from torch.cuda import is_available as has_gpu, Stream\nfrom torch import compile"
+
+
+def test_names_taken_before_are_reached_and_given_back() -> None:
+    for module in module_that_runs(IMPORTS):
+        before = dict(vars(module))
+        with EmulatedDevice():
+            assert module.has_gpu() and module.Stream is torch.cuda.Stream
+        assert dict(vars(module)) == before
+
+
+def test_names_taken_meanwhile_are_given_back() -> None:
+    with EmulatedDevice():
+        modules = module_that_runs(IMPORTS)
+        module = next(modules)
+        assert module.has_gpu()
+    assert module.has_gpu is torch.cuda.is_available
+    assert module.Stream is torch.cuda.Stream and module.compile is torch.compile
+    assert next(modules, None) is None
 
 
 def test_a_device_can_be_entered_again() -> None:

@@ -15,11 +15,11 @@ class Patches:
     """A stack of replaced attributes; leaving the block restores them in reverse order."""
 
     def __init__(self) -> None:
-        self._undo: list[tuple[object, str, object]] = []
+        self._undo: list[tuple[object, str, object, object]] = []
 
     def set(self, owner: object, name: str, value: object) -> None:
         """Replace an attribute that exists, or add one that does not."""
-        self._undo.append((owner, name, vars(owner).get(name, _MISSING)))
+        self._undo.append((owner, name, vars(owner).get(name, _MISSING), value))
         setattr(owner, name, value)
 
     def replace(self, owner: object, name: str, make: Callable[..., object]) -> None:
@@ -37,12 +37,38 @@ class Patches:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Modules that were imported meanwhile took stand-ins by name.
+        _rename({id(new): old for new, old in self._replaced()})
         while self._undo:
-            owner, name, value = self._undo.pop()
+            owner, name, value, _ = self._undo.pop()
             if value is _MISSING:
                 delattr(owner, name)
             else:
                 setattr(owner, name, value)
+
+    def reach_imported_names(self) -> None:
+        """Replace what modules had taken before by name: `from torch.cuda import is_available`."""
+        self._undo += _rename({id(old): new for new, old in self._replaced()})
+
+    def _replaced(self) -> Iterator[tuple[object, object]]:
+        """Functions and classes of modules: the stand-in, and what it stands for."""
+        for owner, _, old, new in self._undo:
+            if isinstance(owner, ModuleType) and callable(old) and callable(new):
+                yield new, old
+
+
+def _rename(wanted: dict[int, object]) -> list[tuple[object, str, object, object]]:
+    """Give other modules' names another value, wherever they have one of those in the table."""
+    changes: list[tuple[object, str, object, object]] = [
+        (module, name, value, wanted[id(value)])
+        for module in list(sys.modules.values())
+        if isinstance(module, ModuleType)
+        for name, value in list(vars(module).items())
+        if id(value) in wanted and not module.__name__.startswith("graphdoctor.")
+    ]
+    for module, name, _, new in changes:
+        setattr(module, name, new)
+    return changes
 
 
 def hide_function_mode_from_python(patches: Patches) -> None:
