@@ -13,7 +13,7 @@ from graphdoctor.estimate.what_if import Case, Graphed, with_graphs, without_wai
 from graphdoctor.model import Range, Term
 from graphdoctor.profiles import LEVELS, DeviceProfile
 from graphdoctor.trace import Lanes, Trace
-from graphdoctor.trace.gaps import gaps
+from graphdoctor.trace.gaps import Gaps, gaps
 from graphdoctor.trace.lanes import lanes_in
 from graphdoctor.trace.report import TracePrediction
 from graphdoctor.trace.steps import Steps
@@ -42,13 +42,14 @@ def predict_from_trace(
     *,
     profile: DeviceProfile,
     wall_us: float | None = None,
+    found: Gaps | None = None,
 ) -> TracePrediction | None:
     """What one step takes without a profiler, and with graphs; None where no launch is in the trace.
 
     `wall_us`: one step without a profiler, > 0, from the host's point of view. Without it the time
     from the first launch to the last end is what is predicted.
     """
-    found = gaps(trace, device)
+    found = gaps(trace, device) if found is None else found
     replay = replay_of(trace, device, steps.counted, found, profile)
     if replay is None:
         return None

@@ -13,7 +13,7 @@ from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.queue import depth_at_launch
 from graphdoctor.trace.steps import Step
-from graphdoctor.trace.trace import Ints, Mask, Trace
+from graphdoctor.trace.trace import Ints, Mask, Trace, distinct
 
 FULL_QUEUE = 900  # the driver's queue holds 1024 launches; from here on a long launch is a wait
 _CONTIGUOUS_NS = 1_000_000  # steps closer than this on the host follow each other
@@ -39,7 +39,7 @@ class Launches:
 
 def launches_of(trace: Trace, device: int, steps: Sequence[Step]) -> Launches | None:
     call = launch_of(trace)[events_of(trace, device)]
-    rows = np.unique(call[call != NONE])
+    rows = distinct(call[call != NONE], len(trace.calls))
     if not len(rows) or not steps:
         return None
     start = trace.calls.start_ns[rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,11 +56,14 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
     times = lanes_in(trace, device, windows, found)
     doubtful = _doubts(trace, device, steps, found, times, options)
     profile, carried_over = _profile(trace, options.gpu)
-    predicted = predict_from_trace(trace, device, steps, profile=profile, wall_us=options.wall_us)
+    predicted = predict_from_trace(
+        trace, device, steps, profile=profile, wall_us=options.wall_us, found=found
+    )
     syncs = sync_costs(trace, found, hosts, _MOST_ROWS)
     judged = judge_trace(times, predicted, doubtful, syncs)
+    own = _device_time(trace, device, windows, times)
     return TraceReport(
-        **structs.asdict(_device_time(trace, device, windows, times)),
+        **structs.asdict(own),
         schema_version=TRACE_SCHEMA_VERSION,
         tool_version=__version__,
         file=str(file),
@@ -73,7 +76,7 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
         step_basis=steps.basis,
         steps_counted=len(steps.counted),
         steps=tuple(_step_time(trace, device, steps, found)),
-        devices=tuple(_all_devices(trace, device, windows)),
+        devices=(own, *_other_devices(trace, device)),
         prediction=predicted,
         doubts=(*doubtful, *carried_over),
         syncs=syncs,
@@ -125,14 +128,12 @@ def _profile(trace: Trace, wanted: str | None) -> tuple[DeviceProfile, tuple[Dou
         return profile, (Doubt("unknown-gpu", text),)
 
 
-def _all_devices(trace: Trace, chosen: int, windows: Sequence[Window]) -> list[DeviceTime]:
-    """Every device, the chosen one first; the others in the time between their own first and last step."""
-    others = [place for place in range(len(trace.devices)) if place != chosen]
-    found = [_device_time(trace, chosen, windows, lanes_in(trace, chosen, windows))]
-    for device in others:
-        mine = [step.window for step in find_steps(trace, device).counted]
-        found.append(_device_time(trace, device, mine, lanes_in(trace, device, mine)))
-    return found
+def _other_devices(trace: Trace, chosen: int) -> Iterator[DeviceTime]:
+    """Every other device, in the time of its own steps."""
+    for device in range(len(trace.devices)):
+        if device != chosen:
+            mine = [step.window for step in find_steps(trace, device).counted]
+            yield _device_time(trace, device, mine, lanes_in(trace, device, mine))
 
 
 def _device_time(trace: Trace, device: int, windows: Sequence[Window], times: Lanes) -> DeviceTime:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from graphdoctor.trace.api import is_launch, which
 from graphdoctor.trace.nesting import NONE, innermost, nest
-from graphdoctor.trace.trace import NO_CORRELATION, DeviceEvents, Ints, Trace
+from graphdoctor.trace.trace import NO_CORRELATION, DeviceEvents, Ints, Trace, distinct
 
 
 class OperatorTotal(Struct, frozen=True):
@@ -94,7 +94,7 @@ def operator_totals(trace: Trace) -> tuple[OperatorTotal, ...]:
     """Operators by name, those with the most launches first, then by host time."""
     operators, events = trace.operators, trace.device_events
     owner = operators_of_events(trace)
-    launched = operator_of(trace)[np.unique(launch_of(trace)[owner != NONE])]
+    launched = operator_of(trace)[distinct(launch_of(trace)[owner != NONE], len(trace.calls))]
     size = len(trace.names)
     calls = np.bincount(operators.name, minlength=size)
     host = _sum(operators.name, operators.end_ns - operators.start_ns, size)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from graphdoctor.trace.gaps import Gaps, events_of, gaps
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE
-from graphdoctor.trace.trace import Trace
+from graphdoctor.trace.trace import Trace, distinct
 
 Window = tuple[int, int]  # from, to in ns; both are moments at which the device starts or ends work
 
@@ -95,6 +95,6 @@ def lanes_in(
         unattributed_ns=total("unattributed_ns"),
         in_graph_ns=int(found.device_gap_ns[inside & found.in_graph].sum()),
         events=int(events_inside.sum()),
-        launches=len(np.unique(call[call != NONE])),
+        launches=len(distinct(call[call != NONE], len(trace.calls))),
         joined=int((call != NONE).sum()),
     )

@@ -13,7 +13,7 @@ from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.lanes import Window
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.report import LaunchTotal, Queue, QueuePoint
-from graphdoctor.trace.trace import Ints, Mask, Trace
+from graphdoctor.trace.trace import Ints, Mask, Trace, distinct
 
 _POINTS = 48
 
@@ -49,7 +49,8 @@ def queue(trace: Trace, device: int, windows: Sequence[Window]) -> Queue:
 def depth_at_launch(trace: Trace, device: int) -> tuple[Ints, Ints]:
     """The rows of the calls that launch work, and how much was in the queue when each was made."""
     rows, call = _launched(trace, device)
-    calls, counts = np.unique(call, return_counts=True)
+    calls = distinct(call, len(trace.calls))
+    counts = np.bincount(call, minlength=len(trace.calls))[calls]
     begun = np.sort(trace.device_events.start_ns[rows])
     issued_before = np.cumsum(counts) - counts
     begun_before = np.searchsorted(begun, trace.calls.start_ns[calls], side="right")
@@ -68,9 +69,9 @@ def launch_totals(
     name = trace.calls.name[call]
     steps = max(1, len(host_windows))
     totals = []
-    for wanted in np.unique(name).tolist():
+    for wanted in distinct(name, len(trace.names)).tolist():
         mine = name == wanted
-        calls = np.unique(call[mine])
+        calls = distinct(call[mine], len(trace.calls))
         host = trace.calls.end_ns[calls] - trace.calls.start_ns[calls]
         events = trace.device_events.take(rows[mine])
         totals.append(
