@@ -22,7 +22,7 @@ from graphdoctor.config import Settings, TargetSettings
 from graphdoctor.config_files import Project
 from graphdoctor.fingerprint import Key, keys_of
 from graphdoctor.limits import beyond_baseline, beyond_budget, improvements
-from graphdoctor.locality import Locality, nearest_place
+from graphdoctor.locality import Locality, is_inside, nearest_place
 from graphdoctor.model import Finding, Report
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.structure import figures_of
@@ -125,7 +125,10 @@ def matters(entry: Entry, settings: Settings) -> bool:
 
 def path_of(outcome: Outcome) -> str:
     """The target's own file, relative to the project, or "" where it has none there."""
-    return outcome.target.file
+    own, result = outcome.target.file, outcome.result
+    if own or isinstance(result, Fault):
+        return own
+    return result.target.file if is_inside(result.target.file) else ""
 
 
 def _counted(outcome: Outcome, project: Project) -> list[tuple[Finding, Key]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class Locality:
     def text(self, text: str) -> str:
         """The text without this machine's folders."""
         for folder, name in self._prefixes:
-            text = text.replace(folder, name)
+            text = folder.sub(lambda _, name=name: name, text)  # type: ignore[misc]
         return text
 
     def report(self, report: Report) -> Report:
@@ -73,7 +74,7 @@ def _repository(root: Path) -> Path:
     return root
 
 
-def _prefixes(root: Path, named: Path) -> list[tuple[str, str]]:
+def _prefixes(root: Path, named: Path) -> list[tuple[re.Pattern[str], str]]:
     """Folders of this machine and what stands for them, longest first: one may hold another."""
     paths = sysconfig.get_paths()
     found = {paths[key] + os.sep: LIBRARIES for key in ("purelib", "platlib")}
@@ -82,4 +83,9 @@ def _prefixes(root: Path, named: Path) -> list[tuple[str, str]]:
         found.setdefault(folder + os.sep, PYTHON)
     for project in (root, named):
         found.setdefault(str(project).rstrip(os.sep) + os.sep, "")
-    return sorted(found.items(), key=lambda pair: (-len(pair[0]), pair))
+    found.pop(os.sep, None)  # a project in the root folder: its paths stay as they are
+    longest_first = sorted(found.items(), key=lambda pair: (-len(pair[0]), pair))
+    # Only where a path begins: the same names may occur within another one.
+    return [
+        (re.compile(rf"(?<![\w./\\-]){re.escape(folder)}"), name) for folder, name in longest_first
+    ]

@@ -38,11 +38,14 @@ def passed(check: Check) -> bool:
 
 def headline(check: Check) -> str:
     """What the check found, in one line: "2 new findings and 1 regression in 3 targets"."""
-    news = len(occurrences(check, is_new=True))
+    severities = [one.checked.severity for one in occurrences(check, is_new=True)]
+    notes = severities.count("note")
+    news = len(severities) - notes
     breaches = sum(len(target.breaches) for target in check.targets)
     faults = sum(target.fault is not None for target in check.targets)
     parts = [
         count_text(news, "new finding") if news else "",
+        count_text(notes, "new note") if notes else "",
         count_text(breaches, "regression") if breaches else "",
         count_text(faults, "failed target") if faults else "",
         f"{_entries(len(check.stale))} of the baseline out of date" if check.stale else "",
