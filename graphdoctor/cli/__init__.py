@@ -10,6 +10,7 @@ from typing import NoReturn
 import graphdoctor
 from graphdoctor.cli.analyze import AnalyzeCommand
 from graphdoctor.cli.baseline import BaselineCommand
+from graphdoctor.cli.calibrate import CalibrateCommand
 from graphdoctor.cli.check import CheckCommand
 from graphdoctor.cli.command import Command
 from graphdoctor.cli.diff import DiffCommand
@@ -24,6 +25,7 @@ from graphdoctor.errors import UsageError
 COMMANDS: tuple[Command, ...] = (
     AnalyzeCommand(),
     TraceCommand(),
+    CalibrateCommand(),
     ReportCommand(),
     ExplainCommand(),
     CheckCommand(),

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -114,10 +115,13 @@ def profile_names() -> tuple[str, ...]:
 
 @cache
 def load_profile(name: str) -> DeviceProfile:
-    """The profile called `name` ("h100"), or the one of a device name ("NVIDIA H100 80GB HBM3").
+    """The profile called `name` ("h100"), the one of a device name ("NVIDIA H100 80GB HBM3"), or a file.
 
-    Raises UsageError, naming the known profiles, when there is none.
+    A file, which `graphdoctor calibrate` writes, is what ends in .toml. Raises UsageError, naming
+    the known profiles, when there is none.
     """
+    if name.endswith(".toml"):
+        return read_profile(Path(name))
     wanted = name.strip().lower()
     if wanted in profile_names():
         return _read(wanted)
@@ -132,6 +136,19 @@ def load_profile(name: str) -> DeviceProfile:
         raise UsageError(f"There is no device profile for {name!r}; known are: {known}.")
     # "H100 PCIe" is also an "H100": the longest text that fits is the closest.
     return max(matches, key=lambda match: match[0])[1]
+
+
+def read_profile(path: Path) -> DeviceProfile:
+    """A profile of one's own; figures that it lacks are those that all profiles start from."""
+    try:
+        own = tomllib.loads(path.read_text(encoding="utf-8"))
+        return msgspec.convert(_overlay(_common(), own), DeviceProfile)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the device profile {path}: {error.strerror or error}"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"{path} is not a device profile: {error}") from error
 
 
 def assumed_figures(profile: DeviceProfile) -> tuple[str, ...]:
@@ -151,10 +168,13 @@ def figures(profile: Struct, prefix: str = "") -> Iterator[tuple[str, Figure]]:
 
 @cache
 def _read(name: str) -> DeviceProfile:
-    folder = files(__name__)
-    common = tomllib.loads((folder / _COMMON).read_text(encoding="utf-8"))
-    own = tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
-    return msgspec.convert(_overlay(common, own), DeviceProfile)
+    own = tomllib.loads((files(__name__) / f"{name}.toml").read_text(encoding="utf-8"))
+    return msgspec.convert(_overlay(_common(), own), DeviceProfile)
+
+
+@cache
+def _common() -> dict[str, Any]:
+    return tomllib.loads((files(__name__) / _COMMON).read_text(encoding="utf-8"))
 
 
 def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,145 @@
+"""The names of the pieces of work that are timed -> what they are on a GPU, with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+_TINY = (64, 64)
+_LARGE_BYTES = 256 << 20
+_SIDE = 8192
+_NODES = (100, 2000)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`amount`: bytes, operations or nodes of one call. `together`: how many may be in the queue."""
+
+    call: Callable[[], object]
+    amount: float = 0.0
+    together: int = 100  # far fewer than it holds, so that the host never waits for the device
+
+
+def make_work(device: torch.device) -> dict[str, Work]:
+    """Every piece of work, with its tensors on the device."""
+    import torch
+
+    tiny = torch.ones(_TINY, device=device)
+    work = {**_host_work(torch, tiny), **_small_kernels(torch, tiny), **_large(torch, device)}
+    return {**work, **_products(torch, device), **_copies(torch, device), **_graphs(torch, tiny)}
+
+
+def _host_work(torch: Any, tiny: torch.Tensor) -> dict[str, Work]:
+    wanting = tiny.clone().requires_grad_()
+    module = torch.nn.Identity()
+    tensors = [tiny.clone() for _ in range(30)]
+    square = tiny.clone()
+    return {
+        "in place": Work(lambda: square.add_(1)),
+        "with result": Work(lambda: tiny.add(1)),
+        "view": Work(lambda: tiny.view(-1)),
+        "recorded": Work(lambda: wanting.mul(2)),
+        "not recorded": Work(lambda: tiny.mul(2)),
+        "product": Work(lambda: torch.mm(tiny, tiny)),
+        "module": Work(lambda: module(tiny)),
+        "foreach": Work(lambda: torch._foreach_add_(tensors, 1)),
+        "backward": Work(lambda: _chain(wanting, 50).backward(), 50, 5),
+        "forward": Work(lambda: _chain(wanting, 50), 50, 5),
+        "synchronize": Work(lambda: (square.add_(1), torch.cuda.synchronize())),
+        "read": Work(lambda: square[0, 0].item()),
+    }
+
+
+def _chain(tensor: torch.Tensor, length: int) -> torch.Tensor:
+    for _ in range(length):
+        tensor = tensor * 2
+    return tensor.sum()
+
+
+def _small_kernels(torch: Any, tiny: torch.Tensor) -> dict[str, Work]:
+    index = torch.zeros(16, dtype=torch.long, device=tiny.device)
+    heads = tiny.reshape(1, 4, 16, 64).half()
+    return {
+        "small stream": Work(lambda: tiny + tiny),
+        "small strided": Work(lambda: tiny + tiny.t()),
+        "small reduce": Work(lambda: tiny.sum()),
+        "small normalize": Work(lambda: torch.softmax(tiny, -1)),
+        "small concat": Work(lambda: torch.cat([tiny, tiny])),
+        "small gather": Work(lambda: tiny.index_select(0, index)),
+        "small matmul": Work(lambda: torch.mm(tiny, tiny)),
+        "small attention": Work(
+            lambda: torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        ),
+    }
+
+
+def _large(torch: Any, device: torch.device) -> dict[str, Work]:
+    """Kernels bound by bandwidth; amounts are bytes read and written."""
+    rows = torch.ones(_LARGE_BYTES // 2 // 1024, 1024, dtype=torch.half, device=device)
+    turned = torch.ones(1024, rows.shape[0], dtype=torch.half, device=device).t()
+    index = torch.arange(rows.shape[0], device=device)
+    moved = 2.0 * rows.nbytes
+    return {
+        "large stream": Work(lambda: rows + 1, moved),
+        "large strided": Work(lambda: turned + rows, 3.0 * rows.nbytes),
+        "large reduce": Work(lambda: rows.sum(-1), rows.nbytes),
+        "large normalize": Work(lambda: torch.softmax(rows, -1), moved),
+        "large concat": Work(lambda: torch.cat([rows, rows]), 2 * moved),
+        "large gather": Work(lambda: rows.index_select(0, index), moved),
+    }
+
+
+def _products(torch: Any, device: torch.device) -> dict[str, Work]:
+    """Square products; amounts are operations."""
+
+    def product(dtype: Any, side: int) -> Work:
+        left = torch.ones(side, side, dtype=dtype, device=device)
+        return Work(lambda: left @ left, 2.0 * side**3)
+
+    found = {
+        "bf16": product(torch.bfloat16, _SIDE),
+        "fp16": product(torch.half, _SIDE),
+        "fp32": product(torch.float32, _SIDE // 2),
+        "fp64": product(torch.float64, _SIDE // 4),
+    }
+    heads = torch.ones(8, 16, 4096, 64, dtype=torch.half, device=device)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    operations = 4.0 * heads.numel() * heads.shape[2]
+    found["attention"] = Work(lambda: attention(heads, heads, heads), operations)
+    return found
+
+
+def _copies(torch: Any, device: torch.device) -> dict[str, Work]:
+    """Copies between host and device; amounts are bytes."""
+    there = torch.empty(64 << 20, dtype=torch.uint8, device=device)
+    pageable = torch.empty(64 << 20, dtype=torch.uint8)
+    pinned = pageable.pin_memory()
+    return {
+        "upload pinned": Work(lambda: there.copy_(pinned, non_blocking=True), there.nbytes),
+        "upload pageable": Work(lambda: there.copy_(pageable), there.nbytes),
+        "download pinned": Work(lambda: pinned.copy_(there, non_blocking=True), there.nbytes),
+    }
+
+
+def _graphs(torch: Any, tiny: torch.Tensor) -> dict[str, Work]:
+    """The same trivial kernel as graphs of two sizes; amounts are nodes."""
+    found = {}
+    for name, nodes in zip(("short graph", "long graph"), _NODES, strict=True):
+        graph = torch.cuda.CUDAGraph()
+        value = tiny.clone()
+        value.add_(1)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            for _ in range(nodes):
+                value.add_(1)
+        found[name] = Work(_replay(graph, value), nodes, 4)
+    return found
+
+
+def _replay(graph: Any, value: torch.Tensor) -> Callable[[], object]:
+    """The replay, with the tensor that the graph uses and does not keep alive."""
+    return lambda: (graph.replay(), value)

@@ -1,0 +1,160 @@
+"""Calibration with a machine whose costs are known, and on this one as far as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphdoctor.calibrate import calibrate, profile_text
+from graphdoctor.calibrate.figures import KINDS
+from graphdoctor.calibrate.gpu import GpuMachine, timed_us
+from graphdoctor.cli import main
+from graphdoctor.errors import CannotDoItHere, UsageError
+from graphdoctor.profiles import figures, load_profile
+from graphdoctor.trace import Trace
+from tests.traces import TraceBuilder
+
+BASE = load_profile("h200")
+LAUNCH, OPERATOR, ALLOCATION, VIEW, AUTOGRAD = 2.0, 3.0, 1.5, 0.7, 1.0
+LIBRARY, MODULE, NODE, FOREACH, KERNEL, GAP = 6.0, 2.5, 4.0, 8.0, 1.5, 0.6
+SLOWNESS = 2.0
+
+
+class KnownMachine:
+    """Answers with the costs above, as a GPU that has them would."""
+
+    name = 'NVIDIA H200 "test"'
+    software = "torch 9.9"
+
+    def host_us(self, work: str) -> Sequence[float]:
+        plain = LAUNCH + OPERATOR
+        fresh = plain + ALLOCATION
+        cost = {
+            "in place": plain,
+            "with result": fresh,
+            "view": VIEW,
+            "module": MODULE,
+            "not recorded": fresh,
+            "recorded": fresh + AUTOGRAD,
+            "product": fresh + LIBRARY,
+            "foreach": plain + FOREACH,
+            "forward": 1000.0,
+            "backward": 1000.0 + 50 * (NODE + plain),
+            "short graph": 7.0,
+            "read": 20.0,
+        }[work]
+        return [cost * factor for factor in (0.999, 1.0, 1.001)]
+
+    def device_us(self, work: str) -> Sequence[float]:
+        if work.endswith("graph"):
+            return [5.0 + self.amount(work) * (KERNEL + GAP)] * 3
+        if work.startswith("large"):
+            return [self.amount(work) / 1e3 / (0.8 * BASE.memory_gb_s.mid)] * 3
+        if work.startswith(("up", "down")):
+            return [self.amount(work) / 1e3 / 40.0] * 3
+        peak = BASE.math_tflops.bf16 if work == "bf16" else BASE.math_tflops.fp16
+        return [self.amount(work) / 1e6 / (0.5 * peak.mid)] * 3
+
+    def amount(self, work: str) -> float:
+        return {"backward": 50.0, "short graph": 100.0, "long graph": 2000.0}.get(work, 1e9)
+
+    def traced(self, work: str) -> Trace:
+        builder = TraceBuilder()
+        for index in range(20):
+            start = index * (LAUNCH + OPERATOR) * SLOWNESS
+            builder.operator("aten::add", start, 4)
+            latency = 5.0 if work == "synchronize" else 6.0
+            builder.launch((start + 1, LAUNCH * SLOWNESS), (start + 1 + latency, KERNEL))
+        if work == "synchronize":
+            builder.call("cudaDeviceSynchronize", start + 5, 1 + latency + KERNEL - 5 + 9)
+        return builder.trace()
+
+
+def measured() -> dict[str, float]:
+    return {path: figure.mid for path, figure in calibrate(KnownMachine(), BASE, str).items()}
+
+
+def test_a_machine_s_costs_are_found_again() -> None:
+    found = measured()
+    for path, expected in {
+        "launch_us": LAUNCH,
+        "host_us.operator": OPERATOR,
+        "host_us.allocation": ALLOCATION,
+        "host_us.view": VIEW,
+        "host_us.autograd": AUTOGRAD,
+        "host_us.library_call": LIBRARY,
+        "host_us.module_call": MODULE,
+        "host_us.backward_node": NODE,
+        "host_us.optimizer_foreach": FOREACH,
+        "node_gap_us": GAP,
+        "graph_launch_us": 7.0,
+        "launch_latency_us": 5.0,
+        "sync_us": 9.0,
+        "copy_gb_s": 40.0,
+        "math_share": 0.5,
+        "memory_share.stream": 0.8,
+        **{f"smallest_kernel_us.{kind}": KERNEL for kind in KINDS},
+    }.items():
+        assert found[path] == pytest.approx(expected, rel=0.02), path
+
+
+def test_every_figure_has_bounds_and_says_where_it_comes_from() -> None:
+    known = dict(figures(BASE))
+    for path, figure in calibrate(KnownMachine(), BASE, str).items():
+        assert path in known
+        assert 0 < figure.low <= figure.mid <= figure.high, path
+        assert "measured by graphdoctor calibrate on NVIDIA H200" in figure.source
+
+
+def test_a_profile_that_was_written_can_be_used(tmp_path: Path) -> None:
+    found = calibrate(KnownMachine(), BASE, str)
+    path = tmp_path / "mine.toml"
+    path.write_text(profile_text(found, BASE, KnownMachine.name), encoding="utf-8")
+    profile = load_profile(str(path))
+    assert profile.title == KnownMachine.name
+    assert profile.fitted_on == profile.name
+    assert profile.launch_us.mid == pytest.approx(LAUNCH, rel=0.02)
+    assert profile.math_tflops == BASE.math_tflops
+    assert dict(figures(profile)).keys() == dict(figures(BASE)).keys()
+
+
+@pytest.mark.parametrize("content", ["", "name = 3", "name = ", "[launch_us]\nlow = 'a'"])
+def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=r"bad\.toml"):
+        load_profile(str(path))
+    with pytest.raises(UsageError, match=r"nowhere\.toml"):
+        load_profile("nowhere.toml")
+
+
+def test_host_time_is_taken_over_many_calls_with_the_device_drained_before() -> None:
+    now_s, order = 0.0, []
+
+    def call() -> None:
+        nonlocal now_s
+        now_s += 4e-6
+        order.append("call")
+
+    samples = timed_us(call, lambda: now_s, lambda: order.append("drain"), calls=3)
+    assert samples == pytest.approx([4.0] * len(samples))
+    assert order[:6] == ["call", "drain", "call", "call", "call", "drain"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CannotDoItHere):
+        GpuMachine()
+    assert main(["calibrate"]) == 4
+    assert "torch finds none here" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
+def test_this_gpu_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "here.toml"
+    assert main(["calibrate", "-o", str(path)]) == 0
+    assert load_profile(str(path)).launch_us.mid < 20
