@@ -66,23 +66,28 @@ class _State:
     """A generator, and where it was when it was last looked at."""
 
     def __init__(self, generator: Any) -> None:
-        is_new = hasattr(generator, "bit_generator")
-        self.name = "numpy.random.Generator" if is_new else "numpy.random"
-        self._generator = generator.bit_generator if is_new else generator._bit_generator
-        self._seen = self._now()
+        self.name = "numpy.random" if _is_legacy(generator) else "numpy.random.Generator"
+        self._generator = generator
+        self._seen = state_of(generator)
 
     def has_moved(self) -> bool:
-        now = self._now()
+        now = state_of(self._generator)
         moved: bool = now != self._seen
         self._seen = now
         return moved
 
-    def _now(self) -> Any:
-        return _plain(self._generator.state)
+
+def state_of(generator: Any) -> Any:
+    """A generator's state, in a form that can be compared."""
+    bits = generator._bit_generator if _is_legacy(generator) else generator.bit_generator
+    return _plain(bits.state)
+
+
+def _is_legacy(generator: Any) -> bool:
+    return not hasattr(generator, "bit_generator")
 
 
 def _plain(state: Any) -> Any:
-    """A state that can be compared: with the bytes of its arrays in their place."""
     if isinstance(state, dict):
         return {key: _plain(value) for key, value in state.items()}
     return state.tobytes() if hasattr(state, "tobytes") else state

@@ -10,7 +10,7 @@ import torch
 
 from graphdoctor.record.changes import HostState
 from graphdoctor.record.host import HostObserver
-from graphdoctor.record.numpy_draws import numpy_generators
+from graphdoctor.record.numpy_draws import numpy_generators, state_of
 from graphdoctor.record.operators import OperatorObserver
 from graphdoctor.record.session import Session
 from graphdoctor.recording import HostEvent, Iteration, Leaf, OptimizerInfo, Recording, StateChange
@@ -124,16 +124,27 @@ def _host_events(session: Session) -> tuple[HostEvent, ...]:
     """What the host drew and read in the second of two watched iterations.
 
     The first one makes Python import things lazily, and imports draw random numbers of their own.
+    Lines are watched for NumPy's draws only where a first look found that there are some.
     """
+    generators = numpy_generators(session.target.roots)
+    events, has_drawn = _watched(session, generators, by_line=False)
+    return _watched(session, generators, by_line=True)[0] if has_drawn else events
+
+
+def _watched(
+    session: Session, generators: list[Any], *, by_line: bool
+) -> tuple[tuple[HostEvent, ...], bool]:
+    """The events, and whether NumPy's generators were drawn from."""
     seen: tuple[HostEvent, ...] = ()
     with session.from_the_start(capturing=True):
+        before = [state_of(generator) for generator in generators]
         for index in range(min(2, len(session.batches))):
             inputs = session.inputs(index)
-            observer = HostObserver(numpy_generators(session.target.roots))
+            observer = HostObserver(generators if by_line else [])
             with session.device.observed_by(observer), observer:
                 session.call(inputs)
             seen = tuple(observer.events)
-    return seen
+        return seen, before != [state_of(generator) for generator in generators]
 
 
 def _optimizers(session: Session) -> list[OptimizerInfo]:
