@@ -83,7 +83,8 @@ def _print_sums(trace: Trace, found: Sequence[TracedOp], profile: DeviceProfile)
     low, mid, high = (sum(towards(time, end, width) for time in times) for end in LEVELS)
     print(
         f"  device time of these: true {true:.0f} us, predicted {mid:.0f} "
-        f"({low:.0f} to {high:.0f}); they are {true / total:.0%} of all device time"
+        f"({low:.0f} to {high:.0f}), off by {mid / true - 1:+.1%};"
+        f" they are {true / total:.0%} of all device time"
     )
     launched, predicted = sum(item.events for item in found), sum(cost.launches for cost in costs)
     print(f"  device events of these: true {launched}, predicted launches {predicted}")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from graphdoctor.estimate import estimate, launches, op_cost, saving_us, syncs
+from graphdoctor.estimate.work import bytes_moved
 from graphdoctor.model import Estimate, Range
 from graphdoctor.profiles import load_profile, profile_names
 from graphdoctor.recording import HostEvent, Iteration, Leaf, Op, TensorUse
@@ -142,6 +143,44 @@ def test_the_precision_of_products_is_mentioned_where_there_are_any() -> None:
 def test_recording_for_backward_costs_the_host_more() -> None:
     one = chain(1, 8).ops[0]
     assert op_cost(one, H100, autograd=True).host_us.mid > op_cost(one, H100).host_us.mid
+
+
+def test_long_rows_that_do_not_fit_are_read_three_times() -> None:
+    def moved(columns: int) -> float:
+        use = replace(tensor(1, 4096, columns), dtype="float16", itemsize=2)
+        softmax = op("aten._softmax.default", [use, -1, False], [replace(use, storage=2)])
+        return bytes_moved(softmax) / use.nbytes
+
+    assert (moved(1024), moved(4096), moved(4097), moved(40_000)) == (2, 2, 4, 4)
+
+
+def test_a_product_with_rows_off_the_grid_is_slower_and_a_wide_one_is_not() -> None:
+    def device_us(side: int, itemsize: int = 2) -> float:
+        uses = [
+            replace(tensor(at, 8, side, side), dtype="float16", itemsize=itemsize)
+            for at in (1, 2, 3)
+        ]
+        return op_cost(op("aten.bmm.default", uses[:2], uses[2:]), H100).device_us.mid
+
+    assert device_us(3137) > 4 * device_us(3136)
+    assert device_us(3137, itemsize=4) < 1.1 * device_us(3136, itemsize=4)
+
+
+def test_a_half_precision_convolution_pays_for_its_layout_unless_channels_are_last() -> None:
+    def convolution(strides: tuple[int, ...], itemsize: int = 2) -> Op:
+        image, weight, result = (
+            replace(tensor(at, *shape), dtype="float16", itemsize=itemsize)
+            for at, shape in ((1, (8, 64, 56, 56)), (2, (64, 64, 3, 3)), (3, (8, 64, 54, 54)))
+        )
+        image = replace(image, stride=strides)
+        return op("aten.convolution.default", [image, weight], [result])
+
+    first, last = (64 * 56 * 56, 56 * 56, 56, 1), (64 * 56 * 56, 1, 64 * 56, 64)
+    assert launches(convolution(first)) == launches(convolution(last)) + 3
+    assert launches(convolution(first, itemsize=4)) == launches(convolution(last))
+    assert op_cost(convolution(first), H100).device_us.mid > (
+        1.5 * op_cost(convolution(last), H100).device_us.mid
+    )
 
 
 # A whole step.

@@ -13,7 +13,12 @@ from graphdoctor.estimate.kernels import (
     syncs,
 )
 from graphdoctor.estimate.ranges import ZERO, add, divide, product, scale
-from graphdoctor.estimate.work import bytes_moved, matrix_flops
+from graphdoctor.estimate.work import (
+    bytes_moved,
+    is_unaligned_product,
+    layout_bytes,
+    matrix_flops,
+)
 from graphdoctor.model import Range
 from graphdoctor.profiles import DeviceProfile, Figure
 from graphdoctor.recording import Op
@@ -80,6 +85,10 @@ def _device_us(op: Op, profile: DeviceProfile, *, count: int) -> Range:
     bandwidth = bandwidth_gb_s(profile, share, moved=moved)
     # A kernel's start and end are not hidden behind its work: the two add up.
     work = _longer(transfer_us(moved, bandwidth), _arithmetic_us(op, profile))
+    turned = layout_bytes(op)
+    if turned:
+        rate = bandwidth_gb_s(profile, profile.memory_share.concat, moved=turned)
+        work = add(work, transfer_us(turned, rate))
     return add(scale(floor.range, count), work)
 
 
@@ -99,8 +108,10 @@ def _arithmetic_us(op: Op, profile: DeviceProfile) -> Range:
     if not flops:
         return ZERO
     peak = _math_rate(op, profile)
-    share = profile.attention_share if is_attention(op) else profile.math_share
-    return divide(flops / 1e6, product(peak.range, share.range))
+    share = (profile.attention_share if is_attention(op) else profile.math_share).range
+    if is_unaligned_product(op):
+        share = product(share, profile.unaligned_share.range)
+    return divide(flops / 1e6, product(peak.range, share))
 
 
 def _math_rate(op: Op, profile: DeviceProfile) -> Figure:

@@ -127,6 +127,7 @@ _SYNC_TAGS = frozenset({"data_dependent_output", "dynamic_output_shape"})
 _TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
 _BLOCKS_PER_LAUNCH = 320
 _ELEMENTS_PER_BLOCK = 65536
+_LAYOUT_KERNELS = 3  # image, weight and result
 # ATen/native/cuda/Shape.cu: inputs of one CatArrayBatchedCopy.
 _CAT_INPUTS_PER_LAUNCH = 128
 
@@ -145,10 +146,23 @@ def launches(op: Op) -> int:
     if name in ("cat", "stack"):
         return -(-len(op.inputs) // _CAT_INPUTS_PER_LAUNCH)
     if name == "convolution":
-        return KERNELS[name].count + (1 if len(op.inputs) > 2 else 0)
+        extra = _LAYOUT_KERNELS if changes_layout(op) else 0
+        return KERNELS[name].count + extra + (1 if len(op.inputs) > 2 else 0)
     if is_attention(op):
         return 3 if "backward" in name else 1
     return KERNELS[name].count if name in KERNELS else 1
+
+
+def changes_layout(op: Op) -> bool:
+    """Whether cuDNN turns image and weight into NHWC first, and the result back.
+
+    Its kernels for half precision want channels last; PyTorch's default is channels first.
+    """
+    if op.base_name != "convolution" or len(op.inputs) < 2 or not op.outputs:
+        return False
+    image = op.inputs[0]
+    is_channels_last = len(image.stride) == 4 and image.stride[1] == 1 and image.shape[1] > 1
+    return image.itemsize == 2 and not is_channels_last
 
 
 def syncs(op: Op) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from graphdoctor.estimate.kernels import is_attention
+from graphdoctor.estimate.kernels import changes_layout, is_attention
 from graphdoctor.recording import Op, TensorUse
 
 _WRITE_ONLY = frozenset(
@@ -16,6 +16,12 @@ _GATHERS = frozenset({"index_select", "embedding", "index", "gather", "take"})
 _SCATTERS_IN_PLACE = frozenset(
     {"scatter_", "scatter_add_", "index_add_", "index_copy_", "index_put_", "_index_put_impl_"}
 )
+_SOFTMAX = frozenset({"_softmax", "_log_softmax"})
+# ATen/native/cuda/SoftMax.cu: rows up to this long stay in registers; longer ones stay in shared
+# memory where they fit and are aligned, and are else read for the maximum, the sum and the result.
+_REGISTER_ROW = 1024
+_SHARED_ROW_BYTES = 48 * 1024
+_VECTOR_BYTES = 16
 
 
 def bytes_moved(op: Op) -> int:
@@ -28,6 +34,8 @@ def bytes_moved(op: Op) -> int:
     if name.startswith("_embedding_bag") and "backward" not in name:
         indices, bag = inputs[1] if len(inputs) > 1 else inputs[0], inputs[0]
         return indices.numel * _row_bytes(bag) + indices.nbytes + _first_bytes(op.outputs)
+    if name in _SOFTMAX and inputs:
+        return _row_reads(inputs[0]) * touched_bytes(inputs[0]) + written
     if name in _GATHERS:
         return 2 * written + sum(map(touched_bytes, inputs[1:]))
     if name in _SCATTERS_IN_PLACE:
@@ -45,6 +53,39 @@ def touched_bytes(use: TensorUse) -> int:
         return use.nbytes
     sizes = (size for size, stride in zip(use.shape, use.stride, strict=False) if stride)
     return prod(sizes) * use.itemsize
+
+
+def _row_reads(use: TensorUse) -> int:
+    """How often a softmax reads its rows; the last dimension is taken to be the one it is over."""
+    length = use.shape[-1] if use.shape else 1
+    row_bytes = length * use.itemsize
+    if length <= _REGISTER_ROW:
+        return 1
+    return 1 if row_bytes <= _SHARED_ROW_BYTES and row_bytes % _VECTOR_BYTES == 0 else 3
+
+
+def is_unaligned_product(op: Op) -> bool:
+    """Whether a half-precision product has rows that tensor cores cannot load 16 bytes at a time."""
+    if not matrix_flops(op) or is_attention(op) or op.base_name.startswith("convolution"):
+        return False
+    sides = [use for use in (*op.inputs, *op.outputs) if len(use.shape) >= 2]
+    return any(use.itemsize == 2 and _has_odd_rows(use) for use in sides)
+
+
+def _has_odd_rows(use: TensorUse) -> bool:
+    steps = [
+        stride
+        for size, stride in zip(use.shape[-2:], use.stride[-2:], strict=False)
+        if stride > 1 and size > 1
+    ]
+    return any(stride * use.itemsize % _VECTOR_BYTES for stride in steps)
+
+
+def layout_bytes(op: Op) -> int:
+    """Bytes moved to turn a convolution's operands into the layout of tensor cores and back."""
+    if not changes_layout(op):
+        return 0
+    return 2 * (sum(use.nbytes for use in op.inputs[:2]) + op.outputs[0].nbytes)
 
 
 def _row_bytes(use: TensorUse) -> int:

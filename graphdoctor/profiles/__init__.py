@@ -92,6 +92,7 @@ class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
     memory_share: KernelFigures  # of the peak, reached by each kind of kernel
     math_tflops: MathRates
     math_share: Figure  # of the peak, reached by matrix products
+    unaligned_share: Figure  # of math_share, by half-precision rows of no multiple of 16 bytes
     attention_share: Figure  # of the peak, reached by attention
     smallest_kernel_us: KernelFigures
     queue_gap_us: Figure  # between two kernels of a stream that were both queued
