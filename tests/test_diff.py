@@ -154,3 +154,18 @@ def test_anything_else_is_refused_with_a_sentence(
 def test_missing_report_is_named(tmp_path: Path, capsys) -> None:
     assert main(["diff", str(tmp_path / "gone.json"), "x"]) == 2
     assert "gone.json: No such file" in capsys.readouterr().err
+
+
+def test_diff_needs_no_torch(tmp_path: Path) -> None:
+    from tests.test_packaging import HEAVY, calling, imported_by
+
+    path = tmp_path / "r.json"
+    path.write_text(REPORTERS["json"](report(), Look()), encoding="utf-8")
+    assert imported_by(calling("diff", str(path), str(path))).isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("command", ["check", "baseline", "diff", "init", "show-settings"])
+def test_help_of_the_checks_imports_nothing_heavy(command: str) -> None:
+    from tests.test_packaging import HEAVY, calling, imported_by
+
+    assert imported_by(calling(command, "--help")).isdisjoint((*HEAVY, "rich", "msgspec"))

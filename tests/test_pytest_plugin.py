@@ -248,3 +248,14 @@ def test_importing_the_plugin_costs_nothing_but_itself() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd()
     )
     assert done.stdout.split() == ["graphdoctor", "graphdoctor.pytest_plugin"]
+
+
+def test_device_option_is_taken(project: pytest.Pytester) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    project.makepyfile(PASSING)
+    result = project.runpytest("--graphdoctor-device=cuda")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["graphdoctor: *GPU*"])
