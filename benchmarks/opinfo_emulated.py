@@ -55,7 +55,7 @@ def main() -> None:
     wanted = set(options.only.split(",")) if options.only else None
     chosen = [i for i, e in enumerate(entries) if not wanted or {entry_name(e), e.name} & wanted]
     outcomes: list[Outcome] = []
-    work = [(index, options.samples) for index in chosen]
+    work = [(index, options.samples, options.backward) for index in chosen]
     with multiprocessing.get_context("fork").Pool(options.workers) as pool:
         for found in pool.imap_unordered(_outcomes, work, chunksize=4):
             outcomes += found
@@ -104,13 +104,13 @@ def _print_reasons(title: str, outcomes: Sequence[Outcome]) -> None:
         print(f"  {len(where):>4} x {reason}\n         {shown}")
 
 
-def _outcomes(work: tuple[int, int]) -> list[Outcome]:
-    index, samples = work
-    return list(examined(load_op_db(CAPABILITY)[index], samples))
+def _outcomes(work: tuple[int, int, bool]) -> list[Outcome]:
+    index, samples, backward = work
+    return list(examined(load_op_db(CAPABILITY)[index], samples, backward=backward))
 
 
-def examined(entry: Any, most: int) -> Iterator[Outcome]:
-    """The outcomes of at most so many samples of an entry."""
+def examined(entry: Any, most: int, *, backward: bool = False) -> Iterator[Outcome]:
+    """The outcomes of at most so many samples of an entry, of those with gradients if so asked."""
     import torch
 
     from graphdoctor.emulator import EmulatedDevice
@@ -118,13 +118,15 @@ def examined(entry: Any, most: int) -> Iterator[Outcome]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # what op_db makes torch warn of
     name = entry_name(entry)
-    dtype = dtype_of(entry, needs_grad=False)
-    if dtype is None:
+    dtype = dtype_of(entry, needs_grad=backward)
+    if dtype is None or (backward and not entry.supports_autograd):
         yield Outcome(name, 0, "not run by torch", "no dtype for it on CUDA")
         return
     with EmulatedDevice() as device:
         try:
-            draws = [draw(entry, dtype, seed) for seed in range(1, ITERATIONS + 2)]
+            draws = [
+                draw(entry, dtype, seed, needs_grad=backward) for seed in range(1, ITERATIONS + 2)
+            ]
         except Exception as error:
             yield Outcome(name, 0, "crash", f"drawing its samples: {_first_line(error)}")
             return
@@ -196,7 +198,8 @@ def _step_of(draws: Sequence[Sample]) -> Any:
         for place, tensor in zip(places, tensors, strict=True):
             leaves[place] = tensor
         given, args, kwargs = tree_unflatten(leaves, spec)
-        return draws[0].function(given, *args, **kwargs)
+        result = draws[0].function(given, *args, **kwargs)
+        return result, _gradients(result, tensors)
 
     def inputs() -> Any:
         drawn = tree_flatten(draws[next(asked) % len(draws)].arguments)[0]
@@ -206,9 +209,25 @@ def _step_of(draws: Sequence[Sample]) -> Any:
     return SimpleNamespace(step=step, inputs=inputs)
 
 
+def _gradients(result: Any, inputs: Sequence[Any]) -> Any:
+    """Of what a result depends on; nothing where no gradients were asked for."""
+    import torch
+    from torch.utils._pytree import tree_flatten
+
+    leaves = [tensor for tensor in inputs if tensor.requires_grad]
+    made = [each for each in tree_flatten(result)[0] if getattr(each, "requires_grad", False)]
+    if not leaves or not made:
+        return ()
+    ones = [torch.ones_like(each) for each in made]
+    return torch.autograd.grad(made, leaves, ones, allow_unused=True)
+
+
 def _copy(tensor: Any) -> Any:
     """With all the memory that a view looks at, since some entries look beyond the view."""
-    tensor = tensor.detach()
+    return _copied(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+
+def _copied(tensor: Any) -> Any:
     if "strided" not in str(tensor.layout) or not tensor.numel():
         return tensor.clone()
     length = tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -240,6 +259,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=6, help="of an entry, at most")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default="", help="names of entries, separated by commas")
+    parser.add_argument("--backward", action="store_true", help="compute gradients too")
     parser.add_argument("--each", action="store_true", help="print every sample's outcome")
     return parser.parse_args()
 

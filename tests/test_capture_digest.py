@@ -19,6 +19,12 @@ def test_equal_tensors_in_other_memory_have_equal_digests() -> None:
     assert digest_of(tensor) == digest_of(tensor.clone())
 
 
+def test_where_a_view_begins_does_not_matter() -> None:
+    memory = torch.randn(41)
+    for view in (memory[1:41], memory[:40]):
+        assert digest_of(view) == digest_of(view.clone())
+
+
 def test_strides_do_not_matter_but_shapes_do() -> None:
     tensor = torch.randn(6, 4)
     assert digest_of(tensor.t()) == digest_of(tensor.t().contiguous())

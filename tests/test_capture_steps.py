@@ -558,3 +558,11 @@ def test_a_released_step_cannot_be_replayed(exact: bool) -> None:
     with pytest.raises(RuntimeError):
         graph.replay()
     assert graph.outputs is None
+
+
+def test_a_tensor_that_is_returned_twice_is_no_difference(exact: bool) -> None:
+    def step(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = x * 2
+        return {"logits": y, "last": y}
+
+    assert verified(target_of(step, (4,)), exact).status == "verified"

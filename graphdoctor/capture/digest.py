@@ -47,6 +47,8 @@ def _sums(bits: torch.Tensor) -> tuple[int, int]:
     words = bits.contiguous().flatten()
     size = words.element_size()
     if size < 8 and words.numel() % (8 // size) == 0 and words.numel():
+        if words.storage_offset() % (8 // size):  # a view that begins between two words
+            words = words.clone()
         words = words.view(torch.int64)
     total = weighted = 0
     weights = torch.arange(1, min(_CHUNK, words.numel()) + 1, device=words.device)

@@ -140,12 +140,22 @@ def _capture(target: Target, side: Any, start: Snapshot) -> CapturedStep | Refus
     if getattr(graph, "operators", None) == 0:
         return Refusal("the step runs nothing on the GPU, so there is nothing to capture", None)
     # Outputs that still hang on autograd would keep its nodes, and their stream, alive.
-    outputs = map_leaves(_detached, outputs)
+    outputs = _detached(outputs)
     return CapturedStep(graph, static, outputs, footprint(target.roots, static, outputs), start)
 
 
-def _detached(leaf: object) -> object:
-    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+def _detached(outputs: object) -> object:
+    """A tensor that is returned twice is one tensor afterwards too, as in what eager returns."""
+    made: dict[int, torch.Tensor] = {}
+
+    def detach(leaf: object) -> object:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in made:
+            made[id(leaf)] = leaf.detach()
+        return made[id(leaf)]
+
+    return map_leaves(detach, outputs)
 
 
 @contextmanager
