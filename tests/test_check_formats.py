@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphdoctor.checked import Check
+from graphdoctor.checked import Check, Fault
 from graphdoctor.cli.check import FORMATS
 from graphdoctor.reporters import Look
 from graphdoctor.reporters.checks import CHECK_REPORTERS, github, markdown
@@ -228,3 +228,19 @@ def test_one_finding_of_two_targets_is_told_once() -> None:
 
 def test_hostile_text_is_hostile() -> None:
     assert not HOSTILE.isprintable()
+
+
+anything = st.text(st.characters(), max_size=30)  # lone surrogates too
+
+
+@given(anything, anything, anything)
+def test_any_text_gives_documents_that_can_be_read(name: str, path: str, code: str) -> None:
+    found = finding(file=f"models/{path}.py", source=code, name=name, message=code, fix=name)
+    check = checked({f"n{name}": report(found), "broken": Fault("failed", 3, name, code)})
+    texts = {one: rendered(one, check) for one in CHECK_REPORTERS}
+    assert all(text.encode("utf-8") for text in texts.values())
+    jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(texts["sarif"]))
+    assert len(json.loads(texts["gitlab"])) == 2
+    assert len(ET.fromstring(texts["junit"]).findall(".//testcase")) == 2
+    assert len(texts["github"].splitlines()) == 3  # two annotations and the line that sums up
+    assert parse(texts["json"].encode(), name="x").exit_code == 3
