@@ -55,13 +55,13 @@ def _target(name: str, before: Report | None, after: Report | None) -> TargetCha
 def _at_home(report: Report) -> Report:
     """Paths without the folder of the checkout, which is another one for each side."""
     named = report.target.file.replace(os.sep, "/")
-    own = [
-        place.file for place in _places(report) if place.file.replace(os.sep, "/").endswith(named)
-    ]
-    if not named or os.path.isabs(named):
+    if os.path.isabs(named):
         folder = os.path.dirname(named)
     else:
-        folder = own[0][: -len(named)] if own else ""
+        places = (place.file.replace(os.sep, "/") for place in _places(report))
+        folder = next(
+            (file[: -len(named)] for file in places if named and file.endswith(named)), ""
+        )
     return Locality(Path(folder)).report(report) if os.path.isabs(folder) else report
 
 

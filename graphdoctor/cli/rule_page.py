@@ -23,6 +23,8 @@ def write_page(page: Page, rule: Rule | type[Rule]) -> None:
     page.prose("Why   ", rule.explanation())
     page.blank()
     page.prose("Fix   ", inspect.cleandoc(rule.fix))
+    page.blank()
+    page.prose("Known ", f"{rule.evidence}.")
     for label, example in (("Bad", rule.bad), ("Good", rule.good)):
         page.heading(label)
         page.code(source(example), indent=2)
@@ -36,7 +38,7 @@ def markdown(rule: Rule | type[Rule]) -> str:
             "",
             f"**{rule.title()}**",
             "",
-            f"Effect: *{EFFECT_WORDS[rule.effect]}*.",
+            f"Effect: *{EFFECT_WORDS[rule.effect]}*. Evidence: {rule.evidence}.",
             "",
             rule.explanation(),
             "",
