@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from graphdoctor.estimate import estimate, launches, op_cost, saving_us, syncs
+from graphdoctor.estimate.known_costs import KnownCosts
 from graphdoctor.estimate.work import bytes_moved
 from graphdoctor.model import Estimate, Range
 from graphdoctor.profiles import load_profile, profile_names
@@ -181,6 +182,28 @@ def test_a_half_precision_convolution_pays_for_its_layout_unless_channels_are_la
     assert op_cost(convolution(first), H100).device_us.mid > (
         1.5 * op_cost(convolution(last), H100).device_us.mid
     )
+
+
+@given(st.integers(1, 40))
+def test_a_cost_that_is_known_already_is_that_of_the_operator(seed: int) -> None:
+    known = KnownCosts(H100)
+    for shift in (0, seed):  # the same operators on other storages
+        host = replace(tensor(1 + shift, 8), device="cpu")
+        device, other = tensor(2 + shift, 8), tensor(3 + shift, 8)
+        for each in (
+            op("aten.add.Tensor", [device, other], [tensor(4 + shift, 8)]),
+            op("aten.add.Tensor", [device, device], [tensor(4 + shift, 8)]),
+            op("aten.add_.Tensor", [device, other], [device], writes=[2 + shift]),
+            op("aten.view.default", [device], [replace(device, shape=(2, 4))]),
+            op("aten.copy_.default", [device, host, True], [device], writes=[2 + shift]),
+            op("aten.copy_.default", [device, host, False], [device], writes=[2 + shift]),
+            op("aten.copy_.default", [device, host, 1], [device], writes=[2 + shift]),
+            foreach(65, 10),
+            foreach(64, 10),
+        ):
+            for autograd in (False, True):
+                expected = op_cost(each, H100, autograd=autograd)
+                assert known.cost(each, autograd=autograd) == expected
 
 
 # A whole step.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from graphdoctor.estimate.costs import bandwidth_gb_s, op_cost, transfer_us
-from graphdoctor.estimate.kernels import launches
+from graphdoctor.estimate.costs import bandwidth_gb_s, transfer_us
+from graphdoctor.estimate.known_costs import known_costs
 from graphdoctor.estimate.layout import Piece
 from graphdoctor.estimate.ranges import ZERO, add, scale
 from graphdoctor.model import Range
@@ -31,11 +31,12 @@ def eager_pieces(
     stops = iter(sorted(event.op_index for event in events if event.kind == "sync"))
     stop = next(stops, None)
     previous: Op | None = None
+    costs = known_costs(profile)
     for op in ops:
         waits = False
         while stop is not None and stop <= op.index:
             waits, stop = True, next(stops, None)
-        cost = op_cost(op, profile, autograd=autograd)
+        cost = costs.cost(op, autograd=autograd)
         yield Piece(
             host_us=add(cost.host_us, _between_us(op, previous, inside, profile)),
             device_us=cost.device_us,
@@ -74,11 +75,12 @@ def _entered(module: str, before: str | None) -> int:
 def graph_piece(ops: Iterable[Op], profile: DeviceProfile, *, autograd: bool = False) -> Piece:
     """The replay of these operators as one graph; what cannot be in a graph is taken to be gone."""
     device, nodes = ZERO, 0
+    costs = known_costs(profile)
     for op in ops:
-        count = launches(op)
-        if count:
-            device = add(device, op_cost(op, profile, autograd=autograd).device_us)
-            nodes += count
+        cost = costs.cost(op, autograd=autograd)
+        if cost.launches:
+            device = add(device, cost.device_us)
+            nodes += cost.launches
     return Piece(profile.graph_launch_us.range, device, 1, nodes=nodes) if nodes else _NOTHING
 
 
