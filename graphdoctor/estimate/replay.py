@@ -20,10 +20,10 @@ from graphdoctor.profiles import DeviceProfile
 from graphdoctor.trace.api import is_graph_launch, which
 from graphdoctor.trace.gaps import Gaps, events_of
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.lanes import Window
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.steps import Step
 from graphdoctor.trace.trace import Ints, Trace
+from graphdoctor.trace.windows import Window
 
 _UPLOADS = ("HtoD", "HostToDevice")
 

@@ -17,7 +17,7 @@ from graphdoctor.profiles import DeviceProfile, load_profile
 from graphdoctor.trace.doubts import doubts
 from graphdoctor.trace.gaps import Gaps, events_of, gaps
 from graphdoctor.trace.hosts import line_costs, operator_costs, sync_costs
-from graphdoctor.trace.lanes import Lanes, Window, busiest_device, lanes_in
+from graphdoctor.trace.lanes import Lanes, busiest_device, lanes_in
 from graphdoctor.trace.longest import longest_gaps
 from graphdoctor.trace.queue import in_graphs, launch_totals, queue
 from graphdoctor.trace.report import (
@@ -29,9 +29,11 @@ from graphdoctor.trace.report import (
 )
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.trace.trace import KINDS, Trace
+from graphdoctor.trace.windows import Window, inside, window_of
 
 _MOST_ROWS = 15
 _MOST_GAPS = 50
+_MOST_DEVICES = 64  # no machine has more; a broken file may name thousands
 DEFAULT_GPU = "h100"
 
 
@@ -130,7 +132,8 @@ def _profile(trace: Trace, wanted: str | None) -> tuple[DeviceProfile, tuple[Dou
 
 def _other_devices(trace: Trace, chosen: int) -> Iterator[DeviceTime]:
     """Every other device, in the time of its own steps."""
-    for device in range(len(trace.devices)):
+    counts = np.bincount(trace.device_events.device, minlength=len(trace.devices))
+    for device in np.argsort(-counts, kind="stable")[:_MOST_DEVICES].tolist():
         if device != chosen:
             mine = [step.window for step in find_steps(trace, device).counted]
             yield _device_time(trace, device, mine, lanes_in(trace, device, mine))
@@ -139,10 +142,7 @@ def _other_devices(trace: Trace, chosen: int) -> Iterator[DeviceTime]:
 def _device_time(trace: Trace, device: int, windows: Sequence[Window], times: Lanes) -> DeviceTime:
     rows = events_of(trace, device)
     start = trace.device_events.start_ns[rows]
-    inside = np.zeros(len(rows), np.bool_)
-    for low, high in windows:
-        inside |= (start >= low) & (start < high)
-    rows = rows[inside]
+    rows = rows[inside(start, windows)]
     is_kernel = trace.device_events.kind[rows] == KINDS.index("kernel")
     kernels = int(is_kernel.sum())
     span = times.span_ns or 1
@@ -176,15 +176,14 @@ def _device_time(trace: Trace, device: int, windows: Sequence[Window], times: La
 
 
 def _step_time(trace: Trace, device: int, steps: Steps, found: Gaps) -> list[StepTime]:
-    rows = []
-    for step in steps.all:
-        low, high = step.window
-        inside = (found.end_ns > low) & (found.end_ns <= high)
-        idle = int((found.end_ns - found.start_ns)[inside].sum())
-        rows.append(
-            StepTime(step.name, high - low, max(0, high - low - idle), step.kernels, step.left_out)
-        )
-    return rows
+    place = window_of(found.end_ns, [step.window for step in steps.all], closed="right")
+    idle = np.zeros(len(steps.all), np.int64)
+    np.add.at(idle, place[place >= 0], (found.end_ns - found.start_ns)[place >= 0])
+    spans = [step.window[1] - step.window[0] for step in steps.all]
+    return [
+        StepTime(step.name, span, max(0, span - waited), step.kernels, step.left_out)
+        for step, span, waited in zip(steps.all, spans, idle.tolist(), strict=True)
+    ]
 
 
 def _worker(file: Path) -> str:

@@ -10,12 +10,13 @@ from graphdoctor.trace.api import is_graph_launch, is_kernel_launch, which
 from graphdoctor.trace.gaps import Gaps, events_of
 from graphdoctor.trace.hosts import within
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.lanes import Lanes, Window
+from graphdoctor.trace.lanes import Lanes
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.queue import depth_at_launch, in_graphs
 from graphdoctor.trace.report import Doubt
 from graphdoctor.trace.steps import Steps
 from graphdoctor.trace.trace import Ints, Trace
+from graphdoctor.trace.windows import Window, inside
 
 _FULL_QUEUE = 900
 _MUCH = 0.02  # of the events or of the span: worth a word
@@ -62,7 +63,7 @@ def _lost(trace: Trace, rows: Ints, steps: Steps, times: Lanes) -> Iterator[Doub
 
 
 def _graphs(trace: Trace, rows: Ints, steps: Steps) -> Iterator[Doubt]:
-    inside = in_graphs(trace, rows)
+    in_graph = in_graphs(trace, rows)
     graph_calls = trace.rows_named(trace.calls, which(trace.names, is_graph_launch))
     counted = np.flatnonzero(
         graph_calls & within(trace.calls, [step.host for step in steps.counted])
@@ -78,7 +79,7 @@ def _graphs(trace: Trace, rows: Ints, steps: Steps) -> Iterator[Doubt]:
             f"{empty:,} of {len(counted):,} graph launches have no kernel in the trace: idle time is"
             " unreliable, only wall time tells how busy the device was.",
         )
-    if inside.sum() > len(counted) > 0 and nodes.max(initial=0) > 1:
+    if in_graph.sum() > len(counted) > 0 and nodes.max(initial=0) > 1:
         yield Doubt(
             "graph-nodes-traced",
             "The nodes of graphs were traced one by one, which stretches the gaps between them: do"
@@ -87,10 +88,8 @@ def _graphs(trace: Trace, rows: Ints, steps: Steps) -> Iterator[Doubt]:
 
 
 def _queued(found: Gaps, windows: Sequence[Window], times: Lanes) -> Iterator[Doubt]:
-    inside = np.zeros(len(found.end_ns), np.bool_)
-    for low, high in windows:
-        inside |= (found.end_ns > low) & (found.end_ns <= high)
-    long = int(found.device_gap_ns[inside & (found.device_gap_ns > _LONG_QUEUED_NS)].sum())
+    counted = inside(found.end_ns, windows, closed="right")
+    long = int(found.device_gap_ns[counted & (found.device_gap_ns > _LONG_QUEUED_NS)].sum())
     if times.span_ns and long / times.span_ns > _MUCH:
         yield Doubt(
             "idle-with-work-queued",
@@ -102,8 +101,8 @@ def _queued(found: Gaps, windows: Sequence[Window], times: Lanes) -> Iterator[Do
 def _full_queue(trace: Trace, device: int, steps: Steps) -> Iterator[Doubt]:
     full = int(trace.rows_named(trace.overheads, which(trace.names, _is_full)).sum())
     calls, depth = depth_at_launch(trace, device)
-    inside = within(trace.calls.take(calls), [step.host for step in steps.counted])
-    deep = int((depth[inside] >= _FULL_QUEUE).sum())
+    counted = within(trace.calls.take(calls), [step.host for step in steps.counted])
+    deep = int((depth[counted] >= _FULL_QUEUE).sum())
     if full or deep:
         what = (
             f"{full:,} times by its own word" if full else f"at {deep:,} launches by their number"

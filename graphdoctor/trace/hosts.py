@@ -11,10 +11,10 @@ from graphdoctor.model import Location
 from graphdoctor.trace.api import which
 from graphdoctor.trace.gaps import Gaps, waiting_calls
 from graphdoctor.trace.join import operator_of
-from graphdoctor.trace.lanes import Window
 from graphdoctor.trace.nesting import NONE, Nesting, covered_ns, innermost, nest, own_ns
 from graphdoctor.trace.report import HostCost, SyncCost
 from graphdoctor.trace.trace import Calls, Ints, Mask, Spans, Table, Trace
+from graphdoctor.trace.windows import Window, inside
 
 _FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 # Kineto shortens paths to where packages are found: "torch/nn/modules/module.py", "threading.py".
@@ -27,10 +27,7 @@ _MACHINERY = re.compile(
 
 def within(table: Table, windows: Sequence[Window]) -> Mask:
     """The rows that begin in one of the windows."""
-    inside = np.zeros(len(table), np.bool_)
-    for low, high in windows:
-        inside |= (table.start_ns >= low) & (table.start_ns < high)
-    return inside
+    return inside(table.start_ns, windows)
 
 
 def is_user_frame(name: str) -> bool:

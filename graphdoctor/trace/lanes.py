@@ -11,8 +11,7 @@ from graphdoctor.trace.gaps import Gaps, events_of, gaps
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.trace import Trace, distinct
-
-Window = tuple[int, int]  # from, to in ns; both are moments at which the device starts or ends work
+from graphdoctor.trace.windows import Window, inside
 
 
 class Lanes(Struct, frozen=True):
@@ -70,30 +69,26 @@ def lanes(trace: Trace, *, device: int | None = None) -> Lanes:
 def lanes_in(
     trace: Trace, device: int, windows: Sequence[Window], found: Gaps | None = None
 ) -> Lanes:
-    """The same within windows that do not overlap."""
+    """The same within windows that do not overlap, and begin and end where the device's work does."""
     found = gaps(trace, device) if found is None else found
     mine = events_of(trace, device)
     start = trace.device_events.start_ns[mine]
-    inside = np.zeros(len(found.end_ns), np.bool_)
-    events_inside = np.zeros(len(mine), np.bool_)
-    span = 0
-    for low, high in windows:
-        inside |= (found.end_ns > low) & (found.end_ns <= high)
-        events_inside |= (start >= low) & (start < high)
-        span += high - low
+    counted = inside(found.end_ns, windows, closed="right")
+    events_inside = inside(start, windows)
+    span = sum(high - low for low, high in windows)
     call = launch_of(trace)[mine[events_inside]]
 
     def total(name: str) -> int:
-        return int(getattr(found, name)[inside].sum())
+        return int(getattr(found, name)[counted].sum())
 
     return Lanes(
-        busy_ns=span - int((found.end_ns - found.start_ns)[inside].sum()),
+        busy_ns=span - int((found.end_ns - found.start_ns)[counted].sum()),
         host_ns=total("host_ns"),
         launch_path_ns=total("launch_path_ns"),
         sync_wait_ns=total("sync_wait_ns"),
         device_gap_ns=total("device_gap_ns"),
         unattributed_ns=total("unattributed_ns"),
-        in_graph_ns=int(found.device_gap_ns[inside & found.in_graph].sum()),
+        in_graph_ns=int(found.device_gap_ns[counted & found.in_graph].sum()),
         events=int(events_inside.sum()),
         launches=len(distinct(call[call != NONE], len(trace.calls))),
         joined=int((call != NONE).sum()),

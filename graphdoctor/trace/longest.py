@@ -9,20 +9,17 @@ import numpy as np
 from graphdoctor.trace.gaps import Gaps
 from graphdoctor.trace.hosts import location, user_frames
 from graphdoctor.trace.join import operator_of
-from graphdoctor.trace.lanes import Window
 from graphdoctor.trace.nesting import NONE, innermost, nest
 from graphdoctor.trace.report import Gap
 from graphdoctor.trace.trace import Ints, Trace
+from graphdoctor.trace.windows import Window, inside
 
 
 def longest_gaps(
     trace: Trace, found: Gaps, windows: Sequence[Window], most: int
 ) -> tuple[Gap, ...]:
     """The longest gaps within the windows, the longest first."""
-    inside = np.zeros(len(found.end_ns), np.bool_)
-    for low, high in windows:
-        inside |= (found.end_ns > low) & (found.end_ns <= high)
-    places = np.flatnonzero(inside)
+    places = np.flatnonzero(inside(found.end_ns, windows, closed="right"))
     length = found.end_ns[places] - found.start_ns[places]
     places = places[np.argsort(-length, kind="stable")[:most]]
     begin = windows[0][0] if windows else 0

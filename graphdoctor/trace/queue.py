@@ -10,10 +10,10 @@ from graphdoctor.trace.api import is_graph_launch, which
 from graphdoctor.trace.gaps import events_of
 from graphdoctor.trace.hosts import within
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.lanes import Window
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.report import LaunchTotal, Queue, QueuePoint
 from graphdoctor.trace.trace import Ints, Mask, Trace, distinct
+from graphdoctor.trace.windows import Window
 
 _POINTS = 48
 
@@ -64,8 +64,8 @@ def launch_totals(
     rows, call = _launched(trace, device)
     if not len(call):
         return ()
-    inside = within(trace.calls, host_windows)[call]
-    rows, call = rows[inside], call[inside]
+    counted = within(trace.calls, host_windows)[call]
+    rows, call = rows[counted], call[counted]
     name = trace.calls.name[call]
     steps = max(1, len(host_windows))
     totals = []

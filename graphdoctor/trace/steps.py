@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,10 +13,11 @@ import numpy as np
 from graphdoctor.errors import UsageError
 from graphdoctor.trace.gaps import events_of
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.lanes import Window, whole_span
+from graphdoctor.trace.lanes import whole_span
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.period import period
 from graphdoctor.trace.trace import Ints, Trace
+from graphdoctor.trace.windows import Window
 
 _MARK = re.compile(r"ProfilerStep#(\d+)$")
 _WARM_UP = frozenset({"Lazy Function Loading", "Runtime Triggered Module Loading"})
@@ -107,9 +109,10 @@ def _between(trace: Trace, device: int, marks: list[tuple[int, str, Window]]) ->
     if not (owner != NONE).any():
         return []
     first = _windows(trace, rows, owner, len(marks))
+    counts = np.bincount(owner[owner != NONE], minlength=len(marks)).tolist()
     return [
-        Step(mark[1], window, mark[2], int((owner == place).sum()))
-        for place, (mark, window) in enumerate(zip(marks, first, strict=True))
+        Step(mark[1], window, mark[2], kernels)
+        for mark, window, kernels in zip(marks, first, counts, strict=True)
     ]
 
 
@@ -136,18 +139,19 @@ def _owners(trace: Trace, rows: Ints, marks: list[tuple[int, str, Window]]) -> I
 
 def _windows(trace: Trace, rows: Ints, owner: Ints, count: int) -> list[Window]:
     """From each unit's first start on the device to that of the next one, or to its last end."""
-    events = trace.device_events.take(rows)
-    starts = [events.start_ns[owner == place] for place in range(count)]
-    ends = [events.end_ns[owner == place] for place in range(count)]
-    begin = [int(start.min()) if len(start) else 0 for start in starts]
+    events = trace.device_events.take(rows[owner != NONE])
+    mine = owner[owner != NONE]
+    begin = np.full(count, np.iinfo(np.int64).max)
+    end = np.zeros(count, np.int64)
+    np.minimum.at(begin, mine, events.start_ns)
+    np.maximum.at(end, mine, events.end_ns)
+    has_any = np.bincount(mine, minlength=count) > 0
     windows = []
     for place in range(count):
-        if not len(starts[place]):
-            windows.append((0, 0))
-            continue
-        is_followed = place + 1 < count and len(starts[place + 1])
-        end = begin[place + 1] if is_followed else int(ends[place].max())
-        windows.append((begin[place], max(end, begin[place])))
+        is_followed = place + 1 < count and has_any[place + 1]
+        last = int(begin[place + 1] if is_followed else end[place])
+        first = int(begin[place])
+        windows.append((first, max(first, last)) if has_any[place] else (0, 0))
     return windows
 
 
@@ -182,8 +186,8 @@ def _host_of_all(trace: Trace) -> Window:
 
 def _judged(trace: Trace, steps: list[Step]) -> tuple[Step, ...]:
     """The steps with a reason at those that must not count; always leaves one that counts."""
-    counts = [step.kernels for step in steps if step.kernels]
-    usual = max(set(counts), key=lambda count: (counts.count(count), count))
+    counts = Counter(step.kernels for step in steps if step.kernels)
+    usual = max(counts, key=lambda kernels: (counts[kernels], kernels))
     judged = [_judge(trace, step, steps, usual) for step in steps]
     if any(not step.left_out for step in judged):
         return tuple(judged)
