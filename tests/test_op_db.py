@@ -13,7 +13,9 @@ if str(BENCHMARKS) not in sys.path:
     sys.path.append(str(BENCHMARKS))
 
 from op_db import entry_name, load_op_db  # noqa: E402
-from opinfo_emulated import CAPABILITY, Outcome, examined  # noqa: E402
+from op_outcomes import VERDICTS as ORDER  # noqa: E402
+from op_outcomes import Outcome  # noqa: E402
+from opinfo_emulated import CAPABILITY, examined  # noqa: E402
 
 # The worst verdict of the first, a middle and the last sample.
 VERDICTS = {
@@ -44,7 +46,6 @@ VERDICTS = {
     "torch.ops.aten._flash_attention_forward": "unknown",
     "where": "safe",
 }
-ORDER = ("safe", "nothing to capture", "unsafe", "unknown", "limit", "not run by torch", "crash")
 
 
 @cache
