@@ -46,7 +46,7 @@ def attributes() -> dict[tuple[str, str], int]:
     return {
         (name, attribute): id(value)
         for name, owner in owners().items()
-        for attribute, value in vars(owner).items()
+        for attribute, value in list(vars(owner).items())
         if attribute not in LAZY
     }
 
