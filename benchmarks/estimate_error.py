@@ -3,7 +3,8 @@
     python benchmarks/estimate_error.py TRACE.json.gz ... --gpu h100
 
 Device time: predicted and true time of every operator with kernels, and their sums.
-Host time: predicted time of all operators against the trace's, divided by the profiler's factor.
+Host time: predicted time of all operators, and of each, against the trace's, divided by the
+profiler's factor.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Sequence
-from math import exp, log
+from math import exp, log, sqrt
 from pathlib import Path
 
 from trace_ops import TracedOp, host_ops, traced_ops
@@ -22,7 +23,7 @@ from graphdoctor.estimate.ranges import pooled_width, towards
 from graphdoctor.profiles import LEVELS, DeviceProfile, load_profile
 from graphdoctor.trace import Trace, read_trace
 from graphdoctor.trace.hosts import outermost_waits
-from graphdoctor.trace.nesting import covered_ns, innermost, nest
+from graphdoctor.trace.nesting import covered_ns, innermost, nest, own_ns
 
 _PROFILER_FACTORS = (1.7, 2.3)
 
@@ -42,6 +43,7 @@ def main() -> None:
         _print_kinds(found, profile)
         _print_sums(trace, found, profile)
         _print_host(trace, profile)
+        _print_host_operators(trace, profile)
     print("\nall traces")
     _print_kinds(everything, profile)
 
@@ -100,6 +102,22 @@ def _print_host(trace: Trace, profile: DeviceProfile) -> None:
         f"  host time inside operators: {true:.0f} us profiled, so about {fast:.0f} to {slow:.0f};"
         f" predicted {mid:.0f} ({low:.0f} to {high:.0f}) for {len(costs)} operators"
     )
+
+
+def _print_host_operators(trace: Trace, profile: DeviceProfile) -> None:
+    """One operator at a time: own time with its launches, by the middle of the profiler's factors."""
+    operators, nesting = trace.operators, nest(trace.operators)
+    own = own_ns(operators, nesting) / 1e3 / sqrt(_PROFILER_FACTORS[0] * _PROFILER_FACTORS[1])
+    ratios = sorted(
+        op_cost(op, profile).host_us.mid / own[op.index]
+        for op in host_ops(trace)
+        if own[op.index] > 0 and launches(op)
+    )
+    if ratios:
+        print(
+            f"  predicted / true host time of one operator with kernels, n={len(ratios)}:"
+            f"  p10 {_at(ratios, 0.1):.2f}  median {_at(ratios, 0.5):.2f}  p90 {_at(ratios, 0.9):.2f}"
+        )
 
 
 def _inside_ns(trace: Trace) -> int:

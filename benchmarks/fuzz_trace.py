@@ -19,6 +19,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -182,9 +183,9 @@ def _values(chance: random.Random, content: bytes) -> bytes:
         event = chance.choice(events)
         arguments = event.get("args")
         if chance.random() < 0.5 and isinstance(arguments, dict):
-            arguments[chance.choice(_ARGUMENTS)] = chance.choice(_VALUES)
+            arguments[chance.choice(_ARGUMENTS)] = deepcopy(chance.choice(_VALUES))
         else:
-            event[chance.choice(_KEYS)] = chance.choice(_VALUES)
+            event[chance.choice(_KEYS)] = deepcopy(chance.choice(_VALUES))
     return json.dumps(document).encode("utf-8", "surrogatepass")
 
 
