@@ -714,12 +714,17 @@ def sgd_fused_grad_scaler():
     return step
 
 
+def prepare():
+    """What steps find made, in the lists."""
+    STATE[:] = [torch.cuda.get_rng_state()]
+    OFFSETS[:] = [torch.tensor([8, 16], dtype=torch.int32, device="cuda")]
+    GRADED[:] = [torch.nn.Parameter(torch.ones(8, device="cuda"))]
+    GRADED[0].grad = torch.ones(8, device="cuda")
+
+
 def try_step(name, mode):
     """Warm up, then capture once; the cause of a refusal is the first error, not the last."""
-    STATE.append(torch.cuda.get_rng_state())
-    OFFSETS.append(torch.tensor([8, 16], dtype=torch.int32, device="cuda"))
-    GRADED.append(torch.nn.Parameter(torch.ones(8, device="cuda")))
-    GRADED[0].grad = torch.ones(8, device="cuda")
+    prepare()
     step = STEPS[name]()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -14,12 +14,14 @@ OriginKind = Literal["input", "state", "previous-iteration", "unknown"]
 EventKind = Literal[
     "sync",  # stream, device or event synchronize
     "query",  # stream or event query
-    "rng-state",  # reading or setting the CUDA generator's state or seed
+    "rng-state",  # the CUDA generator's state; the detail is torch's refusal, or empty
     "pinned-allocation",  # cudaHostAlloc
     "tensor-repr",  # print(t), repr(t), f"{t}"
     "refused-optimizer",  # torch's own capture health check would raise
     "capture-query",  # is_current_stream_capturing() was asked
     "stream-switch",  # torch.cuda.stream(s) / set_stream
+    "stream-order",  # streams without fork or join; the detail is CUDA's refusal, or empty
+    "earlier-graph",  # a backward pass went on into autograd's graph from before the step
     "host-random",  # Python's or NumPy's generator was drawn from
     "host-time",  # a clock was read
     "graph-replay",  # a CUDA graph of the user's own was replayed

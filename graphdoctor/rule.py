@@ -13,6 +13,10 @@ from graphdoctor.model import Effect, Location
 from graphdoctor.recording import HostEvent, Op, Recording
 
 
+# Both examples did there what the rule says: benchmarks/data/rules_h200_torch2.11.jsonl.
+MEASURED = "measured on NVIDIA H200, torch 2.11.0, 2026-11-20"
+
+
 class Hit(Struct, frozen=True):
     """One place in one iteration of `recording.captured` where a rule applies.
 
@@ -42,6 +46,8 @@ class Rule(ABC):
     name: ClassVar[str]
     effect: ClassVar[Effect]
     fix: ClassVar[str]
+    # How it is known: where it was measured, or the source or documentation that says so.
+    evidence: ClassVar[str]
     # What finds it: other rules than those about a recording have a function of their own to make findings.
     decided_by: ClassVar[Literal["recording", "estimate", "partition"]] = "recording"
 

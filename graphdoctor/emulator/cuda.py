@@ -128,7 +128,7 @@ def _streams_and_graphs(device: EmulatedDevice, patches: Patches) -> None:
 
     def set_stream(wanted: EmulatedStream | None) -> None:
         if wanted is not None:
-            state.current = wanted
+            state.switch_to(wanted)
 
     def is_capturing() -> bool:
         if not is_machinery(sys._getframe(1).f_code.co_filename):

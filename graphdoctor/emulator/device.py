@@ -21,6 +21,7 @@ from graphdoctor.emulator.patches import Patches, hide_function_mode_from_python
 from graphdoctor.emulator.saving import stand_in_for_saving
 from graphdoctor.emulator.stand_ins import stand_in_for_python
 from graphdoctor.emulator.storages import StorageInfo, StorageTable
+from graphdoctor.emulator.stream_order import UNJOINED, StreamOrder
 from graphdoctor.emulator.streams import EmulatedStream, StreamState
 from graphdoctor.emulator.threads import stand_in_for_threads
 from graphdoctor.errors import UsageError
@@ -43,6 +44,7 @@ class EmulatedDevice:
         self.table = StorageTable()
         self.streams = StreamState(self)
         self.capturing: EmulatedGraph | None = None
+        self.order: StreamOrder | None = None  # of the capture under way, or of one assumed
         self.assumes_capture = False
         self.uses_cuda_api = False  # somebody placed something on the device
         self._modes = threading.local()
@@ -132,13 +134,20 @@ class EmulatedDevice:
 
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
-        """Let an observer see every operator and host event."""
+        """Let an observer see every operator and host event; where a capture is assumed, of one."""
         before = self._dispatch.observers
-        self._dispatch.observers = (*before, observer)
+        order = StreamOrder(self) if self.assumes_capture and self.order is None else None
+        self._dispatch.observers = (*before, *((order,) if order is not None else ()), observer)
+        if order is not None:
+            self.order = order
         try:
             yield
+            if order is not None and order.unjoined():
+                self.event("stream-order", "torch.cuda.stream()", UNJOINED)
         finally:
             self._dispatch.observers = before
+            if order is not None:
+                self.order = None
 
     @contextmanager
     def assuming_capture(self) -> Iterator[None]:

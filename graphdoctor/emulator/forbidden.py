@@ -83,7 +83,7 @@ def refusal_of_event(kind: str, name: str, detail: str) -> str | None:
     """Why a capture would refuse what the host called; where torch words it, that is the detail."""
     if kind in ("sync", "query", "tensor-repr", "graph-replay"):
         return f"{CAPTURING} ({name})"
-    return detail or None if kind in ("rng-state", "stream-order") else None
+    return detail or None if kind in ("rng-state", "stream-order", "earlier-graph") else None
 
 
 def _because(call: Call, reason: str) -> str:

@@ -13,6 +13,7 @@ from graphdoctor.emulator.dispatch import Call
 from graphdoctor.emulator.forbidden import refusal_of_call, refusal_of_event
 from graphdoctor.emulator.operators import written_tensors
 from graphdoctor.emulator.storages import parts_of
+from graphdoctor.emulator.stream_order import UNJOINED, StreamOrder
 from graphdoctor.emulator.streams import EmulatedStream
 from graphdoctor.emulator.tape import Tape
 from graphdoctor.frames import locate
@@ -45,9 +46,7 @@ class EmulatedGraph:
         self._finished = False
         self._saved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._invalid: str | None = None
-        self._origin: EmulatedStream | None = None
-        self._streams: set[EmulatedStream] = set()
-        self._unjoined: set[EmulatedStream] = set()
+        self._order: StreamOrder | None = None
 
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", **options: Any
@@ -65,10 +64,8 @@ class EmulatedGraph:
         self._tape = Tape(device.table)
         self._finished = False
         self._invalid = None
-        self._origin = device.streams.current
+        self._order = device.order = StreamOrder(device)
         self._mode, self._thread = capture_error_mode, threading.get_ident()
-        self._streams = {self._origin}
-        self._unjoined = set()
         self._rng = torch.get_rng_state()
         self._newest_before = device.table.info(torch.empty(0)).number
         device.capturing = self
@@ -85,16 +82,17 @@ class EmulatedGraph:
             raise RuntimeError(
                 "CUDA error: operation failed due to a previous error during capture"
             )
-        if self._unjoined:
+        assert self._order is not None
+        if self._order.unjoined():
             self._tape = None
-            raise RuntimeError("CUDA error: capturing stream has unjoined work")
+            raise RuntimeError(UNJOINED)
         self._finished = True
         if not self.operators:
             warnings.warn(_EMPTY, stacklevel=2)
 
     def abandon(self) -> None:
         """Leave the capture, with the state that it began with."""
-        self._device.capturing = None
+        self._device.capturing = self._device.order = None
         self._put_back()
 
     def replay(self) -> None:
@@ -131,6 +129,8 @@ class EmulatedGraph:
     # What the device tells a capture under way.
 
     def before(self, call: Call) -> None:
+        assert self._order is not None
+        self._order.before(call)
         reason = refusal_of_call(call, self._device.table) or self._refusal_of_generator(call)
         if reason is not None:
             self._refuse(reason)
@@ -138,20 +138,17 @@ class EmulatedGraph:
             self._save(tensor)
 
     def after(self, call: Call) -> None:
-        assert self._tape is not None
-        current = self._device.streams.current
-        if call.on_cuda and current not in self._streams:
-            return  # work on a stream that did not fork from this one is not captured
-        if call.on_cuda and current is not self._origin:
-            self._unjoined.add(current)
-        self._tape.add(call, locate().location)
+        assert self._tape is not None and self._order is not None
+        self._order.after(call)
+        if not call.on_cuda or self.includes(self._device.streams.current):
+            self._tape.add(call, locate().location)
 
     def event(self, kind: str, name: str, detail: str) -> None:
         """Events are refused by `refuse_event`, after every observer has seen them."""
 
     def includes(self, stream: EmulatedStream) -> bool:
         """Whether work on a stream is captured: it is the capture's own, or forked from it."""
-        return stream in self._streams
+        return self._order is not None and self._order.includes(stream)
 
     def refuse_event(self, kind: str, name: str, detail: str) -> None:
         """Another thread is forbidden the same in "global" mode only."""
@@ -160,14 +157,6 @@ class EmulatedGraph:
         reason = refusal_of_event(kind, name, detail)
         if reason is not None:
             self._refuse(reason)
-
-    def join(self, *, waiting: EmulatedStream, waited_for: EmulatedStream) -> None:
-        """A wait between streams: forks the capture into a stream, or joins it back."""
-        if waited_for in self._streams:
-            self._streams.add(waiting)
-            self._unjoined.discard(waited_for)
-        elif waiting in self._streams:
-            self._refuse("CUDA error: dependency created on uncaptured work in another stream")
 
     def _refusal_of_generator(self, call: Call) -> str | None:
         """A generator of one's own is captured only after it was registered with the graph."""

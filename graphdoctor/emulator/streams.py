@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from graphdoctor.emulator.stream_order import OUTSIDE, StreamOrder
+
 if TYPE_CHECKING:
     from graphdoctor.emulator.device import EmulatedDevice
 
@@ -29,6 +31,15 @@ class StreamState:
     @current.setter
     def current(self, stream: EmulatedStream) -> None:
         self._chosen.stream = stream
+
+    def switch_to(self, stream: EmulatedStream) -> None:
+        """Make a stream the current one, as the step asked."""
+        self.current = stream
+        self.device.event("stream-switch", "torch.cuda.stream()")
+
+    def tell_of_wait(self, name: str, refusal: str | None) -> None:
+        if refusal is not None:
+            self.device.event("stream-order", name, refusal)
 
 
 class EmulatedStream:
@@ -63,9 +74,10 @@ class EmulatedStream:
         event.wait(self)
 
     def wait_stream(self, stream: EmulatedStream) -> None:
-        capturing = self._state.device.capturing
-        if capturing is not None:
-            capturing.join(waiting=self, waited_for=stream)
+        order = self._state.device.order
+        if order is not None:
+            refusal = order.wait(self, stream, work=order.work_on(stream))
+            self._state.tell_of_wait("torch.cuda.Stream.wait_stream()", refusal)
 
     def record_event(self, event: EmulatedEvent | None = None) -> EmulatedEvent:
         event = event if event is not None else EmulatedEvent.of(self._state)
@@ -84,7 +96,7 @@ class EmulatedStream:
 
     def __enter__(self) -> EmulatedStream:
         self._before.append(self._state.current)
-        self._state.current = self
+        self._state.switch_to(self)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -115,11 +127,13 @@ class EmulatedEvent:
         self._state = type(self).state
         self.external = external
         self._recorded_on: EmulatedStream | None = None
+        self._recorded_in: tuple[StreamOrder | None, int] = (None, 0)
 
     @classmethod
     def of(cls, state: StreamState) -> EmulatedEvent:
         event = cls.__new__(cls)
         event._state, event.external, event._recorded_on = state, False, None
+        event._recorded_in = (None, 0)
         return event
 
     @property
@@ -127,13 +141,21 @@ class EmulatedEvent:
         return id(self) if self._recorded_on is not None else 0
 
     def record(self, stream: EmulatedStream | None = None) -> None:
-        self._recorded_on = stream if stream is not None else self._state.current
+        on = self._recorded_on = stream if stream is not None else self._state.current
+        order = self._state.device.order
+        self._recorded_in = (order, order.work_on(on) if order is not None else 0)
 
     def wait(self, stream: EmulatedStream | None = None) -> None:
         waiting = stream if stream is not None else self._state.current
-        capturing = self._state.device.capturing
-        if capturing is not None and self._recorded_on is not None and not self.external:
-            capturing.join(waiting=waiting, waited_for=self._recorded_on)
+        order = self._state.device.order
+        if order is None or self._recorded_on is None or self.external:
+            return
+        recorded_in, work = self._recorded_in
+        if recorded_in is order:
+            refusal = order.wait(waiting, self._recorded_on, work=work)
+        else:  # recorded before this capture, on whatever stream
+            refusal = OUTSIDE if order.includes(waiting) else None
+        self._state.tell_of_wait("torch.cuda.Stream.wait_event()", refusal)
 
     def query(self) -> bool:
         self._state.device.event("query", "torch.cuda.Event.query()")
@@ -159,8 +181,7 @@ class EmulatedStreamContext:
     def __enter__(self) -> None:
         self._before = self.state.current
         if self.stream is not None:
-            self.state.current = self.stream
-            self.state.device.event("stream-switch", "torch.cuda.stream()")
+            self.state.switch_to(self.stream)
 
     def __exit__(
         self,

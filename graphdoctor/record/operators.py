@@ -90,10 +90,11 @@ class OperatorObserver:
     def use(self, tensor: torch.Tensor) -> TensorUse:
         """A tensor as a value."""
         info = self._table.info(tensor)
-        strided = tensor.layout == torch.strided
+        nested = tensor.is_nested
+        strided = tensor.layout == torch.strided and not nested
         return TensorUse(
             storage=info.number,
-            shape=tuple(tensor.shape),
+            shape=(tensor.numel(),) if nested else tuple(tensor.shape),  # a nested one has no shape
             stride=tensor.stride() if strided else (),
             offset=int(tensor.storage_offset()) if strided else 0,
             dtype=_DTYPE_NAMES[tensor.dtype],
@@ -166,7 +167,7 @@ class OperatorObserver:
         if isinstance(value, (list, tuple)):
             return tuple(map(self._arg, value))
         if isinstance(value, torch.Generator):
-            return Opaque("generator")
+            return Opaque("default generator" if _is_default(value) else "generator")
         return Opaque(str(value))
 
     def _note_external(self, tensor: torch.Tensor, info: StorageInfo, call: Call) -> None:
@@ -202,6 +203,11 @@ class OperatorObserver:
             info = self._table.info(tensor)
             if info not in call.infos:
                 info.maker = Maker(self._iteration, op.name, op.location)
+
+
+def _is_default(generator: Any) -> bool:
+    defaults: tuple[Any, ...] = (torch.default_generator, *torch.cuda.default_generators)
+    return any(generator._cdata == default._cdata for default in defaults)
 
 
 def _doubt(call: Call) -> str | None:

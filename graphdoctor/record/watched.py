@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphdoctor.emulator.dispatch import Call, Observer
 from graphdoctor.emulator.operators import facts_of, tensors_of
 from graphdoctor.emulator.patches import Patches
+from graphdoctor.emulator.random_state import RNG_CALLS, refusal_of_rng_call
 from graphdoctor.emulator.stand_ins import note_refused_optimizers, telling_repr
 from graphdoctor.emulator.storages import StorageInfo, StorageTable
 
@@ -25,6 +27,11 @@ class RealStorageTable(StorageTable):
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return not tensor.is_cuda and tensor.is_pinned()
+
+    def _add(self, storage: torch.UntypedStorage) -> StorageInfo:
+        info = super()._add(storage)
+        info.pinned = storage.device.type == "cpu" and storage.is_pinned()
+        return info
 
 
 class _WatchingMode(TorchDispatchMode):
@@ -138,16 +145,34 @@ class WatchedDevice:
             for kind, method in _FORBIDDEN_METHODS:
                 name = f"torch.cuda.{path}.{method}()"
                 patches.replace(owner, method, telling(kind, name))
-        for method in _RNG_CALLS:
+        for method in RNG_CALLS:
             for module in (torch.cuda, torch.cuda.random):
-                patches.replace(module, method, telling("rng-state", f"torch.cuda.{method}()"))
+                patches.replace(module, method, partial(self._telling_of_seed, method))
         patches.replace(
             torch.Tensor, "pin_memory", telling("pinned-allocation", "Tensor.pin_memory()")
         )
+        graph = torch.cuda.CUDAGraph
+        patches.replace(graph, "replay", telling("graph-replay", "torch.cuda.CUDAGraph.replay()"))
+
+    def _telling_of_seed(self, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            argument = args[0] if args else next(iter(kwargs.values()), None)
+            refusal = refusal_of_rng_call(
+                method, argument, current_seed=_current_seed, seed_of=_seed_of_state
+            )
+            self.event("rng-state", f"torch.cuda.{method}()", refusal)
+            return original(*args, **kwargs)
+
+        return call
+
+
+def _current_seed() -> int:
+    return int(torch.cuda.default_generators[torch.cuda.current_device()].initial_seed())
+
+
+def _seed_of_state(state: torch.Tensor) -> int:
+    """A CUDA generator's state begins with its seed, in 8 bytes."""
+    return int(state[:8].view(torch.int64).item())
 
 
 _FORBIDDEN_METHODS = (("sync", "synchronize"), ("query", "query"), ("query", "elapsed_time"))
-_RNG_CALLS = (
-    "get_rng_state", "set_rng_state", "manual_seed", "manual_seed_all", "seed", "seed_all",
-    "initial_seed",
-)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphdoctor.rule import Rule
+from graphdoctor.rules.backward_beyond_step import BackwardBeyondStep
 from graphdoctor.rules.cpu_operator import CpuOperator
 from graphdoctor.rules.data_dependent_branch import DataDependentBranch
 from graphdoctor.rules.data_dependent_shape import DataDependentShape
@@ -19,10 +20,10 @@ from graphdoctor.rules.host_read import HostRead
 from graphdoctor.rules.host_time import HostTime
 from graphdoctor.rules.host_to_device_copy import HostToDeviceCopy
 from graphdoctor.rules.mutated_input import MutatedInput
+from graphdoctor.rules.nested_graph_replay import NestedGraphReplay
 from graphdoctor.rules.non_capturable_optimizer import NonCapturableOptimizer
 from graphdoctor.rules.not_launch_bound import NotLaunchBound
 from graphdoctor.rules.operators_differ import OperatorsDiffer
-from graphdoctor.rules.pinned_allocation import PinnedAllocation
 from graphdoctor.rules.rebound_state import ReboundState
 from graphdoctor.rules.rng_state_call import RngStateCall
 from graphdoctor.rules.scalars_differ import ScalarsDiffer
@@ -30,7 +31,10 @@ from graphdoctor.rules.shapes_differ import ShapesDiffer
 from graphdoctor.rules.stream_or_event_query import StreamOrEventQuery
 from graphdoctor.rules.tensor_from_python_data import TensorFromPythonData
 from graphdoctor.rules.tensor_printing import TensorPrinting
+from graphdoctor.rules.unordered_streams import UnorderedStreams
+from graphdoctor.rules.unregistered_generator import UnregisteredGenerator
 from graphdoctor.rules.varying_input_shapes import VaryingInputShapes
+from graphdoctor.rules.work_on_another_stream import WorkOnAnotherStream
 
 ALL_RULES: tuple[type[Rule], ...] = (
     HostRead,
@@ -45,8 +49,11 @@ ALL_RULES: tuple[type[Rule], ...] = (
     RngStateCall,
     NonCapturableOptimizer,
     GradScalerRead,
-    PinnedAllocation,
     HiddenSyncOperator,
+    UnregisteredGenerator,
+    UnorderedStreams,
+    BackwardBeyondStep,
+    NestedGraphReplay,
     OperatorsDiffer,
     ShapesDiffer,
     ScalarsDiffer,
@@ -59,6 +66,7 @@ ALL_RULES: tuple[type[Rule], ...] = (
     MutatedInput,
     FrozenCpuScalar,
     VaryingInputShapes,
+    WorkOnAnotherStream,
     NotLaunchBound,
     Fragmented,
 )

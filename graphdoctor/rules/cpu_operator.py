@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._cpu_data import FrozenWrite, Steering, frozen_writes, steering_values
 from graphdoctor.rules._reads import is_read
 from graphdoctor.rules._words import operator_words, place_words
@@ -29,6 +29,7 @@ class CpuOperator(Rule):
     id = "GD209"
     name = "cpu-operator"
     effect = "replay-is-wrong"
+    evidence = MEASURED
     fix = (
         "Give the operator device=x.device, so that replays run it; or compute it before the step."
     )

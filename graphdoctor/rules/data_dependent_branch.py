@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Iteration, Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._branch_points import Branch
 from graphdoctor.rules._branches import Side
 from graphdoctor.rules._reads import Read, host_reads
@@ -29,6 +29,7 @@ class DataDependentBranch(Rule):
     id = "GD107"
     name = "data-dependent-branch"
     effect = "capture-fails"
+    evidence = MEASURED
     fix = (
         "Compute both sides and choose with torch.where, or keep this branch in Python between two "
         "captured parts."

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from graphdoctor.operators import fact_about
 from graphdoctor.operators.conditions import has_mask_index, is_masked_fill
 from graphdoctor.recording import Op, Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._words import operator_words, tensor_words
 
 # Tagged dynamic_output_shape, but their shapes follow from their inputs' shapes on CUDA.
@@ -33,6 +33,7 @@ class DataDependentShape(Rule):
     id = "GD106"
     name = "data-dependent-shape"
     effect = "capture-fails"
+    evidence = MEASURED
     fix = (
         "Keep the full shape and mask the values: torch.where(mask, x, 0), a sum weighted by the "
         "mask, or torch.nonzero_static with a fixed size."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._copies import Transfer, is_list_read, transfers, undoes_a_copy
 from graphdoctor.rules._words import tensor_words
 
@@ -14,11 +14,11 @@ class DeviceToHostCopy(Rule):
     """A tensor is copied from the device to the host.
 
     `.cpu()`, `.to("cpu")` and `host.copy_(t)` wait until the device has computed the tensor, which
-    CUDA refuses while a graph is recorded. With `non_blocking=True` nothing waits, but then every
-    replay writes into the very host memory of the capture, without telling when it has done so.
+    CUDA refuses while a graph is recorded. With `non_blocking=True` and pinned memory nothing waits:
+    that is captured, and not reported. Into other memory torch refuses it since 2.11; before, it was
+    captured, and replays wrote to where that memory had been.
 
-    It is a false alarm where a non-blocking copy goes into pinned memory that lives as long as the
-    graph, and the host waits for the replay before it reads.
+    It is a false alarm only where the copy is not made in production.
 
     Keep the computation on the device. What the host must see, copy after the replay.
     """
@@ -26,6 +26,7 @@ class DeviceToHostCopy(Rule):
     id = "GD103"
     name = "device-to-host-copy"
     effect = "capture-fails"
+    evidence = MEASURED
     fix = "Do this computation on the device, or return the tensor and copy it after the replay."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -33,7 +34,7 @@ class DeviceToHostCopy(Rule):
             for transfer, _ in transfers(iteration.ops):
                 if transfer.to_device or undoes_a_copy(transfer.op, iteration):
                     continue
-                if not is_list_read(transfer.op):
+                if not is_list_read(transfer.op) and not _is_captured(transfer):
                     yield at_op(iteration.index, transfer.op, _message(transfer))
 
     @staticmethod
@@ -57,8 +58,15 @@ class DeviceToHostCopy(Rule):
         return step, (torch.randn(8, 16, device="cuda"),)
 
 
+def _is_captured(transfer: Transfer) -> bool:
+    """Into pinned memory, unblocked; every replay writes there."""
+    op = transfer.op
+    target = op.inputs[0] if op.writes else op.outputs[0]
+    return transfer.non_blocking and target.pinned
+
+
 def _message(transfer: Transfer) -> str:
     what = f"A {tensor_words(transfer.source)} is copied from the device to the host"
     if transfer.non_blocking:
-        return f"{what} without waiting; every replay writes into the host memory of the capture."
+        return f"{what} without waiting, into memory that is not pinned."
     return f"{what}, which waits for the device."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule
+from graphdoctor.rule import MEASURED, Hit, Rule
 from graphdoctor.rules._events import event_hits
 
 
@@ -26,6 +26,7 @@ class ExplicitSynchronize(Rule):
     id = "GD108"
     name = "explicit-synchronize"
     effect = "capture-fails"
+    evidence = MEASURED
     fix = "Move it outside the step; between streams use wait_stream, which can be captured."
 
     def check(self, recording: Recording) -> Iterator[Hit]:

@@ -26,6 +26,7 @@ class Fragmented(Rule):
     id = "GD302"
     name = "fragmented"
     effect = "replay-is-slow"
+    evidence = "documentation (NVIDIA, CUDA Graph Best Practice for PyTorch: performance issues)"
     fix = "Remove the hazards between the parts, those in the middle of the step first."
     decided_by = "partition"
 

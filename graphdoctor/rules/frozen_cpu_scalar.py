@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._cpu_data import Steering, steering_values
 from graphdoctor.rules._reads import is_read
 from graphdoctor.rules._words import operator_words, tensor_words
@@ -27,6 +27,7 @@ class FrozenCpuScalar(Rule):
     id = "GD211"
     name = "frozen-cpu-scalar"
     effect = "replay-is-wrong"
+    evidence = MEASURED
     fix = "Keep the 0-d tensor on the device, for example as a buffer that moves with the module."
 
     def check(self, recording: Recording) -> Iterator[Hit]:

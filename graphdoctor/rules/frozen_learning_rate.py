@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules.scalars_differ import scalar_hits, unexplained_scalars
 
 
@@ -27,6 +27,7 @@ class FrozenLearningRate(Rule):
     id = "GD204"
     name = "frozen-learning-rate"
     effect = "replay-is-wrong"
+    evidence = MEASURED
     fix = (
         'Give the rate as lr=torch.tensor(lr, device="cuda") (SGD: with fused=True), and call '
         "scheduler.step() outside the captured step."

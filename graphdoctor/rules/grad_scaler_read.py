@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._reads import host_reads
 
 
@@ -26,6 +26,7 @@ class GradScalerRead(Rule):
     id = "GD112"
     name = "grad-scaler-read"
     effect = "capture-fails"
+    evidence = MEASURED
     fix = (
         "Use a fused optimizer (fused=True), which takes the flag on the device, or bfloat16, "
         "which needs no scaler; or step the optimizer outside the captured part."

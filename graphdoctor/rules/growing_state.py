@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._differences import Found, differences
 from graphdoctor.rules._words import counted, operator_words, shape_words
 
@@ -26,6 +26,7 @@ class GrowingState(Rule):
     id = "GD206"
     name = "growing-state"
     effect = "replay-is-wrong"
+    evidence = MEASURED
     fix = (
         "Allocate the full size once, write with index_copy_ at a position kept on the device, "
         "and mask the rest."

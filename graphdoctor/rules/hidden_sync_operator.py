@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.operators import OperatorFact, evidence_words, fact_about
 from graphdoctor.recording import Op, Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._copies import transfer_of
 from graphdoctor.rules._words import operator_words
 
@@ -29,6 +29,7 @@ class HiddenSyncOperator(Rule):
     id = "GD114"
     name = "hidden-sync-operator"
     effect = "capture-fails"
+    evidence = MEASURED
     fix = (
         "Use the form without the check: torch.linalg's *_ex functions, histc with min and max, or "
         "mean + std * torch.randn_like(mean)."
@@ -46,7 +47,8 @@ class HiddenSyncOperator(Rule):
         import torch
 
         def step(x):
-            return torch.normal(x, x.abs())  # <- GD114
+            covariance = x @ x.T + torch.eye(8, device="cuda")
+            return torch.linalg.inv(covariance)  # <- GD114
 
         return step, (torch.randn(8, 16, device="cuda"),)
 
@@ -55,7 +57,8 @@ class HiddenSyncOperator(Rule):
         import torch
 
         def step(x):
-            return x + x.abs() * torch.randn_like(x)
+            covariance = x @ x.T + torch.eye(8, device="cuda")
+            return torch.linalg.inv_ex(covariance).inverse
 
         return step, (torch.randn(8, 16, device="cuda"),)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import HostEvent, Recording
-from graphdoctor.rule import Hit, Rule
+from graphdoctor.rule import MEASURED, Hit, Rule
 from graphdoctor.rules._differences import differences
 from graphdoctor.rules._host_values import host_value_hits, source_place
 from graphdoctor.rules._words import operator_words
@@ -28,6 +28,7 @@ class HostRandom(Rule):
     id = "GD207"
     name = "host-random"
     effect = "replay-is-wrong"
+    evidence = MEASURED
     fix = 'Draw on the device, torch.rand((), device="cuda"), or before the step, as an input.'
 
     def check(self, recording: Recording) -> Iterator[Hit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._reads import Read, host_reads
 from graphdoctor.rules._source import is_formatting, written
 from graphdoctor.rules._words import operator_words, tensor_words
@@ -32,6 +32,7 @@ class HostRead(Rule):
     id = "GD101"
     name = "host-read"
     effect = "capture-fails"
+    evidence = MEASURED
     fix = (
         "Compute with the tensor instead of its value, and read values for logging outside the "
         "step, after the replay."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule
+from graphdoctor.rule import MEASURED, Hit, Rule
 from graphdoctor.rules._differences import differences
 from graphdoctor.rules._host_values import host_value_hits, source_place
 from graphdoctor.rules._sources import sources_of
@@ -26,6 +26,7 @@ class HostTime(Rule):
     id = "GD208"
     name = "host-time"
     effect = "replay-is-wrong"
+    evidence = MEASURED
     fix = "Read the clock outside the step, and pass the value as an input tensor."
 
     def check(self, recording: Recording) -> Iterator[Hit]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Iteration, Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.recording import Recording
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._copies import Transfer, transfers, undoes_a_copy
 from graphdoctor.rules._words import operator_words, tensor_words
 
@@ -18,8 +18,11 @@ class HostToDeviceCopy(Rule):
     index, as a value that is stored by index, in `.to(x.device)` of something made by
     `torch.arange`.
 
-    It is a false alarm for a non-blocking copy from pinned memory that lives as long as the graph:
-    its replays copy whatever that memory then holds.
+    With `non_blocking=True` torch refuses it too since 2.11, unless the memory is pinned; before, it
+    was captured, and replays copied whatever then lay at the address. An unblocked copy from pinned
+    memory is captured, and not reported: its replays copy what that memory then holds.
+
+    It is a false alarm only where the copy is not made in production.
 
     Make the tensor on the device (`device=x.device`), keep constants in buffers, and move batches
     to the device before the step.
@@ -28,6 +31,7 @@ class HostToDeviceCopy(Rule):
     id = "GD104"
     name = "host-to-device-copy"
     effect = "capture-fails"
+    evidence = MEASURED
     fix = (
         "Make the tensor on the device, keep constants as buffers of the module, and copy inputs "
         "before the step."
@@ -43,8 +47,8 @@ class HostToDeviceCopy(Rule):
                     or undoes_a_copy(transfer.op, iteration)
                 ):
                     continue
-                if transfer.non_blocking and _is_lasting_pinned(transfer, iteration):
-                    continue
+                if transfer.non_blocking and transfer.source.pinned:
+                    continue  # captured; a replay copies whatever that memory then holds
                 yield at_op(iteration.index, transfer.op, _message(transfer))
 
     @staticmethod
@@ -68,20 +72,11 @@ class HostToDeviceCopy(Rule):
         return step, (torch.randn(8, 16, device="cuda"),)
 
 
-def _is_lasting_pinned(transfer: Transfer, iteration: Iteration) -> bool:
-    """Pinned memory from outside the step: a replay copies whatever it then holds, as intended."""
-    outside = {external.storage for external in iteration.externals}
-    return transfer.source.pinned and transfer.source.storage in outside
-
-
 def _message(transfer: Transfer) -> str:
     tensor = tensor_words(transfer.source)
     if transfer.hidden:
         name = operator_words(transfer.op)
         return f"{name} on the device is handed a {tensor} of the host, and copies it over first."
     if transfer.non_blocking:
-        return (
-            f"A {tensor} is copied from host to device; replays copy from the same host memory, "
-            "which must be pinned and stay alive."
-        )
+        return f"A {tensor} is copied from host to device, from memory that is not pinned."
     return f"A {tensor} is copied from the host to the device, which waits for the device."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Iteration, Op, Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._words import operator_words
 
 
@@ -26,6 +26,7 @@ class MutatedInput(Rule):
     id = "GD210"
     name = "mutated-input"
     effect = "replay-is-wrong"
+    evidence = MEASURED
     fix = "Use the operator that returns a new tensor, or copy the result back outside the step."
 
     def check(self, recording: Recording) -> Iterator[Hit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import HostEvent, Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._events import event_hits
 
 
@@ -25,6 +25,7 @@ class NonCapturableOptimizer(Rule):
     id = "GD111"
     name = "non-capturable-optimizer"
     effect = "capture-fails"
+    evidence = MEASURED
     fix = 'Construct it with capturable=True and lr=torch.tensor(lr, device="cuda").'
 
     def check(self, recording: Recording) -> Iterator[Hit]:

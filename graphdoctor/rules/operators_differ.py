@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.model import Location
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._cpu_data import unexplained
 from graphdoctor.rules._differences import Found
 from graphdoctor.rules._words import counted, operator_words, place_words
@@ -29,6 +29,7 @@ class OperatorsDiffer(Rule):
     id = "GD201"
     name = "operators-differ"
     effect = "replay-is-wrong"
+    evidence = MEASURED
     fix = (
         "Decide outside the step and capture one graph for each way, or keep the state on the "
         "device and choose with torch.where."

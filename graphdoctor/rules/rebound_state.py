@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._differences import Found, differences
 from graphdoctor.rules._words import operator_words, place_words, tensor_words
 
@@ -28,6 +28,7 @@ class ReboundState(Rule):
     id = "GD205"
     name = "rebound-state"
     effect = "replay-is-wrong"
+    evidence = MEASURED
     fix = "Update the tensor in place: buffer.copy_(new), or mul_ and add_ on it."
 
     def check(self, recording: Recording) -> Iterator[Hit]:

@@ -1,4 +1,4 @@
-"""A recording in, the places that read or set the device generator's state out."""
+"""A recording in, the calls that set the device generator to another seed out."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from graphdoctor.recording import HostEvent, Iteration, Recording
-from graphdoctor.rule import Hit, Rule, at_event
+from graphdoctor.rule import MEASURED, Hit, Rule, at_event
 
 
 class RngStateCall(Rule):
-    """The state of the device's random generator is read or set inside the step.
+    """The device's random generator gets another seed inside the step.
 
-    `torch.manual_seed`, `torch.cuda.get_rng_state` and `set_rng_state` work on the host's copy of
-    the generator's state. While a graph is recorded that state lives on the device, so that each
-    replay draws new numbers, and torch refuses the call. Activation checkpointing does it too, to
-    draw the same dropout masks a second time.
+    A captured graph has the seed of its capture; only how far the generator has advanced lives on
+    the device, so that each replay draws new numbers. torch refuses to capture `torch.manual_seed`
+    with another seed than the current one, a state with another seed, and `torch.cuda.seed()`.
 
-    It is a false alarm only for a seed set to the value that it already has.
+    It is a false alarm only for a seed that happens to change while it is recorded. A seed or state
+    that does not change the seed is captured, and so are reading the state and checkpointing with
+    `preserve_rng_state`; torch before 2.10 refuses those too, and then they are reported.
 
-    Seed once, before the step. Give checkpointing `preserve_rng_state=False` where it runs no
-    dropout. A generator of your own is registered with `graph.register_generator_state`.
+    Seed once, before the step. Draw what must repeat once, and keep it in a tensor. With an older
+    torch give checkpointing `preserve_rng_state=False` where it runs no dropout.
     """
 
     id = "GD110"
     name = "rng-state-call"
     effect = "capture-fails"
+    evidence = f"{MEASURED}; the refusals before torch 2.10 are documentation (pytorch#162505)"
     fix = (
-        "Seed before the step, not in it; give torch.utils.checkpoint preserve_rng_state=False "
-        "where the checkpointed part draws no random numbers."
+        "Seed before the step, not in it; with torch before 2.10 give torch.utils.checkpoint "
+        "preserve_rng_state=False where the checkpointed part draws no random numbers."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
-            events = [event for event in iteration.events if event.kind == "rng-state"]
+            events = [e for e in iteration.events if e.kind == "rng-state" and e.detail]
             for event in events:
                 hit = at_event(iteration.index, event, _message(event))
                 first = events[0]
@@ -45,35 +47,32 @@ class RngStateCall(Rule):
 
     @staticmethod
     def bad() -> object:
-        import torch
-        from torch.utils.checkpoint import checkpoint
+        from itertools import count
 
-        layer = torch.nn.Linear(16, 16, device="cuda")
+        import torch
+
+        seeds = count(1)
 
         def step(x):
-            y = checkpoint(layer, x, use_reentrant=False)  # <- GD110
-            y.sum().backward()
-            return y
+            torch.cuda.manual_seed(next(seeds))  # <- GD110
+            return torch.nn.functional.dropout(x, 0.5)
 
         return step, (torch.randn(8, 16, device="cuda"),)
 
     @staticmethod
     def good() -> object:
         import torch
-        from torch.utils.checkpoint import checkpoint
 
-        layer = torch.nn.Linear(16, 16, device="cuda")
+        torch.cuda.manual_seed(1)
 
         def step(x):
-            y = checkpoint(layer, x, use_reentrant=False, preserve_rng_state=False)
-            y.sum().backward()
-            return y
+            return torch.nn.functional.dropout(x, 0.5)
 
         return step, (torch.randn(8, 16, device="cuda"),)
 
 
 def _message(event: HostEvent) -> str:
-    return f"{event.name} uses the device generator's state, which a captured graph owns."
+    return f"{event.name} is refused in a capture: {event.detail.rstrip('.')}."
 
 
 def _in_backward(event: HostEvent, iteration: Iteration) -> bool:

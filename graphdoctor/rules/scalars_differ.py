@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from graphdoctor.recording import Op, Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._cpu_data import unexplained
 from graphdoctor.rules._differences import Found
 from graphdoctor.rules._words import counted, listed, operator_words, value_words
@@ -27,6 +27,7 @@ class ScalarsDiffer(Rule):
     id = "GD203"
     name = "scalars-differ"
     effect = "replay-is-wrong"
+    evidence = MEASURED
     fix = (
         "Keep the number in a 0-d tensor on the device; update it in place inside the step, or "
         "fill_ it before each replay."

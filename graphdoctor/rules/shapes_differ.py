@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._cpu_data import unexplained
 from graphdoctor.rules._differences import Found
 from graphdoctor.rules._words import counted, operator_words, shape_words
@@ -26,6 +26,7 @@ class ShapesDiffer(Rule):
     id = "GD202"
     name = "shapes-differ"
     effect = "replay-is-wrong"
+    evidence = MEASURED
     fix = "Work at one fixed size with a mask, or capture one graph for each size."
 
     def check(self, recording: Recording) -> Iterator[Hit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule
+from graphdoctor.rule import MEASURED, Hit, Rule
 from graphdoctor.rules._events import event_hits
 
 
@@ -23,6 +23,7 @@ class StreamOrEventQuery(Rule):
     id = "GD109"
     name = "stream-or-event-query"
     effect = "capture-fails"
+    evidence = MEASURED
     fix = "Ask outside the step, after the replay."
 
     def check(self, recording: Recording) -> Iterator[Hit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._copies import transfers
 from graphdoctor.rules._words import tensor_words
 
@@ -27,6 +27,7 @@ class TensorFromPythonData(Rule):
     id = "GD105"
     name = "tensor-from-python-data"
     effect = "capture-fails"
+    evidence = MEASURED
     fix = (
         "Build it once in __init__ as a buffer, or use torch.full, torch.arange or torch.zeros "
         "with device=, which need no copy."

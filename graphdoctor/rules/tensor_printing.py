@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._events import event_hits
 from graphdoctor.rules._reads import host_reads
 from graphdoctor.rules._source import is_formatting
@@ -28,6 +28,7 @@ class TensorPrinting(Rule):
     id = "GD102"
     name = "tensor-printing"
     effect = "capture-fails"
+    evidence = MEASURED
     fix = "Return the tensor from the step, and print it outside, after the replay."
 
     def check(self, recording: Recording) -> Iterator[Hit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Iteration, Leaf, Op, Recording, TensorUse
-from graphdoctor.rule import Hit, Rule, at_op
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._words import listed, shape_words
 
 
@@ -25,6 +25,7 @@ class VaryingInputShapes(Rule):
     id = "GD212"
     name = "varying-input-shapes"
     effect = "replay-is-wrong"
+    evidence = MEASURED
     fix = "Pad inputs to a few fixed sizes, with a mask, and capture one graph for each size."
 
     def check(self, recording: Recording) -> Iterator[Hit]:

@@ -1,0 +1,66 @@
+"""A recording in, the backward passes that leave the step out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import HostEvent, Recording
+from graphdoctor.rule import MEASURED, Hit, Rule
+from graphdoctor.rules._events import event_hits
+
+
+class BackwardBeyondStep(Rule):
+    """A backward pass goes on into operations from before the step.
+
+    Autograd runs the backward of an operation on the stream that the operation ran on. One from
+    before the capture ran on another stream, most often the default one, and CUDA refuses to make
+    that stream wait for a capture: "operation would make the legacy stream depend on a capturing
+    blocking stream".
+
+    It is a false alarm where the earlier operation ran on the very stream that will capture.
+
+    Compute inside the step what the gradient must reach, or cut the tensor off with `detach()`.
+    """
+
+    id = "GD117"
+    name = "backward-beyond-step"
+    effect = "capture-fails"
+    evidence = MEASURED
+    fix = "Compute it inside the step, or give the step tensor.detach()."
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        yield from event_hits(recording, "earlier-graph", _message)
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        first = torch.nn.Linear(16, 16, device="cuda")
+        second = torch.nn.Linear(16, 4, device="cuda")
+        features = first(torch.ones(8, 16, device="cuda"))
+
+        def step(x):
+            loss = (second(features) * x).sum()
+            loss.backward(retain_graph=True)  # <- GD117
+            return loss.detach()
+
+        return step, (torch.randn(8, 4, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        first = torch.nn.Linear(16, 16, device="cuda")
+        second = torch.nn.Linear(16, 4, device="cuda")
+        data = torch.ones(8, 16, device="cuda")
+
+        def step(x):
+            loss = (second(first(data)) * x).sum()
+            loss.backward()
+            return loss.detach()
+
+        return step, (torch.randn(8, 4, device="cuda"),)
+
+
+def _message(event: HostEvent) -> str:
+    return f"The backward pass reaches {event.name}, whose forward ran before the step."

@@ -1,0 +1,88 @@
+"""A recording in, the work and waits on streams that a capture refuses out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from graphdoctor.recording import HostEvent, Iteration, Recording
+from graphdoctor.rule import MEASURED, Hit, Rule, at_event
+
+
+class UnorderedStreams(Rule):
+    """Streams are used without fork and join.
+
+    A capture holds the work of one stream, and of those that fork from it: that waited for it first.
+    CUDA refuses work on any other stream, a wait for work from before the capture, and the end of a
+    capture while a forked stream has work that nobody waited for.
+
+    It is a false alarm where the step is captured together with code around it that forks or joins.
+
+    Fork with `side.wait_stream(torch.cuda.current_stream())` before the work on a side stream, and
+    join with `torch.cuda.current_stream().wait_stream(side)` after it, both inside the step. Wait
+    for earlier work, such as a prefetch, before the step.
+    """
+
+    id = "GD116"
+    name = "unordered-streams"
+    effect = "capture-fails"
+    evidence = MEASURED
+    fix = (
+        "Fork with side.wait_stream(torch.cuda.current_stream()) and join with "
+        "torch.cuda.current_stream().wait_stream(side), both inside the step; wait for earlier "
+        "work before it."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for iteration in recording.captured:
+            for event in iteration.events:
+                if event.kind == "stream-order" and event.detail:
+                    yield _hit(iteration, event)
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        side = torch.cuda.Stream()
+
+        def step(x):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):  # <- GD116
+                y = x.relu()
+            return x + 1, y
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        side = torch.cuda.Stream()
+
+        def step(x):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                y = x.relu()
+            torch.cuda.current_stream().wait_stream(side)
+            return x + 1, y
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _hit(iteration: Iteration, event: HostEvent) -> Hit:
+    hit = at_event(iteration.index, event, _message(event))
+    switches = [e for e in iteration.events if e.kind == "stream-switch"]
+    if "unjoined" in event.detail and switches:
+        # That nobody joined shows at the step's end; the place is where the stream was chosen.
+        hit = structs.replace(hit, location=switches[-1].location, stack=switches[-1].stack)
+    return hit
+
+
+def _message(event: HostEvent) -> str:
+    what = event.detail.removeprefix("CUDA error: ")
+    if "unjoined" in what:
+        return "Work on a side stream is waited for by no one before the step ends: unjoined work."
+    if "uncaptured" in what:
+        return f"{event.name} waits for work from outside the step: {what}."
+    return f"{event.name} runs on a stream that did not fork from the step's: {what}."

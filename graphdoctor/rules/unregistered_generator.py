@@ -1,0 +1,64 @@
+"""A recording in, the draws from generators that a graph does not know out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Op, Opaque, Recording
+from graphdoctor.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules._words import operator_words
+
+
+class UnregisteredGenerator(Rule):
+    """Random numbers are drawn from a generator of one's own.
+
+    In a capture a generator keeps its state on the device, and torch prepares only the default one
+    for that. A draw from any other is refused: "Attempt to increase offset for a CUDA generator not
+    in capture mode".
+
+    It is a false alarm where the code that captures registers the generator with its graph.
+
+    Draw from the default generator, or call `graph.register_generator_state(generator)` before the
+    capture begins.
+    """
+
+    id = "GD115"
+    name = "unregistered-generator"
+    effect = "capture-fails"
+    evidence = MEASURED
+    fix = (
+        "Draw from the default generator, or register yours before the capture: "
+        "graph.register_generator_state(generator)."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for iteration in recording.captured:
+            for op in iteration.ops:
+                if op.is_cuda and dict(op.kwargs).get("generator") == Opaque("generator"):
+                    yield at_op(iteration.index, op, _message(op))
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        generator = torch.Generator(device="cuda")
+
+        def step(x):
+            noise = torch.rand(x.shape, device="cuda", generator=generator)  # <- GD115
+            return x + noise
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x):
+            noise = torch.rand(x.shape, device="cuda")
+            return x + noise
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _message(op: Op) -> str:
+    return f"{operator_words(op)} draws from a generator that was not registered with the graph."

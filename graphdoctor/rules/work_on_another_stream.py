@@ -1,0 +1,75 @@
+"""A recording in, the work that goes to a stream outside the capture out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import MEASURED, Hit, Rule, at_event
+
+
+class WorkOnAnotherStream(Rule):
+    """Work goes to a stream that is not captured, and is missing from the graph.
+
+    A capture holds the work of one stream, and of those that fork from it. Work that needs no new
+    memory, on any other stream, runs at once while the graph is recorded, without an error; a
+    replay leaves it out. The default stream, chosen by name, is such a stream too.
+
+    It is a false alarm where the work is meant to happen only once.
+
+    Fork with `side.wait_stream(torch.cuda.current_stream())` before the work, and join with
+    `torch.cuda.current_stream().wait_stream(side)` after it.
+    """
+
+    id = "GD213"
+    name = "work-on-another-stream"
+    effect = "replay-is-wrong"
+    evidence = MEASURED
+    fix = (
+        "Fork with side.wait_stream(torch.cuda.current_stream()) before the work, and join with "
+        "torch.cuda.current_stream().wait_stream(side) after it."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for iteration in recording.captured:
+            for event in iteration.events:
+                if event.kind == "stream-order" and not event.detail:
+                    message = (
+                        f"{event.name} runs on a stream that did not fork from the step's: a "
+                        "capture leaves it out of the graph."
+                    )
+                    yield at_event(iteration.index, event, message)
+
+    @staticmethod
+    def bad() -> object:
+        from types import SimpleNamespace
+
+        import torch
+
+        side, total = torch.cuda.Stream(), torch.zeros(8, 16, device="cuda")
+
+        def step(x):
+            with torch.cuda.stream(side):
+                total.add_(x)  # <- GD213
+            return x + 1
+
+        inputs = (torch.randn(8, 16, device="cuda"),)
+        return SimpleNamespace(step=step, inputs=inputs, state={"total": total})
+
+    @staticmethod
+    def good() -> object:
+        from types import SimpleNamespace
+
+        import torch
+
+        side, total = torch.cuda.Stream(), torch.zeros(8, 16, device="cuda")
+
+        def step(x):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                total.add_(x)
+            torch.cuda.current_stream().wait_stream(side)
+            return x + 1
+
+        inputs = (torch.randn(8, 16, device="cuda"),)
+        return SimpleNamespace(step=step, inputs=inputs, state={"total": total})
