@@ -84,7 +84,3 @@ def not_launch_bound(estimate: Estimate) -> Finding | None:
 
 def _us(time: Range) -> str:
     return f"{time.mid:,.0f} us"
-
-
-def _times(speedup: Range) -> str:
-    return f"{speedup.low:.2f} to {speedup.high:.2f} times"
