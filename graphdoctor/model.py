@@ -14,7 +14,7 @@ Mode = Literal["inference", "training"]
 DeviceKind = Literal["emulated", "cuda"]
 
 
-class Location(Struct, frozen=True):
+class Location(Struct, frozen=True, gc=False):
     """A line of Python. `file` is the path Python knows it by; `line` counts from 1."""
 
     file: str

@@ -70,7 +70,7 @@ class Opaque(Struct, frozen=True, tag="opaque"):
 Arg = Union[TensorUse, Opaque, bool, int, float, str, None, tuple["Arg", ...]]  # noqa: UP007  (a forward reference)
 
 
-class Op(Struct, frozen=True):
+class Op(Struct, frozen=True, gc=False):
     """One ATen (or custom) operator call as the dispatcher saw it, below autograd.
 
     `device` is where it runs ("cuda:0" when any tensor it computes on or makes is there).
