@@ -31,7 +31,7 @@ class KernelTotal(Struct, frozen=True):
     device_us: float
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=1)
 def launch_of(trace: Trace) -> Ints:
     """For each device event, the row of the call that launched it, or -1.
 
@@ -70,7 +70,7 @@ def _last_before(trace: Trace, rows: Ints, events: DeviceEvents) -> Ints:
     return found
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=1)
 def operator_of(trace: Trace) -> Ints:
     """For each call, the row of the innermost operator around it, or -1.
 

@@ -29,7 +29,9 @@ def period(sequence: Ints) -> tuple[int, int] | None:
         if length * _FEWEST_REPEATS > count:
             break
         begin = _begin(sequence, length)
-        if count - begin >= _FEWEST_REPEATS * length and _is_step(sequence, begin, length):
+        if count - begin < _FEWEST_REPEATS * length or not _is_step(sequence, begin, length):
+            continue
+        if not any(_begin(sequence[begin:], short) == 0 for short in range(1, _SHORTEST)):
             return begin, length
     return None
 
