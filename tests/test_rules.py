@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from graphdoctor.capture.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.emulator import EmulatedDevice
 from graphdoctor.model import Estimate, Range, Region
 from graphdoctor.place import place
-from graphdoctor.rule import Rule
+from graphdoctor.rule import MEASURED, Rule
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.mutated_input import MutatedInput
@@ -35,6 +36,19 @@ capture_fails = pytest.mark.parametrize(
 replay_is_wrong = pytest.mark.parametrize(
     "rule", [r for r in RECORDED if r.effect == "replay-is-wrong"], ids=lambda rule: rule.id
 )
+
+
+H200 = Path(__file__).parent.parent / "benchmarks" / "data" / "rules_h200_torch2.11.jsonl"
+
+
+def measured_examples() -> dict[tuple[str, str], dict[str, object]]:
+    """What the H200 did with each rule's examples: by rule, then "bad" or "good"."""
+    rows = [json.loads(line) for line in H200.read_text().splitlines()]
+    names = ((row["case"].split(":"), row) for row in rows if "case" in row)
+    return {(rule, which): row for (_, rule, which), row in names}
+
+
+MEASURED_EXAMPLES = measured_examples()
 
 
 @cache
@@ -118,6 +132,21 @@ def test_the_machine_captures_and_replays_the_good_example_right(rule: type[Rule
     assert outcome.status == "captured", outcome.reason
     assert outcome.verification is not None
     assert outcome.verification.status == "verified", outcome.verification.reason
+
+
+@every_rule
+def test_a_rule_says_that_it_was_measured_where_a_gpu_did_what_it_says(rule: type[Rule]) -> None:
+    bad, good = (MEASURED_EXAMPLES[rule.id, which] for which in ("bad", "good"))
+    agrees = good["captures"] and good["replay"] == "verified"
+    if rule.effect == "capture-fails":
+        agrees = agrees and not bad["captures"]
+    elif rule.effect == "replay-is-wrong":
+        # What is special about the last two is said above, where they are replayed here.
+        agrees = agrees and (bad["replay"] == "wrong" or rule.id in ("GD210", "GD212"))
+    else:
+        agrees = False  # an estimate or a partition decides it: the examples' replay shows nothing
+    assert rule.evidence.startswith(MEASURED) == agrees
+    assert agrees or rule.evidence.startswith(("source", "documentation"))
 
 
 def test_the_good_examples_satisfy_every_rule_in_a_fresh_process() -> None:
