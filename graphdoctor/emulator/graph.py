@@ -86,6 +86,7 @@ class EmulatedGraph:
         if self._order.unjoined():
             self._tape = None
             raise RuntimeError(UNJOINED)
+        self._device.streams.captured_nodes.append(self._order.nodes())
         self._finished = True
         if not self.operators:
             warnings.warn(_EMPTY, stacklevel=2)

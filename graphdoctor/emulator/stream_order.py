@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 NOT_FORKED = "CUDA error: operation not permitted when stream is capturing"
 OUTSIDE = "CUDA error: dependency created on uncaptured work in another stream"
 UNJOINED = "CUDA error: capturing stream has unjoined work"
-LEGACY = (
-    "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
-)
+LEGACY = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
 _NO_FORWARD = 2**64 - 1  # the sequence number of AccumulateGrad, which has no forward operator
 
 
@@ -74,9 +72,17 @@ class StreamOrder:
         if node is None or self._met_earlier_graph:
             return
         number = node._sequence_nr()
-        if number != _NO_FORWARD and number < self._first_node:
+        if number != _NO_FORWARD and number < self._first_node and not self._was_captured(number):
             self._met_earlier_graph = True
             self._device.event("earlier-graph", node.name(), LEGACY)
+
+    def nodes(self) -> range:
+        """The numbers of autograd's nodes that were made since the capture began."""
+        return range(self._first_node, torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+
+    def _was_captured(self, number: int) -> bool:
+        """An earlier capture made it, on a stream for captures: make_graphed_callables does so."""
+        return any(number in nodes for nodes in self._device.streams.captured_nodes)
 
     def after(self, call: Call) -> None:
         if not call.on_cuda:

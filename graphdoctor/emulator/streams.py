@@ -22,6 +22,7 @@ class StreamState:
         self.created = 0
         self.default = EmulatedStream.make(self, is_default=True)
         self._chosen = threading.local()
+        self.captured_nodes: list[range] = []  # of autograd, by their numbers
 
     @property
     def current(self) -> EmulatedStream:
