@@ -47,7 +47,7 @@ class TraceCommand:
             check_writable(saved_to)
         report = _explain(args)
 
-        from graphdoctor.reporters import trace_json, trace_page
+        from graphdoctor.reporters import trace_folder_page, trace_json, trace_page
         from graphdoctor.trace.report import TraceReport
 
         if saved_to is not None:
@@ -57,7 +57,7 @@ class TraceCommand:
         elif isinstance(report, TraceReport):
             show(trace_page.render(report, look_of(args)))
         else:
-            show(trace_page.render_folder(report, look_of(args)))
+            show(trace_folder_page.render(report, look_of(args)))
         return 0
 
 

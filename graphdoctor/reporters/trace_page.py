@@ -1,4 +1,4 @@
-"""An explained trace or folder of traces -> a page for people: the verdict first, then its reasons."""
+"""An explained trace -> a page for people: the verdict first, then its reasons."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ from graphdoctor.reporters.figures import (
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
 from graphdoctor.trace.report import (
-    FolderReport,
     HostCost,
     Queue,
     TracePrediction,
     TraceReport,
     TraceVerdict,
-    WorkerDifference,
 )
 
 _Row = TypeVar("_Row")
 _ROWS = 6
 _SPARKS = " .:-=+*#%@"
-_STYLES: dict[TraceVerdict, str] = {
+VERDICT_STYLES: dict[TraceVerdict, str] = {
     "launch-bound": "bold yellow",
     "sync-bound": "bold red",
     "gpu-bound": "bold green",
@@ -42,7 +40,7 @@ _STYLES: dict[TraceVerdict, str] = {
 def render(report: TraceReport, look: Look) -> str:
     """The page of one trace. No text of a trace can colour or move anything in it."""
     page = Page(look)
-    page.line((report.verdict.upper().replace("-", " "), _STYLES[report.verdict]),
+    page.line((report.verdict.upper().replace("-", " "), VERDICT_STYLES[report.verdict]),
               (f"  {path_text(report.file, look.base)}, confidence {report.confidence}", "dim"))  # fmt: skip
     page.paragraph(report.reason, style="bold")
     page.paragraph(report.advice)
@@ -56,63 +54,6 @@ def render(report: TraceReport, look: Look) -> str:
     _write_gaps(page, report)
     _write_doubts(page, report)
     return page.render()
-
-
-def render_folder(report: FolderReport, look: Look) -> str:
-    """The page of a folder: a line for each worker, and what differs between them."""
-    page = Page(look)
-    page.line((count_text(len(report.workers), "worker"), "bold"),
-              (f"  {path_text(report.folder, look.base)}", "dim"))  # fmt: skip
-    for worker in report.workers:
-        page.blank()
-        page.line((worker.verdict.upper().replace("-", " "), _STYLES[worker.verdict]),
-                  (f"  {worker.worker}, {path_text(worker.file, look.base)}", "dim"))  # fmt: skip
-        page.paragraph(worker.reason, indent=2)
-        page.labelled("  Step time", _step_text(worker))
-        page.labelled("  Shares", _shares_text(worker))
-    page.heading("Differences", "between the workers")
-    for difference in report.differences:
-        page.labelled(f"  {_FIGURE_WORDS[difference.figure]}", _difference_text(difference))
-    if not report.differences:
-        page.paragraph("None worth a word.", indent=2)
-    if report.failures:
-        page.heading("Not read")
-        for failure in report.failures:
-            page.paragraph(failure, indent=2, style="yellow")
-    return page.render()
-
-
-_FIGURE_WORDS = {
-    "step_us": "Step",
-    "device_busy_us": "Device busy",
-    "kernels": "Kernels",
-    "device_busy_share": "Busy",
-    "launch_bound_share": "Launch-bound",
-    "sync_wait_share": "Sync wait",
-    "device_gap_share": "Device gaps",
-    "graph_kernel_share": "In graphs",
-}
-
-
-def _difference_text(found: WorkerDifference) -> str:
-    def text(value: float) -> str:
-        if found.figure.endswith("_share"):
-            return f"{value:.1%}"
-        return time_text(value) if found.figure.endswith("_us") else f"{value:,.0f}"
-
-    return f"{text(found.low)} on {found.low_worker}, {text(found.high)} on {found.high_worker}"
-
-
-def _step_text(report: TraceReport) -> str:
-    return time_text(report.span_ns / 1e3 / report.steps_counted)
-
-
-def _shares_text(report: TraceReport) -> str:
-    return (
-        f"busy {report.device_busy_share:.1%}, launch-bound {report.launch_bound_share:.1%},"
-        f" sync wait {report.sync_wait_share:.1%}, device gaps {report.device_gap_share:.1%},"
-        f" unattributed {report.unattributed_share:.1%}"
-    )
 
 
 def _write_time(page: Page, report: TraceReport) -> None:
