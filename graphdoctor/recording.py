@@ -162,6 +162,7 @@ class Leaf(Struct, frozen=True):
 
     path: str
     value: TensorUse | str
+    has_nan: bool = False  # looked for in outputs only
 
 
 class StateChange(Struct, frozen=True):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 
 from graphdoctor.record.changes import HostState
@@ -31,7 +32,7 @@ def record(session: Session, *, progress: Callable[[str], None]) -> Recording:
         captured=captured,
         host=_host_events(session),
         optimizers=tuple(_optimizers(session)),
-        limits=(*session.start.limits, *_unseen(captured)),
+        limits=(*session.start.limits, *_unseen(captured), *_undefined(eager)),
     )
 
 
@@ -42,6 +43,16 @@ def _unseen(captured: tuple[Iteration, ...]) -> Iterator[str]:
     for location in places:
         where = f" ({os.path.basename(location.file)}:{location.line})" if location else ""
         yield f"The step replays a CUDA graph of its own{where}: what runs in it is not recorded."
+
+
+def _undefined(eager: tuple[Iteration, ...]) -> Iterator[str]:
+    """Outputs that say nothing: in a comparison NaN equals NaN."""
+    paths = {leaf.path for iteration in eager for leaf in iteration.outputs if leaf.has_nan}
+    for path in sorted(paths):
+        yield (
+            f"{path} holds NaN in eager already: a replay that computes NaN there for another"
+            " reason would pass as equal."
+        )
 
 
 def record_series(session: Session, *, capturing: bool) -> tuple[Iteration, ...]:
@@ -94,8 +105,18 @@ def _observe(session: Session, index: int, *, run: int, before: HostState) -> _O
     with session.device.observed_by(observer):
         result = session.call(inputs)
     with torch._C.DisableTorchFunction():
-        outputs = tuple(_leaf(observer, p, v) for p, v in leaves(result, "output").items())
+        outputs = tuple(
+            msgspec.structs.replace(_leaf(observer, path, value), has_nan=_has_nan(value))
+            for path, value in leaves(result, "output").items()
+        )
     return _Observed(input_values, outputs, observer)
+
+
+def _has_nan(value: object) -> bool:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return False
+    with torch._C._DisableTorchDispatch():  # our look at it is no part of the step
+        return bool(value.isnan().any())
 
 
 def _named_storages(
