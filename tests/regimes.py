@@ -18,7 +18,7 @@ _LATENCY_NS = 2_200
 _QUEUE_GAP_NS = 1_000
 _KERNEL_NS: dict[Regime, tuple[int, int]] = {
     "launch-bound": (1_500, 3_000),
-    "mixed": (1_000, 19_000),
+    "mixed": (500, 17_000),
     "gpu-bound": (20_000, 60_000),
     "graph": (2_000, 6_000),
     "sync": (20_000, 60_000),

@@ -46,7 +46,12 @@ def test_every_regime_is_explained_as_it_was_made(name: Regime) -> None:
 
 @pytest.mark.parametrize(
     ("name", "verdict"),
-    [("launch-bound", "launch-bound"), ("gpu-bound", "gpu-bound"), ("graph", "gpu-bound")],
+    [
+        ("launch-bound", "launch-bound"),
+        ("mixed", "mixed"),
+        ("gpu-bound", "gpu-bound"),
+        ("graph", "gpu-bound"),
+    ],
 )
 def test_the_verdict_is_that_of_the_regime(name: Regime, verdict: str) -> None:
     found, _ = regime(name)

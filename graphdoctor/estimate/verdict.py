@@ -48,7 +48,7 @@ def judge_trace(
             "Record again, with a warm-up step, and measure the wall time of a step without the profiler.",
             "low",
         )
-    verdicts = {_verdict(share, times, predicted) for share in _shares(predicted)}
+    verdicts = {_verdict(share, times, predicted) for share in _shares(times, predicted)}
     verdict: TraceVerdict = verdicts.pop() if len(verdicts) == 1 else "mixed"
     reason, advice = _words(verdict, times, predicted, syncs)
     return Judgement(verdict, reason, advice, confidence)
@@ -71,19 +71,21 @@ def _why_unclear(times: Lanes, predicted: TracePrediction | None, doubts: Sequen
     return "graph launches have no kernels in the trace" if lost else ""
 
 
-def _shares(predicted: TracePrediction) -> tuple[Range, ...]:
-    """The launch-bound share at its least, likely and most, each as one value."""
+def _shares(times: Lanes, predicted: TracePrediction) -> tuple[float, ...]:
+    """The launch-bound share at its least, likely and most; as profiled, if nothing else was measured."""
     share = predicted.launch_bound_share
-    return tuple(Range(value, value, value) for value in (share.low, share.mid, share.high))
+    profiled = times.launch_bound_ns / (times.span_ns or 1)
+    found = (share.low, share.mid, share.high)
+    return found if predicted.wall_us is not None else (*found, profiled)
 
 
-def _verdict(share: Range, times: Lanes, predicted: TracePrediction) -> TraceVerdict:
+def _verdict(share: float, times: Lanes, predicted: TracePrediction) -> TraceVerdict:
     waited = times.sync_wait_ns / (times.span_ns or 1)
     if _syncs_are_the_cause(predicted):
         return "sync-bound"
-    if share.mid >= _BOUND and predicted.speedup.mid >= _GAIN:
+    if share >= _BOUND and predicted.speedup.mid >= _GAIN:
         return "launch-bound"
-    if share.mid < _LITTLE and waited < _LITTLE:
+    if share < _LITTLE and waited < _LITTLE:
         return "gpu-bound"
     return "mixed"
 
@@ -117,15 +119,18 @@ def _words(
             "Keep values on the device, and read them once after the step.",
         )
     if verdict == "gpu-bound":
-        busy = max(times.busy_ns / (times.span_ns or 1), 1e-9)
+        profiled = times.busy_ns / (times.span_ns or 1)
+        busy = min(1.0, max(profiled, predicted.device_busy_us / (predicted.eager_us.mid or 1)))
         return (
             f"The GPU is busy {busy:.0%} of the time: a graph cannot bring more than"
             f" {max(1.0, ratio.high):.2f}x.",
             "Look at the kernels, not at the host: the host is ahead of the device.",
         )
+    profiled = times.launch_bound_ns / (times.span_ns or 1)
+    as_profiled = f"{profiled:.0%} as profiled, " if predicted.wall_us is None else ""
     return (
-        f"Mixed: {_percent(share)} of this step the GPU waits for the host."
-        f" {_graphs(predicted)} may bring {gain}.",
+        f"Mixed: {as_profiled}{_percent(share)} without the profiler, is what the GPU waits for the"
+        f" host. {_graphs(predicted)} may bring {gain}.",
         "Measure the wall time of a step without the profiler and pass it with --wall-ms.",
     )
 
