@@ -24,6 +24,7 @@ from graphdoctor.operators import OperatorFact, Run, Table
 from graphdoctor.recording import Arg, Op, Opaque, TensorUse
 
 TABLE = Path(graphdoctor.operators.__file__).with_name("table.json")
+_COPIES = ("_to_copy", "copy_")
 _NOT_PERMITTED = "operation not permitted"
 
 
@@ -110,17 +111,19 @@ def _calls_of(line: Mapping[str, Any], against: Against) -> Iterator[Measured]:
             (line.get("nodes") or {}).get("kernel", 0) if line.get("nodes") is not None else None
         )
         for op, waits in ops:
+            if op.base_name in _COPIES:
+                continue
             alone = working == [op]
             yield Measured(op, entry, False, waits=waits, kernels=kernels if alone else None)
         return
-    failing = op_of(line["failing"]) if line.get("failing") else None
-    if failing is None and len(working) == 1:
-        failing = working[0]
-    if failing is None:
+    blamed = [op_of(line["failing"])] if line.get("failing") else []
+    blamed += [op for op, waits in ops if waits and op not in blamed]
+    if not blamed:
         against.unattributed.append(f"{entry}: {line['error'][:100]}")
-        return
-    waits = max((waits for op, waits in ops if op.name == failing.name), default=0)
-    yield Measured(failing, entry, True, line["error"], waits)
+    for op in blamed:
+        if op.base_name not in _COPIES:  # where they lead decides, not what they are
+            waits = max((waits for other, waits in ops if other.name == op.name), default=0)
+            yield Measured(op, entry, True, line["error"], waits)
 
 
 def op_of(call: Sequence[Any]) -> Op:
@@ -164,8 +167,8 @@ def _counted(fact: OperatorFact, calls: Iterable[Measured], against: Against) ->
         return fact
     refused = sum(call.refused for call in about)
     captured = len(about) - refused
-    evidence = "unconfirmed" if captured else "measured"
-    if captured:
+    evidence = "measured" if bool(captured) is (fact.effect == "freezes") else "unconfirmed"
+    if evidence == "unconfirmed":
         shown = next(call.entry for call in about if not call.refused)
         against.contradictions.append(
             f"{fact.operator} ({fact.when}): {captured} of {len(about)} calls were captured: {shown}"

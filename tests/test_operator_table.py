@@ -45,7 +45,8 @@ def test_every_fact_names_a_known_condition_and_says_why_and_from_where() -> Non
         assert fact.when in CONDITIONS
         assert fact.why
         assert fact.source or fact.evidence == "measured"
-        assert (fact.evidence == "measured") <= (fact.refused > 0 and fact.captured == 0)
+        shown = fact.captured if fact.effect == "freezes" else fact.refused and not fact.captured
+        assert (fact.evidence == "measured") <= bool(shown)
 
 
 def test_every_condition_is_used() -> None:
@@ -81,6 +82,7 @@ def test_the_file_is_written_as_the_merging_script_writes_it(build: ModuleType) 
 
 
 MASK, INDEX = use(3, dtype="bool"), use(3, dtype="int64")
+HOST_MASK = use(3, dtype="bool", device="cpu")
 ON_HOST = use(3, dtype="int64", device="cpu")
 
 
@@ -97,13 +99,32 @@ ON_HOST = use(3, dtype="int64", device="cpu")
         ("mask-index", op("aten.index_put_.default", use(3), (MASK,), use(device="cpu")), False),
         ("host-index", op("aten.index.Tensor", use(3), (ON_HOST,)), True),
         ("host-index", op("aten.index.Tensor", use(3), (INDEX,)), False),
+        ("host-index", op("aten.index.Tensor", use(3), (HOST_MASK,)), False),
+        ("host-mask", op("aten.index.Tensor", use(3), (HOST_MASK,)), True),
+        ("host-mask", op("aten.index.Tensor", use(3), (ON_HOST,)), False),
+        ("host-mask", op("aten.index.Tensor", use(3), (MASK,)), False),
+        ("sorter", op("aten.searchsorted.Tensor", use(3), use(3), sorter=INDEX), True),
+        ("sorter", op("aten.searchsorted.Tensor", use(3), use(3)), False),
+        ("batched", op("aten.cholesky_solve.default", use(2, 3, 3), use(2, 3, 3)), True),
+        ("batched", op("aten.cholesky_solve.default", use(3, 3), use(3, 3)), False),
+        ("not-square", op("aten.linalg_lu_factor_ex.default", use(3, 5)), True),
+        ("not-square", op("aten.linalg_lu_factor_ex.default", use(2, 5, 5)), False),
+        ("long-dimension", op("aten.mode.default", use(3000)), True),
+        ("long-dimension", op("aten.mode.default", use(3000, 5)), False),
+        ("long-dimension", op("aten.mode.default", use(3000, 5), 0), True),
+        ("long-dimension", op("aten.mode.default", use()), False),
         ("host-index", op("aten.index_put_.default", use(3), (INDEX,), use(device="cpu")), True),
         ("value-on-device", op("aten.masked_fill.Tensor", use(3), MASK, use()), True),
         ("value-on-device", op("aten.masked_fill.Tensor", use(3), MASK, use(device="cpu")), False),
         ("check-errors", op("aten.linalg_inv_ex.default", use(3, 3), check_errors=True), True),
         ("check-errors", op("aten.linalg_inv_ex.default", use(3, 3)), False),
-        ("check-lengths", op("aten.segment_reduce.default", use(3), "max"), True),
-        ("check-lengths", op("aten.segment_reduce.default", use(3), "max", unsafe=True), False),
+        ("check-lengths", op("aten.segment_reduce.default", use(3), "max", lengths=INDEX), True),
+        ("check-lengths", op("aten.segment_reduce.default", use(3), "max", offsets=INDEX), False),
+        (
+            "check-lengths",
+            op("aten.segment_reduce.default", use(3), "max", lengths=INDEX, unsafe=True),
+            False,
+        ),
         ("not-bfloat16", op("aten._grouped_mm.default", use(3, 3), use(3, 3)), True),
         ("many-test-elements", op("aten.isin.Tensor_Tensor", use(5), use(50)), True),
         ("many-test-elements", op("aten.isin.Tensor_Tensor", use(5), use(2)), False),

@@ -9,6 +9,7 @@ from msgspec import Struct
 from graphdoctor.recording import Arg, Op, TensorUse
 
 _MASKS = ("bool", "uint8")
+_LONGEST_MODE = 2048  # elements that one block of threads sorts
 _GATHERING = frozenset({"index", "_unsafe_index"})
 INDEXING = frozenset({*_GATHERING, "index_put", "index_put_", "_index_put_impl_"})
 
@@ -60,6 +61,10 @@ def _indices(op: Op) -> tuple[TensorUse, ...]:
     return op.inputs[1:] if op.base_name in _GATHERING else op.inputs[1:-1]
 
 
+def _is_host_mask(use: TensorUse | None) -> bool:
+    return use is not None and use.dtype in _MASKS
+
+
 def _always(op: Op) -> bool:
     return True
 
@@ -81,7 +86,26 @@ def _checks_errors(op: Op) -> bool:
 
 
 def _checks_lengths(op: Op) -> bool:
-    return not dict(op.kwargs).get("unsafe")
+    named = dict(op.kwargs)
+    return named.get("lengths") is not None and not named.get("unsafe")
+
+
+def _has_sorter(op: Op) -> bool:
+    return dict(op.kwargs).get("sorter") is not None
+
+
+def _is_batched(op: Op) -> bool:
+    return any(len(use.shape) > 2 for use in op.inputs)
+
+
+def _is_not_square(op: Op) -> bool:
+    return any(use.shape[-2:-1] != use.shape[-1:] for use in op.inputs[:1])
+
+
+def _searches_long_dimension(op: Op) -> bool:
+    """Source: aten/src/ATen/native/cuda/TensorModeKernel.cpp, mode_kernel_impl."""
+    use, place = op.inputs[0], argument(op, 1, "dim", -1)
+    return bool(use.shape) and isinstance(place, int) and use.shape[place] > _LONGEST_MODE
 
 
 def _is_not_bfloat16(op: Op) -> bool:
@@ -105,13 +129,24 @@ CONDITIONS: Mapping[str, Condition] = {
     "always": Condition("always", _always),
     "mask-index": Condition("with a mask among the indices", _by_mask),
     "host-index": Condition(
-        "with an index or a value on the host", lambda op: indexed_from_host(op) is not None
+        "with an index that is no mask, or a value, on the host",
+        lambda op: (use := indexed_from_host(op)) is not None and not _is_host_mask(use),
+    ),
+    "host-mask": Condition(
+        "with a mask on the host among the indices",
+        lambda op: _is_host_mask(indexed_from_host(op)),
     ),
     "value-on-device": Condition("with the value in a tensor on the device", _last_on_device),
     "no-output-size": Condition("without `output_size`", _without_output_size),
     "no-range": Condition("without `min` and `max`", _without_range),
     "check-errors": Condition("with `check_errors=True`", _checks_errors),
-    "check-lengths": Condition("without `unsafe=True`", _checks_lengths),
+    "check-lengths": Condition("with `lengths` and without `unsafe=True`", _checks_lengths),
+    "sorter": Condition("with `sorter`", _has_sorter),
+    "batched": Condition("with a batch of matrices", _is_batched),
+    "not-square": Condition("with a matrix that is not square", _is_not_square),
+    "long-dimension": Condition(
+        f"with more than {_LONGEST_MODE} elements in the dimension", _searches_long_dimension
+    ),
     "not-bfloat16": Condition("with another dtype than bfloat16", _is_not_bfloat16),
     "many-test-elements": Condition(
         "with many test elements (more than 10 times `elements.numel() ** 0.145`)",

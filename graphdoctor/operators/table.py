@@ -13,7 +13,9 @@ from msgspec import Struct
 from graphdoctor.operators.conditions import CONDITIONS
 from graphdoctor.recording import Op
 
-Effect = Literal["captured", "reads-value", "sizes-result", "waits", "copies", "pins", "refused"]
+Effect = Literal[
+    "captured", "reads-value", "sizes-result", "waits", "copies", "pins", "refused", "freezes"
+]
 Evidence = Literal["measured", "source", "documentation", "unconfirmed"]
 
 # What each effect means to a person, in a table's cell.
@@ -25,6 +27,7 @@ EFFECTS: Mapping[Effect, str] = {
     "copies": "copies",
     "pins": "pins memory",
     "refused": "refused",
+    "freezes": "captured, and replays wrong",
 }
 _FILE = "table.json"
 
