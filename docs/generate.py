@@ -52,7 +52,8 @@ def _index() -> str:
     for rule in sorted(ALL_RULES, key=lambda rule: rule.id):
         cells = (f"[{rule.id}]({rule.id}.md)", rule.name, EFFECT_WORDS[rule.effect], rule.title())
         rows.append(f"| {' | '.join(cells)} |")
-    head = ("# Rules", "", "| id | name | effect | what it finds |", "|---|---|---|---|")
+    limits = "What no rule finds, and what would: [limits.md](../limits.md)."
+    head = ("# Rules", "", limits, "", "| id | name | effect | what it finds |", "|---|---|---|---|")
     return "\n".join((*head, *rows, ""))
 
 

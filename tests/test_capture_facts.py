@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from graphdoctor.emulator import EmulatedDevice
 from tests.diagnosing import diagnosed
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+LIMITS = BENCHMARKS.parent / "docs" / "limits.md"
 MEASURED = BENCHMARKS / "data" / "capture_facts_h200_torch2.11.jsonl"
 
 # Where the emulated device, or the diagnosis, may say something else than the H200, and why.
@@ -98,3 +100,30 @@ def test_the_diagnosis_finds_what_a_gpu_refused(name: str) -> None:
 
 def messages(diagnosis: Diagnosis) -> list[str]:
     return [f"{finding.rule}: {finding.message}" for finding in diagnosis.findings]
+
+
+# Rows of docs/limits.md, and a step that is one of them.
+ROWS = {
+    "A01": "item", "A02": "tolist", "A03": "bool", "A04": "print", "A05": "cpu", "A06": "allclose",
+    "A08": "tensor_index_0d", "A09": "nonzero", "A10": "masked_fill_cuda_scalar",
+    "A11": "element_assign_number", "A12": "list_index", "A14": "repeat_interleave_tensor",
+    "A15": "one_hot", "A16": "tensor_from_list", "A17": "h2d_blocking", "A18": "gaussian_nll",
+    "A19": "multinomial", "A20": "inv", "A21": "isin_large", "A22": "pack_padded_sequence",
+    "A23": "synchronize", "A24": "event_query", "A25": "pin_memory_new_block",
+    "A27": "side_stream_not_joined", "A28": "wait_on_outside_work", "A29": "input_with_history",
+    "A31": "manual_seed_changing", "A32": "own_generator_unregistered", "A34": "Adam",
+    "A35": "sgd_tensor_lr", "A36": "grad_scaler", "A37": "batchnorm_momentum_none",
+    "B17": "h2d_non_blocking_pageable", "B17b": "d2h_into_pageable",
+    "B28": "side_stream_in_place_not_forked",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_limits_page_names_the_rules_that_find_a_hazard(row: str) -> None:
+    (found_by,) = re.findall(rf"^\| {row} \| [^|]* \| ([^|]*) \|", LIMITS.read_text(), re.M)
+    found = {finding.rule for finding in diagnosed(build(ROWS[row])).findings}
+    if found_by == "none":
+        assert not found
+    else:
+        assert found
+        assert found <= set(found_by.split(", "))
