@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
+from graphdoctor.emulator.storages import parts_of
 from graphdoctor.record.changes import HostState
 from graphdoctor.record.host import HostObserver
 from graphdoctor.record.numpy_draws import numpy_generators, state_of
@@ -113,10 +114,11 @@ def _observe(session: Session, index: int, *, run: int, before: HostState) -> _O
 
 
 def _has_nan(value: object) -> bool:
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.is_nested:
         return False
+    values = parts_of(value)[0]  # of a sparse one, what it holds
     with torch._C._DisableTorchDispatch():  # our look at it is no part of the step
-        return bool(value.isnan().any())
+        return bool(values.isnan().any())
 
 
 def _named_storages(
