@@ -77,7 +77,9 @@ def in_words(error: BaseException) -> str:
         return f"memory ran out: a graph keeps the memory of its step for itself ({first_line})"
     for known, meaning in _IN_WORDS:
         if known in text:
-            return f"{meaning} ({first_line})"
+            # The emulated device says which operator it was; CUDA's own text has no more to tell.
+            detail = first_line.partition(known)[2].strip(" ()")
+            return f"{meaning} ({known}: {detail})" if detail else f"{meaning} ({first_line})"
     return f"{type(error).__name__}: {first_line}".rstrip(": ")
 
 
