@@ -91,11 +91,16 @@ def _checks_lengths(op: Op) -> bool:
 
 
 def _has_sorter(op: Op) -> bool:
-    return dict(op.kwargs).get("sorter") is not None
+    sorter = dict(op.kwargs).get("sorter")
+    return isinstance(sorter, TensorUse) and sorter.numel > 0
 
 
 def _is_batched(op: Op) -> bool:
-    return any(len(use.shape) > 2 for use in op.inputs)
+    return any(len(use.shape) > 2 and use.numel for use in op.inputs)
+
+
+def _is_not_empty(op: Op) -> bool:
+    return all(use.numel for use in op.inputs)
 
 
 def _is_not_square(op: Op) -> bool:
@@ -143,6 +148,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "check-lengths": Condition("with `lengths` and without `unsafe=True`", _checks_lengths),
     "sorter": Condition("with `sorter`", _has_sorter),
     "batched": Condition("with a batch of matrices", _is_batched),
+    "not-empty": Condition("with elements", _is_not_empty),
     "not-square": Condition("with a matrix that is not square", _is_not_square),
     "long-dimension": Condition(
         f"with more than {_LONGEST_MODE} elements in the dimension", _searches_long_dimension
