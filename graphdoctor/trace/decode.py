@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Generic, TypeVar
@@ -10,12 +11,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-_CONTROL_CHARACTERS = re.compile(rb"[\x00-\x1f]")
+_SPACES_FOR_CONTROLS = bytes(max(code, 32) if code < 32 else code for code in range(256))
 _NOT_A_NUMBER = re.compile(rb'(":\s*)[-+]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])', re.IGNORECASE)
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
+_UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+_BYTE = re.compile(r"\(byte (\d+)\)")
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 # Kineto writes times after its base time; from here on a float no longer holds whole ns.
 _LARGEST_EXACT_US = 2.0**43
@@ -97,9 +100,9 @@ class Decoder:
     def __init__(self, *, shapes: bool) -> None:
         event = Event[ArgsWithShapes] if shapes else Event[Args]
         self._events = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
-        self._event = msgspec.json.Decoder(event)
         self._times = msgspec.json.Decoder(list[_ExactTimes])
         self.troubles = Troubles()
+        self._repaired = b""  # the last run that was no valid JSON
 
     def events(self, content: bytes, offset: int) -> list[Event[Any]] | None:
         """The events of a run without its brackets; `offset` is where it is in the file.
@@ -109,19 +112,32 @@ class Decoder:
         text = b"[" + content + b"]"
         try:
             return self._exact(self._events.decode(text), text)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        except _UNREADABLE:
             pass
         raw = _raw_events(text)
         if raw is None:
-            raw = _raw_events(repair(text))
+            self._repaired = repair(content)
+            raw = _raw_events(b"[" + self._repaired + b"]")
             if raw is None:
                 return None
             self.troubles.repaired += 1
         return self._one_by_one([(offset, bytes(item)) for item in raw])
 
-    def salvaged(self, content: bytes, offset: int) -> list[Event[Any]]:
-        """What can be read of a run that is not whole."""
-        pieces = _pieces(repair(content))
+    def is_unfinished(self) -> bool:
+        """Whether the run that `events` refused ends too early, and is not broken inside."""
+        text = b"[" + self._repaired + b"]"
+        try:
+            msgspec.json.decode(text, type=list[msgspec.Raw])
+        except msgspec.DecodeError as error:
+            place = _BYTE.search(str(error))
+            return place is None or int(place[1]) >= len(text) - 1
+        except (RecursionError, UnicodeDecodeError):
+            return False
+        return False
+
+    def salvaged(self, offset: int) -> list[Event[Any]]:
+        """What can be read of the run that `events` refused."""
+        pieces = _pieces(self._repaired)
         return self._one_by_one([(offset + place, piece) for place, piece in pieces])
 
     def _exact(self, events: list[Event[Any]], text: bytes) -> list[Event[Any]]:
@@ -135,30 +151,38 @@ class Decoder:
             event.dur = times.dur  # type: ignore[assignment]
         return events
 
-    def _one_by_one(self, pieces: list[tuple[int, bytes]]) -> list[Event[Any]]:
-        """Every event that can be read; those that cannot are counted."""
-        found: list[Event[Any]] = []
-        for offset, piece in pieces:
-            try:
-                found += self._exact([self._one(piece)], b"[" + piece + b"]")
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-                self.troubles.skip(offset, str(error))
-        return found
+    def _one_by_one(self, pieces: Sequence[tuple[int, bytes]]) -> list[Event[Any]]:
+        """Every event that can be read; those that cannot are counted.
 
-    def _one(self, piece: bytes) -> Event[Any]:
+        By halves: what is good costs little more than it does in a good file.
+        """
+        if len(pieces) <= 1:
+            return [event for piece in pieces for event in self._one(*piece)]
+        text = b"[" + b",".join(piece for _, piece in pieces) + b"]"
         try:
-            event: Event[Any] = self._event.decode(piece)  # type: ignore[assignment]
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            event = self._event.decode(repair(piece))  # type: ignore[assignment]
-            self.troubles.repaired += 1
-        return event
+            return self._exact(self._events.decode(text), text)
+        except _UNREADABLE:
+            middle = len(pieces) // 2
+            return self._one_by_one(pieces[:middle]) + self._one_by_one(pieces[middle:])
+
+    def _one(self, offset: int, piece: bytes) -> list[Event[Any]]:
+        for text, repairs in ((piece, 0), (repair(piece), 1)):
+            try:
+                events = self._exact(self._events.decode(b"[" + text + b"]"), b"[" + text + b"]")
+            except _UNREADABLE as error:
+                reason = str(error)
+            else:
+                self.troubles.repaired += repairs
+                return events
+        self.troubles.skip(offset, reason)
+        return []
 
 
 def _raw_events(text: bytes) -> list[msgspec.Raw] | None:
     """The text of each event; None if this is no valid JSON."""
     try:
         return msgspec.json.decode(text, type=list[msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except _UNREADABLE:
         return None
 
 
@@ -181,7 +205,7 @@ def repair(text: bytes) -> bytes:
     Kineto writes raw control characters inside names (pytorch/pytorch#130622), and `nan` or `inf`
     where a division has no result.
     """
-    text = _CONTROL_CHARACTERS.sub(b" ", text)
+    text = text.translate(_SPACES_FOR_CONTROLS)
     text = _NOT_A_NUMBER.sub(rb"\1null", text)
     text = _LONE_SURROGATE.sub(rb"\\ufffd", text)
     try:
@@ -196,6 +220,6 @@ def header(content: bytes) -> Header:
     for text in (content, repair(content)):
         try:
             return msgspec.json.decode(text, type=Header)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        except _UNREADABLE:
             continue
     return Header()

@@ -89,11 +89,12 @@ class _Reader:
         is_end = part.kind == "end"
         content = self._without_trailer(part) if is_end else part.content
         events = self._decoder.events(content, part.offset)
-        if events is None and not is_end and len(content) < _MOST_HELD * blocks.BLOCK_BYTES:
-            self._held = part  # perhaps it was cut inside of an event
+        is_small = len(content) < _MOST_HELD * blocks.BLOCK_BYTES
+        if events is None and not is_end and is_small and self._decoder.is_unfinished():
+            self._held = part  # it was cut inside of an event
             return
         if events is None:
-            events = self._decoder.salvaged(content, part.offset)
+            events = self._decoder.salvaged(part.offset)
         self._columns.add(events, shapes=self._shapes)
 
     def _without_trailer(self, part: Part) -> bytes:
@@ -167,8 +168,17 @@ def _end_of_list(text: bytes) -> int | None:
     What follows it are a few fields, some with lists of their own: it is the last "]" with
     whole events before it and a whole object after it.
     """
-    likely = None
-    end = len(text)
+    place, is_sure = _list_end(text)
+    if is_sure:
+        return place
+    repaired = repair(text)
+    place, _ = _list_end(repaired)
+    return None if place is None else _same_place(text, repaired, place)
+
+
+def _list_end(text: bytes) -> tuple[int | None, bool]:
+    """The likely end, and whether what is before it is whole as well."""
+    likely, end = None, len(text)
     for _ in range(_MOST_LISTS):
         end = text.rfind(b"]", 0, end)
         if end < 0:
@@ -176,19 +186,22 @@ def _end_of_list(text: bytes) -> int | None:
         if not _is_json(b'{"": [' + text[end:]):
             continue
         if _is_json(b"[" + text[:end] + b"]"):
-            return end
-        likely = end
-    return likely
+            return end, True
+        likely = end if likely is None else likely
+    return likely, False
+
+
+def _same_place(text: bytes, repaired: bytes, end: int) -> int:
+    """The place in the text as it was; a repair may have changed its length before the list's end."""
+    return max(0, len(text) - (len(repaired) - end))
 
 
 def _is_json(text: bytes) -> bool:
-    for repaired in (False, True):
-        try:
-            msgspec.json.decode(repair(text) if repaired else text, type=msgspec.Raw)
-            return True
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            continue
-    return False
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def _about(headers: list[Header]) -> About:
