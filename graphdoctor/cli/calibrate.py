@@ -11,7 +11,7 @@ from graphdoctor.files import check_writable, save
 
 
 class CalibrateCommand:
-    """Measure this machine's GPU and host, so that predictions need no other machine's figures.
+    """Measure this machine's GPU and host, for predictions with its own figures.
 
     Takes about a minute. Pass the profile that it writes with --gpu FILE.
     """

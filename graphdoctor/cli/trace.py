@@ -19,9 +19,10 @@ STDOUT = "-"
 
 
 class TraceCommand:
-    """Say why the GPU waits in a recorded run, and what a CUDA graph would bring; needs no torch.
+    """Say why the GPU waits in a recorded run, and what a CUDA graph would bring.
 
-    TRACE is a file of torch.profiler's export_chrome_trace(), plain or gzip, or a folder of them.
+    TRACE is a file of torch.profiler's export_chrome_trace(), plain or gzip,
+    or a folder of them. Needs no torch.
     """
 
     name = "trace"
