@@ -22,7 +22,7 @@ Tell = Callable[[str], None]
 
 
 def calibrate(machine: Machine, base: DeviceProfile, tell: Tell) -> dict[str, Figure]:
-    """The machine's own figures, about a minute of work; `base` has the data sheet's peaks.
+    """The machine's own figures; `base` has the data sheet's peaks.
 
     What cannot be measured here keeps the base's figure, and is not in the result.
     """

@@ -13,7 +13,7 @@ from graphdoctor.files import check_writable, save
 class CalibrateCommand:
     """Measure this machine's GPU and host, for predictions with its own figures.
 
-    Takes about a minute. Pass the profile that it writes with --gpu FILE.
+    Pass the profile that it writes with --gpu FILE.
     """
 
     name = "calibrate"
