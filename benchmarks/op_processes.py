@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import multiprocessing
+import signal
 import sys
 import time
 from collections import deque
@@ -22,7 +23,12 @@ class Running:
     process: Any
     task: Task
     part: Path
-    until: float
+    began: float
+
+    def is_stuck(self, limit_s: float) -> bool:
+        """Whether it has written nothing for so long."""
+        wrote = self.part.stat().st_mtime if self.part.exists() else self.began
+        return time.time() - max(wrote, self.began) > limit_s
 
 
 class Pool:
@@ -55,7 +61,9 @@ class Pool:
         for running in self._running:
             running.process.kill()
             running.process.join()
-            yield from (line for line in _parsed(running.part) if "begin" not in line)
+            lines = _parsed(running.part)
+            whole = [line for line in lines if line["place"] < lines[-1]["place"]]
+            yield from _without_places(whole)  # the last entry is for another time
 
     def _can_fork(self) -> bool:
         process = self._context.Process(target=touch_cuda)
@@ -68,12 +76,12 @@ class Pool:
         part = self._folder / f"{self._count}.jsonl"
         process = self._context.Process(target=work, args=(task, part))
         process.start()
-        self._running.append(Running(process, task, part, time.monotonic() + self._options.limit_s))
+        self._running.append(Running(process, task, part, time.time()))
 
     def _ended(self) -> list[Running]:
         ended = []
         for running in self._running:
-            if time.monotonic() > running.until:
+            if running.process.exitcode is None and running.is_stuck(self._options.limit_s):
                 running.process.kill()
                 running.process.join()
             if running.process.exitcode is not None:
@@ -83,22 +91,34 @@ class Pool:
         return ended
 
     def _results(self, ended: Running, waiting: deque[Task]) -> Iterator[dict[str, Any]]:
-        """The lines of a process; one that died says in which sample, and the others go on later."""
+        """The lines of a process; what it did not come to goes on in others."""
         lines = _parsed(ended.part)
         task, code = ended.task, ended.process.exitcode
-        begun = [line["begin"] for line in lines if "begin" in line]
-        yield from (line for line in lines if "begin" not in line)
-        if lines and lines[-1].get("stopped"):
-            waiting.append(replace(task, start=begun[-1] + 1))
-        elif code != 0:
-            timeout = time.monotonic() > ended.until
-            reason = (
-                f"no end within {self._options.limit_s} s" if timeout else f"exit status {code}"
-            )
+        yield from _without_places(lines)
+        begun = [line for line in lines if "begin" in line]
+        place, position = (begun[-1]["place"], begun[-1]["begin"]) if begun else (0, -1)
+        index = task.entries[place][0]
+        stopped = bool(lines) and "stopped" in lines[-1]
+        if code == 0 and not stopped:
+            return
+        if stopped:
+            goes_on = lines[-1]["stopped"]
+        else:
+            stuck = code == -signal.SIGKILL
+            reason = f"nothing within {self._options.limit_s} s" if stuck else f"exit status {code}"
             reason += _last_words(ended.part)
-            yield {"index": task.index, "mode": task.mode, "crash": reason, "position": begun[-1:]}
-            if begun and not timeout:
-                waiting.append(replace(task, start=begun[-1] + 1))
+            yield {"index": index, "mode": task.mode, "crash": reason, "position": position}
+            goes_on = position >= 0 and not stuck
+        if rest := task.entries[place + 1 :]:
+            waiting.appendleft(replace(task, entries=rest))
+        if goes_on:
+            waiting.append(replace(task, entries=((index, position + 1),)))
+
+
+def _without_places(lines: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        if "begin" not in line:
+            yield {key: value for key, value in line.items() if key != "place"}
 
 
 def _parsed(part: Path) -> list[dict[str, Any]]:

@@ -1,11 +1,12 @@
-"""torch's op_db, each entry in a process of its own on a GPU -> JSON lines: what a capture does with it.
+"""torch's op_db, on a GPU -> JSON lines: what a capture does with each sample.
 
     python benchmarks/opinfo_capture.py OUT.jsonl.gz --deadline-s 480
     python benchmarks/opinfo_capture.py OUT.jsonl.gz --device emulated --only add,multinomial
 
 Modes run in this order, each for all entries: forward (does it wait, is it captured, does a replay on
 fresh values agree), runtime (which runtime calls an eager call makes), backward (forward's questions,
-with gradients). An output that exists is continued: entries that it holds in a mode are not run again.
+with gradients). Entries share a process until a capture fails in it, since that leaves CUDA's state in
+doubt. An output that exists is continued.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import platform
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ for library in ("OMP", "MKL", "OPENBLAS"):
     os.environ[f"{library}_NUM_THREADS"] = "1"
 
 MODES = ("forward", "runtime", "backward")
+_PORTION = 8  # entries: starting CUDA takes longer than examining one
 _SAMPLES = {"runtime": 2, "backward": 4}  # at most, in the modes that only add to the first
 
 
@@ -42,24 +45,7 @@ def main() -> None:
     entries = load_op_db(capability)
     names = [entry_name(entry) for entry in entries]
     earlier = _lines_of(options.output)
-    done = {(line["opinfo"], line["mode"]) for line in earlier if "opinfo" in line}
-    modes = [
-        mode for mode in options.modes.split(",") if options.device == "cuda" or mode != "runtime"
-    ]
-    wanted = set(options.only.split(",")) if options.only else None
-    tasks = [
-        Task(
-            index,
-            mode,
-            min(options.samples, _SAMPLES.get(mode, options.samples)),
-            options.device,
-            capability,
-        )
-        for mode in modes
-        for index, name in enumerate(names)
-        if (name, mode) not in done
-        and (wanted is None or name in wanted or entries[index].name in wanted)
-    ]
+    tasks = _tasks(options, capability, entries, earlier)
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     header = {
         "run": {
@@ -79,6 +65,45 @@ def main() -> None:
     _write(options.output, lines)
     left = f", {pool.left} tasks left" if pool.left else ""
     print(f"{len(lines)} lines in {time.monotonic() - started:.0f} s{left}", file=sys.stderr)
+
+
+def _tasks(
+    options: argparse.Namespace,
+    capability: tuple[int, ...] | None,
+    entries: list[Any],
+    earlier: list[dict[str, Any]],
+) -> list[Task]:
+    """What is left to do, in portions that share a process while nothing fails in it."""
+    wanted = set(options.only.split(",")) if options.only else None
+    tasks = []
+    for mode in options.modes.split(","):
+        if mode == "runtime" and options.device != "cuda":
+            continue  # only a real runtime can be asked
+        places = _places(earlier, mode)
+        left = [
+            (index, places.get(entry_name(entry), 0))
+            for index, entry in enumerate(entries)
+            if (wanted is None or {entry_name(entry), entry.name} & wanted)
+            and places.get(entry_name(entry), 0) is not None
+        ]
+        samples = min(options.samples, _SAMPLES.get(mode, options.samples))
+        tasks += [
+            Task(tuple(left[start : start + _PORTION]), mode, samples, options.device, capability)
+            for start in range(0, len(left), _PORTION)
+        ]
+    return tasks
+
+
+def _places(earlier: list[dict[str, Any]], mode: str) -> dict[str, int | None]:
+    """By entry: the position to go on from, where it ended in a failed capture; None: it is done."""
+    places: dict[str, int | None] = {}
+    counts: Counter[str] = Counter()
+    for line in earlier:
+        if line.get("mode") == mode:
+            name = line["opinfo"]
+            counts[name] += "sample" in line
+            places[name] = counts[name] if line.get("captures") is False else None
+    return places
 
 
 def _lines_of(output: Path) -> list[dict[str, Any]]:
@@ -111,7 +136,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=12, help="of an entry, at most")
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--deadline-s", type=float, default=480)
-    parser.add_argument("--limit-s", type=float, default=60, help="of one process")
+    parser.add_argument("--limit-s", type=float, default=60, help="without a sample from a process")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--only", default="", help="names of entries, separated by commas")
     return parser.parse_args()
