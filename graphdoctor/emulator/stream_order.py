@@ -85,8 +85,8 @@ class StreamOrder:
         return any(number in nodes for nodes in self._device.streams.captured_nodes)
 
     def after(self, call: Call) -> None:
-        if not call.on_cuda:
-            return
+        if not call.on_cuda or torch._C._current_autograd_node() is not None:
+            return  # autograd forks and joins by itself
         makes = any(self._device.table.info(t) not in call.infos for t in tensors_of(call.result))
         if not makes and not call.facts.written_args and not call.facts.written_kwargs:
             return  # a view is no work
