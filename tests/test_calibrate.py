@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphdoctor.calibrate import calibrate, profile_text
+from graphdoctor.calibrate import calibrate, profile_text, work
 from graphdoctor.calibrate.figures import KINDS
 from graphdoctor.calibrate.gpu import GpuMachine, timed_us
 from graphdoctor.cli import main
@@ -42,7 +42,7 @@ class KnownMachine:
             "product": fresh + LIBRARY,
             "foreach": plain + FOREACH,
             "forward": 1000.0,
-            "backward": 1000.0 + 50 * (NODE + plain),
+            "backward": 1000.0 + 50 * (NODE + fresh),
             "short graph": 7.0,
             "read": 20.0,
         }[work]
@@ -55,7 +55,7 @@ class KnownMachine:
             return [self.amount(work) / 1e3 / (0.8 * BASE.memory_gb_s.mid)] * 3
         if work.startswith(("up", "down")):
             return [self.amount(work) / 1e3 / 40.0] * 3
-        peak = BASE.math_tflops.bf16 if work == "bf16" else BASE.math_tflops.fp16
+        peak = BASE.math_tflops.bf16 if work.startswith("bf16") else BASE.math_tflops.fp16
         return [self.amount(work) / 1e6 / (0.5 * peak.mid)] * 3
 
     def amount(self, work: str) -> float:
@@ -142,6 +142,21 @@ def test_host_time_is_taken_over_many_calls_with_the_device_drained_before() -> 
     samples = timed_us(call, lambda: now_s, lambda: order.append("drain"), calls=3)
     assert samples == pytest.approx([4.0] * len(samples))
     assert order[:6] == ["call", "drain", "call", "call", "call", "drain"]
+
+
+def test_every_piece_of_work_that_a_cpu_can_do_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_LARGE_BYTES", 1 << 18)
+    monkeypatch.setattr(work, "SIDES", (8,))
+    monkeypatch.setattr(work, "TOKENS", (4,))
+    cpu, tiny = torch.device("cpu"), torch.ones(work._TINY)
+    pieces = {**work._host_work(torch, tiny), **work._small_kernels(torch, tiny)}
+    pieces |= {**work._large(torch, cpu), **work._products(torch, cpu)}
+    for name in set(pieces) - {"synchronize"}:
+        pieces[name].call()
+    assert {f"small {kind}" for kind in KINDS} | {"large sliced", "bf16 8"} <= set(pieces)
+    moved = {"large stream": 2, "large strided": 3, "large sliced": 1, "large concat": 4}
+    for name, times in moved.items():
+        assert pieces[name].amount == times * (1 << 18), name
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

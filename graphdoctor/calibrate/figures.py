@@ -8,6 +8,7 @@ from statistics import median, quantiles
 import numpy as np
 
 from graphdoctor.calibrate.machine import Machine
+from graphdoctor.calibrate.work import SIDES, TOKENS
 from graphdoctor.profiles import DeviceProfile, Figure
 from graphdoctor.trace import Trace
 from graphdoctor.trace.api import is_blocking, is_kernel_launch, which
@@ -70,7 +71,7 @@ class _Maker:
         self._put("host_us.optimizer_foreach", foreach, "_foreach_add_ of 30 tensors")
         nodes = self._machine.amount("backward")
         back = _less(host("backward"), median(host("forward")))
-        per_node = _less([value / nodes for value in back], median(plain))
+        per_node = _less([value / nodes for value in back], median(host("not recorded")))
         self._put(
             "host_us.backward_node", per_node, "backward of 50 operators, a node, less its operator"
         )
@@ -92,20 +93,28 @@ class _Maker:
     def bandwidth(self) -> None:
         peak = self._base.memory_gb_s.mid
         for kind in _BANDWIDTH_KINDS:
-            work = f"large {kind}"
-            moved = self._machine.amount(work)
-            shares = [moved / 1e3 / value / peak for value in self._machine.device_us(work)]
+            shares = list(self._bandwidth_shares(f"large {kind}", peak))
+            if kind == "strided":  # the worst, a transposed operand, and a milder one
+                shares += self._bandwidth_shares("large sliced", peak)
             self._put(f"memory_share.{kind}", shares, f"a large {kind} operator over {peak:g} GB/s")
+
+    def _bandwidth_shares(self, work: str, peak: float) -> Iterator[float]:
+        moved = self._machine.amount(work)
+        return (moved / 1e3 / value / peak for value in self._machine.device_us(work))
 
     def arithmetic(self) -> None:
         rates = self._base.math_tflops
-        shares = list(self._shares("bf16", rates.bf16.mid)) + list(
-            self._shares("fp16", rates.fp16.mid)
-        )
-        self._put("math_share", shares, "products of 8192 x 8192 over the data sheet's rate")
-        attention = list(self._shares("attention", rates.fp16.mid))
+        shares = [share for side in SIDES for share in self._shares(f"bf16 {side}", rates.bf16.mid)]
         self._put(
-            "attention_share", attention, "attention over 4096 tokens over the data sheet's rate"
+            "math_share", shares, f"bf16 products of {SIDES} squared over the data sheet's rate"
+        )
+        shares = [
+            share
+            for tokens in TOKENS
+            for share in self._shares(f"attention {tokens}", rates.fp16.mid)
+        ]
+        self._put(
+            "attention_share", shares, f"attention over {TOKENS} tokens over the data sheet's rate"
         )
 
     def _shares(self, work: str, tflops: float) -> Iterator[float]:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 _TINY = (64, 64)
 _LARGE_BYTES = 256 << 20
-_SIDE = 8192
+SIDES = (1024, 2048, 4096, 8192)  # of products: what a GPU reaches depends on it
+TOKENS = (512, 1024, 4096)
 _NODES = (100, 2000)
 
 
@@ -82,10 +83,12 @@ def _large(torch: Any, device: torch.device) -> dict[str, Work]:
     rows = torch.ones(_LARGE_BYTES // 2 // 1024, 1024, dtype=torch.half, device=device)
     turned = torch.ones(1024, rows.shape[0], dtype=torch.half, device=device).t()
     index = torch.arange(rows.shape[0], device=device)
+    row = torch.ones(1024, dtype=torch.half, device=device)
     moved = 2.0 * rows.nbytes
     return {
         "large stream": Work(lambda: rows + 1, moved),
         "large strided": Work(lambda: turned + rows, 3.0 * rows.nbytes),
+        "large sliced": Work(lambda: rows[:, ::2] + row[::2], 1.0 * rows.nbytes),
         "large reduce": Work(lambda: rows.sum(-1), rows.nbytes),
         "large normalize": Work(lambda: torch.softmax(rows, -1), moved),
         "large concat": Work(lambda: torch.cat([rows, rows]), 2 * moved),
@@ -100,17 +103,17 @@ def _products(torch: Any, device: torch.device) -> dict[str, Work]:
         left = torch.ones(side, side, dtype=dtype, device=device)
         return Work(lambda: left @ left, 2.0 * side**3)
 
-    found = {
-        "bf16": product(torch.bfloat16, _SIDE),
-        "fp16": product(torch.half, _SIDE),
-        "fp32": product(torch.float32, _SIDE // 2),
-        "fp64": product(torch.float64, _SIDE // 4),
-    }
-    heads = torch.ones(8, 16, 4096, 64, dtype=torch.half, device=device)
+    found = {f"bf16 {side}": product(torch.bfloat16, side) for side in SIDES}
     attention = torch.nn.functional.scaled_dot_product_attention
-    operations = 4.0 * heads.numel() * heads.shape[2]
-    found["attention"] = Work(lambda: attention(heads, heads, heads), operations)
+    for tokens in TOKENS:
+        heads = torch.ones(8, 16, tokens, 64, dtype=torch.half, device=device)
+        operations = 4.0 * heads.numel() * tokens
+        found[f"attention {tokens}"] = Work(_of(attention, heads), operations)
     return found
+
+
+def _of(attention: Any, heads: torch.Tensor) -> Callable[[], object]:
+    return lambda: attention(heads, heads, heads)
 
 
 def _copies(torch: Any, device: torch.device) -> dict[str, Work]:
@@ -136,7 +139,7 @@ def _graphs(torch: Any, tiny: torch.Tensor) -> dict[str, Work]:
         with torch.cuda.graph(graph):
             for _ in range(nodes):
                 value.add_(1)
-        found[name] = Work(_replay(graph, value), nodes, 4)
+        found[name] = Work(_replay(graph, value), nodes, 1)
     return found
 
 
