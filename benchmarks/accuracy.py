@@ -1,0 +1,212 @@
+"""transformers' architectures, small, on the emulated device -> what graphdoctor says of each, as JSON lines.
+
+python benchmarks/accuracy.py --out table.jsonl [--only bert,gpt2] [--kind text] [--limit 120]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import linecache
+import multiprocessing
+import os
+import random
+import time
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from hf_models import Architecture, Built, architectures, build
+
+import graphdoctor
+from graphdoctor.errors import GraphDoctorError
+from graphdoctor.model import Finding, Report
+
+
+def training(built: Built) -> SimpleNamespace:
+    """Forward, backward and an SGD step in training mode, on the model's own loss."""
+    model = built.model.train().to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(**inputs: Any) -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def fresh() -> dict[str, Any]:
+        assert built.fresh_with_loss is not None
+        drawn = built.fresh_with_loss().items()
+        return {n: v.to("cuda") if isinstance(v, torch.Tensor) else v for n, v in drawn}
+
+    return SimpleNamespace(step=step, inputs=fresh, state={"model": model, "optimizer": optimizer})
+
+
+def examine(architecture: Architecture, line: dict[str, Any], emit: Any) -> None:
+    """Emits one line for the forward pass and one for the training step."""
+    try:
+        begun = time.perf_counter()
+        built = build(architecture)
+    except Exception as error:
+        emit({**line, "not_built": f"{type(error).__name__}: {error}"[:300]})
+        return
+    line |= {"parameters": built.parameters, "inputs": built.inputs}
+    line["build_s"] = round(time.perf_counter() - begun, 2)
+    fresh = built.fresh
+
+    def inputs() -> dict[str, Any]:
+        return fresh()
+
+    emit(analyzed({**line, "mode": "inference"}, lambda: (built.model, inputs)))
+    if built.fresh_with_loss is None:
+        emit({**line, "mode": "training", "no_loss": built.no_loss})
+        return
+    emit(analyzed({**line, "mode": "training"}, lambda: training(built)))
+
+
+def analyzed(line: dict[str, Any], target: Any) -> dict[str, Any]:
+    begun = time.perf_counter()
+    try:
+        report = graphdoctor.analyze(target, device="emulated")
+    except GraphDoctorError as error:
+        cause = error.__cause__ or error.__context__
+        line["refused"] = f"{type(error).__name__}: {error}"[:600]
+        line["cause"] = "".join(traceback.format_exception(cause))[-1500:] if cause else ""
+    except Exception as error:
+        line["raised"] = f"{type(error).__name__}: {error}"[:400]
+        line["trace"] = traceback.format_exc()[-3000:]
+    else:
+        line |= summary(report)
+    line["analyze_s"] = round(time.perf_counter() - begun, 2)
+    return line
+
+
+def summary(report: Report) -> dict[str, Any]:
+    whole = next((c for c in report.captures if c.scope == "whole step"), None)
+    verification = whole.verification if whole else None
+    return {
+        "verdict": report.verdict,
+        "reason": report.reason,
+        "operators": report.operators,
+        "findings": [described(finding) for finding in report.findings],
+        "whole_step": whole.status if whole else None,
+        "refusal": whole.reason if whole else "",
+        "verified": verification.status if verification else None,
+        "verified_why": verification.reason if verification else "",
+        "differences": [f"{d.tensor}: {d.detail}" for d in verification.differences][:3]
+        if verification
+        else [],
+        "limits": report.limits,
+    }
+
+
+def described(finding: Finding) -> dict[str, Any]:
+    place = finding.location
+    return {
+        "rule": finding.rule,
+        "place": f"{shortened(place.file)}:{place.line}" if place else "",
+        "code": linecache.getline(place.file, place.line).strip() if place else "",
+        "count": finding.count,
+        "phase": finding.phase,
+        "operator": finding.operator,
+        "certainty": finding.certainty,
+        "message": finding.message,
+    }
+
+
+def shortened(file: str) -> str:
+    """A path from the package on, so that tables of two machines are alike."""
+    _, found, rest = file.rpartition("site-packages/")
+    return rest if found else Path(file).name
+
+
+def child(architecture: Architecture, part: Path) -> None:
+    torch.set_num_threads(1)
+    random.seed(0)
+    torch.manual_seed(0)
+    line = {"model": architecture.model_type, "class": architecture.class_name}
+    line["kind"] = architecture.kind
+    with part.open("w", encoding="utf-8") as file, open(os.devnull, "w") as quiet:
+        os.dup2(quiet.fileno(), 1)
+        os.dup2(quiet.fileno(), 2)
+
+        def emit(found: dict[str, Any]) -> None:
+            file.write(json.dumps(found) + "\n")
+            file.flush()
+
+        examine(architecture, line, emit)
+
+
+def run(architecture: Architecture, part: Path, *, limit_s: float) -> list[dict[str, Any]]:
+    """In a process of its own: one that crashes or hangs costs one line."""
+    part.write_text("")
+    process = multiprocessing.get_context("fork").Process(target=child, args=(architecture, part))
+    process.start()
+    process.join(limit_s)
+    ended = process.exitcode
+    if ended is None:
+        process.kill()
+        process.join()
+    text = part.read_text(encoding="utf-8").splitlines()
+    lines = [json.loads(each) for each in text if each.endswith("}")]
+    if ended != 0:
+        why = f"no end within {limit_s:g} s" if ended is None else f"exit status {ended}"
+        name = {"model": architecture.model_type, "class": architecture.class_name}
+        lines.append({**name, "kind": architecture.kind, "crash": why})
+    return lines
+
+
+def chosen(options: argparse.Namespace) -> list[Architecture]:
+    found = architectures()
+    if options.only:
+        wanted = options.only.split(",")
+        found = [each for each in found if each.model_type in wanted]
+    if options.kind:
+        found = [each for each in found if each.kind == options.kind]
+    # Kinds take turns, so that a run that is cut short has seen all of them.
+    places: dict[str, int] = {}
+    order = []
+    for each in found:
+        order.append((places.setdefault(each.kind, 0), each))
+        places[each.kind] += 1
+    return [each for _, each in sorted(order, key=lambda pair: pair[0])][: options.limit]
+
+
+def state_of(line: dict[str, Any]) -> str:
+    for key in ("verdict", "crash", "raised", "refused", "not_built", "no_loss"):
+        if key in line:
+            return f"{line[key]}" if key == "verdict" else f"{key}: {line[key][:110]}"
+    return "?"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("accuracy.jsonl"))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--kind", default="")
+    parser.add_argument("--limit", type=int, default=1000)
+    parser.add_argument("--limit-s", type=float, default=60)
+    parser.add_argument("--budget-s", type=float, default=3600)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    graphdoctor.analyze(torch.nn.Linear(2, 2), torch.ones(1, 2), device="emulated")  # imports
+    until = time.monotonic() + options.budget_s
+    part = options.out.with_suffix(".part")
+    with options.out.open("a", encoding="utf-8") as out:
+        for architecture in chosen(options):
+            if time.monotonic() > until:
+                break
+            for line in run(architecture, part, limit_s=options.limit_s):
+                out.write(json.dumps(line) + "\n")
+                rules = " ".join(f"{f['rule']}@{f['place']}" for f in line.get("findings", ()))
+                name = f"{line['model']:24} {line.get('mode', '')[:5]:6}"
+                print(name, line.get("analyze_s", 0), state_of(line), rules, flush=True)
+            out.flush()
+    part.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()
