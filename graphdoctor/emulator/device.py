@@ -132,6 +132,14 @@ class EmulatedDevice:
         if self.capturing is not None:
             self.capturing.refuse_event(kind, name, detail)
 
+    def attach(self, observer: Observer) -> None:
+        """Let a capture observe, which ends by a call of its own, or never."""
+        self._dispatch.observers = (*self._dispatch.observers, observer)
+
+    def detach(self, observer: Observer) -> None:
+        kept = [other for other in self._dispatch.observers if other is not observer]
+        self._dispatch.observers = tuple(kept)
+
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
         """Let an observer see every operator and host event; where a capture is assumed, of one."""

@@ -69,13 +69,12 @@ class EmulatedGraph:
         self._rng = torch.get_rng_state()
         self._newest_before = device.table.info(torch.empty(0)).number
         device.capturing = self
-        self._observation = device.observed_by(self)
-        self._observation.__enter__()
+        device.attach(self)
 
     def capture_end(self) -> None:
         if self._device.capturing is not self:
             raise RuntimeError("CUDA error: capture was not initiated in this stream")
-        self._observation.__exit__(None, None, None)
+        self._device.detach(self)
         self.abandon()
         if self._invalid is not None:
             self._tape = None
