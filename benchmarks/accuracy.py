@@ -10,14 +10,19 @@ import json
 import linecache
 import multiprocessing
 import os
+import platform
 import random
+import subprocess
 import time
 import traceback
+from datetime import date
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+import transformers
 from hf_models import Architecture, Built, architectures, build
 
 import graphdoctor
@@ -45,7 +50,7 @@ def training(built: Built) -> SimpleNamespace:
     return SimpleNamespace(step=step, inputs=fresh, state={"model": model, "optimizer": optimizer})
 
 
-def examine(architecture: Architecture, line: dict[str, Any], emit: Any) -> None:
+def examine(architecture: Architecture, line: dict[str, Any], emit: Any, *, device: str) -> None:
     """Emits one line for the forward pass and one for the training step."""
     try:
         begun = time.perf_counter()
@@ -60,17 +65,17 @@ def examine(architecture: Architecture, line: dict[str, Any], emit: Any) -> None
     def inputs() -> dict[str, Any]:
         return fresh()
 
-    emit(analyzed({**line, "mode": "inference"}, lambda: (built.model, inputs)))
+    emit(analyzed({**line, "mode": "inference"}, lambda: (built.model, inputs), device=device))
     if built.fresh_with_loss is None:
         emit({**line, "mode": "training", "no_loss": built.no_loss})
         return
-    emit(analyzed({**line, "mode": "training"}, lambda: training(built)))
+    emit(analyzed({**line, "mode": "training"}, lambda: training(built), device=device))
 
 
-def analyzed(line: dict[str, Any], target: Any) -> dict[str, Any]:
+def analyzed(line: dict[str, Any], target: Any, *, device: Any) -> dict[str, Any]:
     begun = time.perf_counter()
     try:
-        report = graphdoctor.analyze(target, device="emulated")
+        report = graphdoctor.analyze(target, device=device)
     except GraphDoctorError as error:
         cause = error.__cause__ or error.__context__
         line["refused"] = f"{type(error).__name__}: {error}"[:600]
@@ -123,7 +128,7 @@ def shortened(file: str) -> str:
     return rest if found else Path(file).name
 
 
-def child(architecture: Architecture, part: Path) -> None:
+def child(architecture: Architecture, part: Path, device: str) -> None:
     torch.set_num_threads(1)
     random.seed(0)
     torch.manual_seed(0)
@@ -137,23 +142,29 @@ def child(architecture: Architecture, part: Path) -> None:
             file.write(json.dumps(found) + "\n")
             file.flush()
 
-        examine(architecture, line, emit)
+        examine(architecture, line, emit, device=device)
 
 
-def run(architecture: Architecture, part: Path, *, limit_s: float) -> list[dict[str, Any]]:
+def run(architecture: Architecture, options: argparse.Namespace) -> list[dict[str, Any]]:
     """In a process of its own: one that crashes or hangs costs one line."""
+    if time.monotonic() > options.until:
+        return []
+    part = Path(f"{options.out}.{architecture.model_type}.part")
     part.write_text("")
-    process = multiprocessing.get_context("fork").Process(target=child, args=(architecture, part))
+    # A process that forked cannot be sure to start CUDA.
+    context = multiprocessing.get_context("fork" if options.device == "emulated" else "spawn")
+    process = context.Process(target=child, args=(architecture, part, options.device))
     process.start()
-    process.join(limit_s)
+    process.join(options.limit_s)
     ended = process.exitcode
     if ended is None:
         process.kill()
         process.join()
     text = part.read_text(encoding="utf-8").splitlines()
+    part.unlink()
     lines = [json.loads(each) for each in text if each.endswith("}")]
     if ended != 0:
-        why = f"no end within {limit_s:g} s" if ended is None else f"exit status {ended}"
+        why = f"no end within {options.limit_s:g} s" if ended is None else f"exit status {ended}"
         name = {"model": architecture.model_type, "class": architecture.class_name}
         lines.append({**name, "kind": architecture.kind, "crash": why})
     return lines
@@ -190,22 +201,38 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=1000)
     parser.add_argument("--limit-s", type=float, default=60)
     parser.add_argument("--budget-s", type=float, default=3600)
+    parser.add_argument("--device", choices=("emulated", "cuda"), default="emulated")
+    parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    graphdoctor.analyze(torch.nn.Linear(2, 2), torch.ones(1, 2), device="emulated")  # imports
-    until = time.monotonic() + options.budget_s
-    part = options.out.with_suffix(".part")
-    with options.out.open("a", encoding="utf-8") as out:
-        for architecture in chosen(options):
-            if time.monotonic() > until:
-                break
-            for line in run(architecture, part, limit_s=options.limit_s):
+    if options.device == "emulated":  # imports what every process needs
+        graphdoctor.analyze(torch.nn.Linear(2, 2), torch.ones(1, 2), device="emulated")
+    options.until = time.monotonic() + options.budget_s
+    with options.out.open("a", encoding="utf-8") as out, ThreadPool(options.workers) as pool:
+        if out.tell() == 0:
+            out.write(json.dumps(about(options.device)) + "\n")
+        work = chosen(options)
+        for lines in pool.imap_unordered(lambda each: run(each, options), work):
+            for line in lines:
                 out.write(json.dumps(line) + "\n")
                 rules = " ".join(f"{f['rule']}@{f['place']}" for f in line.get("findings", ()))
                 name = f"{line['model']:24} {line.get('mode', '')[:5]:6}"
                 print(name, line.get("analyze_s", 0), state_of(line), rules, flush=True)
             out.flush()
-    part.unlink(missing_ok=True)
+
+
+def about(device: str) -> dict[str, str]:
+    """What the lines after this one were made with."""
+    git = ["git", "-C", str(Path(graphdoctor.__path__[0])), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "date": date.today().isoformat(),
+        "commit": commit,
+        "device": device,
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
 
 
 if __name__ == "__main__":

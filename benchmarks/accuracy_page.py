@@ -1,0 +1,149 @@
+"""The lines that accuracy.py wrote, and what reading the source said of each finding -> docs/accuracy.md.
+
+python benchmarks/accuracy_page.py benchmarks/data/accuracy.jsonl docs/accuracy.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+JUDGED = Path(__file__).parent / "data" / "accuracy_judged.jsonl"
+Line = dict[str, Any]
+
+
+def jsonl(path: Path) -> list[Line]:
+    return [json.loads(each) for each in path.read_text(encoding="utf-8").splitlines() if each]
+
+
+def page(lines: list[Line], judged: list[Line]) -> str:
+    about, models = lines[0], lines[1:]
+    seen = {(each["rule"], each["place"]): each for each in judged}
+    parts = [opening(about, models), totals(models), findings(models, seen)]
+    parts += [without_findings(models, judged), failures(models), every_model(models)]
+    return "\n".join(parts)
+
+
+def opening(about: Line, models: list[Line]) -> str:
+    verdicts = [each for each in models if "verdict" in each]
+    architectures = len({each["model"] for each in verdicts})
+    seconds = sum(each.get("analyze_s", 0) for each in models)
+    return f"""# How true the verdicts are
+
+`python benchmarks/accuracy.py` makes architectures of transformers small, from their own configuration classes with random
+weights, and asks graphdoctor about each on the emulated device: the forward pass in evaluation mode, and, where the
+model gives a loss, forward, backward and a step of SGD in training mode. `python benchmarks/accuracy_page.py` writes this page.
+
+{about["date"]}: graphdoctor at {about["commit"]}, transformers {about["transformers"]}, torch {about["torch"]}, Python {about["python"]}.
+{architectures} architectures, {len(verdicts)} verdicts; {seconds:.0f} s of analysis in all, on a machine that other work shared.
+Sizes are small, so hazards that depend on size are not seen. Nothing here was run on a GPU.
+"""
+
+
+def totals(models: list[Line]) -> str:
+    rows = [
+        "## Verdicts",
+        "",
+        "| kind | mode | architectures | safe | partly safe | unsafe | unknown |",
+    ]
+    rows.append("|---|---|---|---|---|---|---|")
+    groups: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for each in models:
+        if "verdict" in each:
+            groups[each["kind"], each["mode"]][each["verdict"]] += 1
+            groups["all", each["mode"]][each["verdict"]] += 1
+    for (kind, mode), counts in sorted(groups.items()):
+        figures = [counts[name] for name in ("safe", "partly-safe", "unsafe", "unknown")]
+        cells = [kind, mode, sum(counts.values()), *figures]
+        rows.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    return "\n".join([*rows, ""])
+
+
+def findings(models: list[Line], seen: dict[tuple[str, str], Line]) -> str:
+    """Each line of source that was found, once, with what reading it said."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    code: dict[tuple[str, str], str] = {}
+    for each in models:
+        for finding in each.get("findings", ()):
+            if not finding["rule"].startswith("GD3"):
+                key = (finding["rule"], finding["place"])
+                found[key].add(each["model"])
+                code[key] = finding["code"]
+    said = Counter(seen[key]["judgement"] if key in seen else "not judged" for key in found)
+    rows = ["## Findings, each held against the source", ""]
+    rows.append(", ".join(f"{count} {word}" for word, count in said.most_common()) + ":")
+    rows.append('"true" means that the line does this on CUDA while a graph is captured.')
+    rows += ["", "| rule | line | models | judgement | why |", "|---|---|---|---|---|"]
+    for key in sorted(found, key=lambda key: (-len(found[key]), key)):
+        verdict = seen.get(key, {"judgement": "not judged", "why": ""})
+        text = f"`{cell(code[key][:70])}`" if code[key] else ""
+        place = f"{key[1].removeprefix('transformers/')}<br>{text}" if key[1] else "no line"
+        rows.append(
+            f"| {key[0]} | {place} | {len(found[key])} | {verdict['judgement']} "
+            f"| {cell(verdict['why'])} |"
+        )
+    return "\n".join([*rows, ""])
+
+
+def without_findings(models: list[Line], judged: list[Line]) -> str:
+    """Verdicts that no finding explains."""
+    why = {(each["model"], each["mode"]): each for each in judged if "model" in each}
+    rows = ["## Not safe, and no finding says why", ""]
+    rows += ["| model | mode | verdict | reason | judgement |", "|---|---|---|---|---|"]
+    for each in models:
+        if each.get("verdict", "safe") != "safe" and not hazards(each):
+            said = why.get((each["model"], each["mode"]), {"judgement": "not judged", "why": ""})
+            judgement = f"{said['judgement']}: {said['why']}" if said["why"] else said["judgement"]
+            cells = (each["model"], each["mode"], each["verdict"], each["reason"], judgement)
+            rows.append("| " + " | ".join(cell(text) for text in cells) + " |")
+    return "\n".join([*rows, ""])
+
+
+def hazards(line: Line) -> list[str]:
+    rules = (each["rule"] for each in line.get("findings", ()))
+    return sorted({rule for rule in rules if not rule.startswith("GD3")})
+
+
+def failures(models: list[Line]) -> str:
+    rows = ["## No verdict", "", "| what happened | models |", "|---|---|"]
+    words = {
+        "crash": "the process ended, or its time did",
+        "raised": "graphdoctor raised",
+        "refused": "graphdoctor refused",
+        "not_built": "no small model ran in plain PyTorch",
+        "no_loss": "no training step: no loss from plain labels",
+    }
+    for key, word in words.items():
+        names = sorted({each["model"] for each in models if key in each})
+        rows.append(f"| {word} | {len(names)}: {', '.join(names)} |")
+    return "\n".join([*rows, ""])
+
+
+def every_model(models: list[Line]) -> str:
+    rows = ["## Every model", ""]
+    rows += [
+        "| model | mode | verdict | operators | s | rules | limits |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in sorted(models, key=lambda line: (line["model"], line.get("mode", ""))):
+        if "verdict" in each:
+            cells = [each["model"], each["mode"], each["verdict"], each["operators"]]
+            cells += [each["analyze_s"], " ".join(hazards(each)), "; ".join(each["limits"])[:90]]
+            rows.append("| " + " | ".join(cell(str(text)) for text in cells) + " |")
+    return "\n".join([*rows, ""])
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def main() -> None:
+    source, target = Path(sys.argv[1]), Path(sys.argv[2])
+    target.write_text(page(jsonl(source), jsonl(JUDGED)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
