@@ -99,8 +99,8 @@ def merged(before: Table, lines: Sequence[Mapping[str, Any]]) -> tuple[Table, Ag
 
 def _calls_of(line: Mapping[str, Any], against: Against) -> Iterator[Measured]:
     """The operators of one sample whose part in its capture is known."""
-    if "captures" not in line or line.get("aten_left_out"):
-        return
+    if "captures" not in line or line.get("aten_left_out") or "sparse" in line["opinfo"]:
+        return  # how sparse a tensor is was not written down
     entry = f"{line['opinfo']}[{line['sample']}] {line['mode']}({line['arguments'][:60]})"
     ops = [(op_of(call), call[3]) for call in line["aten"]]
     working = [op for op, _ in ops if not is_view(op.name)]

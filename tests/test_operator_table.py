@@ -110,6 +110,8 @@ ON_HOST = use(3, dtype="int64", device="cpu")
         ("batched", op("aten.cholesky_solve.default", use(0, 3, 3), use(0, 3, 3)), False),
         ("not-empty", op("aten._linalg_svd.default", use(3, 3)), True),
         ("not-empty", op("aten._linalg_svd.default", use(0, 3)), False),
+        ("equal-shapes", op("aten.equal.default", use(3), use(3)), True),
+        ("equal-shapes", op("aten.equal.default", use(3), use()), False),
         ("not-square", op("aten.linalg_lu_factor_ex.default", use(3, 5)), True),
         ("not-square", op("aten.linalg_lu_factor_ex.default", use(2, 5, 5)), False),
         ("long-dimension", op("aten.mode.default", use(3000)), True),

@@ -103,6 +103,11 @@ def _is_not_empty(op: Op) -> bool:
     return all(use.numel for use in op.inputs)
 
 
+def _has_equal_shapes(op: Op) -> bool:
+    shapes = {use.shape for use in op.inputs}
+    return len(shapes) == 1
+
+
 def _is_not_square(op: Op) -> bool:
     return any(use.shape[-2:-1] != use.shape[-1:] for use in op.inputs[:1])
 
@@ -149,6 +154,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "sorter": Condition("with `sorter`", _has_sorter),
     "batched": Condition("with a batch of matrices", _is_batched),
     "not-empty": Condition("with elements", _is_not_empty),
+    "equal-shapes": Condition("with equal shapes", _has_equal_shapes),
     "not-square": Condition("with a matrix that is not square", _is_not_square),
     "long-dimension": Condition(
         f"with more than {_LONGEST_MODE} elements in the dimension", _searches_long_dimension
