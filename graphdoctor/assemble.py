@@ -22,6 +22,7 @@ from graphdoctor.recording import Recording
 from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.not_launch_bound import not_launch_bound
 from graphdoctor.speed import Speed
+from graphdoctor.suppress import suppress
 from graphdoctor.target import Target
 
 
@@ -41,7 +42,9 @@ def assemble(evidence: Evidence) -> Report:
     """The report of an analysis that ran to its end."""
     session, recording = evidence.session, evidence.recording
     regions = tuple(planned.region for planned in evidence.plan.regions)
-    findings = (*_confirmed(evidence), *_about_speed(evidence))
+    found = (*_confirmed(evidence), *_about_speed(evidence))
+    # The verdict is about the step, not about what its author wants to hear of: it counts them all.
+    findings, idle_comments = suppress(found, recording, file=session.target.file)
     doubts = tuple(_doubts(recording))
     verdict, reason = judge(findings, regions, evidence.captured.outcomes, doubts)
     return Report(
@@ -61,6 +64,7 @@ def assemble(evidence: Evidence) -> Report:
         iterations=len(recording.captured),
         limits=(*recording.limits, *doubts, *evidence.speed.limits),
         trace_files=evidence.speed.trace_files,
+        idle_comments=idle_comments,
     )
 
 

@@ -67,14 +67,16 @@ class Settings:
     jobs: int = 0
     exclude: tuple[str, ...] = ()
 
-    def wants(self, finding: Finding, path: str) -> bool:
-        """Whether a finding counts: selected, not ignored, and not ignored in its file."""
-        if not _matches(finding, self.select) or _matches(finding, self.ignore):
-            return False
-        return not any(
-            fnmatch(path, pattern) and _matches(finding, rules)
-            for pattern, rules in self.per_file_ignores
-        )
+    def left_out_by(self, finding: Finding, path: str) -> str:
+        """Which setting leaves a finding in that file out, or "" where none does."""
+        if not _matches(finding, self.select):
+            return "select"
+        if _matches(finding, self.ignore):
+            return "ignore"
+        for pattern, rules in self.per_file_ignores:
+            if fnmatch(path, pattern) and _matches(finding, rules):
+                return "per-file-ignores"
+        return ""
 
 
 def parse(table: Mapping[str, object], *, where: str) -> Settings:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import linecache
-import os
-import sysconfig
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from graphdoctor.callers import own_line
 from graphdoctor.model import Excerpt, Finding, Location
 from graphdoctor.recording import Recording
 from graphdoctor.rule import Hit, Rule
@@ -16,11 +15,6 @@ from graphdoctor.rules import ALL_RULES
 
 _CONTEXT_LINES = 3
 _EFFECTS = ("capture-fails", "replay-is-wrong", "replay-is-slow")
-_LIBRARIES = (
-    f"{os.sep}site-packages{os.sep}",
-    f"{os.sep}dist-packages{os.sep}",
-    sysconfig.get_paths()["stdlib"] + os.sep,
-)
 
 # Where both speak about one line, the rule on the left is a part or a consequence of what one of
 # the rules on the right says, and is not reported.
@@ -50,12 +44,16 @@ class Diagnosis(Struct, frozen=True):
 
 
 class _Place(Struct, frozen=True):
-    """Where findings are one: a line, or an operator of a module where the line is not known."""
+    """Where findings are one: a line, or an operator of a module where the line is not known.
+
+    A line of a library that the user calls from two lines is two places: each is theirs to change.
+    """
 
     file: str
     line: int
     operator: str = ""
     module: str = ""
+    caller: Location | None = None
 
 
 def diagnose(recording: Recording, rules: Sequence[type[Rule]] = ALL_RULES) -> Diagnosis:
@@ -95,7 +93,9 @@ def excerpt_at(place: Location | None) -> Excerpt | None:
 def _place(hit: Hit) -> _Place:
     if hit.location is None:
         return _Place("", 0, hit.operator, hit.module)
-    return _Place(hit.location.file, hit.location.line)
+    own = own_line((hit.location, *hit.stack))
+    caller = own if own is not hit.location else None
+    return _Place(hit.location.file, hit.location.line, caller=caller)
 
 
 def _order(rule: type[Rule], group: Sequence[Hit]) -> tuple[int, int, str]:
@@ -113,7 +113,7 @@ def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
         fix=rule.fix,
         location=first.location,
         excerpt=excerpt_at(first.location),
-        stack=_project_frames(first.stack),
+        stack=first.stack,
         module=first.module,
         phase=first.phase,
         operator=first.operator,
@@ -131,9 +131,3 @@ def _per_step(group: Sequence[Hit]) -> int:
 
 def _first_paragraph(text: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
-
-
-def _project_frames(stack: tuple[Location, ...]) -> tuple[Location, ...]:
-    """The frames of the user's own files, or all where none is."""
-    own = tuple(frame for frame in stack if not any(part in frame.file for part in _LIBRARIES))
-    return own or stack

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from graphdoctor.callers import is_library
 from graphdoctor.model import Location
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -61,11 +62,12 @@ class _Code:
     A code object's own hash is computed from all that it holds each time, which is slow.
     """
 
-    __slots__ = ("code", "is_engine", "is_start", "is_user", "places")
+    __slots__ = ("code", "is_engine", "is_own", "is_start", "is_user", "places")
 
     def __init__(self, code: CodeType) -> None:
         self.code = code  # held, so that no other gets its identity
         self.is_user = not is_machinery(code.co_filename)
+        self.is_own = self.is_user and not is_library(code.co_filename)
         self.is_engine = code.co_name == _ENGINE
         self.is_start = code.co_name == "call" and os.path.abspath(code.co_filename) == _SESSION
         self.places: dict[int, Location] = {}  # by the instruction that runs
@@ -83,21 +85,26 @@ _CODES: dict[int, _Code] = {}
 
 
 def locate(depth: int = 1) -> Place:
-    """The nearest user frame of the calling thread, and up to eight user frames in all."""
+    """The nearest user frame of the calling thread, and up to eight user frames in all.
+
+    Where these are all of installed packages, the nearest other one comes as the ninth.
+    """
     return locate_from(sys._getframe(depth))
 
 
 def locate_from(frame: FrameType | None) -> Place:
     """The same from a given frame outwards, up to where graphdoctor calls the step."""
     found: list[Location] = []
-    in_engine = False
-    while frame is not None and len(found) < _MAX_STACK:
+    in_engine = has_own = False
+    while frame is not None and (len(found) < _MAX_STACK or not has_own):
         code = frame.f_code
         seen = _CODES.get(id(code))
         if seen is None:
             seen = _CODES[id(code)] = _Code(code)
         if seen.is_user:
-            found.append(seen.place(frame))
+            if seen.is_own or len(found) < _MAX_STACK:
+                found.append(seen.place(frame))
+            has_own = has_own or seen.is_own
         elif seen.is_engine:
             in_engine = in_engine or not found
         elif seen.is_start:

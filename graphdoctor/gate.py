@@ -21,10 +21,12 @@ from graphdoctor.checked import (
 from graphdoctor.config import Settings, TargetSettings
 from graphdoctor.config_files import Project
 from graphdoctor.fingerprint import Key, keys_of
+from graphdoctor.idle import idle_notes
 from graphdoctor.limits import beyond_baseline, beyond_budget, improvements
 from graphdoctor.locality import Locality, is_inside, nearest_place
 from graphdoctor.model import Finding, Report
 from graphdoctor.rules import ALL_RULES
+from graphdoctor.selection import selected
 from graphdoctor.structure import figures_of
 
 # In a pytest node id: those entries are the plugin's, and only a run of that test can judge them.
@@ -137,8 +139,8 @@ def _counted(outcome: Outcome, project: Project) -> list[tuple[Finding, Key]]:
     own = path_of(outcome)
     findings = [
         finding
-        for finding in outcome.result.findings
-        if project.settings.wants(finding, nearest_place(finding, otherwise=own).file)
+        for finding in selected(outcome.result, project, otherwise=own).findings
+        if finding.suppressed is None
     ]
     return [*zip(findings, keys_of(findings, root=project.root, otherwise=own), strict=True)]
 
@@ -169,7 +171,7 @@ def _checked(outcome: Outcome, baseline: Baseline, project: Project) -> CheckedT
     return CheckedTarget(
         name=name,
         path=own,
-        report=report,
+        report=selected(report, project, otherwise=own),
         figures=figures,
         findings=tuple(findings),
         breaches=tuple(breaches),
@@ -234,6 +236,7 @@ def _notes(outcomes: Sequence[Outcome], baseline: Baseline) -> Iterator[str]:
                 f" {_release(machine.torch)}, which may issue other operators"
             )
     yield from sorted(said)
+    yield from idle_notes(outcome.result for outcome in outcomes)
 
 
 def _release(version: str) -> str:

@@ -37,12 +37,29 @@ class Range(Struct, frozen=True):
     high: float
 
 
+class Suppression(Struct, frozen=True):
+    """Why a finding does not count: a comment at `location` says so, or else the settings do."""
+
+    reason: str
+    location: Location | None = None
+
+
+class IdleComment(Struct, frozen=True):
+    """A suppression comment that does nothing. `rule` is what it names, as it is written there."""
+
+    location: Location
+    rule: str
+    kind: Literal["unused", "unknown-rule", "misplaced", "not-understood"]
+    message: str
+
+
 class Finding(Struct, frozen=True):
     """One reason why the step is not safe, or not worth it, as a CUDA graph.
 
     `count` is how often one step does it. `stack` leads from the location outwards to the caller.
     `certainty` is "confirmed" where the (emulated) machine showed the effect in this run,
     "likely" where the mechanism was seen, "unknown" where it could not be checked.
+    What is `suppressed` is still true, and still counts for the verdict.
     """
 
     rule: str
@@ -59,6 +76,7 @@ class Finding(Struct, frozen=True):
     operator: str = ""
     count: int = 1
     certainty: Literal["confirmed", "likely", "unknown"] = "likely"
+    suppressed: Suppression | None = None
 
 
 class Region(Struct, frozen=True):
@@ -191,3 +209,4 @@ class Report(Struct, frozen=True):
     iterations: int
     limits: tuple[str, ...] = ()  # what could not be seen or checked, and why
     trace_files: tuple[str, ...] = ()
+    idle_comments: tuple[IdleComment, ...] = ()

@@ -41,7 +41,8 @@ def test_rule_is_found_by_id_or_name(wanted: str) -> None:
     [
         ("GD999", "did you mean GD"),
         ("host-raed", "did you mean GD101 host-read"),
-        ("zzz", "`graphdoctor explain` lists all rules"),
+        ("zzz", "`graphdoctor rules` lists all rules"),
+        ("", "`graphdoctor rules` lists all rules"),
     ],
 )
 def test_unknown_rule_gets_close_matches(wanted: str, hint: str, capsys) -> None:
@@ -50,3 +51,15 @@ def test_unknown_rule_gets_close_matches(wanted: str, hint: str, capsys) -> None
     assert hint in str(caught.value)
     assert main(["explain", wanted]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("wanted", ["printing", "Tensor-Print", "gd102", "102"])
+def test_a_part_that_one_rule_has_is_enough(wanted: str) -> None:
+    assert find(ALL_RULES, wanted).name == "tensor-printing"
+
+
+def test_a_part_of_several_rules_names_them() -> None:
+    with pytest.raises(UsageError, match="is a part of 2 rules: GD101 host-read, GD112 grad-scal"):
+        find(ALL_RULES, "read")
+    with pytest.raises(UsageError, match=r"is a part of \d+ rules: GD101 .* and \d+ more$"):
+        find(ALL_RULES, "gd")

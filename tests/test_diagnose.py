@@ -109,17 +109,28 @@ def test_findings_come_worst_first_then_in_execution_order(source: str) -> None:
     assert findings[0].excerpt is not None
 
 
-def test_the_shown_stack_prefers_the_users_own_files(source: str) -> None:
-    library = Location("/venv/lib/python3.11/site-packages/library/core.py", 7)
-    stack = (library, Location(source, 3))
-    read = op(
-        0, "aten._local_scalar_dense.default", use(1), location=Location(source, 1), stack=stack
-    )
+LIBRARY = Location("/venv/lib/python3.11/site-packages/library/core.py", 7)
+
+
+def _read(index: int, location: Location, *stack: Location) -> Op:
+    name = "aten._local_scalar_dense.default"
+    return op(index, name, use(1), location=location, stack=stack)
+
+
+def test_every_frame_is_kept(source: str) -> None:
+    stack = (LIBRARY, Location(source, 3))
+    read = _read(0, Location(source, 1), *stack)
     (finding,) = diagnose(recording(iteration(0, [read]))).findings
-    assert finding.stack == (Location(source, 3),)
-    read = op(0, "aten._local_scalar_dense.default", use(1), location=library, stack=(library,))
-    (finding,) = diagnose(recording(iteration(0, [read]))).findings
-    assert finding.stack == (library,)
+    assert finding.stack == stack
+
+
+def test_a_library_s_line_is_a_finding_for_each_line_of_the_user_that_calls_it(source: str) -> None:
+    ops = [_read(index, LIBRARY, Location(source, line)) for index, line in enumerate((3, 9, 3))]
+    findings = diagnose(recording(iteration(0, ops))).findings
+    assert [(f.location, f.stack[0].line, f.count) for f in findings] == [
+        (LIBRARY, 3, 2),
+        (LIBRARY, 9, 1),
+    ]
 
 
 def test_operators_without_a_line_are_told_apart_by_name_and_module() -> None:

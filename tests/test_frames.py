@@ -7,6 +7,8 @@ import functools
 import importlib
 import os
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,3 +90,23 @@ def test_a_gradient_hook_is_users_code_inside_autograds_engine() -> None:
     (place,) = places
     assert place.location is not None and place.location.function == "hook"
     assert not place.in_engine
+
+
+def test_the_user_s_own_line_is_found_behind_any_number_of_library_frames(tmp_path) -> None:
+    file = tmp_path / "site-packages" / "library.py"
+    file.parent.mkdir()
+    file.write_text("def deep(n, do):\n    return deep(n - 1, do) if n else do()\n")
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    place = names["deep"](30, _locate_in_library(str(file)))
+    assert place.location is not None and place.location.file == str(file)
+    assert [frame.file for frame in place.stack[:-1]] == [str(file)] * 7
+    this_test = "test_the_user_s_own_line_is_found_behind_any_number_of_library_frames"
+    assert (place.stack[-1].file, place.stack[-1].function) == (__file__, this_test)
+
+
+def _locate_in_library(file: str) -> Callable[[], Place]:
+    """A function of that file which says where it is."""
+    names: dict[str, Any] = {"locate": locate}
+    exec(compile("def here():\n    return locate(2)", file, "exec"), names)
+    return names["here"]

@@ -50,7 +50,7 @@ def test_showing_a_report_imports_nothing_heavy(tmp_path: Path) -> None:
     assert imported_by(calling("report", str(path))).isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("arguments", [("explain",), ("explain", "GD101")])
+@pytest.mark.parametrize("arguments", [("explain",), ("explain", "GD101"), ("rules",)])
 def test_explaining_a_rule_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
     assert imported_by(calling(*arguments)).isdisjoint(HEAVY)
 

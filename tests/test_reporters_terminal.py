@@ -10,19 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from graphdoctor.model import Excerpt, Range, Report
+from graphdoctor.model import Excerpt, IdleComment, Range, Report, Suppression
 from graphdoctor.reporters import REPORTERS, Look
 from graphdoctor.reporters.figures import ratio_range, share_range, time_range, time_text
 from graphdoctor.reporters.page import wrap
 from tests.reports import (
     BASE,
     ESTIMATE,
+    FROZEN_RATE,
     GOLDEN,
     GOLDEN_REPORTS,
     HOST_READ,
     PARTLY_SAFE,
     SAFE,
     WRONG,
+    at,
 )
 
 render = REPORTERS["terminal"]
@@ -89,16 +91,70 @@ def test_long_path_is_never_broken() -> None:
 
 def test_only_the_worst_findings_are_shown_in_full() -> None:
     findings = tuple(
-        change(HOST_READ, location=change(HOST_READ.location, line=line)) for line in range(1, 61)
+        change(HOST_READ, fix=f"Fix {line}.", location=change(HOST_READ.location, line=line))
+        for line in range(1, 61)
     )
     report = change(PARTLY_SAFE, findings=findings)
     page = render(report, Look())
     assert page.count("    What  ") == 8
     assert all(f"{line:>2}  GD101 host-read" in page for line in range(1, 61))
-    assert "also shows the last 52 findings in full" in " ".join(page.split())
+    assert "also shows the other 52 findings in full" in " ".join(page.split())
     everything = render(report, Look(show_all=True))
     assert everything.count("    What  ") == 60
     assert "--all" not in everything
+
+
+def test_findings_with_one_fix_are_shown_as_one() -> None:
+    second = change(HOST_READ, message="`y.item()` waits.", location=change(at(30), line=30))
+    third = change(HOST_READ, location=change(at(60), line=60), certainty="likely")
+    report = change(PARTLY_SAFE, findings=(third, HOST_READ, FROZEN_RATE, second))
+    page = render(report, Look(base=BASE))
+    assert page.count("    Fix   ") == 2
+    assert page.count("    Why   ") == 2
+    order = [
+        " 1  GD101 host-read: capture fails, confirmed",
+        "The same fix is for:",
+        " 2  GD101 host-read models/branch.py:30 capture fails (2x)",
+        "\u25b8 30 \u2502 tmp = self.first(x)",
+        "What  `y.item()` waits.",
+        " 3  GD101 host-read models/branch.py:60 capture fails (2x)",
+        " 4  GD204 frozen-learning-rate",
+    ]
+    places = [page.index(text) for text in order]
+    assert places == sorted(places)
+    everything = render(report, Look(base=BASE, show_all=True))
+    assert everything.count("    What  ") == 4
+    assert everything.count("    Fix   ") == 2
+
+
+def test_a_finding_in_a_library_shows_the_user_s_line_and_with_frames_all() -> None:
+    deep = at(7, "/venv/lib/python3.11/site-packages/library/core.py")
+    layer = at(70, "/venv/lib/python3.11/site-packages/library/layer.py")
+    finding = change(HOST_READ, location=deep, stack=(layer, at(31), at(60)), excerpt=None)
+    report = change(PARTLY_SAFE, findings=(finding,))
+    page = render(report, Look(base=BASE))
+    assert "called from models/branch.py:31 in Branch.forward\n" in page
+    assert page.count("called from") == 1
+    frames = render(report, Look(base=BASE, show_frames=True))
+    where = [line.split()[2] for line in frames.splitlines() if "called from" in line]
+    assert where == [f"{layer.file}:70", "models/branch.py:31", "models/branch.py:60"]
+    assert "called from" not in render(PARTLY_SAFE, Look(base=BASE))
+
+
+def test_suppressed_findings_are_kept_apart_with_their_reasons() -> None:
+    known = change(HOST_READ, suppressed=Suppression("known since May", at(31)))
+    idle = IdleComment(at(40), "GD104", "unused", "ignore[GD104] suppresses nothing")
+    report = change(PARTLY_SAFE, findings=(FROZEN_RATE, known), idle_comments=(idle,))
+    page = render(report, Look(base=BASE))
+    assert "Findings      1 makes replays wrong; 1 suppressed\n" in page
+    assert " 1  GD204" in page
+    assert page.index("Suppressed \u2500") < page.index("GD101 host-read models/branch.py:31")
+    assert "capture fails: known since May" in page.replace("\n  ", " ")
+    assert "models/branch.py:40: ignore[GD104] suppresses nothing" in page
+    assert page.startswith("PARTLY SAFE")
+    nothing_else = render(change(report, findings=(known,)), Look(base=BASE))
+    assert "Findings      none; 1 suppressed\n" in nothing_else
+    assert "Do first" not in nothing_else
 
 
 def test_first_paragraph_of_why_is_enough_at_first() -> None:
@@ -106,12 +162,6 @@ def test_first_paragraph_of_why_is_enough_at_first() -> None:
     assert "never wait for the device" in render(report, Look())
     assert "A replay runs without the host" not in render(report, Look())
     assert "A replay runs without the host" in render(report, Look(show_all=True))
-
-
-def test_same_advice_is_given_once() -> None:
-    page = render(change(PARTLY_SAFE, findings=(HOST_READ, HOST_READ)), Look())
-    assert page.count("    Why   ") == 1
-    assert "    Fix   as for 1\n" in page
 
 
 def test_marked_line_is_the_finding_s() -> None:

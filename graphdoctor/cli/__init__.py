@@ -18,6 +18,7 @@ from graphdoctor.cli.explain import ExplainCommand
 from graphdoctor.cli.failure import exit_code
 from graphdoctor.cli.init import InitCommand
 from graphdoctor.cli.report import ReportCommand
+from graphdoctor.cli.rules import RulesCommand
 from graphdoctor.cli.show_settings import ShowSettingsCommand
 from graphdoctor.cli.trace import TraceCommand
 from graphdoctor.errors import UsageError
@@ -28,6 +29,7 @@ COMMANDS: tuple[Command, ...] = (
     CalibrateCommand(),
     ReportCommand(),
     ExplainCommand(),
+    RulesCommand(),
     CheckCommand(),
     BaselineCommand(),
     DiffCommand(),

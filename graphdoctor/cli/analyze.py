@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from graphdoctor.cli.checking import add_settings_arguments
 from graphdoctor.cli.output import add_page_arguments, look_of, progress, show
 from graphdoctor.errors import UserCodeError
 from graphdoctor.files import check_writable, save
@@ -27,6 +28,10 @@ class AnalyzeCommand:
       file.py                a file that says what to analyze (see README.md)
       file.py:name           one object in a file
       package.module:name    one object in an importable module
+
+    `# graphdoctor: ignore[GD101] reason` on a statement, or select, ignore and
+    per-file-ignores of [tool.graphdoctor], leave findings out of the count; they
+    still count for the verdict.
     """
 
     name = "analyze"
@@ -63,15 +68,21 @@ class AnalyzeCommand:
         add("--json", metavar="FILE", help="save the report too; - writes it instead of the page")
         add("--trace-dir", metavar="DIR", help="save a profiler trace that TensorBoard can show")
         add_page_arguments(parser)
+        add_settings_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         saved_to = Path(args.json) if args.json and args.json != STDOUT else None
         if saved_to is not None:
             check_writable(saved_to)
+        from graphdoctor.config_files import load
+
+        project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
         report = _analyze(args)
 
         from graphdoctor.reporters import REPORTERS
+        from graphdoctor.selection import selected
 
+        report = selected(report, project)
         look = look_of(args)
         if saved_to is not None:
             save(REPORTERS["json"](report, look), saved_to)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import add_color_argument, look_of, show
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from graphdoctor.reporters.page import Page
     from graphdoctor.rule import Rule
 
+_NAMED = 4
+
 
 class ExplainCommand:
     """Say what a rule means, with bad and good code; without ID, list the rules."""
@@ -21,7 +23,12 @@ class ExplainCommand:
     help = "explain a rule"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("rule", metavar="ID", nargs="?", help="GD101, or a name: host-read")
+        parser.add_argument(
+            "rule",
+            metavar="ID",
+            nargs="?",
+            help="GD101, a name such as host-read, or a part of one",
+        )
         add_color_argument(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -39,17 +46,28 @@ class ExplainCommand:
 
 
 def find(rules: Sequence[Rule | type[Rule]], wanted: str) -> Rule | type[Rule]:
-    """The rule of that id or name. Raises UsageError with close matches."""
+    """The rule of that id or name, or the only one with that in it. Raises UsageError."""
     import difflib
 
     by_key = {key: rule for rule in rules for key in (rule.id.lower(), rule.name.lower())}
-    found = by_key.get(wanted.strip().lower())
-    if found is not None:
-        return found
-    close = difflib.get_close_matches(wanted.lower(), by_key, n=3, cutoff=0.5)
-    names = ", ".join(f"{by_key[key].id} {by_key[key].name}" for key in close)
-    hint = f"did you mean {names}?" if close else "`graphdoctor explain` lists all rules"
+    key = wanted.strip().lower()
+    if key in by_key:
+        return by_key[key]
+    holding = list(dict.fromkeys(rule for one, rule in by_key.items() if key and key in one))
+    if len(holding) == 1:
+        return holding[0]
+    if holding:
+        raise UsageError(f"{wanted!r} is a part of {len(holding)} rules: {_named(holding)}")
+    close = difflib.get_close_matches(key, by_key, n=3, cutoff=0.5)
+    found = dict.fromkeys(by_key[one] for one in close)
+    hint = f"did you mean {_named(found)}?" if found else "`graphdoctor rules` lists all rules"
     raise UsageError(f"there is no rule {wanted!r}; {hint}")
+
+
+def _named(rules: Iterable[Rule | type[Rule]]) -> str:
+    names = [f"{rule.id} {rule.name}" for rule in rules]
+    more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _list(page: Page, rules: Sequence[Rule | type[Rule]]) -> None:

@@ -27,6 +27,9 @@ class ReaderGone(Exception):
 def add_page_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that shows a report."""
     parser.add_argument("--all", action="store_true", help="show every finding in full")
+    parser.add_argument(
+        "--frames", action="store_true", help="show every frame that led to a finding"
+    )
     add_color_argument(parser)
 
 
@@ -59,6 +62,7 @@ def look_of(args: argparse.Namespace) -> Look:
         color_system=color_system,
         show_all=getattr(args, "all", False),
         base=os.getcwd(),
+        show_frames=getattr(args, "frames", False),
     )
 
 

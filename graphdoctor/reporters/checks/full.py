@@ -41,6 +41,7 @@ def _write_new(page: Page, new: list[Occurrence]) -> None:
             page.blank()
         _write_place(page, number, one)
         if number <= in_full:
+            _write_frames(page, one)
             _write_rest(page, one)
     if new[in_full:]:
         page.paragraph("--all shows the others in full too.", indent=INDENT, style="dim")
@@ -61,6 +62,17 @@ def _write_place(page: Page, number: int, one: Occurrence) -> None:
     )
     where = wording.place(one.checked.path, one.checked.line)
     page.line((" " * INDENT, ""), (where, "bold cyan"), (f"  {_reached_by(one)}", "dim"))
+
+
+def _write_frames(page: Page, one: Occurrence) -> None:
+    if not page.look.show_frames:
+        return
+    for frame in one.checked.finding.stack:
+        page.line(
+            (" " * INDENT + "called from ", "dim"),
+            (wording.place(frame.file, frame.line), "cyan"),
+            (f" in {frame.function}" if frame.function else "", "dim"),
+        )
 
 
 def _write_rest(page: Page, one: Occurrence) -> None:

@@ -129,11 +129,13 @@ def share_text(share: float) -> str:
 
 
 def findings_text(target: CheckedTarget) -> str:
-    """1 new, 2 known."""
+    """1 new, 2 known, 1 suppressed."""
     news = sum(one.is_new for one in target.findings)
     known = len(target.findings) - news
-    parts = [f"{news} new" if news else "", f"{known} known" if known else ""]
-    return ", ".join(part for part in parts if part) or "no findings"
+    found = target.report.findings if target.report is not None else ()
+    suppressed = sum(finding.suppressed is not None for finding in found)
+    counts = {"new": news, "known": known, "suppressed": suppressed}
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "no findings"
 
 
 def stale_text(check: Check) -> str:

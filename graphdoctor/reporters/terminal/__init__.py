@@ -10,6 +10,7 @@ from graphdoctor.reporters.terminal.capture import write_capture
 from graphdoctor.reporters.terminal.findings import write_findings
 from graphdoctor.reporters.terminal.gain import write_gain
 from graphdoctor.reporters.terminal.summary import write_summary
+from graphdoctor.reporters.terminal.suppressed import write_suppressed
 
 
 def render(report: Report, look: Look) -> str:
@@ -17,6 +18,7 @@ def render(report: Report, look: Look) -> str:
     page = Page(look)
     write_summary(page, report)
     write_findings(page, report.findings)
+    write_suppressed(page, report)
     write_capture(page, report)
     write_gain(page, report)
     _write_remarks(page, report)

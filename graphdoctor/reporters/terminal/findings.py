@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphdoctor.callers import caller_of, is_library
 from graphdoctor.escape import TAB_COLUMNS, visible
 from graphdoctor.model import Effect, Excerpt, Finding
 from graphdoctor.reporters.figures import EFFECT_WORDS, place_text
@@ -29,34 +30,70 @@ def worst_first(findings: tuple[Finding, ...]) -> list[Finding]:
     )
 
 
+def active(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Those that the user wants to hear of."""
+    return tuple(finding for finding in findings if finding.suppressed is None)
+
+
 def write_findings(page: Page, findings: tuple[Finding, ...]) -> None:
-    """The section; nothing if there are no findings."""
-    if not findings:
+    """The section; nothing if there are no findings. Those with one fix are shown as one."""
+    causes = _causes(active(findings))
+    if not causes:
         return
     page.heading("Findings", "worst first")
-    ordered = worst_first(findings)
-    in_full = len(ordered) if page.look.show_all else SHOWN_IN_FULL
-    advice: dict[tuple[str, str], int] = {}
-    for number, finding in enumerate(ordered[:in_full], start=1):
+    in_full = len(causes) if page.look.show_all else SHOWN_IN_FULL
+    number = 1
+    for cause in causes[:in_full]:
         page.blank()
-        _write_place(page, number, finding)
-        first = advice.setdefault((finding.why, finding.fix), number)
-        _write_advice(page, finding, as_for=first if first != number else None)
-    if ordered[in_full:]:
+        _write_cause(page, number, cause)
+        number += len(cause)
+    rest = [finding for cause in causes[in_full:] for finding in cause]
+    if rest:
         page.blank()
-    for number, finding in enumerate(ordered[in_full:], start=in_full + 1):
+    for finding in rest:
         _write_in_a_line(page, number, finding)
+        number += 1
     page.blank()
-    page.paragraph(_where_to_find_more(ordered, in_full), indent=INDENT, style="dim")
+    page.paragraph(_where_to_find_more(causes, in_full), indent=INDENT, style="dim")
 
 
-def _where_to_find_more(ordered: list[Finding], in_full: int) -> str:
-    more = f"`graphdoctor explain {ordered[0].rule}` says more about a rule."
-    if len(ordered) <= in_full:
+def _causes(findings: tuple[Finding, ...]) -> list[list[Finding]]:
+    """Findings with the same advice together, where the worst of them stands."""
+    causes: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in worst_first(findings):
+        causes.setdefault((finding.rule, finding.why, finding.fix), []).append(finding)
+    return list(causes.values())
+
+
+def _write_cause(page: Page, number: int, cause: list[Finding]) -> None:
+    """The first in full with the advice, then where else it is to be followed."""
+    first, *others = cause
+    _write_place(page, number, first)
+    _write_advice(page, first)
+    if not others:
+        return
+    page.blank()
+    page.paragraph("The same fix is for:", indent=INDENT, style="dim")
+    for offset, finding in enumerate(others, start=1):
+        if page.look.show_all:
+            page.blank()
+            _write_place(page, number + offset, finding)
+        else:
+            _write_in_a_line(page, number + offset, finding)
+            _write_marked_line(page, finding)
+        if page.look.show_all or finding.message != first.message:
+            page.hanging(f"{' ' * INDENT}What  ", finding.message)
+
+
+def _where_to_find_more(causes: list[list[Finding]], in_full: int) -> str:
+    more = f"`graphdoctor explain {causes[0][0].rule}` says more about a rule."
+    left = sum(map(len, causes)) - min(len(causes), in_full)
+    if not left:
         return more
+    noun = "other finding" if left == 1 else f"other {left} findings"
     return (
         f"{more} With --all, `graphdoctor analyze`, or `graphdoctor report` on a report saved"
-        f" with --json, also shows the last {len(ordered) - in_full} findings in full."
+        f" with --json, also shows the {noun} in full."
     )
 
 
@@ -70,6 +107,7 @@ def _write_place(page: Page, number: int, finding: Finding) -> None:
     )
     if finding.location is not None:
         page.line((" " * INDENT, ""), (place_text(finding.location, page.look.base), "bold cyan"))
+    _write_callers(page, finding)
     context = _context(finding)
     if context:
         page.paragraph(context, indent=INDENT, style="dim")
@@ -79,12 +117,20 @@ def _write_place(page: Page, number: int, finding: Finding) -> None:
         page.blank()
 
 
-def _write_advice(page: Page, finding: Finding, *, as_for: int | None) -> None:
-    """What happens, why and what to write instead; `as_for` is a finding that said the same."""
+def _write_callers(page: Page, finding: Finding) -> None:
+    """The user's line that led into a library; with --frames every frame, outwards."""
+    caller = caller_of(finding)
+    frames = finding.stack if page.look.show_frames else (caller,) if caller is not None else ()
+    for frame in frames:
+        where = place_text(frame, page.look.base)
+        function = f" in {frame.function}" if frame.function else ""
+        style = "dim" if is_library(frame.file) else "bold cyan"
+        page.line((" " * INDENT + "called from ", "dim"), (where, style), (function, "dim"))
+
+
+def _write_advice(page: Page, finding: Finding) -> None:
+    """What happens, why and what to write instead."""
     page.hanging(f"{' ' * INDENT}What  ", finding.message)
-    if as_for is not None:
-        page.hanging(f"{' ' * INDENT}Fix   ", f"as for {as_for}")
-        return
     why = finding.why if page.look.show_all else next(blocks(finding.why), "")
     page.prose(f"{' ' * INDENT}Why   ", why)
     page.prose(f"{' ' * INDENT}Fix   ", finding.fix)
@@ -100,7 +146,7 @@ def _certainty(finding: Finding) -> str:
 
 
 def _context(finding: Finding) -> str:
-    """In which function and module it happens, in which phase, how often, and who called it."""
+    """In which function and module it happens, in which phase, and how often."""
     parts = []
     if finding.location is not None and finding.location.function:
         parts.append(f"in {finding.location.function}")
@@ -128,12 +174,23 @@ def _write_excerpt(page: Page, excerpt: Excerpt, marked: int) -> None:
         page.cropped((head, style), row[shared:], "bold" if is_marked else "")
 
 
+def _write_marked_line(page: Page, finding: Finding) -> None:
+    """The finding's own line of code, where it is known."""
+    place, excerpt = finding.location, finding.excerpt
+    index = place.line - excerpt.first_line if place is not None and excerpt is not None else -1
+    if place is not None and excerpt is not None and 0 <= index < len(excerpt.lines):
+        head = f"{' ' * INDENT}{POINTER} {place.line} {VERTICAL} "
+        page.cropped((head, "bold red"), visible(excerpt.lines[index].strip()), "bold")
+
+
 def _write_in_a_line(page: Page, number: int, finding: Finding) -> None:
     place = place_text(finding.location, page.look.base) if finding.location else "no line known"
     times = f" ({finding.count:,}x)" if finding.count > 1 else ""
+    caller = caller_of(finding)
+    called = f", called from {place_text(caller, page.look.base)}" if caller is not None else ""
     page.line(
         (f"{number:>2}  ", "bold"),
         (f"{finding.rule} {finding.name} ", ""),
-        (place, "cyan"),
+        (f"{place}{called}", "cyan"),
         (f" {EFFECT_WORDS[finding.effect]}{times}", EFFECT_STYLES[finding.effect]),
     )

@@ -8,7 +8,7 @@ from graphdoctor.model import Effect, Report, Verdict
 from graphdoctor.reporters.figures import place_text, ratio_range, share_range
 from graphdoctor.reporters.page import Page, blocks
 from graphdoctor.reporters.terminal.capture import is_verified, is_wrong
-from graphdoctor.reporters.terminal.findings import worst_first
+from graphdoctor.reporters.terminal.findings import active, worst_first
 from graphdoctor.reporters.terminal.gain import basis_text
 
 _VERDICTS: dict[Verdict, tuple[str, str]] = {
@@ -31,7 +31,7 @@ def write_summary(page: Page, report: Report) -> None:
     page.paragraph(report.reason, style="bold")
     page.blank()
     page.labelled("  Findings", _findings(report))
-    if report.findings:
+    if active(report.findings):
         page.labelled("  Do first", _first_step(report, page.look.base))
     if report.captures or report.regions:
         page.labelled("  Capture", _capture(report))
@@ -39,18 +39,21 @@ def write_summary(page: Page, report: Report) -> None:
 
 
 def _findings(report: Report) -> str:
-    counts = Counter(finding.effect for finding in report.findings)
+    counted = active(report.findings)
+    counts = Counter(finding.effect for finding in counted)
     parts = (
         f"{counts[effect]} {words[counts[effect] > 1]}"
         for effect, words in _CONSEQUENCES.items()
         if counts[effect]
     )
-    return ", ".join(parts) or "none"
+    text = ", ".join(parts) or "none"
+    suppressed = len(report.findings) - len(counted)
+    return f"{text}; {suppressed} suppressed" if suppressed else text
 
 
 def _first_step(report: Report, base: str) -> str:
     """The worst finding with the first sentence of its fix."""
-    worst = worst_first(report.findings)[0]
+    worst = worst_first(active(report.findings))[0]
     place = f"{place_text(worst.location, base)}, " if worst.location else ""
     first_block = next(blocks(worst.fix), "")
     sentence = " ".join(first_block.split()).partition(". ")[0].rstrip(".:")
