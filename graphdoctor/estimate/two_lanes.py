@@ -50,6 +50,20 @@ class Work:
     def __len__(self) -> int:
         return len(self.host_us)
 
+    def repeated(self, times: int) -> Work:
+        """The same work several times in a row."""
+        return Work(
+            host_us=np.tile(self.host_us, times),
+            launch_us=np.tile(self.launch_us, times),
+            gap_us=np.tile(self.gap_us, times),
+            busy_us=np.tile(self.busy_us, times),
+            inner_us=np.tile(self.inner_us, times),
+            puts=np.tile(self.puts, times),
+            waits=np.tile(self.waits, times),
+            latency_us=self.latency_us,
+            sync_us=self.sync_us,
+        )
+
 
 @dataclass(slots=True)
 class _Clocks:
