@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatch
@@ -13,6 +12,7 @@ from graphdoctor.baseline import FILE_NAME
 from graphdoctor.checked import FailOn
 from graphdoctor.errors import UsageError
 from graphdoctor.model import Finding, Mode
+from graphdoctor.nearest import nearest
 from graphdoctor.options import DeviceChoice
 
 _T = TypeVar("_T")
@@ -112,8 +112,8 @@ def _values(
 
 def _unknown(key: str, known: Iterable[str], where: str) -> str:
     spelled = [name.replace("_", "-") for name in known]
-    close = difflib.get_close_matches(key.replace("_", "-"), spelled, n=1, cutoff=0.0)
-    return f"{where} has an unknown key {key!r}; the nearest known one is {close[0]!r}"
+    close = nearest(key.replace("_", "-"), spelled)
+    return f"{where} has an unknown key {key!r}; the nearest known one is {close!r}"
 
 
 def _wrong(what: str, expected: str, value: object) -> UsageError:
@@ -175,7 +175,7 @@ def _rules(value: object, what: str) -> tuple[str, ...]:
     for selector in selectors:
         if not any(rule.id.startswith(selector) or rule.name == selector for rule in ALL_RULES):
             known = [name for rule in ALL_RULES for name in (rule.id, rule.name)]
-            close = difflib.get_close_matches(selector, known, n=1, cutoff=0.0)[0]
+            close = nearest(selector, known)
             raise UsageError(f"{what} names no rule: {selector!r}; the nearest one is {close!r}")
     return selectors
 

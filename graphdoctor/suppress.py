@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import linecache
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import msgspec
 from graphdoctor.callers import is_library, own_line
 from graphdoctor.comments import Comment, comments_in
 from graphdoctor.model import Finding, IdleComment, Location, Suppression
+from graphdoctor.nearest import nearest
 from graphdoctor.recording import HostEvent, Iteration, Op, Recording
 from graphdoctor.rules import ALL_RULES
 
@@ -119,11 +119,8 @@ def _idle(
 
 
 def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name.lower(), _IDS, n=1, cutoff=0.0)[0]
-    nearest = next(
-        key for rule in ALL_RULES for key in (rule.id, rule.name) if key.lower() == close
-    )
-    return f"there is no rule {name!r}; the nearest one is {nearest!r}"
+    known = (key for rule in ALL_RULES for key in (rule.id, rule.name))
+    return f"there is no rule {name!r}; the nearest one is {nearest(name, known)!r}"
 
 
 def _was_run(one: _Said, run: Mapping[str, set[int]]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +12,18 @@ import msgspec
 import pytest
 
 from graphdoctor.analyze import analyze_target
+from graphdoctor.callers import caller_of
 from graphdoctor.cli import main
 from graphdoctor.comments import comments_in
 from graphdoctor.idle import idle_notes
 from graphdoctor.model import Finding, IdleComment, Location, Report, Suppression
 from graphdoctor.options import AnalyzeOptions
 from graphdoctor.recording import Op
+from graphdoctor.reporters import Look
+from graphdoctor.reporters.checks import CHECK_REPORTERS
 from graphdoctor.selection import selected
 from graphdoctor.suppress import suppress
-from tests.checking import checked, finding, project, report
+from tests.checking import checked, finding, project, report, run
 from tests.test_diagnose import iteration, op, recording
 
 LIBRARY = "/venv/lib/python3.11/site-packages/library/core.py"
@@ -130,7 +134,7 @@ def test_a_finding_in_a_library_is_suppressed_on_the_user_s_line(source: str) ->
 @pytest.mark.parametrize(
     ("comment", "kind", "message"),
     [
-        ("x()  # graphdoctor: ignore[GD1O1]", "unknown-rule", "no rule 'GD1O1'; the nearest one"),
+        ("x()  # graphdoctor: ignore[GD1O1]", "unknown-rule", "nearest one is 'GD101'"),
         ("x()  # graphdoctor: ignore[host-raed]", "unknown-rule", "nearest one is 'host-read'"),
         ("x()  # graphdoctor: ignore[GD1]", "unknown-rule", "there is no rule 'GD1'"),
         ("x()  # graphdoctor: ignore", "not-understood", "write `# graphdoctor: ignore[GD101] r"),
@@ -239,6 +243,46 @@ def test_settings_leave_findings_out_of_an_analysis_and_are_named(
     assert "names no rule: 'GD9'; the nearest one is" in capsys.readouterr().err
 
 
+DEEP = """
+    def deep(depth, x):
+        return deep(depth - 1, x) if depth else x * float(x.sum())
+"""
+CALLER = """
+    import sys
+    import torch
+
+    sys.path.append("{folder}")
+    from a_library_for_this_test import deep
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            x = deep(20, x)
+            return deep(20, x)  # graphdoctor: ignore[host-read] it is theirs to mend
+
+    def get_inputs():
+        return torch.ones(2, 8)
+"""
+
+
+def test_a_line_of_a_library_is_judged_for_each_line_that_calls_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    library = folder / "a_library_for_this_test.py"
+    library.write_text("".join(lines(DEEP)))
+    monkeypatch.setattr("sys.path", [*sys.path])
+    file = model(tmp_path, CALLER.format(folder=folder))
+    found = [one for one in analyzed(file).findings if one.rule == "GD101"]
+    assert [one.location for one in found] == [Location(str(library), 2, "deep")] * 2
+    callers = [caller_of(one) for one in found]
+    assert [one.line for one in callers if one is not None] == [9, 10]
+    assert [one.suppressed.reason if one.suppressed else "" for one in found] == [
+        "",
+        "it is theirs to mend",
+    ]
+
+
 def test_each_setting_marks_what_it_leaves_out() -> None:
     found = report(finding(), finding(rule="GD202"), finding(rule="GD301", location=None))
     settings = project(
@@ -261,6 +305,35 @@ def test_suppressed_findings_pass_a_check_and_stay_in_its_report() -> None:
     assert target.report is not None and target.report.findings == (known,)
     assert target.report.verdict == "unsafe"
     assert target.figures is not None and target.figures.syncs == 1
+
+
+def test_a_check_takes_comments(tmp_path: Path) -> None:
+    model(tmp_path, MODEL + "\n    # graphdoctor: file-ignore[GD1O1]\n")
+    (tmp_path / ".git").mkdir()
+    done = run("check", "net.py", "--report=json=check.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    saved = json.loads((tmp_path / "check.json").read_text())
+    (target,) = saved["targets"]
+    kept = [one["suppressed"] for one in target["report"]["findings"] if one["suppressed"]]
+    location = {"file": "net.py", "line": 11, "function": ""}
+    assert kept == [{"reason": "read for a log", "location": location}]
+    assert not any(one["finding"]["rule"] == "GD101" for one in target["findings"])
+    assert target["report"]["verdict"] in ("unsafe", "partly-safe")
+    assert "1 suppressed" in done.stdout
+    notes = " ".join(done.stdout.split())
+    assert "net.py:13: ignore[GD104] suppresses nothing in net" in notes
+    assert "net.py:18: there is no rule 'GD1O1'; the nearest one is 'GD101'" in notes
+
+
+def test_the_page_of_a_check_has_a_fix_once_and_frames_where_asked_for() -> None:
+    deep = finding(9, file="site-packages/library/core.py", stack=(Location("models/net.py", 3),))
+    check = checked({"net": report(deep, finding(5, source="y.item()"))})
+    page = CHECK_REPORTERS["full"](check, Look())
+    assert page.count("    Fix   Keep it on the device.") == 1
+    assert page.count("    Fix   as for 1\n") == 1
+    assert "called from models/net.py:3\n" not in page
+    frames = CHECK_REPORTERS["full"](check, Look(show_frames=True))
+    assert frames.count("    called from models/net.py:3\n") == 1
 
 
 def idle(rule: str, kind: str = "unused") -> IdleComment:

@@ -36,6 +36,7 @@ def _write_new(page: Page, new: list[Occurrence]) -> None:
         return
     page.heading("New findings", "worst first")
     in_full = len(new) if page.look.show_all else SHOWN_IN_FULL
+    fixes: dict[str, int] = {}
     for number, one in enumerate(new, start=1):
         if number <= in_full:
             page.blank()
@@ -43,6 +44,9 @@ def _write_new(page: Page, new: list[Occurrence]) -> None:
         if number <= in_full:
             _write_frames(page, one)
             _write_rest(page, one)
+            fix = wording.fix_line(one.checked.finding)
+            said = fixes.setdefault(fix, number)
+            page.hanging(f"{' ' * INDENT}Fix   ", fix if said == number else f"as for {said}")
     if new[in_full:]:
         page.paragraph("--all shows the others in full too.", indent=INDENT, style="dim")
     page.blank()
@@ -88,7 +92,6 @@ def _write_rest(page: Page, one: Occurrence) -> None:
             page.cropped((head, style), row.text, "bold" if row.is_marked else "")
         page.blank()
     page.hanging(f"{' ' * INDENT}What  ", finding.message)
-    page.hanging(f"{' ' * INDENT}Fix   ", wording.fix_line(finding))
 
 
 def _reached_by(one: Occurrence) -> str:
