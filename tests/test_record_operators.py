@@ -86,6 +86,26 @@ def test_a_backward_of_ones_own_has_its_own_line() -> None:
     assert [source_of(op) for op in own] == ["return gradient * 2 * x"] * 2
 
 
+def writing_into_a_view() -> object:
+    linear, mark = nn.Linear(4, 4).cuda(), nn.Parameter(torch.zeros(4, device="cuda"))
+
+    def step(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = linear(x)  # a view, since x has three dimensions
+        hidden[mask] = mark
+        hidden = hidden.sigmoid()
+        hidden.sum().backward()
+        return hidden.detach()
+
+    return step, (torch.rand(2, 3, 4, device="cuda"), torch.ones(2, 3, device="cuda") > 0)
+
+
+def test_the_backward_of_writing_into_a_view_has_the_line_of_the_writing() -> None:
+    backward = [op for op in iteration_of(writing_into_a_view).ops if op.phase == "backward"]
+    written = [op for op in backward if op.base_name in ("index_put", "index", "new_empty_strided")]
+    assert len(written) >= 3
+    assert {source_of(op) for op in written} == {"hidden[mask] = mark"}
+
+
 def test_what_a_checkpoint_runs_again_has_its_line_and_its_own_module() -> None:
     iteration = iteration_of(training)
     again = [op for op in ops_named(iteration, "relu") if op.phase == "backward"]

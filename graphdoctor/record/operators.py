@@ -110,7 +110,7 @@ class OperatorObserver:
         node = torch._C._current_autograd_node()
         forward = None
         if node is not None and place.in_engine:
-            forward = self._forward_of.get(node._sequence_nr())
+            forward = self._forward(node)
         outputs = tuple(self.use(tensor) for tensor in tensors_of(call.result))
         location, stack, module = self._whereabouts(place, forward)
         op = Op(
@@ -136,6 +136,12 @@ class OperatorObserver:
             # autograd makes an operator's node just before it calls the operator
             self._forward_of.setdefault(torch.autograd._get_sequence_nr() - 1, op)
         return op
+
+    def _forward(self, node: Any) -> Op | None:
+        number = node._sequence_nr()
+        # An operator that writes into a view gets these two nodes after it ran, beside its own.
+        later = {"torch::autograd::CopySlices": 1, "AsStridedBackward0": 2}.get(node.name(), 0)
+        return self._forward_of.get(number) or self._forward_of.get(number - later)
 
     def _whereabouts(
         self, place: Place, forward: Op | None
