@@ -24,6 +24,7 @@ from typing import Any
 import torch
 import transformers
 from hf_models import Architecture, Built, architectures, build
+from raw_capture import attempt
 
 import graphdoctor
 from graphdoctor.errors import GraphDoctorError
@@ -75,6 +76,8 @@ def examine(architecture: Architecture, line: dict[str, Any], emit: Any, *, devi
 def analyzed(line: dict[str, Any], target: Any, *, device: Any) -> dict[str, Any]:
     begun = time.perf_counter()
     try:
+        if device == "raw":
+            return line | attempt(target())
         report = graphdoctor.analyze(target, device=device)
     except GraphDoctorError as error:
         cause = error.__cause__ or error.__context__
@@ -187,9 +190,9 @@ def chosen(options: argparse.Namespace) -> list[Architecture]:
 
 
 def state_of(line: dict[str, Any]) -> str:
-    for key in ("verdict", "crash", "raised", "refused", "not_built", "no_loss"):
+    for key in ("verdict", "raw", "crash", "raised", "refused", "not_built", "no_loss"):
         if key in line:
-            return f"{line[key]}" if key == "verdict" else f"{key}: {line[key][:110]}"
+            return f"{line[key]}" if key in ("verdict", "raw") else f"{key}: {line[key][:110]}"
     return "?"
 
 
@@ -201,7 +204,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=1000)
     parser.add_argument("--limit-s", type=float, default=60)
     parser.add_argument("--budget-s", type=float, default=3600)
-    parser.add_argument("--device", choices=("emulated", "cuda"), default="emulated")
+    parser.add_argument("--device", choices=("emulated", "cuda", "raw"), default="emulated")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
