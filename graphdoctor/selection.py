@@ -29,7 +29,7 @@ def _marked(
         path = _path(finding, locality) or own
         setting = project.settings.left_out_by(finding, path)
         if setting and finding.suppressed is None:
-            reason = Suppression(f"left out by `{setting}` in {project.source}")
+            reason = Suppression(f"left out by `{setting}` in the settings")
             yield msgspec.structs.replace(finding, suppressed=reason)
         else:
             yield finding

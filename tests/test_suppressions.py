@@ -237,7 +237,7 @@ def test_settings_leave_findings_out_of_an_analysis_and_are_named(
         return saved["verdict"], [one["reason"] if one else "" for one in reasons]
 
     verdict, reasons = suppressed()
-    assert reasons == ["left out by `per-file-ignores` in graphdoctor.toml"]
+    assert reasons == ["left out by `per-file-ignores` in the settings"]
     assert suppressed("--isolated") == (verdict, [""])
     assert main([*call, "--config", 'ignore=["GD9"]']) == 2
     assert "names no rule: 'GD9'; the nearest one is" in capsys.readouterr().err
