@@ -37,7 +37,9 @@ def cases() -> list[str]:
     sys.path.insert(0, str(ROOT / "tests"))
     from models.huggingface import BUILDERS
 
-    found += [f"huggingface:{name}:{mode}" for name in BUILDERS for mode in ("inference", "training")]
+    found += [
+        f"huggingface:{name}:{mode}" for name in BUILDERS for mode in ("inference", "training")
+    ]
     return found
 
 
@@ -105,7 +107,9 @@ def run_rule(rule_id: str, which: str) -> dict[str, object]:
         found: dict[str, object] = {"effect": rule.effect}
         if isinstance(made, Refusal):
             return {**found, "captures": False, "reason": made.reason}
-        verification = verify_whole_step(session.target, made, session.batches, exact=DEVICE == "emulated")
+        verification = verify_whole_step(
+            session.target, made, session.batches, exact=DEVICE == "emulated"
+        )
         return {
             **found,
             "captures": True,
@@ -118,12 +122,23 @@ def summary(report: Any) -> dict[str, object]:
     import msgspec
 
     whole = msgspec.to_builtins(report)
-    keep = ("verdict", "reason", "captures", "estimate", "measurement", "machine", "limits", "operators")
+    keep = (
+        "verdict",
+        "reason",
+        "captures",
+        "estimate",
+        "measurement",
+        "machine",
+        "limits",
+        "operators",
+    )
     found = {key: whole[key] for key in keep}
     found["findings"] = [
         [f["rule"], (f["location"] or {}).get("line"), f["certainty"]] for f in whole["findings"]
     ]
-    found["regions"] = [[r["name"], r["operators"], r["launches"], r["worthwhile"]] for r in whole["regions"]]
+    found["regions"] = [
+        [r["name"], r["operators"], r["launches"], r["worthwhile"]] for r in whole["regions"]
+    ]
     if found["estimate"] is not None:
         found["estimate"]["terms"] = []
     return found
@@ -139,7 +154,12 @@ def in_own_process(case: str) -> dict[str, object]:
     wall_s = round(time.monotonic() - started, 1)
     line = next((x for x in done.stdout.splitlines() if x.startswith("{")), None)
     if line is None:
-        return {"case": case, "error": done.stderr[-1500:], "exit": done.returncode, "wall_s": wall_s}
+        return {
+            "case": case,
+            "error": done.stderr[-1500:],
+            "exit": done.returncode,
+            "wall_s": wall_s,
+        }
     return {"case": case, **json.loads(line), "wall_s": wall_s}
 
 
@@ -157,7 +177,9 @@ def main() -> None:
     ends = time.monotonic() + args.deadline_s
     chosen = [case for case in cases() if case.startswith(args.only)]
     with args.out.open("w") as out, ThreadPoolExecutor(args.jobs) as pool:
-        for result in pool.map(lambda c: in_own_process(c) if time.monotonic() < ends else None, chosen):
+        for result in pool.map(
+            lambda c: in_own_process(c) if time.monotonic() < ends else None, chosen
+        ):
             if result is not None:
                 out.write(json.dumps(result) + "\n")
                 out.flush()

@@ -28,7 +28,9 @@ def main() -> None:
     args = parser.parse_args()
     rows = [json.loads(line) for line in args.measured.read_text().splitlines()]
     errors: dict[str, list[float]] = {"eager": [], "graph": [], "speed-up": []}
-    print(f"{'sample':30} {'eager us':>16} {'graph us':>16} {'speed-up':>14}  (predicted / measured)")
+    print(
+        f"{'sample':30} {'eager us':>16} {'graph us':>16} {'speed-up':>14}  (predicted / measured)"
+    )
     for row in rows:
         truth = row.get("measurement")
         if truth is None:

@@ -53,7 +53,14 @@ def _index() -> str:
         cells = (f"[{rule.id}]({rule.id}.md)", rule.name, EFFECT_WORDS[rule.effect], rule.title())
         rows.append(f"| {' | '.join(cells)} |")
     limits = "What no rule finds, and what would: [limits.md](../limits.md)."
-    head = ("# Rules", "", limits, "", "| id | name | effect | what it finds |", "|---|---|---|---|")
+    head = (
+        "# Rules",
+        "",
+        limits,
+        "",
+        "| id | name | effect | what it finds |",
+        "|---|---|---|---|",
+    )
     return "\n".join((*head, *rows, ""))
 
 

@@ -73,9 +73,7 @@ def _with_grads(parameters: Iterator[torch.Tensor] | list[torch.Tensor]) -> Iter
             yield parameter.grad
 
 
-def _state_of(
-    optimizer: torch.optim.Optimizer, group: dict[str, object]
-) -> Iterator[torch.Tensor]:
+def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> Iterator[torch.Tensor]:
     """State lies where its parameter lies; a count of steps on the CPU, unless capturable or fused."""
     counts_on_device = bool(group.get("capturable") or group.get("fused"))
     for parameter in group["params"]:  # type: ignore[attr-defined]

@@ -12,7 +12,6 @@ from msgspec import Struct
 from graphdoctor.model import Effect, Location
 from graphdoctor.recording import HostEvent, Op, Recording
 
-
 # Both examples did there what the rule says: benchmarks/data/rules_h200_torch2.11.jsonl.
 MEASURED = "measured on NVIDIA H200, torch 2.11.0, 2026-11-20"
 

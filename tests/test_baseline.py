@@ -23,7 +23,15 @@ TARGETS = [Accepted("net", 1, 20, 2, 0.5, "partly-safe", "emulated", "2.13.0")]
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 entries = st.builds(Entry, texts, texts, texts, texts, st.integers(1, 3))
 figures = st.builds(
-    Accepted, texts, st.integers(0), st.integers(0), st.integers(0), st.floats(0, 1), texts, texts, texts
+    Accepted,
+    texts,
+    st.integers(0),
+    st.integers(0),
+    st.integers(0),
+    st.floats(0, 1),
+    texts,
+    texts,
+    texts,
 )
 
 

@@ -13,7 +13,6 @@ from graphdoctor.estimate.two_lanes import Laid, Work, run
 from graphdoctor.model import Range
 from graphdoctor.profiles import DeviceProfile, Level
 
-
 _SETTLED = 3  # steps, until each takes as long as the one before
 
 
