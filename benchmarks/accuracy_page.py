@@ -11,7 +11,9 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-JUDGED = Path(__file__).parent / "data" / "accuracy_judged.jsonl"
+DATA = Path(__file__).parent / "data"
+JUDGED = DATA / "accuracy_judged.jsonl"
+ON_A_GPU = (DATA / "accuracy_raw_h200_torch2.11.jsonl", DATA / "accuracy_h200_torch2.11.jsonl")
 Line = dict[str, Any]
 
 
@@ -21,9 +23,11 @@ def jsonl(path: Path) -> list[Line]:
 
 def page(lines: list[Line], judged: list[Line]) -> str:
     about, models = lines[0], lines[1:]
-    seen = {(each["rule"], each["place"]): each for each in judged}
+    seen = {(each["rule"], each["place"]): each for each in judged if "rule" in each}
     parts = [opening(about, models), totals(models), findings(models, seen)]
-    parts += [without_findings(models, judged), failures(models), every_model(models)]
+    parts += [without_findings(models, judged)]
+    parts += [against(models, jsonl(each)) for each in ON_A_GPU if each.exists()]
+    parts += [failures(models), every_model(models)]
     return "\n".join(parts)
 
 
@@ -39,7 +43,7 @@ model gives a loss, forward, backward and a step of SGD in training mode. `pytho
 
 {about["date"]}: graphdoctor at {about["commit"]}, transformers {about["transformers"]}, torch {about["torch"]}, Python {about["python"]}.
 {architectures} architectures, {len(verdicts)} verdicts; {seconds:.0f} s of analysis in all, on a machine that other work shared.
-Sizes are small, so hazards that depend on size are not seen. Nothing here was run on a GPU.
+Sizes are small, so hazards that depend on size are not seen.
 """
 
 
@@ -100,6 +104,49 @@ def without_findings(models: list[Line], judged: list[Line]) -> str:
             cells = (each["model"], each["mode"], each["verdict"], each["reason"], judgement)
             rows.append("| " + " | ".join(cell(text) for text in cells) + " |")
     return "\n".join([*rows, ""])
+
+
+def against(models: list[Line], lines: list[Line]) -> str:
+    """What the emulated device said beside what a GPU did with the same architectures."""
+    about, others = lines[0], {(each["model"], each.get("mode")): each for each in lines[1:]}
+    word = "Captured by CUDA alone" if about["device"] == "raw" else "graphdoctor on a GPU"
+    counts: Counter[tuple[str, str]] = Counter()
+    rows = []
+    for each in models:
+        other = others.get((each["model"], each.get("mode")))
+        if "verdict" not in each or other is None or outcome(other) is None:
+            continue
+        will_capture = not any(rule.startswith("GD1") for rule in hazards(each))
+        mine = (
+            each["verdict"] if about["device"] == "cuda" else ("refused", "captured")[will_capture]
+        )
+        counts[mine, str(outcome(other))] += 1
+        if mine != outcome(other):
+            why = other.get("error") or " ".join(other.get("reason", "").split()[:40])
+            where = other.get("place") or " ".join(
+                finding["place"] for finding in other.get("findings", ())
+            )
+            cells = (each["model"], each["mode"], mine, str(outcome(other)), where, why)
+            rows.append("| " + " | ".join(cell(text) for text in cells) + " |")
+    with_versions = f"H200, torch {about['torch']}, transformers {about['transformers']}"
+    parts = [
+        f"## {word} ({with_versions})",
+        "",
+        "| emulated device | H200 | steps |",
+        "|---|---|---|",
+    ]
+    parts += [f"| {mine} | {theirs} | {count} |" for (mine, theirs), count in counts.most_common()]
+    if rows:
+        parts += ["", "Where they differ:", ""]
+        parts += [
+            "| model | mode | emulated | H200 | line | H200's reason |",
+            "|---|---|---|---|---|---|",
+        ]
+    return "\n".join([*parts, *rows, ""])
+
+
+def outcome(line: Line) -> str | None:
+    return line.get("raw") or line.get("verdict")
 
 
 def hazards(line: Line) -> list[str]:

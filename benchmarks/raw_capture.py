@@ -52,11 +52,10 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def place_of(error: BaseException) -> str:
-    """The nearest line outside torch, as a finding names it."""
+    """The nearest line outside torch, by the name of its file without folders."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        _, found, rest = frame.filename.rpartition("site-packages/")
-        if not rest.startswith("torch/") and "raw_capture" not in frame.filename:
-            return f"{rest if found else frame.filename.rpartition('/')[2]}:{frame.lineno}"
+        if "/torch/" not in frame.filename and "raw_capture" not in frame.filename:
+            return f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
     return ""
 
 
