@@ -26,7 +26,7 @@ def page(lines: list[Line], judged: list[Line]) -> str:
     seen = {(each["rule"], each["place"]): each for each in judged if "rule" in each}
     parts = [opening(about, models), totals(models), findings(models, seen)]
     parts += [without_findings(models, judged)]
-    parts += [against(models, jsonl(each)) for each in ON_A_GPU if each.exists()]
+    parts += [against(models, jsonl(each), judged=judged) for each in ON_A_GPU if each.exists()]
     parts += [failures(models), every_model(models)]
     return "\n".join(parts)
 
@@ -37,12 +37,14 @@ def opening(about: Line, models: list[Line]) -> str:
     seconds = sum(each.get("analyze_s", 0) for each in models)
     return f"""# How true the verdicts are
 
-`python benchmarks/accuracy.py` makes architectures of transformers small, from their own configuration classes with random
-weights, and asks graphdoctor about each on the emulated device: the forward pass in evaluation mode, and, where the
-model gives a loss, forward, backward and a step of SGD in training mode. `python benchmarks/accuracy_page.py` writes this page.
+`python benchmarks/accuracy.py` makes architectures of transformers small, with random weights, from
+their own configuration classes, and asks graphdoctor about each on the emulated device: the forward
+pass in evaluation mode, and, where the model gives a loss, forward, backward and a step of SGD in
+training mode. `benchmarks/accuracy_page.py` writes this page from its lines.
 
-{about["date"]}: graphdoctor at {about["commit"]}, transformers {about["transformers"]}, torch {about["torch"]}, Python {about["python"]}.
-{architectures} architectures, {len(verdicts)} verdicts; {seconds:.0f} s of analysis in all, on a machine that other work shared.
+{about["date"]}: graphdoctor at {about["commit"]}, transformers {about["transformers"]},
+torch {about["torch"]}, Python {about["python"]}. {architectures} architectures, {len(verdicts)} verdicts,
+{seconds:.0f} s of analysis in all on one core of a machine that other work shared.
 Sizes are small, so hazards that depend on size are not seen.
 """
 
@@ -106,11 +108,12 @@ def without_findings(models: list[Line], judged: list[Line]) -> str:
     return "\n".join([*rows, ""])
 
 
-def against(models: list[Line], lines: list[Line]) -> str:
+def against(models: list[Line], lines: list[Line], *, judged: list[Line]) -> str:
     """What the emulated device said beside what a GPU did with the same architectures."""
     about, others = lines[0], {(each["model"], each.get("mode")): each for each in lines[1:]}
     word = "Captured by CUDA alone" if about["device"] == "raw" else "graphdoctor on a GPU"
     counts: Counter[tuple[str, str]] = Counter()
+    lines_found: Counter[bool] = Counter()
     rows = []
     for each in models:
         other = others.get((each["model"], each.get("mode")))
@@ -121,6 +124,9 @@ def against(models: list[Line], lines: list[Line]) -> str:
             each["verdict"] if about["device"] == "cuda" else ("refused", "captured")[will_capture]
         )
         counts[mine, str(outcome(other))] += 1
+        if other.get("place") and mine == "refused":
+            names = {f["place"].rpartition("/")[2] for f in each["findings"]}
+            lines_found[other["place"] in names] += 1
         if mine != outcome(other):
             why = other.get("error") or " ".join(other.get("reason", "").split()[:40])
             where = other.get("place") or " ".join(
@@ -136,8 +142,13 @@ def against(models: list[Line], lines: list[Line]) -> str:
         "|---|---|---|",
     ]
     parts += [f"| {mine} | {theirs} | {count} |" for (mine, theirs), count in counts.most_common()]
+    if lines_found:
+        refused = lines_found.total()
+        parts += ["", f"The line where CUDA refused is among the findings of {lines_found[True]}"]
+        parts += [f"of the {refused} steps that it refused."]
     if rows:
-        parts += ["", "Where they differ:", ""]
+        notes = [each["difference"] for each in judged if "difference" in each]
+        parts += ["", "Where they differ:", "", *notes, ""]
         parts += [
             "| model | mode | emulated | H200 | line | H200's reason |",
             "|---|---|---|---|---|---|",

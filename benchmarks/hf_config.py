@@ -10,31 +10,87 @@ WIDTH, HEADS, HEAD_DIM, WORDS, FIRST_SPECIAL, IMAGE, PATCH = 64, 4, 16, 320, 280
 
 # Names that mean the same in nearly all of the library's configurations, with their small values.
 WIDTHS = dict.fromkeys(
-    ("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "hidden_dim", "model_dim")
-    + ("projection_dim", "out_hidden_size", "text_hidden_size", "word_embed_proj_dim", "width"),
+    (
+        "hidden_size",
+        "d_model",
+        "n_embd",
+        "dim",
+        "embedding_size",
+        "hidden_dim",
+        "model_dim",
+        "projection_dim",
+        "out_hidden_size",
+        "text_hidden_size",
+        "word_embed_proj_dim",
+        "width",
+    ),
     WIDTH,
 )
 HEAD_COUNTS = dict.fromkeys(
-    ("num_attention_heads", "num_heads", "n_head", "n_heads", "encoder_attention_heads")
-    + ("decoder_attention_heads", "attention_heads", "num_encoder_attention_heads")
-    + ("num_decoder_attention_heads", "linear_num_key_heads", "linear_num_value_heads"),
+    (
+        "num_attention_heads",
+        "num_heads",
+        "n_head",
+        "n_heads",
+        "encoder_attention_heads",
+        "decoder_attention_heads",
+        "attention_heads",
+        "num_encoder_attention_heads",
+        "num_decoder_attention_heads",
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+    ),
     HEADS,
 )
 HEAD_DIMS = dict.fromkeys(
-    ("head_dim", "d_kv", "attention_head_dim", "kv_channels", "v_head_dim", "qk_nope_head_dim")
-    + ("qk_rope_head_dim", "linear_key_head_dim", "linear_value_head_dim", "global_head_dim"),
+    (
+        "head_dim",
+        "d_kv",
+        "attention_head_dim",
+        "kv_channels",
+        "v_head_dim",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "linear_key_head_dim",
+        "linear_value_head_dim",
+        "global_head_dim",
+    ),
     HEAD_DIM,
 )
 LAYERS = dict.fromkeys(
-    ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers")
-    + ("num_encoder_layers", "num_decoder_layers", "encoder_num_layers", "decoder_num_layers")
-    + ("depth", "num_blocks", "depth_levels"),
+    (
+        "num_hidden_layers",
+        "num_layers",
+        "n_layer",
+        "n_layers",
+        "encoder_layers",
+        "decoder_layers",
+        "num_encoder_layers",
+        "num_decoder_layers",
+        "encoder_num_layers",
+        "decoder_num_layers",
+        "depth",
+        "num_blocks",
+        "depth_levels",
+    ),
     2,
 )
 INNER = dict.fromkeys(
-    ("intermediate_size", "ffn_dim", "d_ff", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim")
-    + ("moe_intermediate_size", "shared_expert_intermediate_size", "mlp_dim", "feed_forward_size")
-    + ("encoder_intermediate_size", "decoder_intermediate_size", "ffn_hidden_size"),
+    (
+        "intermediate_size",
+        "ffn_dim",
+        "d_ff",
+        "n_inner",
+        "encoder_ffn_dim",
+        "decoder_ffn_dim",
+        "moe_intermediate_size",
+        "shared_expert_intermediate_size",
+        "mlp_dim",
+        "feed_forward_size",
+        "encoder_intermediate_size",
+        "decoder_intermediate_size",
+        "ffn_hidden_size",
+    ),
     128,
 )
 COUNTS = {

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
 from hf_config import FIRST_SPECIAL, IMAGE
 
 Draw = Callable[[], torch.Tensor]

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 import transformers
-from transformers.models.auto import modeling_auto
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
 from hf_config import small_configs
 from hf_inputs import Sources, choices, draw
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 MOST_PARAMETERS = 60_000_000
 # In this order: a model that is in several tables is built for the first of them.
