@@ -10,6 +10,7 @@ from graphdoctor.emulator.dispatch import Call
 from graphdoctor.emulator.storages import StorageTable
 from graphdoctor.emulator.versions import refuses_pageable_copies
 from graphdoctor.operators import fact_about, load_table
+from graphdoctor.operators.backward import WAITING_NODES
 from graphdoctor.recording import Arg, Op, Opaque, TensorUse
 
 CAPTURING = "CUDA error: operation not permitted when stream is capturing"
@@ -22,6 +23,9 @@ _PAGEABLE = (
 def refusal_of_call(call: Call, table: StorageTable) -> str | None:
     """Why the driver, or torch, would refuse this operator during a capture."""
     name = call.facts.base_name
+    node = torch._C._current_autograd_node()
+    if node is not None and node.name() in WAITING_NODES and any(t.dim() for t in call.inputs):
+        return f"{CAPTURING} ({node.name()}: it looks for zeros on the host)"
     if name in ("_to_copy", "copy_"):
         return _refusal_of_copy(call, table)
     if not call.on_cuda or name not in load_table().hazards:

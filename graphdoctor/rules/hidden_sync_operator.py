@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.operators import OperatorFact, evidence_words, fact_about
-from graphdoctor.recording import Op, Recording
+from graphdoctor.operators.backward import waits_in_backward
+from graphdoctor.recording import Iteration, Op, Recording
 from graphdoctor.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules._copies import transfer_of
 from graphdoctor.rules._words import operator_words
@@ -22,6 +23,9 @@ class HiddenSyncOperator(Rule):
     It is a false alarm where a version of torch has lost the check: what was measured on a GPU holds
     for the version that it was measured with.
 
+    The backward of `prod` and `cumprod` waits too: it looks for zeros in their input.
+    `torch.cumsum(x.log(), dim).exp()` has the same values for x > 0, and a backward that does not.
+
     Use the form that does not check: `torch.linalg.inv_ex` and the other `_ex` functions, `histc`
     with explicit bounds, `mean + std * torch.randn_like(mean)` instead of `torch.normal`.
     """
@@ -31,8 +35,8 @@ class HiddenSyncOperator(Rule):
     effect = "capture-fails"
     evidence = MEASURED
     fix = (
-        "Use the form without the check: torch.linalg's *_ex functions, histc with min and max, or "
-        "mean + std * torch.randn_like(mean)."
+        "Use the form without the check: torch.linalg's *_ex functions, histc with min and max, "
+        "mean + std * torch.randn_like(mean), or cumsum of logarithms where cumprod is trained."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -41,6 +45,7 @@ class HiddenSyncOperator(Rule):
                 fact = _sync_in(op)
                 if fact is not None:
                     yield at_op(iteration.index, op, _message(op, fact))
+            yield from _in_backward(iteration)
 
     @staticmethod
     def bad() -> object:
@@ -68,6 +73,23 @@ def _sync_in(op: Op) -> OperatorFact | None:
         return None
     fact = fact_about(op, "waits", "copies", "pins", "refused")
     return None if fact is None or transfer_of(op) is not None else fact
+
+
+def _in_backward(iteration: Iteration) -> Iterator[Hit]:
+    """The first operator of each backward that waits, at the line of its forward."""
+    seen: set[int] = set()
+    for op in iteration.ops:
+        if op.forward_index is None or op.forward_index in seen or not op.is_cuda:
+            continue
+        seen.add(op.forward_index)
+        forward = iteration.ops[op.forward_index]
+        if waits_in_backward(forward):
+            yield at_op(
+                iteration.index,
+                op,
+                f"The backward of {operator_words(forward)} looks for zeros on the host "
+                f"({MEASURED}).",
+            )
 
 
 def _message(op: Op, fact: OperatorFact) -> str:
