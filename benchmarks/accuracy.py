@@ -23,12 +23,15 @@ from typing import Any
 
 import torch
 import transformers
+from dynamo_breaks import breaks
 from hf_models import Architecture, Built, architectures, build
 from raw_capture import attempt
 
 import graphdoctor
 from graphdoctor.errors import GraphDoctorError
 from graphdoctor.model import Finding, Report
+
+ASKING = {"raw": attempt, "dynamo": breaks}
 
 
 def training(built: Built) -> SimpleNamespace:
@@ -67,6 +70,8 @@ def examine(architecture: Architecture, line: dict[str, Any], emit: Any, *, devi
         return fresh()
 
     emit(analyzed({**line, "mode": "inference"}, lambda: (built.model, inputs), device=device))
+    if device == "dynamo":
+        return
     if built.fresh_with_loss is None:
         emit({**line, "mode": "training", "no_loss": built.no_loss})
         return
@@ -76,13 +81,11 @@ def examine(architecture: Architecture, line: dict[str, Any], emit: Any, *, devi
 def analyzed(line: dict[str, Any], target: Any, *, device: Any) -> dict[str, Any]:
     begun = time.perf_counter()
     try:
-        if device == "raw":
-            return line | attempt(target())
+        if device in ASKING:
+            return line | ASKING[device](target())
         report = graphdoctor.analyze(target, device=device)
     except GraphDoctorError as error:
-        cause = error.__cause__ or error.__context__
         line["refused"] = f"{type(error).__name__}: {error}"[:600]
-        line["cause"] = "".join(traceback.format_exception(cause))[-1500:] if cause else ""
     except Exception as error:
         line["raised"] = f"{type(error).__name__}: {error}"[:400]
         line["trace"] = traceback.format_exc()[-3000:]
@@ -155,7 +158,8 @@ def run(architecture: Architecture, options: argparse.Namespace) -> list[dict[st
     part = Path(f"{options.out}.{architecture.model_type}.part")
     part.write_text("")
     # A process that forked cannot be sure to start CUDA.
-    context = multiprocessing.get_context("fork" if options.device == "emulated" else "spawn")
+    start = "spawn" if options.device in ("cuda", "raw") else "fork"
+    context = multiprocessing.get_context(start)
     process = context.Process(target=child, args=(architecture, part, options.device))
     process.start()
     process.join(options.limit_s)
@@ -168,8 +172,7 @@ def run(architecture: Architecture, options: argparse.Namespace) -> list[dict[st
     lines = [json.loads(each) for each in text if each.endswith("}")]
     if ended != 0:
         why = f"no end within {options.limit_s:g} s" if ended is None else f"exit status {ended}"
-        name = {"model": architecture.model_type, "class": architecture.class_name}
-        lines.append({**name, "kind": architecture.kind, "crash": why})
+        lines.append({"model": architecture.model_type, "kind": architecture.kind, "crash": why})
     return lines
 
 
@@ -190,9 +193,13 @@ def chosen(options: argparse.Namespace) -> list[Architecture]:
 
 
 def state_of(line: dict[str, Any]) -> str:
-    for key in ("verdict", "raw", "crash", "raised", "refused", "not_built", "no_loss"):
+    for key in ("verdict", "raw", "dynamo", "crash", "raised", "refused", "not_built", "no_loss"):
         if key in line:
-            return f"{line[key]}" if key in ("verdict", "raw") else f"{key}: {line[key][:110]}"
+            return (
+                f"{line[key]}"
+                if key in ("verdict", "raw", "dynamo")
+                else f"{key}: {line[key][:110]}"
+            )
     return "?"
 
 
@@ -204,7 +211,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=1000)
     parser.add_argument("--limit-s", type=float, default=60)
     parser.add_argument("--budget-s", type=float, default=3600)
-    parser.add_argument("--device", choices=("emulated", "cuda", "raw"), default="emulated")
+    parser.add_argument(
+        "--device", choices=("emulated", "cuda", "raw", "dynamo"), default="emulated"
+    )
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -227,10 +236,9 @@ def main() -> None:
 def about(device: str) -> dict[str, str]:
     """What the lines after this one were made with."""
     git = ["git", "-C", str(Path(graphdoctor.__path__[0])), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     return {
         "date": date.today().isoformat(),
-        "commit": commit,
+        "commit": subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip(),
         "device": device,
         "transformers": transformers.__version__,
         "torch": torch.__version__,
