@@ -85,6 +85,8 @@ def findings(models: list[Line], seen: dict[tuple[str, str], Line]) -> str:
     rows = ["## Findings, each held against the source", ""]
     rows.append(", ".join(f"{count} {word}" for word, count in said.most_common()) + ":")
     rows.append('"true" means that the line does this on CUDA while a graph is captured.')
+    shown = sum("H200 refuses" in seen[key]["why"] for key in found if key in seen)
+    rows.append(f"An H200 itself refused at {shown} of them, as a step's first; the rest was read.")
     rows += ["", "| rule | line | models | judgement | why |", "|---|---|---|---|---|"]
     for key in sorted(found, key=lambda key: (-len(found[key]), key)):
         verdict = seen.get(key, {"judgement": "not judged", "why": ""})
