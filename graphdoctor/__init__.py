@@ -7,10 +7,10 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from graphdoctor.version import __version__
+
 if TYPE_CHECKING:
     from graphdoctor.analyze import analyze
-
-__version__ = "0.1.0"
 
 __all__ = ["__version__", "analyze"]
 

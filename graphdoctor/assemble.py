@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from graphdoctor import __version__
 from graphdoctor.capture.stage import Captured
 from graphdoctor.device import AnyDevice
 from graphdoctor.diagnose import Diagnosis
@@ -24,6 +23,7 @@ from graphdoctor.rules.not_launch_bound import not_launch_bound
 from graphdoctor.speed import Speed
 from graphdoctor.suppress import suppress
 from graphdoctor.target import Target
+from graphdoctor.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

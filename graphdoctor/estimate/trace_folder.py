@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from graphdoctor import __version__
 from graphdoctor.errors import UsageError
 from graphdoctor.estimate.trace_report import TraceOptions, explain_trace
 from graphdoctor.trace.read import read_trace
@@ -15,6 +14,7 @@ from graphdoctor.trace.report import (
     TraceReport,
     WorkerDifference,
 )
+from graphdoctor.version import __version__
 
 _ENDINGS = (".json", ".json.gz")
 _RELATIVE = 0.02  # of a time or a count, and

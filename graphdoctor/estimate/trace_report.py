@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from graphdoctor import __version__
 from graphdoctor.errors import UsageError
 from graphdoctor.estimate.from_trace import predict_from_trace
 from graphdoctor.estimate.verdict import judge_trace
@@ -30,6 +29,7 @@ from graphdoctor.trace.report import (
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.trace.trace import KINDS, Trace
 from graphdoctor.trace.windows import Window, inside, window_of
+from graphdoctor.version import __version__
 
 _MOST_ROWS = 15
 _MOST_GAPS = 50
