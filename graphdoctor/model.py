@@ -12,6 +12,9 @@ Effect = Literal["capture-fails", "replay-is-wrong", "replay-is-slow"]
 Verdict = Literal["safe", "partly-safe", "unsafe", "unknown"]
 Mode = Literal["inference", "training"]
 DeviceKind = Literal["emulated", "cuda"]
+StrategyStatus = Literal[
+    "verified", "wrong", "not-verified", "refused", "failed", "timed-out", "unfit", "planned"
+]
 
 
 class Location(Struct, frozen=True, gc=False):
@@ -170,6 +173,47 @@ class Measurement(Struct, frozen=True):
     clock_note: str = ""
 
 
+class StrategyOutcome(Struct, frozen=True):
+    """One way to run the step faster, and what came of it: a row of the table.
+
+    `status` "planned": it was worked out and not run, which takes a GPU. `captured_share` is of the
+    launches of one eager step. `prepare_s` is warm-up, compilation and capture together,
+    `extra_bytes` what the device's memory holds more than for eager, `peak_bytes` the most that was
+    in use while preparing and calling. After `break_even_calls` steps the preparation has paid.
+    Shares of the device's busy time are of the step's own wall time. What was not measured is None.
+    """
+
+    strategy: str
+    title: str
+    is_ours: bool
+    status: StrategyStatus
+    reason: str = ""
+    location: Location | None = None
+    verification: Verification | None = None
+    predicted: Range | None = None  # speed-up over eager
+    measurement: Measurement | None = None
+    captured_share: float | None = None
+    launches_eager: float | None = None
+    launches: float | None = None
+    busy_share_eager: float | None = None
+    busy_share: float | None = None
+    prepare_s: float | None = None
+    extra_bytes: int | None = None
+    peak_bytes: int | None = None
+    break_even_calls: int | None = None
+    deviation: float | None = None  # largest, of an output, relative to its magnitude
+    code: str = ""
+
+
+class Recommendation(Struct, frozen=True):
+    """Which strategy to use, in one sentence; `code` to paste, `then` what would bring more."""
+
+    strategy: str
+    sentence: str
+    code: str = ""
+    then: str = ""
+
+
 class TargetInfo(Struct, frozen=True):
     """What was analysed, and how it was found."""
 
@@ -210,3 +254,5 @@ class Report(Struct, frozen=True):
     limits: tuple[str, ...] = ()  # what could not be seen or checked, and why
     trace_files: tuple[str, ...] = ()
     idle_comments: tuple[IdleComment, ...] = ()
+    strategies: tuple[StrategyOutcome, ...] = ()
+    recommendation: Recommendation | None = None

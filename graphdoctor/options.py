@@ -16,7 +16,8 @@ class AnalyzeOptions:
 
     `mode` None lets the target decide. `inputs` are tensor specifications such as
     "8x3x224x224:float16". `gpu` names the device profile of a prediction. `trace_dir` is a
-    folder for profiler traces, or None for no traces.
+    folder for profiler traces, or None for no traces. `strategies` names the ways to run the step
+    faster that are compared, within `budget_s` seconds; None takes those that fit the device.
     """
 
     mode: Mode | None = None
@@ -25,3 +26,5 @@ class AnalyzeOptions:
     inputs: tuple[str, ...] = ()
     gpu: str = "h100"
     trace_dir: str | None = None
+    strategies: tuple[str, ...] | None = None
+    budget_s: float = 120.0

@@ -1,0 +1,91 @@
+"""What a strategy is: a way to run a step faster, that says whether it fits and what code it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from graphdoctor.capture.footprint import Footprint
+from graphdoctor.model import Finding, Mode
+from graphdoctor.record.session import Session
+from graphdoctor.recording import Iteration
+from graphdoctor.target import Inputs
+
+Regions = Sequence[Sequence[int]]  # the operators of each graph, by index, in execution order
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the analysis found out before any strategy is tried.
+
+    `safe_modules` are the paths of the outermost modules whose forward and backward can be
+    captured by themselves, as `Plan.safe_modules` has them. `iteration` is a recorded steady-state
+    iteration as it runs while captured.
+    """
+
+    mode: Mode
+    roots: Mapping[str, object]
+    findings: tuple[Finding, ...]
+    safe_modules: tuple[str, ...]
+    iteration: Iteration
+
+
+class Built(Protocol):
+    """A step made faster: the same step, to be called with any inputs of the described shapes."""
+
+    def call(self, inputs: Inputs) -> object:
+        """One step on these inputs; gives what the target's step gives.
+
+        Outputs may be overwritten by the next call. Raises `InputMismatch` for inputs that the
+        graph cannot be given.
+        """
+        ...
+
+    def left_behind(self, inputs: Inputs, outputs: object) -> Footprint:
+        """The tensors and values that a call leaves behind, to compare with eager's.
+
+        Where no Python runs in a call, these are the ones of the run that was captured.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give graphs and memory back, and put everything that was replaced back in its place."""
+        ...
+
+
+class CannotBuild(Exception):
+    """A strategy that this step refuses: the reason in one sentence. `__cause__` has the error."""
+
+
+class Strategy(Protocol):
+    """One way to make a step faster.
+
+    `compiles`: it generates code, which needs a real GPU and takes long. `is_ours`: graphdoctor
+    may recommend it; the others are there to compare with.
+    """
+
+    name: str
+    title: str
+    compiles: bool
+    is_ours: bool
+
+    def unfit(self, known: Known) -> str:
+        """Why it cannot take this step, in one sentence; "" where it can be tried."""
+        ...
+
+    def regions(self, known: Known) -> Regions | None:
+        """Which recorded operators would run inside graphs, to predict from; None: cannot say."""
+        ...
+
+    def build(self, session: Session, known: Known) -> Built:
+        """Warm up, compile and capture. State is afterwards what it was before.
+
+        Raises `CannotBuild`, or whatever torch raises, where it does not come about.
+        """
+        ...
+
+    def code(self, known: Known) -> str:
+        """Lines of Python that a person pastes to use it."""
+        ...
+

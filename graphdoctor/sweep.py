@@ -1,0 +1,1 @@
+"""A model at several batch sizes -> where a graph stops to pay."""
