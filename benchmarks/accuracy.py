@@ -6,6 +6,7 @@ python benchmarks/accuracy.py --out table.jsonl [--only bert,gpt2] [--kind text]
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import linecache
 import multiprocessing
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 import transformers
 from dynamo_breaks import breaks
+from export_refusals import exported
 from hf_models import Architecture, Built, architectures, build
 from raw_capture import attempt
 
@@ -31,12 +33,14 @@ import graphdoctor
 from graphdoctor.errors import GraphDoctorError
 from graphdoctor.model import Finding, Report
 
-ASKING = {"raw": attempt, "dynamo": breaks}
+ASKING = {"raw": attempt, "dynamo": breaks, "export": exported}
+SAYING = ("verdict", "raw", "dynamo", "export")
+TRACERS = ("dynamo", "export")  # others' tools: on the CPU, and no word about memory or streams
 
 
-def training(built: Built) -> SimpleNamespace:
+def training(built: Built, place: str) -> SimpleNamespace:
     """Forward, backward and an SGD step in training mode, on the model's own loss."""
-    model = built.model.train().to("cuda")
+    model = built.model.train().to(place)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step(**inputs: Any) -> torch.Tensor:
@@ -49,13 +53,15 @@ def training(built: Built) -> SimpleNamespace:
     def fresh() -> dict[str, Any]:
         assert built.fresh_with_loss is not None
         drawn = built.fresh_with_loss().items()
-        return {n: v.to("cuda") if isinstance(v, torch.Tensor) else v for n, v in drawn}
+        return {n: v.to(place) if isinstance(v, torch.Tensor) else v for n, v in drawn}
 
     return SimpleNamespace(step=step, inputs=fresh, state={"model": model, "optimizer": optimizer})
 
 
-def examine(architecture: Architecture, line: dict[str, Any], emit: Any, *, device: str) -> None:
-    """Emits one line for the forward pass and one for the training step."""
+def examine(
+    architecture: Architecture, line: dict[str, Any], emit: Any, *, device: str, mode: str
+) -> None:
+    """Emits one line for the forward pass and one for the training step, or for the mode asked for."""
     try:
         begun = time.perf_counter()
         built = build(architecture)
@@ -69,20 +75,23 @@ def examine(architecture: Architecture, line: dict[str, Any], emit: Any, *, devi
     def inputs() -> dict[str, Any]:
         return fresh()
 
-    emit(analyzed({**line, "mode": "inference"}, lambda: (built.model, inputs), device=device))
-    if device == "dynamo":
+    if mode != "training":
+        emit(analyzed({**line, "mode": "inference"}, lambda: (built.model, inputs), device=device))
+    if mode == "inference" or device == "export":
         return
     if built.fresh_with_loss is None:
         emit({**line, "mode": "training", "no_loss": built.no_loss})
         return
-    emit(analyzed({**line, "mode": "training"}, lambda: training(built), device=device))
+    place = "cpu" if device in TRACERS else "cuda"
+    emit(analyzed({**line, "mode": "training"}, lambda: training(built, place), device=device))
 
 
 def analyzed(line: dict[str, Any], target: Any, *, device: Any) -> dict[str, Any]:
     begun = time.perf_counter()
     try:
         if device in ASKING:
-            return line | ASKING[device](target())
+            line |= ASKING[device](target())
+            return line | {"analyze_s": round(time.perf_counter() - begun, 2)}
         report = graphdoctor.analyze(target, device=device)
     except GraphDoctorError as error:
         line["refused"] = f"{type(error).__name__}: {error}"[:600]
@@ -134,7 +143,7 @@ def shortened(file: str) -> str:
     return rest if found else Path(file).name
 
 
-def child(architecture: Architecture, part: Path, device: str) -> None:
+def child(architecture: Architecture, part: Path, device: str, mode: str) -> None:
     torch.set_num_threads(1)
     random.seed(0)
     torch.manual_seed(0)
@@ -148,7 +157,7 @@ def child(architecture: Architecture, part: Path, device: str) -> None:
             file.write(json.dumps(found) + "\n")
             file.flush()
 
-        examine(architecture, line, emit, device=device)
+        examine(architecture, line, emit, device=device, mode=mode)
 
 
 def run(architecture: Architecture, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -160,7 +169,7 @@ def run(architecture: Architecture, options: argparse.Namespace) -> list[dict[st
     # A process that forked cannot be sure to start CUDA.
     start = "spawn" if options.device in ("cuda", "raw") else "fork"
     context = multiprocessing.get_context(start)
-    process = context.Process(target=child, args=(architecture, part, options.device))
+    process = context.Process(target=child, args=(architecture, part, options.device, options.mode))
     process.start()
     process.join(options.limit_s)
     ended = process.exitcode
@@ -172,7 +181,8 @@ def run(architecture: Architecture, options: argparse.Namespace) -> list[dict[st
     lines = [json.loads(each) for each in text if each.endswith("}")]
     if ended != 0:
         why = f"no end within {options.limit_s:g} s" if ended is None else f"exit status {ended}"
-        lines.append({"model": architecture.model_type, "kind": architecture.kind, "crash": why})
+        crash = {"model": architecture.model_type, "kind": architecture.kind, "crash": why}
+        lines.append(crash | ({"mode": options.mode} if options.mode else {}))
     return lines
 
 
@@ -183,6 +193,8 @@ def chosen(options: argparse.Namespace) -> list[Architecture]:
         found = [each for each in found if each.model_type in wanted]
     if options.kind:
         found = [each for each in found if each.kind == options.kind]
+    there = asked_before(options)
+    found = [each for each in found if each.model_type not in there]
     # Kinds take turns, so that a run that is cut short has seen all of them.
     places: dict[str, int] = {}
     order = []
@@ -192,14 +204,22 @@ def chosen(options: argparse.Namespace) -> list[Architecture]:
     return [each for _, each in sorted(order, key=lambda pair: pair[0])][: options.limit]
 
 
+def asked_before(options: argparse.Namespace) -> set[str]:
+    """Model types that the file has lines of already, so that a run that was cut short goes on."""
+    if not options.out.exists():
+        return set()
+    lines = options.out.read_text(encoding="utf-8").splitlines()[1:]
+    found = [json.loads(each) for each in lines]
+    wanted = {options.mode} if options.mode else {"inference", "training"}
+    return {
+        each["model"] for each in found if each.get("mode", options.mode or "inference") in wanted
+    }
+
+
 def state_of(line: dict[str, Any]) -> str:
-    for key in ("verdict", "raw", "dynamo", "crash", "raised", "refused", "not_built", "no_loss"):
+    for key in (*SAYING, "crash", "raised", "refused", "not_built", "no_loss"):
         if key in line:
-            return (
-                f"{line[key]}"
-                if key in ("verdict", "raw", "dynamo")
-                else f"{key}: {line[key][:110]}"
-            )
+            return f"{line[key]}" if key in SAYING else f"{key}: {line[key][:110]}"
     return "?"
 
 
@@ -208,17 +228,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("accuracy.jsonl"))
     parser.add_argument("--only", default="")
     parser.add_argument("--kind", default="")
+    parser.add_argument("--mode", choices=("", "inference", "training"), default="")
     parser.add_argument("--limit", type=int, default=1000)
     parser.add_argument("--limit-s", type=float, default=60)
     parser.add_argument("--budget-s", type=float, default=3600)
-    parser.add_argument(
-        "--device", choices=("emulated", "cuda", "raw", "dynamo"), default="emulated"
-    )
+    parser.add_argument("--device", choices=("emulated", "cuda", *ASKING), default="emulated")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.device == "emulated":  # imports what every process needs
         graphdoctor.analyze(torch.nn.Linear(2, 2), torch.ones(1, 2), device="emulated")
+    if options.device in TRACERS:
+        importlib.import_module("torch._dynamo")
+        importlib.import_module("torch.export")
     options.until = time.monotonic() + options.budget_s
     with options.out.open("a", encoding="utf-8") as out, ThreadPool(options.workers) as pool:
         if out.tell() == 0:
