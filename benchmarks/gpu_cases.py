@@ -1,0 +1,75 @@
+"""What benchmarks/gpu.py runs: every sample in every strategy, and the workloads of published figures."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EXPECT = re.compile(r"^Expect(?:\[(?P<name>\w+)\])?:", re.MULTILINE)
+QUICK = ("whole", "split-step", "modules", "segments", "script", "script-graph", "cudagraphs")
+COMPILED = (*QUICK, "compile", "reduce-overhead")
+ALL = (*COMPILED, "max-autotune")
+BATCHES = "1,4,16,64,256,1024,4096"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`command` gives its JSON to the file that "{out}" stands for."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+def _analyze(spec: str, strategies: tuple[str, ...], budget_s: int) -> Case:
+    chosen = ("--strategies", ",".join(strategies), "--budget", f"{budget_s}s")
+    command = ("-m", "graphdoctor", "analyze", spec, "--gpu", "h200", *chosen, "--json", "{out}")
+    return Case(spec, command)
+
+
+def _sweep(spec: str, batches: str) -> Case:
+    command = ("-m", "graphdoctor", "sweep", spec, "--gpu", "h200", "--batch", batches)
+    return Case(f"sweep {spec}", (*command, "--json", "{out}"))
+
+
+def _workload(name: str, strategies: tuple[str, ...], budget_s: int = 150) -> Case:
+    return _analyze(f"benchmarks/workloads/{name}", strategies, budget_s)
+
+
+def _samples() -> list[Case]:
+    found = []
+    for path in sorted((ROOT / "sample_models").glob("*.py")):
+        for match in EXPECT.finditer(path.read_text(encoding="utf-8")):
+            spec = f"sample_models/{path.name}" + (f":{match['name']}" if match["name"] else "")
+            found.append(_analyze(spec, COMPILED, 150))
+    return found
+
+
+def cases() -> list[Case]:
+    """The longest first, so that several GPUs end together; then the published ones, then samples."""
+    return [
+        _workload("vision.py:swin_b_fp32", COMPILED, 240),
+        _workload("vision.py:swin_b_autocast", COMPILED, 240),
+        _workload("vision.py:convnext_l_fp32", COMPILED, 240),
+        _workload("vision.py:convnext_l_autocast", COMPILED, 240),
+        _workload("vision.py:swin_t_fp32", COMPILED, 240),
+        _workload("vision.py:swin_t_autocast", COMPILED, 240),
+        _workload("vision.py:mask_rcnn_backbone", ALL, 240),
+        _workload("vision.py:mask_rcnn", QUICK, 200),
+        _workload("bert.py:gathered", COMPILED, 200),
+        _workload("bert.py:static", COMPILED, 200),
+        _workload("bert.py:inference", ALL, 200),
+        _workload("decode.py:llama", COMPILED, 200),
+        _workload("decode.py:gpt2", COMPILED, 200),
+        _workload("linear_dropout.py", ALL),
+        _sweep("benchmarks/workloads/dlrm.py:inference", BATCHES),
+        _sweep("benchmarks/workloads/dlrm.py:training", BATCHES),
+        _sweep("benchmarks/workloads/linear_dropout.py", "32,64,128,256,640,1280"),
+        _workload("dlrm.py:inference", COMPILED),
+        _workload("dlrm.py:training", COMPILED),
+        Case("timing mistake", ("benchmarks/timing_mistake.py", "--json", "{out}")),
+        Case("drop-in overhead", ("benchmarks/bench_drop_in.py", "--json", "{out}")),
+        Case("calibrate", ("-m", "graphdoctor", "calibrate", "--output", "{out}")),
+        *_samples(),
+    ]
