@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from graphdoctor.capture import verify as verify_module
+from graphdoctor.capture import twin_trial
 from graphdoctor.capture.footprint import footprint
 from graphdoctor.capture.verify import verify_whole_step
 from graphdoctor.capture.whole_step import CapturedStep, capture_whole_step
@@ -180,7 +180,7 @@ def test_results_that_do_not_fit_into_memory_are_not_verified(
     def keep(*args: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(verify_module, "keep", keep)
+    monkeypatch.setattr(twin_trial, "keep", keep)
 
     result = verdict(sequence(3.0), sequence(3.0), exact=False)
 

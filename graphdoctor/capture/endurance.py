@@ -6,10 +6,10 @@ import torch
 
 from graphdoctor.capture.compare import has_same_bits
 from graphdoctor.capture.measure import Blocks
-from graphdoctor.capture.whole_step import CapturedStep
+from graphdoctor.capture.replayable import Replayable
 
 
-def blocks_for(captured: CapturedStep, *, verified_calls: int) -> Blocks:
+def blocks_for(captured: Replayable, *, verified_calls: int) -> Blocks:
     """Any number of calls for a step that counts nothing, else as many as its verification made.
 
     A step counts when a replay changes an integer of its state: a position in a cache, an index
@@ -21,7 +21,7 @@ def blocks_for(captured: CapturedStep, *, verified_calls: int) -> Blocks:
     return Blocks(most_calls=verified_calls, prepare=captured.start.restore)
 
 
-def _counts(captured: CapturedStep) -> bool:
+def _counts(captured: Replayable) -> bool:
     captured.start.restore()
     try:
         state = [tensor for path, tensor in captured.footprint.tensors.items() if _is_state(path)]

@@ -82,10 +82,10 @@ def _value_gaps(expected: Mapping[str, object], actual: Mapping[str, object]) ->
             yield Gap(path, detail=f"a Python value: {value!r} in eager, {frozen} at every replay")
 
 
-def stopped_host_state(expected: Footprint, actual: Footprint) -> list[str]:
+def stopped_host_state(expected: Mapping[str, object], actual: Mapping[str, object]) -> list[str]:
     """Paths of Python state that eager advanced, and replays, which run no Python, did not."""
     return [
         path
-        for path, value in expected.host.items()
-        if path not in actual.host or not is_same_value(value, actual.host[path])
+        for path, value in expected.items()
+        if path not in actual or not is_same_value(value, actual[path])
     ]

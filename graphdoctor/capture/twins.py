@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from graphdoctor.capture.footprint import Footprint, footprint
-from graphdoctor.capture.whole_step import CapturedStep
+from graphdoctor.capture.replayable import Replayable
 from graphdoctor.emulator.patches import Patches
 from graphdoctor.target.clone import clone_inputs, memory_of
 from graphdoctor.target.state import named_tensors
@@ -25,7 +25,7 @@ class ReplayFailed(Exception):
 
 
 def eager_twin(
-    target: Target, captured: CapturedStep, batches: Sequence[Inputs]
+    target: Target, captured: Replayable, batches: Sequence[Inputs]
 ) -> Iterator[Footprint]:
     """Run the step on each batch, from the capture's state; yields what each step left behind."""
     captured.start.restore()
@@ -39,7 +39,7 @@ def eager_twin(
 
 
 @contextmanager
-def assuming_capture(captured: CapturedStep) -> Iterator[None]:
+def assuming_capture(captured: Replayable) -> Iterator[None]:
     """Let code that asks whether it is being captured believe it, while it runs eagerly."""
     device = getattr(captured.graph, "device", None)
     if device is not None and hasattr(device, "assuming_capture"):
@@ -52,7 +52,7 @@ def assuming_capture(captured: CapturedStep) -> Iterator[None]:
         yield
 
 
-def replay_twin(captured: CapturedStep, batches: Sequence[Inputs]) -> Iterator[Footprint]:
+def replay_twin(captured: Replayable, batches: Sequence[Inputs]) -> Iterator[Footprint]:
     """Replay on each batch, from the same state.
 
     No Python runs between replays, so each yields the same tensors with new values: those that the
