@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from msgspec.structs import replace
+
 from graphdoctor.assemble import Evidence, assemble, could_not_run
 from graphdoctor.capture.stage import capture_and_verify
 from graphdoctor.device import AnyDevice, open_device
 from graphdoctor.diagnose import diagnose
 from graphdoctor.emulator import EmulationLimit
 from graphdoctor.errors import UsageError
+from graphdoctor.estimate import with_costs
 from graphdoctor.model import Mode, Report
 from graphdoctor.options import AnalyzeOptions, DeviceChoice
 from graphdoctor.partition import partition
@@ -93,6 +96,8 @@ def _report(
     _check_not_empty(recording)
     progress("diagnosing")
     diagnosis = diagnose(recording)
+    costed = with_costs(diagnosis.findings, recording, profile)
+    diagnosis = replace(diagnosis, findings=costed)
     plan = partition(recording, diagnosis, profile=profile)
     progress("capturing and verifying")
     captured = capture_and_verify(session, recording, diagnosis, plan)

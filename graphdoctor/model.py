@@ -60,6 +60,8 @@ class Finding(Struct, frozen=True):
     """One reason why the step is not safe, or not worth it, as a CUDA graph.
 
     `count` is how often one step does it. `stack` leads from the location outwards to the caller.
+    `cost_us` is the time one eager step would save without its waits and copies, all else being as
+    it is; None where nothing is known of it. `cost_source` says how it is known.
     `certainty` is "confirmed" where the (emulated) machine showed the effect in this run,
     "likely" where the mechanism was seen, "unknown" where it could not be checked.
     What is `suppressed` is still true, and still counts for the verdict.
@@ -80,6 +82,8 @@ class Finding(Struct, frozen=True):
     count: int = 1
     certainty: Literal["confirmed", "likely", "unknown"] = "likely"
     suppressed: Suppression | None = None
+    cost_us: Range | None = None
+    cost_source: str = ""
 
 
 class Region(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphdoctor.estimate.cause_cost import with_costs
 from graphdoctor.estimate.costs import OpCost, op_cost
 from graphdoctor.estimate.kernels import launches, syncs
 from graphdoctor.estimate.measured import estimate_from_trace
@@ -15,4 +16,5 @@ __all__ = [
     "op_cost",
     "saving_us",
     "syncs",
+    "with_costs",
 ]

@@ -29,7 +29,7 @@ def estimate(
     autograd = any(op.phase == "backward" for op in iteration.ops)
     eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
     graph = tuple(_graph_pieces(iteration, profile, regions, eager))
-    cases = _cases(eager)
+    cases = corner_cases(eager)
     before = [lay_out(eager, profile, case) for case in cases]
     after = [lay_out(graph, profile, case) for case in cases]
     launches = sum(piece.launches for piece in eager)
@@ -61,12 +61,12 @@ def saving_us(ops: Sequence[Op], profile: DeviceProfile) -> Range:
     return _range(
         [
             lay_out(eager, profile, case).span_us - lay_out(graph, profile, case).span_us
-            for case in _cases(eager)
+            for case in corner_cases(eager)
         ]
     )
 
 
-def _cases(eager: Sequence[Piece]) -> list[Case]:
+def corner_cases(eager: Sequence[Piece]) -> list[Case]:
     """The middle case first, then every combination of the ends."""
     host_width = pooled_width(piece.host_us for piece in eager)
     device_width = pooled_width(piece.device_us for piece in eager)

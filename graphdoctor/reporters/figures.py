@@ -36,6 +36,12 @@ def time_range(times_us: Range) -> str:
     return f"{mid} {unit} ({low} to {high})" if low != high else f"{mid} {unit}"
 
 
+def cost_text(cost_us: Range, source: str) -> str:
+    """about 300 \u00b5s (150 to 500), predicted: the first word of where the figure comes from."""
+    word = source.split(" ", 1)[0]
+    return f"about {time_range(cost_us)}" + (f", {word}" if word else "")
+
+
 def share_range(share: Range) -> str:
     """62% (50 to 70%) of a share between 0 and 1."""
     if not _is_finite(share):

@@ -83,12 +83,20 @@ def _result(check: Check, one: Occurrence, rule_index: int) -> dict[str, Any]:
             "primaryLocationLineHash": f"{checked.fingerprint}:1",
             "graphdoctor/v1": checked.fingerprint,
         },
-        "properties": {"targets": [visible(name) for name in one.targets]},
+        "properties": {"targets": [visible(name) for name in one.targets], **_cost(checked)},
     }
     if not checked.is_new:
         accepted = {"kind": "external", "status": "accepted", "justification": "in the baseline"}
         result["suppressions"] = [accepted]
     return result
+
+
+def _cost(checked: CheckedFinding) -> dict[str, Any]:
+    """What it costs a step, in us, of the first target that has it."""
+    cost_us, source = checked.finding.cost_us, visible(checked.finding.cost_source)
+    if cost_us is None:
+        return {}
+    return {"costUs": cost_us.mid, "costUsRange": [cost_us.low, cost_us.high], "costSource": source}
 
 
 def _location(check: Check, checked: CheckedFinding) -> dict[str, Any]:

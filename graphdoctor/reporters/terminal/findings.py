@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphdoctor.callers import caller_of, is_library
 from graphdoctor.escape import TAB_COLUMNS, visible
 from graphdoctor.model import Effect, Excerpt, Finding
-from graphdoctor.reporters.figures import EFFECT_WORDS, place_text
+from graphdoctor.reporters.figures import EFFECT_WORDS, cost_text, place_text
 from graphdoctor.reporters.page import POINTER, VERTICAL, Page, blocks
 
 SHOWN_IN_FULL = 8
@@ -146,7 +146,7 @@ def _certainty(finding: Finding) -> str:
 
 
 def _context(finding: Finding) -> str:
-    """In which function and module it happens, in which phase, and how often."""
+    """In which function and module it happens, in which phase, how often, and what it costs."""
     parts = []
     if finding.location is not None and finding.location.function:
         parts.append(f"in {finding.location.function}")
@@ -156,6 +156,8 @@ def _context(finding: Finding) -> str:
         parts.append(finding.phase)
     if finding.count > 1:
         parts.append(f"{finding.count:,} times a step")
+    if finding.cost_us is not None:
+        parts.append(cost_text(finding.cost_us, finding.cost_source))
     return ", ".join(parts)
 
 
@@ -185,7 +187,10 @@ def _write_marked_line(page: Page, finding: Finding) -> None:
 
 def _write_in_a_line(page: Page, number: int, finding: Finding) -> None:
     place = place_text(finding.location, page.look.base) if finding.location else "no line known"
-    times = f" ({finding.count:,}x)" if finding.count > 1 else ""
+    told = [f"{finding.count:,}x"] if finding.count > 1 else []
+    if finding.cost_us is not None:
+        told.append(cost_text(finding.cost_us, finding.cost_source))
+    times = f" ({', '.join(told)})" if told else ""
     caller = caller_of(finding)
     called = f", called from {place_text(caller, page.look.base)}" if caller is not None else ""
     page.line(
