@@ -47,7 +47,7 @@ def true_cause(error: BaseException) -> BaseException:
     Where the step's code turned CUDA's refusal into another error, the refusal is the cause.
     """
     chain = _chain(error)
-    refusals = [link for link in chain if _is_refusal(link)]
+    refusals = [link for link in chain if is_refusal(link)]
     if refusals:
         return refusals[-1]
     return next((link for link in chain if _SECONDARY not in str(link)), error)
@@ -62,7 +62,8 @@ def _chain(error: BaseException) -> list[BaseException]:
     return links
 
 
-def _is_refusal(error: BaseException) -> bool:
+def is_refusal(error: BaseException) -> bool:
+    """Whether CUDA refused what the step did while it was being captured."""
     text = str(error)
     return any(known in text for known, _ in _IN_WORDS if known != _SECONDARY)
 

@@ -16,7 +16,7 @@ equals an eager twin that believes it is captured, and half its digits agree wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from graphdoctor.capture.compare import Gap, is_noise
 from graphdoctor.capture.digest import digest
@@ -43,20 +43,21 @@ def verify_whole_step(
     *,
     exact: bool,
     now: Snapshot | None = None,
+    judge: Callable[[TwinTrial], Verification] | None = None,
 ) -> Verification:
     """Replay on each of `batches` and compare with an eager twin, tensor by tensor.
 
     `exact` asks for equal bits, as the emulated device can; otherwise a difference counts when it
     is larger than a few times what two eager runs differ by, and than rounding. The target's state
-    is afterwards what it was before, which is `now` where a snapshot of it exists. Raises
-    `UserCodeError` where the eager step fails.
+    is afterwards what it was before, which is `now` where a snapshot of it exists. `judge`
+    compares the twins in another way. Raises `UserCodeError` where the eager step fails.
     """
     trial = TwinTrial(target, captured, batches, exact)
     if not captured.footprint.tensors:
         return trial.verdict("not-verified", "the step leaves no tensor behind to compare")
     before = now if now is not None else snapshot(target.roots)
     try:
-        return _verify(trial)
+        return judge(trial) if judge is not None else _verify(trial)
     except InputMismatch as mismatch:
         return trial.verdict("not-verified", str(mismatch))
     except ReplayFailed as failure:

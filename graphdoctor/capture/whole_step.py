@@ -96,23 +96,24 @@ def capture_whole_step(
     before = now if now is not None else snapshot(target.roots)
     try:
         side: Any = torch.cuda.Stream()
-        _warm_up(target, side, warmup)
+        warm_up(target, side, warmup)
         return _capture(target, side, before if warmup == 0 else snapshot(target.roots))
     finally:
         before.restore()
 
 
-def _warm_up(target: Target, side: Any, times: int) -> None:
+def warm_up(target: Target, side: Any, times: int) -> None:
     """Let lazy initialisation happen on the stream of the capture, each time with new inputs."""
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(times):
-            _run(target, _fresh(target))
+            _run(target, fresh_inputs(target))
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
 
 
-def _fresh(target: Target) -> Inputs:
+def fresh_inputs(target: Target) -> Inputs:
+    """New inputs on memory of their own; state that is passed in stays itself."""
     with user_code("making inputs"):
         inputs = target.fresh_inputs()
     return clone_inputs(inputs, kept=memory_of(named_tensors(target.roots).values()))
@@ -124,11 +125,11 @@ def _run(target: Target, inputs: Inputs) -> None:
 
 
 def _capture(target: Target, side: Any, start: Snapshot) -> CapturedStep | Refusal:
-    static = _fresh(target)
+    static = fresh_inputs(target)
     graph: Any = torch.cuda.CUDAGraph()
     try:
         with (
-            _device_usable_after_failure(graph),
+            device_usable_after_failure(graph),
             torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"),
         ):
             outputs = target.step(*static.args, **static.kwargs)
@@ -140,11 +141,11 @@ def _capture(target: Target, side: Any, start: Snapshot) -> CapturedStep | Refus
     if getattr(graph, "operators", None) == 0:
         return Refusal("the step runs nothing on the GPU, so there is nothing to capture", None)
     # Outputs that still hang on autograd would keep its nodes, and their stream, alive.
-    outputs = _detached(outputs)
+    outputs = detached(outputs)
     return CapturedStep(graph, static, outputs, footprint(target.roots, static, outputs), start)
 
 
-def _detached(outputs: object) -> object:
+def detached(outputs: object) -> object:
     """A tensor that is returned twice is one tensor afterwards too, as in what eager returns."""
     made: dict[int, torch.Tensor] = {}
 
@@ -159,7 +160,7 @@ def _detached(outputs: object) -> object:
 
 
 @contextmanager
-def _device_usable_after_failure(graph: Any) -> Iterator[None]:
+def device_usable_after_failure(graph: Any) -> Iterator[None]:
     """After a failed capture, put back what torch leaves behind: stream, pool and generators.
 
     `torch.cuda.graph` stays on its stream when ending the capture raises. Before torch 2.13 the

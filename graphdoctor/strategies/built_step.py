@@ -1,0 +1,51 @@
+"""What a strategy built -> something that can be compared with eager and timed, like a graph of the step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from graphdoctor.capture.footprint import Footprint
+from graphdoctor.record.session import Session
+from graphdoctor.strategies.strategy import Built
+from graphdoctor.target.clone import clone_inputs, memory_of
+from graphdoctor.target.state import Snapshot, named_tensors
+from graphdoctor.target.target import Inputs
+
+
+class _NoGraph(Struct, frozen=True):
+    """Stands where a graph would tell more. `device` can make code believe that it is captured."""
+
+    device: Any
+
+
+class BuiltStep:
+    """A `Replayable` of what a strategy built.
+
+    Its runs start from the session's state, unless what was built names another as its `start`: the
+    state that its graph was captured from, which may have tensors of its own. An emulated graph
+    that it names as `graph` is asked which operator wrote a tensor.
+    """
+
+    def __init__(self, built: Built, session: Session) -> None:
+        self.start: Snapshot = getattr(built, "start", session.start)
+        self.graph: Any = getattr(built, "graph", None) or _NoGraph(session.device)
+        self.footprint = Footprint({}, {}, {})
+        self._built = built
+        self._roots = session.target.roots
+        self._inputs = Inputs()
+
+    def load(self, inputs: Inputs) -> None:
+        """Take the inputs, on memory of their own: a step may write into them."""
+        kept = memory_of(named_tensors(self._roots).values())
+        self._inputs = clone_inputs(inputs, kept=kept)
+
+    def replay(self) -> None:
+        """One call, and a look at what it left behind."""
+        outputs = self._built.call(self._inputs)
+        self.footprint = self._built.left_behind(self._inputs, outputs)
+
+    def call(self, inputs: Inputs) -> object:
+        """One call as a user makes it: nothing is cloned, and nobody looks."""
+        return self._built.call(inputs)

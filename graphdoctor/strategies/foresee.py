@@ -1,0 +1,60 @@
+"""A strategy and what is known of a step -> its row before it is tried: does it fit, what would it bring."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from graphdoctor.capture.cause import in_words, location_of
+from graphdoctor.estimate import estimate, launches
+from graphdoctor.model import StrategyOutcome
+from graphdoctor.profiles import DeviceProfile
+from graphdoctor.recording import Iteration
+from graphdoctor.strategies.strategy import Known, Regions, Strategy
+
+_NEEDS_GPU = "planned only: it takes a real GPU to be tried"
+
+
+def foresee(strategy: Strategy, known: Known, profile: DeviceProfile) -> StrategyOutcome:
+    """The row of a strategy that was not tried: "planned" with its prediction, or "unfit".
+
+    A strategy that fails to answer is "failed", with its error in words.
+    """
+    row = StrategyOutcome(
+        strategy=strategy.name,
+        title=strategy.title,
+        is_ours=strategy.is_ours,
+        status="planned",
+        reason=_NEEDS_GPU,
+    )
+    try:
+        if reason := strategy.unfit(known):
+            return replace(row, status="unfit", reason=reason)
+        regions = strategy.regions(known)
+        row = replace(row, code=strategy.code(known))
+    except Exception as error:
+        reason = in_words(error)
+        return replace(row, status="failed", reason=reason, location=location_of(error))
+    if regions is None:
+        return row
+    return replace(
+        row,
+        predicted=estimate(known.iteration, profile, _all_or(regions, known.iteration)).speedup,
+        captured_share=share_of(regions, known.iteration),
+        launches_eager=float(sum(map(launches, known.iteration.ops))),
+    )
+
+
+def share_of(regions: Regions, iteration: Iteration) -> float:
+    """The share of an eager step's launches that lie in the regions; 0.0 of a step without any."""
+    every = sum(map(launches, iteration.ops))
+    inside = {index for region in regions for index in region}
+    taken = sum(launches(op) for op in iteration.ops if op.index in inside)
+    return taken / every if every else 0.0
+
+
+def _all_or(regions: Regions, iteration: Iteration) -> Regions | None:
+    """None, which asks for the whole step, where one graph holds all that is launched."""
+    if len(regions) != 1:
+        return regions
+    inside = set(regions[0])
+    return None if all(op.index in inside for op in iteration.ops if launches(op)) else regions

@@ -1,0 +1,118 @@
+"""A verified step made faster, on a real GPU -> its measurement beside eager, and what the profiler saw of both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from msgspec import Struct
+
+from graphdoctor.capture.endurance import blocks_for
+from graphdoctor.capture.measure import Blocks, measure
+from graphdoctor.errors import UsageError
+from graphdoctor.estimate import estimate_from_trace
+from graphdoctor.model import Measurement
+from graphdoctor.profiles import DeviceProfile
+from graphdoctor.record.profile import profile_step
+from graphdoctor.record.session import Session
+from graphdoctor.strategies.built_step import BuiltStep
+from graphdoctor.target.state import named_values
+from graphdoctor.trace import Trace
+from graphdoctor.trace.api import is_graph_launch, which
+from graphdoctor.trace.join import launch_of
+
+
+class Seen(Struct, frozen=True):
+    """One step as the profiler saw it. `busy_share` is of the wall time without a profiler.
+
+    `graphed_share` of its kernels, copies and fills were launched by graphs.
+    """
+
+    launches: float
+    busy_share: float
+    graphed_share: float
+
+
+class Timed(Struct, frozen=True):
+    """Both steps, timed side by side, then profiled one after the other; None: no kernel was seen."""
+
+    measurement: Measurement
+    eager: Seen | None
+    fast: Seen | None
+
+
+def time_built(
+    session: Session, step: BuiltStep, *, profile: DeviceProfile, measure_s: float
+) -> Timed:
+    """Time the step as its user calls it, interleaved with eager, for about `measure_s` seconds.
+
+    State is afterwards that of the session's start.
+    """
+    inputs = session.inputs(0)
+    blocks = _blocks(session, step)
+
+    def eager() -> object:
+        return session.call(inputs)
+
+    def fast() -> object:
+        return step.call(inputs)
+
+    try:
+        step.start.restore()
+        measured = measure(eager, fast, budget_s=measure_s, blocks=blocks)
+        step.start.restore()
+        seen_eager = seen(eager, measured.eager_us, profile)
+        step.start.restore()
+        return Timed(measured, seen_eager, seen(fast, measured.graph_us, profile))
+    finally:
+        session.start.restore()
+
+
+def _blocks(session: Session, step: BuiltStep) -> Blocks:
+    """As many calls in a row as are known to work: a counting step ends at the end of its memory."""
+    few = Blocks(most_calls=len(session.batches), prepare=step.start.restore)
+    if _counts_on_host(session):
+        return few
+    step.load(session.inputs(0))
+    return blocks_for(step, verified_calls=len(session.batches))
+
+
+def _counts_on_host(session: Session) -> bool:
+    """Whether one eager step moves a number behind the roots, such as a position in a cache."""
+    session.start.restore()
+    try:
+        before = named_values(session.target.roots)
+        session.call(session.inputs(0))
+        return named_values(session.target.roots) != before
+    finally:
+        session.start.restore()
+
+
+def seen(run: Callable[[], object], wall_us: float, profile: DeviceProfile) -> Seen | None:
+    """Profile a few runs of a step that takes `wall_us` without a profiler."""
+    trace = profile_step(run).trace
+    try:
+        found = estimate_from_trace(trace, wall_us, profile)
+    except UsageError:
+        return None
+    share = min(1.0, found.device_busy_us.mid / wall_us)
+    return Seen(float(found.launches), share, graphed_share(trace))
+
+
+def graphed_share(trace: Trace) -> float:
+    """The share of a trace's kernels, copies and fills that graphs launched; 0.0 of none."""
+    calls = launch_of(trace)
+    calls = calls[calls >= 0]
+    if not len(calls):
+        return 0.0
+    by_graph = trace.rows_named(trace.calls.take(calls), which(trace.names, is_graph_launch))
+    return float(np.mean(by_graph))
+
+
+def break_even_calls(prepare_s: float, measured: Measurement) -> int | None:
+    """After how many steps the preparation has paid; None where the step is not faster."""
+    saved_s = (measured.eager_us - measured.graph_us) / 1e6
+    if measured.word != "faster" or saved_s <= 0:
+        return None
+    return math.ceil(prepare_s / saved_s)

@@ -1,0 +1,192 @@
+"""One strategy and a session -> its row: built, verified, timed, given back; whatever happens, a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from graphdoctor.capture.cause import in_words, is_refusal, location_of, true_cause
+from graphdoctor.capture.cost import Cost, Meter
+from graphdoctor.capture.verify import verify_whole_step
+from graphdoctor.emulator import EmulationLimit
+from graphdoctor.errors import GraphDoctorError
+from graphdoctor.model import StrategyOutcome, Verification
+from graphdoctor.profiles import DeviceProfile
+from graphdoctor.record.session import Session
+from graphdoctor.strategies.built_step import BuiltStep
+from graphdoctor.strategies.foresee import foresee
+from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
+from graphdoctor.strategies.timing import Timed, break_even_calls, time_built
+from graphdoctor.strategies.verify_compiled import CompiledJudge
+from graphdoctor.target import Inputs, user_code
+
+FEWEST_REPLAYS = 3  # one may agree by chance, and the second is the first that can see old state
+MEASURE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a trial is held to: the GPU that is predicted for, and seconds to measure for."""
+
+    profile: DeviceProfile
+    measure_s: float = MEASURE_S
+
+
+def try_strategy(
+    strategy: Strategy, session: Session, known: Known, *, terms: Terms
+) -> StrategyOutcome:
+    """Try it here and now: predicted, built, verified, and on a real GPU measured.
+
+    Never raises what the strategy or the step raised: that is the row's reason. What generates code
+    is planned only, on the emulated device. State is afterwards that of the session's start.
+    """
+    row = foresee(strategy, known, terms.profile)
+    if row.status != "planned" or (strategy.compiles and session.device.kind == "emulated"):
+        return row
+    return carry_out(row, strategy, session, known, terms=terms)
+
+
+def carry_out(
+    row: StrategyOutcome, strategy: Strategy, session: Session, known: Known, *, terms: Terms
+) -> StrategyOutcome:
+    """The row of a strategy that fits, with what came of trying it."""
+    trial = _Trial(strategy, session, known, terms)
+    try:
+        return trial.carried_out(replace(row, reason=""))
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        return _not_come_about(replace(row, reason="", code=""), error)
+    finally:
+        session.start.restore()
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    strategy: Strategy
+    session: Session
+    known: Known
+    terms: Terms
+
+    @property
+    def is_emulated(self) -> bool:
+        return bool(self.session.device.kind == "emulated")
+
+    def carried_out(self, row: StrategyOutcome) -> StrategyOutcome:
+        built: Built | None = None
+        try:
+            meter = self._meter()
+            built = self.strategy.build(self.session, self.known)
+            step = BuiltStep(built, self.session)
+            batches = self._batches()
+            self._call_once(step, batches[0])
+            cost = meter.read() if meter is not None else None
+            row = self._verified(_with_cost(row, cost), step, batches)
+            if row.status == "verified" and not self.is_emulated:
+                row = _with_times(row, self._timed(step))
+            return row
+        finally:
+            if built is not None:
+                built.release()
+
+    def _meter(self) -> Meter | None:
+        self.session.start.restore()
+        if self.is_emulated:
+            return None
+        inputs = self.session.inputs(0)
+        meter = Meter(lambda: self.session.call(inputs))
+        self.session.start.restore()
+        return meter
+
+    def _call_once(self, step: BuiltStep, inputs: Inputs) -> None:
+        """Some compile in their first call, which is preparation then."""
+        step.start.restore()
+        step.load(inputs)
+        step.replay()
+
+    def _batches(self) -> tuple[Inputs, ...]:
+        """The session's inputs, and as many new ones as a proof needs."""
+        missing = max(0, FEWEST_REPLAYS - len(self.session.batches))
+        with user_code("making the inputs"):
+            more = tuple(self.session.target.fresh_inputs() for _ in range(missing))
+        return (*self.session.batches, *more)
+
+    def _verified(
+        self, row: StrategyOutcome, step: BuiltStep, batches: tuple[Inputs, ...]
+    ) -> StrategyOutcome:
+        judge = CompiledJudge(is_random=_is_random(self.known))
+        found = verify_whole_step(
+            self.session.target,
+            step,
+            batches,
+            exact=self.is_emulated and self.strategy.is_ours,
+            now=self.session.start,
+            judge=None if self.strategy.is_ours else judge,
+        )
+        return with_verification(row, found, self.known, deviation=judge.deviation)
+
+    def _timed(self, step: BuiltStep) -> Timed:
+        return time_built(
+            self.session, step, profile=self.terms.profile, measure_s=self.terms.measure_s
+        )
+
+
+def with_verification(
+    row: StrategyOutcome, found: Verification, known: Known, *, deviation: float | None = None
+) -> StrategyOutcome:
+    """The row with its verdict. Where the emulation had to guess, right is still not verified."""
+    doubt = next((op.fallback for op in known.iteration.ops if op.fallback is not None), None)
+    row = replace(
+        row, status=found.status, reason=found.reason, verification=found, deviation=deviation
+    )
+    if found.status == "verified" and doubt is not None:
+        row = replace(row, status="not-verified", reason=doubt)
+    return row if row.status == "verified" else replace(row, code="")
+
+
+def _with_cost(row: StrategyOutcome, cost: Cost | None) -> StrategyOutcome:
+    if cost is None:
+        return row
+    return replace(
+        row,
+        prepare_s=cost.prepare_s,
+        extra_bytes=cost.extra_bytes,
+        peak_bytes=cost.peak_bytes,
+    )
+
+
+def _with_times(row: StrategyOutcome, timed: Timed) -> StrategyOutcome:
+    """Times and shares of a row; what was seen stands in the place of what was predicted."""
+    row = replace(row, measurement=timed.measurement)
+    if row.prepare_s is not None:
+        row = replace(row, break_even_calls=break_even_calls(row.prepare_s, timed.measurement))
+    if timed.eager is not None:
+        eager = timed.eager
+        row = replace(row, launches_eager=eager.launches, busy_share_eager=eager.busy_share)
+    if timed.fast is not None:
+        fast = timed.fast
+        row = replace(
+            row,
+            launches=fast.launches,
+            busy_share=fast.busy_share,
+            captured_share=fast.graphed_share,
+        )
+    return row
+
+
+def _not_come_about(row: StrategyOutcome, error: BaseException) -> StrategyOutcome:
+    """The row of an attempt that ended in an error, with the cause that came first."""
+    if isinstance(error, EmulationLimit):
+        return replace(row, status="not-verified", reason=str(error))
+    if isinstance(error, CannotBuild):
+        behind = true_cause(error.__cause__) if error.__cause__ is not None else error
+        return replace(row, status="refused", reason=str(error), location=location_of(behind))
+    cause = true_cause(error)
+    reason = str(cause) if isinstance(cause, GraphDoctorError) else in_words(cause)
+    status = "refused" if is_refusal(cause) else "failed"
+    return replace(row, status=status, reason=reason, location=location_of(cause))
+
+
+def _is_random(known: Known) -> bool:
+    return any("nondeterministic_seeded" in op.tags for op in known.iteration.ops)

@@ -1,0 +1,66 @@
+"""A step in other code than eager's -> whether it computes the same function, and how far it rounds away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from graphdoctor.capture.compare import Gap, is_noise
+from graphdoctor.capture.other_path import is_other_rounding, largest_gradient_of
+from graphdoctor.capture.twin_trial import TwinTrial, gaps_of, kept, verified, wrong
+from graphdoctor.model import Verification
+
+_METHOD = "to half of eager's digits"
+_RANDOM = (
+    "the step draws random numbers, and generated code draws others than eager: what differs in "
+    "{path} may be that, or an error"
+)
+
+
+@dataclass(slots=True)
+class CompiledJudge:
+    """Judges a trial by half the digits: compilers fuse and reorder, and round differently.
+
+    `deviation`, once judged: the largest difference of an output, relative to its magnitude.
+    """
+
+    is_random: bool
+    deviation: float | None = None
+
+    def __call__(self, trial: TwinTrial) -> Verification:
+        expected = kept(trial.eager())
+        gaps = gaps_of(expected, trial.replays())
+        self.deviation = _largest([gap for step in gaps for gap in step if _is_output(gap)])
+        drifts = [gap for step in gaps_of(expected, trial.eager()) for gap in step]
+        largest = largest_gradient_of(expected)
+        far = [
+            [gap for gap in step if not (is_other_rounding(gap, largest) or is_noise(gap, drifts))]
+            for step in gaps
+        ]
+        if not any(far):
+            return replace(verified(trial, expected, self._note()), method=_METHOD)
+        return replace(self._judge_far(trial, far), method=_METHOD)
+
+    def _judge_far(self, trial: TwinTrial, far: Sequence[Sequence[Gap]]) -> Verification:
+        first = next(gap for step in far for gap in step)
+        if self.is_random:
+            return trial.verdict("not-verified", _RANDOM.format(path=first.path))
+        outputs = [[gap for gap in step if _is_output(gap)] for step in far]
+        if any(outputs):
+            return wrong(trial, outputs, detail="more than half of eager's digits differ")
+        # A gradient that is all rounding, through an optimizer that normalises it, moves a weight.
+        how = first.detail or f"differs from eager's by up to {first.max_abs:.3g}"
+        return trial.verdict("not-verified", f"the outputs agree, but {first.path} {how}")
+
+    def _note(self) -> str:
+        return f"the outputs differ from eager's by at most {self.deviation:.1g} of their magnitude"
+
+
+def _is_output(gap: Gap) -> bool:
+    return gap.path.startswith("output")
+
+
+def _largest(gaps: Sequence[Gap]) -> float:
+    return max((gap.max_abs / gap.scale for gap in gaps if gap.scale), default=0.0)
