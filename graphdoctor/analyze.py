@@ -20,9 +20,11 @@ from graphdoctor.partition import partition
 from graphdoctor.place import place
 from graphdoctor.profiles import DeviceProfile, load_profile
 from graphdoctor.record import prepare, record
+from graphdoctor.record.profile import ready_for_graphs
 from graphdoctor.recording import Recording
 from graphdoctor.speed import time_step
 from graphdoctor.target import Target, from_object, resolve, snapshot
+from graphdoctor.trace_dir import with_traces
 
 Progress = Callable[[str], None]
 
@@ -99,13 +101,16 @@ def _report(
     costed = with_costs(diagnosis.findings, recording, profile)
     diagnosis = replace(diagnosis, findings=costed)
     plan = partition(recording, diagnosis, profile=profile)
+    if options.trace_dir is not None and device.kind == "cuda":
+        ready_for_graphs()
     progress("capturing and verifying")
     captured = capture_and_verify(session, recording, diagnosis, plan)
     progress("estimating the speed-up")
     speed = time_step(session, recording, captured, plan, options, profile)
     if captured.step is not None:
         captured.step.release()
-    return assemble(Evidence(session, recording, diagnosis, plan, captured, speed))
+    evidence = Evidence(session, recording, diagnosis, plan, captured, speed)
+    return with_traces(assemble(evidence), evidence)
 
 
 def _check_not_empty(recording: Recording) -> None:

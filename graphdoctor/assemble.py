@@ -63,7 +63,6 @@ def assemble(evidence: Evidence) -> Report:
         operators=len(recording.captured[-1].ops),
         iterations=len(recording.captured),
         limits=(*recording.limits, *doubts, *evidence.speed.limits),
-        trace_files=evidence.speed.trace_files,
         idle_comments=idle_comments,
     )
 

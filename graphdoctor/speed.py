@@ -20,16 +20,26 @@ from graphdoctor.record.session import Session
 from graphdoctor.recording import Recording
 
 _BUDGET_S = 10.0
+_PROFILED_STEPS = 3
+EAGER, CAPTURED = RUNS = ("eager", "captured")
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """`measurement` only of a real GPU and a verified graph; traces only where they were asked for."""
+    """`measurement` only of a real GPU and a verified graph; `runs` only where they were asked for."""
 
     estimate: Estimate
     measurement: Measurement | None = None
-    trace_files: tuple[str, ...] = ()
+    runs: tuple[ProfiledRun, ...] = ()
     limits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledRun:
+    """One of `RUNS` under the profiler, its traces kept in a folder of that name."""
+
+    name: str
+    profile: Profile
 
 
 def time_step(
@@ -43,16 +53,17 @@ def time_step(
     """Predict from the recording; on a GPU, measure, and estimate from what the profiler saw."""
     predicted = _predicted(recording, plan, captured, profile)
     if session.device.kind == "emulated":
-        traced = _profiled(session, options) if options.trace_dir is not None else None
-        return Speed(predicted, trace_files=traced.trace_files if traced is not None else ())
+        traced = options.trace_dir is not None
+        return Speed(predicted, runs=(_eager_run(session, options),) if traced else ())
     measurement = _measured(session, captured.step) if captured.step is not None else None
-    traced = _profiled(session, options)
+    eager = _eager_run(session, options)
+    runs, limits = _kept(eager, session, captured.step, options)
     try:
         wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
-        found = estimate_from_trace(traced.trace, wall_us, profile)
+        found = estimate_from_trace(eager.profile.trace, wall_us, profile)
     except UsageError as error:
-        return Speed(predicted, measurement, traced.trace_files, (str(error),))
-    return Speed(found, measurement, traced.trace_files)
+        return Speed(predicted, measurement, runs, (str(error), *limits))
+    return Speed(found, measurement, runs, limits)
 
 
 def _predicted(
@@ -102,11 +113,52 @@ def _wall_us(session: Session) -> float:
         session.start.restore()
 
 
-def _profiled(session: Session, options: AnalyzeOptions) -> Profile:
+def _eager_run(session: Session, options: AnalyzeOptions) -> ProfiledRun:
     inputs = session.inputs(0)
-    folder = Path(options.trace_dir) if options.trace_dir is not None else None
     session.start.restore()
     try:
-        return profile_step(lambda: session.call(inputs), trace_dir=folder)
+        found = profile_step(
+            lambda: session.call(inputs), steps=_steps(session), trace_dir=_folder(options, EAGER)
+        )
+        return ProfiledRun(EAGER, found)
     finally:
         session.start.restore()
+
+
+def _kept(
+    eager: ProfiledRun, session: Session, step: CapturedStep | None, options: AnalyzeOptions
+) -> tuple[tuple[ProfiledRun, ...], tuple[str, ...]]:
+    """The runs whose traces were asked for, and why one of them is missing."""
+    if options.trace_dir is None:
+        return (), ()
+    if step is None:
+        return (eager,), ()
+    try:
+        return (eager, _captured_run(session, step, options)), ()
+    except RuntimeError as error:
+        return (eager,), (f"The replay of the graph could not be profiled: {error}",)
+
+
+def _captured_run(session: Session, step: CapturedStep, options: AnalyzeOptions) -> ProfiledRun:
+    """Replays with the inputs copied into place, each from the state of the capture."""
+    inputs = session.inputs(0)
+
+    def graphed() -> None:
+        step.load(inputs)
+        step.replay()
+
+    step.start.restore()
+    try:
+        found = profile_step(graphed, steps=_steps(session), trace_dir=_folder(options, CAPTURED))
+        return ProfiledRun(CAPTURED, found)
+    finally:
+        session.start.restore()
+
+
+def _steps(session: Session) -> int:
+    """As many as the recording has shown to work in a row, less the one that does not count."""
+    return max(1, min(_PROFILED_STEPS, len(session.batches) - 1))
+
+
+def _folder(options: AnalyzeOptions, run: str) -> Path | None:
+    return Path(options.trace_dir) / run if options.trace_dir is not None else None

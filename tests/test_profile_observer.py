@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from graphdoctor.errors import UsageError
-from graphdoctor.record.profile import for_tensorboard, profile_step
+from graphdoctor.record.profile import profile_step
 from graphdoctor.trace import read_trace
+from graphdoctor.trace.categories import for_tensorboard
 from tests.traces import launch_bound
 
 
@@ -39,7 +40,7 @@ def test_operators_are_counted_over_the_steps_that_count() -> None:
     assert totals["aten::addmm"].host_us > 0
     marks = [found.trace.names[name] for name in found.trace.annotations.name]
     assert [mark for mark in marks if "Step" in mark] == ["ProfilerStep#1", "ProfilerStep#2"]
-    assert (found.steps, found.trace_files, found.lines) == (2, (), ())
+    assert (found.steps, found.kept, found.lines) == (2, None, ())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has kernels")
@@ -96,7 +97,8 @@ def test_tensorboards_plugin_loads_the_kept_trace(tmp_path: Path) -> None:
     from torch_tb_profiler.consts import WORKER_PATTERN
 
     found = profile_step(Step(), steps=2, trace_dir=tmp_path / "new")
-    (path,) = map(Path, found.trace_files)
+    assert found.kept is not None
+    path = found.kept.tensorboard
     assert path.parent == tmp_path / "new"
     match = WORKER_PATTERN.match(path.name)
     assert match is not None

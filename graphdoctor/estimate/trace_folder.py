@@ -7,6 +7,7 @@ from pathlib import Path
 
 from graphdoctor.errors import UsageError
 from graphdoctor.estimate.trace_report import TraceOptions, explain_trace
+from graphdoctor.trace.names import without_copies
 from graphdoctor.trace.read import read_trace
 from graphdoctor.trace.report import (
     TRACE_SCHEMA_VERSION,
@@ -35,7 +36,7 @@ _FIGURES: tuple[tuple[str, Callable[[TraceReport], float], float], ...] = (
 def trace_files(folder: Path) -> list[Path]:
     """The files below the folder that may be traces, by name."""
     found = (path for path in folder.rglob("*") if path.name.endswith(_ENDINGS))
-    return sorted(path for path in found if path.is_file())
+    return without_copies(sorted(path for path in found if path.is_file()))
 
 
 def explain_folder(

@@ -29,16 +29,11 @@ from graphdoctor.trace import (
     operator_totals,
     read_trace,
 )
+from graphdoctor.trace.categories import for_tensorboard
+from graphdoctor.trace.names import KeptTrace, kept_trace
 
-# torch-tb-profiler 0.4.3, the last release, knows the categories of 2021: with today's names every
-# device time is 0 (pytorch/kineto#1166, fixed there and never released).
-_TENSORBOARD_CATEGORIES = {
-    b"cuda_runtime": b"Runtime",
-    b"cuda_driver": b"Runtime",
-    b"fwdbwd": b"forward_backward",
-}
 _KINETO_LEVEL = "KINETO_LOG_LEVEL"
-_CATEGORY = re.compile(rb'("cat"\s*:\s*")(cuda_runtime|cuda_driver|fwdbwd)"')
+_PACKING = 6  # gzip's own default; 9, Python's, is slower and hardly smaller
 _FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 _OURS = re.compile(r"(^|/)(torch|graphdoctor)/")
 
@@ -62,7 +57,7 @@ class Profile(Struct, frozen=True):
     kernels: tuple[KernelTotal, ...]
     launches: float
     trace: Trace
-    trace_files: tuple[str, ...] = ()
+    kept: KeptTrace | None = None
     lines: tuple[OperatorLine, ...] = ()
 
 
@@ -75,15 +70,15 @@ def profile_step(
 ) -> Profile:
     """Profile `steps` runs of the step, after one that does not count.
 
-    `trace_dir`: keep the Chrome trace there, under a name that TensorBoard picks up. `lines`: run
-    the step once more with stacks, which are too slow for the run that is timed. Without a GPU
-    there are operators of the CPU only. Raises UsageError when `trace_dir` cannot be written.
+    `trace_dir`: keep the Chrome trace there, as it is and as TensorBoard's plugin reads it.
+    `lines`: run the step once more with stacks, which are too slow for the run that is timed.
+    Without a GPU there are operators of the CPU only. Raises UsageError when `trace_dir` cannot be written.
     """
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder) / "step.pt.trace.json"
         _run_profiled(run, steps, lambda profiler: profiler.export_chrome_trace(str(exported)))
         trace = read_trace(exported)
-        files = (str(_keep(exported, trace_dir)),) if trace_dir is not None else ()
+        kept = _keep(exported, trace_dir) if trace_dir is not None else None
     kernels = kernel_totals(trace)
     launched = len(set(trace.device_events.correlation.tolist()))
     return Profile(
@@ -92,9 +87,18 @@ def profile_step(
         kernels=kernels,
         launches=launched / steps,
         trace=trace,
-        trace_files=files,
+        kept=kept,
         lines=_operator_lines(run) if lines else (),
     )
+
+
+def ready_for_graphs() -> None:
+    """Let the profiler set itself up before the first capture, not after it (pytorch#75504)."""
+    from torch.profiler import profile
+
+    activities, _ = _activities()
+    with _quiet_kineto(), profile(activities=activities):
+        pass
 
 
 def _run_profiled(
@@ -140,20 +144,17 @@ def _activities() -> tuple[list[Any], Callable[[], object]]:
     return [ProfilerActivity.CPU, ProfilerActivity.CUDA], torch.cuda.synchronize
 
 
-def _keep(exported: Path, folder: Path) -> Path:
-    name = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}.pt.trace.json.gz"
+def _keep(exported: Path, folder: Path) -> KeptTrace:
+    kept = kept_trace(folder, f"{socket.gethostname()}_{os.getpid()}", time.time_ns())
+    content = exported.read_bytes()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(gzip.compress(for_tensorboard(exported.read_bytes())))
+        kept.tensorboard.write_bytes(gzip.compress(for_tensorboard(content), _PACKING))
+        kept.untouched.write_bytes(gzip.compress(content, _PACKING))
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"Cannot write a trace to {folder}: {reason}.") from error
-    return folder / name
-
-
-def for_tensorboard(content: bytes) -> bytes:
-    """The trace with categories that torch-tb-profiler knows, so that it shows device times."""
-    return _CATEGORY.sub(lambda match: match[1] + _TENSORBOARD_CATEGORIES[match[2]] + b'"', content)
+    return kept
 
 
 def _operator_lines(run: Callable[[], object]) -> tuple[OperatorLine, ...]:

@@ -1,0 +1,50 @@
+"""A folder and a worker in; the names of the files that one profiled run is kept in out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+# torch-tb-profiler picks up "<worker>.<ns>.pt.trace.json[.gz]" in any folder, and nothing else.
+_TENSORBOARD = ".pt.trace.json.gz"
+_UNTOUCHED = ".perfetto.json.gz"
+_ANNOTATED = ".annotated.json.gz"
+
+
+class KeptTrace(Struct, frozen=True):
+    """One trace in three files: for TensorBoard's plugin, as it was recorded, and with findings."""
+
+    folder: Path
+    stem: str
+
+    @property
+    def tensorboard(self) -> Path:
+        """With the categories that the plugin knows."""
+        return self.folder / (self.stem + _TENSORBOARD)
+
+    @property
+    def untouched(self) -> Path:
+        return self.folder / (self.stem + _UNTOUCHED)
+
+    @property
+    def annotated(self) -> Path:
+        return self.folder / (self.stem + _ANNOTATED)
+
+
+def kept_trace(folder: Path, worker: str, recorded_ns: int) -> KeptTrace:
+    """`worker` may hold no dot: what follows the first one is the time for the plugin."""
+    return KeptTrace(folder, f"{worker.replace('.', '_')}.{recorded_ns}")
+
+
+def without_copies(paths: list[Path]) -> list[Path]:
+    """The traces without the copies that are kept beside one for TensorBoard."""
+    known = set(paths)
+    return [path for path in paths if not _is_copy(path, known)]
+
+
+def _is_copy(path: Path, known: set[Path]) -> bool:
+    for ending in (_UNTOUCHED, _ANNOTATED):
+        if path.name.endswith(ending):
+            return path.with_name(path.name.removesuffix(ending) + _TENSORBOARD) in known
+    return False
