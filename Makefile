@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself; nothing but make and Python 3.11 or newer is needed.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check fix bench docs setup
+.PHONY: help demo test lint check fix bench docs results setup
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,6 +38,9 @@ bench: $(READY) ## measure graphdoctor's own speed
 
 docs: $(READY) ## write docs/rules/ and docs/report.schema.json anew
 	$(BIN)/python docs/generate.py
+
+results: $(READY) ## write docs/results.md from what GPUs measured
+	$(BIN)/python benchmarks/results_page.py
 
 setup: $(READY) ## make .venv with the pinned dependencies
 

@@ -1,0 +1,309 @@
+"""benchmarks/results/*.jsonl -> docs/results.md: each published figure beside ours, and every strategy's row.
+
+    python benchmarks/results_page.py
+
+A cell that no result file has is marked as not yet measured. Where a case was run several times, the
+last run counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from gpu_cases import cases
+from published import PUBLISHED
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks/results"
+PAGE = ROOT / "docs/results.md"
+MEASURING = ROOT / "docs/measuring.md"
+BEGIN, END = "<!-- TIMING MISTAKE: written by make results -->", "<!-- END OF TIMING MISTAKE -->"
+MISSING = "not yet measured"
+Row = dict[str, Any]
+Cells = Iterable[str]
+
+INTRODUCTION = """# Results on a GPU
+
+Made by `make results` from [benchmarks/results](../benchmarks/results), which `python benchmarks/gpu.py` writes on a
+machine with a GPU. Speed-ups are wall-clock, interleaved with eager, inputs copied in, with the 95 % interval of the
+median; [measuring.md](measuring.md) says how. *Predicted* was computed before the capture. A cell that was not measured
+says so.
+"""
+
+
+def main() -> None:
+    parts = [INTRODUCTION]
+    files = sorted(RESULTS.glob("*.jsonl"))
+    for path in files:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        parts.append(_machine_page(rows))
+        _write_mistake(rows)
+    if not files:
+        parts.append(_machine_page([]))
+    PAGE.write_text("\n".join(parts), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)} from {len(files)} result files")
+
+
+def _machine_page(rows: list[Row]) -> str:
+    found = {row["case"]: row for row in rows if "case" in row}
+    lines = [
+        *_about([row["about"] for row in rows if "about" in row]),
+        "### Published figures beside ours\n",
+        *_table(
+            ("workload", "published on", "published", "strategy", "measured here", "predicted"),
+            _published(found),
+        ),
+        "### Prediction against measurement\n",
+        *_accuracy(found),
+        "### The recommended strategy against the others\n",
+        *_recommended(found),
+        "### Batch sizes\n",
+        *_sweeps(found),
+        "### Every workload in every strategy\n",
+        *_matrix(found),
+    ]
+    return "\n".join(lines)
+
+
+def _write_mistake(rows: list[Row]) -> None:
+    """The machine's own figures of timing a call without waiting for it, into docs/measuring.md."""
+    found = next((row for row in rows[::-1] if row.get("case") == "timing mistake"), None)
+    if found is None or "json" not in found:
+        return
+    about = next(row["about"] for row in rows if "about" in row)
+    lines = _table(
+        (
+            "ResNet-50, batch",
+            "not synchronised (wrong)",
+            "synchronised",
+            "CUDA events, device only",
+        ),
+        (
+            (str(batch), *(_ms(found["json"][f"batch_{batch}"][key]) for key in _CLOCKS))
+            for batch in (1, 128)
+        ),
+    )
+    text = MEASURING.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    machine = f"{about['gpu']}, torch {about['torch']}, {about['date']}"
+    where = f"On an {machine} (published elsewhere: 0.01 s against 0.32 s):"
+    table = "\n".join([where, "", *lines])
+    MEASURING.write_text(f"{before}{BEGIN}\n{table}{END}{rest.split(END)[1]}", encoding="utf-8")
+
+
+_CLOCKS = ("wrong_s", "right_s", "device_s")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
+
+
+def _about(runs: list[Row]) -> Iterator[str]:
+    if not runs:
+        yield "## No GPU yet\n"
+        return
+    last = runs[-1]
+    yield f"## {last['gpu']}\n"
+    dates = sorted({run["date"] for run in runs})
+    yield (
+        f"torch {last['torch']}, Python {last['python']}, {last['gpus']} GPU"
+        f"{'s' if last['gpus'] > 1 else ''} of one host with {last['cores']} cores, each case alone on its"
+        f" GPU, {' and '.join(dates)}.\n"
+    )
+    yield f"`nvidia-smi` ({last['query']}): {last['nvidia_smi'][0] if last['nvidia_smi'] else 'silent'}.\n"
+
+
+def _published(found: dict[str, Row]) -> Iterator[Cells]:
+    for one in PUBLISHED:
+        outcome = _outcome(found, one.case, one.strategy)
+        yield (
+            one.what,
+            one.machine,
+            one.figure or "-",
+            f"`{one.strategy}`",
+            _measured(outcome),
+            _range(outcome.get("predicted")) if outcome else MISSING,
+        )
+
+
+def _outcome(found: dict[str, Row], case: str, strategy: str) -> Row | None:
+    rows = (found.get(case) or {}).get("strategies") or []
+    return next((row for row in rows if row["strategy"] == strategy), None)
+
+
+def _measured(outcome: Row | None) -> str:
+    if outcome is None:
+        return MISSING
+    timed = outcome.get("measurement")
+    if timed is None:
+        return f"{outcome['status']}"
+    word = "" if timed["word"] == "faster" else f", {timed['word']}"
+    return (
+        f"{timed['speedup']:.2f}x ({timed['speedup_low']:.2f} to {timed['speedup_high']:.2f}){word}"
+    )
+
+
+def _range(value: Row | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value['mid']:.2f}x ({value['low']:.2f} to {value['high']:.2f})"
+
+
+def _pairs(found: dict[str, Row]) -> Iterator[tuple[str, str, Row, Row]]:
+    for case, row in found.items():
+        for outcome in row.get("strategies") or []:
+            if outcome.get("predicted") and outcome.get("measurement"):
+                yield case, outcome["strategy"], outcome["predicted"], outcome["measurement"]
+
+
+def _accuracy(found: dict[str, Row]) -> Iterator[str]:
+    pairs = list(_pairs(found))
+    if not pairs:
+        yield f"{MISSING}.\n"
+        return
+    errors = [abs(guess["mid"] / timed["speedup"] - 1) for _, _, guess, timed in pairs]
+    inside = sum(guess["low"] <= timed["speedup"] <= guess["high"] for _, _, guess, timed in pairs)
+    wrong = [
+        f"`{case}` `{strategy}` ({guess['mid']:.2f}x predicted, {timed['speedup']:.2f}x measured)"
+        for case, strategy, guess, timed in pairs
+        if _wrong_sign(guess["mid"], timed["speedup"])
+    ]
+    yield (
+        f"{len(pairs)} speed-ups were predicted and measured: median error {median(errors):.0%}, largest"
+        f" {max(errors):.0%}; {inside} of {len(pairs)} measurements lie in the predicted range."
+    )
+    yield f"Wrong sign outside 5 %: {'; '.join(wrong) if wrong else 'none'}.\n"
+
+
+def _wrong_sign(guess: float, truth: float) -> bool:
+    return (guess > 1.05 and truth < 0.95) or (guess < 0.95 and truth > 1.05)
+
+
+def _recommended(found: dict[str, Row]) -> Iterator[str]:
+    """Whether what is recommended is the fastest, and how far it is from the device's busy time."""
+    rows = list(filter(None, (_beside_the_best(row) for row in found.values())))
+    if not rows:
+        yield f"{MISSING}.\n"
+        return
+    head = ("workload", "recommended", "best comparator", "ratio", "over the device's busy time")
+    yield from _table(head, rows)
+
+
+def _beside_the_best(row: Row) -> Cells | None:
+    said, timed = (
+        row.get("recommendation"),
+        [each for each in row.get("strategies") or [] if each.get("measurement")],
+    )
+    chosen = next((each for each in timed if said and each["strategy"] == said["strategy"]), None)
+    if chosen is None:
+        return None
+    others = [each for each in timed if not each["is_ours"] and each["status"] == "verified"]
+    best = max(others, key=_speedup, default=None)
+    busy = chosen.get("busy_share")
+    return (
+        f"`{row['case']}`",
+        f"`{chosen['strategy']}` {_speedup(chosen):.2f}x",
+        f"`{best['strategy']}` {_speedup(best):.2f}x" if best else "-",
+        f"{_speedup(chosen) / _speedup(best):.2f}" if best else "-",
+        f"{1 / busy:.2f}" if busy else "-",
+    )
+
+
+def _speedup(outcome: Row) -> float:
+    return float(outcome["measurement"]["speedup"])
+
+
+def _sweeps(found: dict[str, Row]) -> Iterator[str]:
+    for case in cases():
+        if not case.name.startswith("sweep "):
+            continue
+        yield f"`{case.name.removeprefix('sweep ')}`\n"
+        row = found.get(case.name)
+        if row is None or "json" not in row:
+            yield f"{row['error'] if row else MISSING}\n"
+            continue
+        yield from _sweep(row["json"])
+
+
+def _sweep(swept: Row) -> Iterator[str]:
+    head = ("batch", "eager", "graph", "speed-up")
+    yield from _table(head, map(_point, swept["points"]))
+    yield f"{swept.get('sentence', '')}\n"
+
+
+def _point(point: Row) -> Cells:
+    outcome = {"status": point.get("reason", ""), **point}
+    return str(point["batch"]), *_times(point.get("measurement")), _measured(outcome)
+
+
+def _times(timed: Row | None) -> tuple[str, str]:
+    if timed is None:
+        return "-", "-"
+    return _us(timed["eager_us"]), _us(timed["graph_us"])
+
+
+def _us(value: float) -> str:
+    return f"{value:,.0f} µs" if value < 100_000 else f"{value / 1000:,.0f} ms"
+
+
+def _matrix(found: dict[str, Row]) -> Iterator[str]:
+    head = (
+        "strategy", "verdict", "speed-up", "predicted", "launches in graphs", "prepare", "memory", "pays after", "busy",
+    )  # fmt: skip
+    for case in cases():
+        if "analyze" not in case.command:
+            continue
+        row = found.get(case.name)
+        yield f"#### `{case.name}`\n"
+        if row is None or "strategies" not in row:
+            yield f"{row['error'].strip().splitlines()[-1] if row else MISSING}\n"
+            continue
+        said = row.get("recommendation")
+        yield f"{row['verdict']}: {row['reason']}{' ' + said['sentence'] if said else ''}\n"
+        yield from _table(head, (_cells(outcome) for outcome in row["strategies"] or []))
+
+
+def _cells(outcome: Row) -> Cells:
+    share, seconds, memory = (
+        outcome.get(key) for key in ("captured_share", "prepare_s", "extra_bytes")
+    )
+    timed = outcome.get("measurement")
+    return (
+        f"`{outcome['strategy']}`",
+        outcome["status"],
+        _measured(outcome) if timed else _short(outcome.get("reason", "")),
+        _range(outcome.get("predicted")),
+        "-" if share is None else f"{share:.0%}",
+        "-" if seconds is None else f"{seconds:.1f} s",
+        "-" if memory is None else f"{memory / 2**20:,.0f} MiB",
+        str(outcome.get("break_even_calls") or "-"),
+        _shares(outcome.get("busy_share_eager"), outcome.get("busy_share")),
+    )
+
+
+def _shares(before: float | None, after: float | None) -> str:
+    if before is None or after is None:
+        return "-"
+    return f"{before:.0%} to {after:.0%}"
+
+
+def _short(text: str) -> str:
+    text = text.replace("|", "/").replace("\n", " ")
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def _table(head: Cells, rows: Iterable[Cells]) -> Iterator[str]:
+    head = tuple(head)
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
+
+
+if __name__ == "__main__":
+    main()
