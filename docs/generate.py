@@ -8,7 +8,7 @@ from pathlib import Path
 
 from graphdoctor.cli.rule_page import markdown
 from graphdoctor.operators import CONDITIONS, EFFECTS, OperatorFact, evidence_words, load_table
-from graphdoctor.reporters import trace_json
+from graphdoctor.reporters import sweep_json, trace_json
 from graphdoctor.reporters.figures import EFFECT_WORDS
 from graphdoctor.reporters.json import schema
 from graphdoctor.rules import ALL_RULES
@@ -22,6 +22,7 @@ def pages() -> dict[Path, str]:
     generated[Path("rules/README.md")] = _index()
     generated[Path("operators.md")] = _operators()
     generated[Path("report.schema.json")] = json.dumps(schema(), indent=2) + "\n"
+    generated[Path("sweep.schema.json")] = json.dumps(sweep_json.schema(), indent=2) + "\n"
     generated[Path("trace.schema.json")] = json.dumps(trace_json.schema(), indent=2) + "\n"
     return generated
 

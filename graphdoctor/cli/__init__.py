@@ -20,11 +20,13 @@ from graphdoctor.cli.init import InitCommand
 from graphdoctor.cli.report import ReportCommand
 from graphdoctor.cli.rules import RulesCommand
 from graphdoctor.cli.show_settings import ShowSettingsCommand
+from graphdoctor.cli.sweep import SweepCommand
 from graphdoctor.cli.trace import TraceCommand
 from graphdoctor.errors import UsageError
 
 COMMANDS: tuple[Command, ...] = (
     AnalyzeCommand(),
+    SweepCommand(),
     TraceCommand(),
     CalibrateCommand(),
     ReportCommand(),

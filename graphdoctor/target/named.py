@@ -19,7 +19,7 @@ from graphdoctor.target.instantiate import instantiate, needed_arguments
 
 def describe_named(source: Source, name: str) -> tuple[Description, str]:
     """A module or its class, a function that returns a target, a step, or an object with parts."""
-    value = _find(source, name)
+    value = source.batch.bound(_find(source, name), name)
     if isinstance(value, type):
         description, entry = _from_class(source, value, name), f"{name}()"
     elif inspect.isroutine(value) and not is_step_object(value):

@@ -11,6 +11,7 @@ from types import ModuleType
 
 from graphdoctor.errors import UsageError
 from graphdoctor.model import Mode
+from graphdoctor.target.batch_argument import BatchArgument
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
 from graphdoctor.target.forms import FORMS, Form, Source, only_module
@@ -33,22 +34,29 @@ _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What was asked: which object of which file, how to run it, on what inputs."""
+    """What was asked: which object of which file, how to run it, on what inputs and batch size."""
 
     where: str
     name: str | None
     mode: Mode | None
     specs: tuple[InputSpec, ...]
+    batch: BatchArgument
 
 
-def resolve(spec: str, *, mode: Mode | None, inputs: tuple[str, ...]) -> Target:
+def resolve(
+    spec: str, *, mode: Mode | None, inputs: tuple[str, ...], batch: int | None = None
+) -> Target:
     """Find, run and read the target. Close it when done: until then its imports stay possible.
 
-    Raises UsageError for what cannot be carried out as asked, UserCodeError for failing user code.
+    `batch` is given to the file's functions that take a batch size; the target's `sized_by` names
+    them. Raises UsageError for what cannot be carried out as asked, UserCodeError for failing user
+    code.
     """
     where, name = _split(spec)
-    request = _Request(where, name, mode, tuple(parse_input(text) for text in inputs))
-    return _of_file(request) if _is_file(where) else _of_module(request)
+    specs = tuple(parse_input(text) for text in inputs)
+    request = _Request(where, name, mode, specs, BatchArgument(batch))
+    found = _of_file(request) if _is_file(where) else _of_module(request)
+    return replace(found, sized_by=request.batch.taken_by)
 
 
 def _split(spec: str) -> tuple[str, str | None]:
@@ -76,7 +84,7 @@ def _of_file(request: _Request) -> Target:
     workspace = Workspace(path.resolve().parent, request.where)
     try:
         module = run_file(path.resolve())
-        source = Source(module, _with_live_names(found, module), request.mode, request.specs)
+        source = _source(module, found, request)
         description, entry = _describe(source, request)
         return build(
             description, _origin(source, request, entry), mode=request.mode, close=workspace.close
@@ -91,7 +99,7 @@ def _of_module(request: _Request) -> Target:
     try:
         module = import_module(request.where)
         empty = Outline(frozenset(), (), has_star_import=False)
-        source = Source(module, _with_live_names(empty, module), request.mode, request.specs)
+        source = _source(module, empty, request)
         description, entry = _describe(source, request)
         return build(
             description, _origin(source, request, entry), mode=request.mode, close=workspace.close
@@ -123,6 +131,11 @@ def _check(found: Outline, request: _Request) -> None:
 def no_target(where: str) -> UsageError:
     """The error for a file without any target, with something to paste into it."""
     return UsageError(f"{where} describes no target; paste this into it\n\n{TEMPLATE}")
+
+
+def _source(module: ModuleType, found: Outline, request: _Request) -> Source:
+    live = _with_live_names(found, module)
+    return Source(module, live, request.mode, request.specs, request.batch)
 
 
 def _with_live_names(found: Outline, module: ModuleType) -> Outline:

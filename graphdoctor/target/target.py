@@ -29,7 +29,7 @@ class Target:
     Python state are compared and restored; `entry` says which form of description matched; `notes`
     are sentences for the reader about what was chosen on their behalf. `close()` undoes what
     finding the target changed (sys.path, sys.argv, a given module's training flags); no step may
-    run after it.
+    run after it. `sized_by` names the user's functions that take a batch size, as a call.
     """
 
     name: str
@@ -41,3 +41,4 @@ class Target:
     roots: Mapping[str, object]
     notes: tuple[str, ...] = ()
     close: Callable[[], None] = _nothing_to_undo
+    sized_by: str = ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from graphdoctor.model import Mode
+from graphdoctor.target.batch_argument import BatchArgument
 from graphdoctor.target.description import Description
 from graphdoctor.target.inputs import Called
 from graphdoctor.target.outline import Outline
@@ -23,9 +24,10 @@ class Source:
     outline: Outline
     mode: Mode | None
     specs: tuple[InputSpec, ...]
+    batch: BatchArgument = field(default_factory=BatchArgument)
 
     def get(self, name: str) -> Any:
-        return getattr(self.module, name)
+        return self.batch.bound(getattr(self.module, name), name)
 
     def called(self, name: str) -> Called:
         """Inputs from a function of the file."""

@@ -35,11 +35,13 @@ def _arguments(cls: type, source: Source) -> dict[str, object]:
     wanted: dict[str, object] = {
         "test": "train" if source.mode == "training" else "eval",
         "device": "cuda",
-        "batch_size": None,
+        "batch_size": source.batch.size,
         "extra_args": [],
     }
     taken = inspect.signature(cls).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+    if takes_any or "batch_size" in taken:
+        source.batch.note("Model", "batch_size")
     return {name: value for name, value in wanted.items() if takes_any or name in taken}
 
 

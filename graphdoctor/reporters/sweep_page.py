@@ -1,0 +1,211 @@
+"""A sweep over batch sizes -> a page for people: where the gain ends, then every size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphdoctor.model import Range
+from graphdoctor.reporters.figures import path_text, share_range, time_range, time_text
+from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.page import Page
+from graphdoctor.swept import SMALLEST_GAIN, EndKind, Sweep, SweepRow
+
+_TITLES: dict[EndKind, tuple[str, str]] = {
+    "ends": ("THE GAIN ENDS", "bold yellow"),
+    "never-there": ("NO GAIN", "bold yellow"),
+    "does-not-end": ("THE GAIN DOES NOT END", "bold green"),
+    "cannot-tell": ("CANNOT TELL", "bold blue"),
+    "no-graph": ("NO GRAPH", "bold red"),
+    "unknown": ("UNKNOWN", "bold blue"),
+}
+_NOTHING = "-"
+_LEAST_BAR = 10
+
+
+def render(sweep: Sweep, look: Look) -> str:
+    """The page. Text from the model can neither colour nor move anything in it."""
+    page = Page(look)
+    title, style = _TITLES[sweep.end.kind]
+    at = f" AT BATCH {sweep.end.batch}" if sweep.end.kind == "ends" else ""
+    page.line((title + at, style), (f"  {sweep.target.name}, {sweep.target.mode}", "dim"))
+    page.paragraph(sweep.end.sentence, style="bold")
+    _write_sizes(page, sweep)
+    _write_bars(page, sweep.rows)
+    _write_ranges(page, sweep)
+    _write_reasons(page, sweep)
+    _write_inputs(page, sweep)
+    _write_remarks(page, sweep)
+    return page.render()
+
+
+def _write_sizes(page: Page, sweep: Sweep) -> None:
+    page.heading("Batch sizes", _basis(sweep))
+    page.line(
+        (_columns("batch", "eager", "graph", "speed-up", "bound", "busy", "samples/s"), "dim")
+    )
+    is_mixed = any(row.status == "measured" for row in sweep.rows)
+    for row in sweep.rows:
+        page.line((_row_text(row, is_mixed), _style(row)))
+    page.blank()
+    page.paragraph(
+        "bound: share of the eager step that waits for launches; busy: share in which the device"
+        " works; samples/s: eager, as a graph",
+        indent=2,
+        style="dim",
+    )
+
+
+def _basis(sweep: Sweep) -> str:
+    kinds = {row.status for row in sweep.rows}
+    if "measured" not in kinds:
+        return f"predicted for {sweep.gpu}"
+    return f"measured on {sweep.gpu}" + ("; ~ predicted" if "predicted" in kinds else "")
+
+
+def _columns(batch: str, eager: str, graph: str, speedup: str, *shares: str) -> str:
+    bound, busy, samples = shares
+    return f"  {batch:>6} {eager:>8} {graph:>8}  {speedup:<20}{bound:>6} {busy:>5}  {samples}"
+
+
+def _row_text(row: SweepRow, is_mixed: bool) -> str:
+    if row.eager_us is None:
+        return f"  {row.batch:>6}  {_words(row)}"
+    mark = "~" if is_mixed and row.status == "predicted" else ""
+    return _columns(
+        str(row.batch),
+        time_text(row.eager_us.mid),
+        time_text(row.graph_us.mid) if row.graph_us is not None else _NOTHING,
+        mark + _speedup(row.speedup) if row.speedup is not None else "no graph",
+        _percent(row.launch_bound_share),
+        _percent(row.device_busy_share),
+        f"{_rate(row.eager_samples_per_s)}, {_rate(row.graph_samples_per_s)}",
+    )
+
+
+def _words(row: SweepRow) -> str:
+    return {"failed": "failed", "out-of-memory": "out of memory"}.get(row.status, "not run")
+
+
+def _style(row: SweepRow) -> str:
+    if row.speedup is None:
+        return "red" if row.status in ("failed", "out-of-memory") else "yellow"
+    return "green" if row.speedup.low >= SMALLEST_GAIN else ""
+
+
+def _speedup(ratio: Range) -> str:
+    return f"{ratio.mid:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
+
+
+def _percent(share: Range | None) -> str:
+    return f"{share.mid:.0%}" if share is not None else _NOTHING
+
+
+def _rate(per_second: Range | None) -> str:
+    """1.2k, 34k, 5.6M: two or three digits are what such a figure is good for."""
+    if per_second is None:
+        return _NOTHING
+    value = per_second.mid
+    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= factor * 0.9995:
+            return f"{value / factor:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _write_bars(page: Page, rows: Sequence[SweepRow]) -> None:
+    """Speed-ups side by side: `#` as far as is sure, `+` as far as is possible."""
+    judged = [(row.batch, row.speedup) for row in rows if row.speedup is not None]
+    if len(judged) < 2:
+        return
+    room = max(_LEAST_BAR, page.look.width - 22)
+    most = max(speedup.high for _, speedup in judged)
+    page.heading("Speed-up", f"# sure, + possible; | is {SMALLEST_GAIN:g}x")
+    for batch, speedup in judged:
+        page.line((f"  {batch:>6}  ", "dim"), (_bar(speedup, most, room), "green"),
+                  (f"  {speedup.mid:.2f}x", ""))  # fmt: skip
+
+
+def _bar(speedup: Range, most: float, room: int) -> str:
+    def at(value: float) -> int:
+        return min(room, round(value / max(most, SMALLEST_GAIN) * room))
+
+    marks = ["#"] * at(speedup.low) + ["+"] * (at(speedup.high) - at(speedup.low))
+    marks += [" "] * (room - len(marks))
+    marks[min(at(SMALLEST_GAIN), room) - 1] = "|"
+    return "".join(marks)
+
+
+def _write_ranges(page: Page, sweep: Sweep) -> None:
+    """The bounds of every figure, where everything was asked for."""
+    if not page.look.show_all:
+        return
+    for row in sweep.rows:
+        if row.eager_us is None:
+            continue
+        page.heading(f"Batch {row.batch}", row.status)
+        page.labelled("  Eager", time_range(row.eager_us))
+        if row.graph_us is not None:
+            page.labelled("  As a graph", f"{time_range(row.graph_us)}, {row.scope}")
+        if row.launch_bound_share is not None:
+            page.labelled("  Launch-bound", share_range(row.launch_bound_share))
+        if row.device_busy_share is not None:
+            page.labelled("  Device busy", share_range(row.device_busy_share))
+        if row.measurement is not None and row.measurement.clock_note:
+            page.labelled("  Clocks", row.measurement.clock_note)
+
+
+def _write_reasons(page: Page, sweep: Sweep) -> None:
+    """Why sizes have no figures, and verdicts: one line where they are all the same."""
+    verdicts = {row.verdict for row in sweep.rows if row.verdict is not None}
+    silent = [row for row in sweep.rows if row.reason]
+    if not (verdicts or silent):
+        return
+    page.heading("Verdicts")
+    if len(verdicts) == 1:
+        page.labelled("  Every size", f"{next(iter(verdicts))}{_of_regions(sweep.rows)}")
+    elif verdicts:
+        for row in sweep.rows:
+            if row.verdict is not None:
+                page.labelled(f"  Batch {row.batch}", f"{row.verdict}{_of_regions([row])}")
+    for reason, batches in _by_reason(silent).items():
+        page.labelled(f"  Batch {', '.join(batches)}", reason, style="yellow")
+
+
+def _of_regions(rows: Sequence[SweepRow]) -> str:
+    is_part = any(row.scope == "regions" for row in rows)
+    return ": the gain is that of the regions that can be captured" if is_part else ""
+
+
+def _by_reason(rows: Sequence[SweepRow]) -> dict[str, list[str]]:
+    batches: dict[str, list[str]] = {}
+    for row in rows:
+        batches.setdefault(row.reason, []).append(str(row.batch))
+    return batches
+
+
+def _write_inputs(page: Page, sweep: Sweep) -> None:
+    page.heading("How the batch was changed")
+    if sweep.sized_by:
+        page.labelled("  Called", sweep.sized_by)
+    for found in sweep.inputs:
+        rest = "".join(f"x{size}" for size in found.shape[1:])
+        text = "x".join(map(str, found.shape)) or "a scalar"
+        changed = f"{text} to Nx{rest[1:]}" if rest else f"{text} to N"
+        page.labelled(f"  {found.path}", changed if found.changes else f"{text}, unchanged")
+
+
+def _write_remarks(page: Page, sweep: Sweep) -> None:
+    notes: dict[str, list[str]] = {}
+    for row in sweep.rows:
+        for note in row.notes:
+            notes.setdefault(note, []).append(str(row.batch))
+    page.heading("Remarks")
+    for note in sweep.notes:
+        page.labelled("  Note", note, style="yellow")
+    for note, batches in notes.items():
+        page.labelled("  Not checked", f"batch {', '.join(batches)}: {note}", style="yellow")
+    for note in sweep.target.notes:
+        page.labelled("  Note", note)
+    machine = sweep.machine
+    device = "emulated CUDA device" if machine.device == "emulated" else machine.device_name
+    page.labelled("  Target", path_text(sweep.target.file, page.look.base))
+    page.labelled("  Machine", f"{device}, torch {machine.torch}, Python {machine.python}")

@@ -1,1 +1,0 @@
-"""A model at several batch sizes -> where a graph stops to pay."""
