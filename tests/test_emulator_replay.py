@@ -266,6 +266,21 @@ def test_a_graph_can_be_captured_again_after_a_reset() -> None:
             graph.replay()
 
 
+@pytest.mark.parametrize("with_gradients", [True, False])
+def test_kernels_that_ask_for_gradients_answer_as_they_did(with_gradients: bool) -> None:
+    """oneDNN has one LSTM for training and one for inference, which round differently."""
+    torch.manual_seed(0)
+    model, x = nn.LSTM(64, 64, num_layers=2).cuda(), torch.randn(4, 3, 64, device="cuda")
+    with torch.set_grad_enabled(with_gradients):
+        expected = model(x)[0].detach().clone()
+        graph, (y, _) = captured(lambda: model(x))
+    for called_with in (True, False):
+        with torch.set_grad_enabled(called_with):
+            graph.replay()
+            assert torch.is_grad_enabled() == called_with
+        assert torch.equal(y.detach(), expected)
+
+
 def test_the_last_writer_of_a_tensor_is_known() -> None:
     x = ones()
     graph, y = captured(lambda: (x + 1).mul_(3))

@@ -28,6 +28,7 @@ class TapeEntry:
         tuple[int | None, torch.Tensor], ...
     ]  # position in the result (None: the result itself)
     location: Location | None
+    grad_enabled: bool  # some CPU kernels choose another algorithm by it, such as oneDNN's LSTM
 
     def call(self, made: dict[int, Any]) -> Call:
         """The call once more; `made` are results of this replay, by entry."""
@@ -83,6 +84,7 @@ class Tape:
             kwargs={n: self._freeze(value, by_value=by_value) for n, value in call.kwargs.items()},
             fills=fills,
             location=location,
+            grad_enabled=torch.is_grad_enabled(),
         )
         for position, tensor in made:
             if not is_kept(tensor):
@@ -129,10 +131,12 @@ class Tape:
             torch._C._DisableTorchDispatch(),
             torch._C.DisableTorchFunction(),
             torch._C._AutoDispatchBelowAutograd(),
+            torch.enable_grad(),  # puts back what there was
         ):
             wanted = {source.entry for source in self._made_on_cpu.values()}
             kept: dict[int, Any] = {}
             for index, entry in enumerate(self.entries):
+                torch._C._set_grad_enabled(entry.grad_enabled)
                 result = run_operator(entry.call(kept))
                 if index in wanted:
                     kept[index] = result
