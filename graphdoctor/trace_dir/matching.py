@@ -8,9 +8,10 @@ import numpy as np
 
 from graphdoctor.recording import Op
 from graphdoctor.trace import Trace
+from graphdoctor.trace.nesting import NONE, nest
 from graphdoctor.trace.trace import Ints
 
-_LOOK_AHEAD = 400  # rows: an operator brings a few that lie in it, and a step a few of its own
+_LOOK_AHEAD = 50  # operators that a profiled step may have and a recorded one not
 _ENOUGH = 0.8  # of the recorded operators; with fewer the trace is of something else
 
 Rows = dict[int, int]  # the index of a recorded operator -> its row among the trace's operators
@@ -29,29 +30,40 @@ def steps_of(trace: Trace) -> tuple[tuple[int, int], ...]:
 
 
 def match_step(ops: Sequence[Op], trace: Trace, step: tuple[int, int]) -> Rows:
-    """Operators lie one after the other below autograd; what a trace has inside of one is skipped.
+    """In order, by name; what only one of the two has is passed over.
 
     Empty where too few are found for the two to be of the same step.
     """
-    rows = _rows_in(trace, step)
+    wanted = [_traced_name(op) for op in ops]
+    rows = _candidates(trace, step, frozenset(wanted))
     names = [trace.names[name] for name in trace.operators.name[rows].tolist()]
-    starts = trace.operators.start_ns[rows].tolist()
-    ends = trace.operators.end_ns[rows].tolist()
     found: Rows = {}
-    place, free_ns = 0, step[0]
-    for op in ops:
-        wanted = _traced_name(op)
-        for candidate in range(place, min(place + _LOOK_AHEAD, len(names))):
-            if names[candidate] == wanted and starts[candidate] >= free_ns:
-                found[op.index] = int(rows[candidate])
-                place, free_ns = candidate + 1, ends[candidate]
-                break
+    place = 0
+    for op, name in zip(ops, wanted, strict=True):
+        reach = names[place : place + _LOOK_AHEAD]
+        if name in reach:
+            place += reach.index(name)
+            found[op.index] = int(rows[place])
+            place += 1
     return found if len(found) >= _ENOUGH * len(ops) else {}
 
 
-def _rows_in(trace: Trace, step: tuple[int, int]) -> Ints:
-    start = trace.operators.start_ns
-    return np.flatnonzero((start >= step[0]) & (start < step[1]))
+def _candidates(trace: Trace, step: tuple[int, int], names: frozenset[str]) -> Ints:
+    """The step's operators of these names, less those that lie in one of the same name.
+
+    A mode that hands an operator on lets the profiler see it twice, the second time inside the first.
+    """
+    operators = trace.operators
+    known = np.fromiter((name in names for name in trace.names), np.bool_, len(trace.names))
+    inside = (operators.start_ns >= step[0]) & (operators.start_ns < step[1])
+    rows = np.flatnonzero(inside & trace.rows_named(operators, known))
+    parent, name = nest(operators).parent, operators.name
+    again = np.zeros(len(rows), np.bool_)
+    above = parent[rows]
+    while (above != NONE).any():
+        again |= (above != NONE) & (name[above] == name[rows])
+        above = np.where(above != NONE, parent[above], NONE)
+    return rows[~again]
 
 
 def _traced_name(op: Op) -> str:
