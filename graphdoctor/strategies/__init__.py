@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from graphdoctor.strategies.split_step import SplitStep
 from graphdoctor.strategies.strategy import Strategy
+from graphdoctor.strategies.whole import Whole
 
-STRATEGIES: tuple[Strategy, ...] = ()
+# Ours first, those that ask for the least before the others; then what they are compared with.
+STRATEGIES: tuple[Strategy, ...] = (Whole(), SplitStep())

@@ -1,0 +1,110 @@
+"""A session and a compiler -> its step with compiled models, which are compiled during a call only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from graphdoctor.capture.footprint import Footprint, footprint
+from graphdoctor.record.session import Session
+from graphdoctor.target import Inputs
+from graphdoctor.target.walk import Walk
+
+CALLS = 4  # compile, warm a pool of graphs up, record them, replay them
+_SLOT = "_compiled_call_impl"  # where Module.compile() keeps what a call then runs
+
+Function = Callable[..., Any]
+
+
+def _nothing() -> None:
+    pass
+
+
+def models_of(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
+    """The modules that a person calls, by path: those that no other module contains."""
+    found: dict[str, torch.nn.Module] = {}
+    inside: set[int] = set()
+    for path, value, _ in Walk(roots, with_empty=False):
+        if isinstance(value, torch.nn.Module) and id(value) not in inside:
+            found[path] = value
+            inside.update(id(module) for module in value.modules() if module is not value)
+    return {path: module for path, module in found.items() if id(module) not in inside}
+
+
+class CompiledModels:
+    """The target's step, with its models compiled in place as `Module.compile()` does it.
+
+    The step itself stays the user's: loss, backward and optimizer are in Python, as where a person
+    adds one line to a script. A step that calls no model is compiled itself. Between calls the
+    models are as they were, so that nobody who saves, walks or restores them meets a compiler.
+    `note` is what people should know about the result.
+    """
+
+    def __init__(
+        self, session: Session, compiler: Callable[[Function], Function], *, whole: bool = False
+    ) -> None:
+        self._session = session
+        self._step: Function = session.target.step
+        self._compiled: list[tuple[torch.nn.Module, Function]] = []
+        self._before_call: Callable[[], None] = _nothing
+        self._undo: list[Callable[[], None]] = []
+        self.note = ""
+        models = {} if whole else models_of(session.target.roots)
+        for model in models.values():
+            self._compiled.append((model, compiler(model._call_impl)))
+        if not models:
+            self._step = compiler(self._step)
+
+    def before_each_call(self, tell: Callable[[], None]) -> None:
+        self._before_call = tell
+
+    def at_release(self, undo: Callable[[], None]) -> None:
+        self._undo.append(undo)
+
+    def call(self, inputs: Inputs) -> object:
+        self._before_call()
+        with self._in_place():
+            return self._step(*inputs.args, **inputs.kwargs)
+
+    def left_behind(self, inputs: Inputs, outputs: object) -> Footprint:
+        """Python runs in each call, so what is there now is what the call left."""
+        return footprint(self._session.target.roots, inputs, outputs)
+
+    def release(self) -> None:
+        self._compiled.clear()
+        self._step = self._session.target.step
+        while self._undo:
+            self._undo.pop()()
+
+    @contextmanager
+    def _in_place(self) -> Iterator[None]:
+        before = [(model, vars(model).get(_SLOT)) for model, _ in self._compiled]
+        try:
+            for model, run in self._compiled:
+                vars(model)[_SLOT] = run
+            yield
+        finally:
+            _put_back(before)
+
+
+def _put_back(before: Sequence[tuple[torch.nn.Module, object]]) -> None:
+    for model, own in before:
+        if own is None:
+            vars(model).pop(_SLOT, None)
+        else:
+            vars(model)[_SLOT] = own
+
+
+def warmed_up(session: Session, built: CompiledModels, calls: int = CALLS) -> None:
+    """Call it, so that compilation is over; state is afterwards that of the session's start."""
+    session.start.restore()
+    try:
+        for _ in range(calls):
+            built.call(session.inputs(0))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    finally:
+        session.start.restore()

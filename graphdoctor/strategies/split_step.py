@@ -1,0 +1,149 @@
+"""A training step -> graphs of its forward, backward and optimizer, and real calls for the glue between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from graphdoctor.capture.cause import in_words, location_of, true_cause
+from graphdoctor.capture.whole_step import (
+    detached,
+    device_usable_after_failure,
+    fresh_inputs,
+    warm_up,
+)
+from graphdoctor.emulator.patches import Patches
+from graphdoctor.errors import GraphDoctorError
+from graphdoctor.model import Finding
+from graphdoctor.record.session import WARM_UPS, Session
+from graphdoctor.strategies._breakable import BreakableCapture, trained_tensors
+from graphdoctor.strategies._built_split import BuiltSplit, Made, holds_pending
+from graphdoctor.strategies._glue import Gradients, glue_objects
+from graphdoctor.strategies._pending import StepRefused
+from graphdoctor.strategies._python_changes import PythonChanges
+from graphdoctor.strategies._split_plan import code_for, first_outside, regions_of, why_unfit
+from graphdoctor.strategies._stand_ins import Glue
+from graphdoctor.strategies._words import in_place, with_place
+from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+from graphdoctor.target.state import named_tensors
+from graphdoctor.target.walk import Walk
+
+
+class SplitStep:
+    """A graph that ends at each call of the glue, and the next one behind it."""
+
+    name = "split-step"
+    title = "forward and backward, and the optimizer, as graphs; real calls between them"
+    compiles = False
+    is_ours = True
+
+    def unfit(self, known: Known) -> str:
+        return why_unfit(known)
+
+    def regions(self, known: Known) -> Regions | None:
+        return regions_of(known)
+
+    def build(self, session: Session, known: Known) -> BuiltSplit:
+        """Warm up, then run one step that is captured piece by piece."""
+        session.start.restore()
+        try:
+            side: Any = torch.cuda.Stream()
+            if session.device.kind != "emulated":
+                warm_up(session.target, side, WARM_UPS)
+                session.start.restore()
+            return _Attempt(session, known, side).run()
+        finally:
+            session.start.restore()
+
+    def code(self, known: Known) -> str:
+        return code_for(known)
+
+
+class _Attempt:
+    """One capture of one step."""
+
+    def __init__(self, session: Session, known: Known, side: Any) -> None:
+        self._target = session.target
+        self._start = session.start
+        self._known = known
+        roots = self._target.roots
+        self._objects = glue_objects(roots)
+        trained = trained_tensors(named_tensors(roots))
+        self._capture = BreakableCapture(side, PythonChanges(roots), trained)
+        self._trained = trained
+
+    def run(self) -> BuiltSplit:
+        static = fresh_inputs(self._target)
+        try:
+            with device_usable_after_failure(self._capture):
+                outputs = self._outputs_of(static.args, static.kwargs)
+        except StepRefused as refused:
+            raise CannotBuild(str(refused)) from refused
+        except (GraphDoctorError, CannotBuild, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            cause = true_cause(error)
+            reason = self._capture.watch.refusal or in_words(cause)
+            raise CannotBuild(with_place(reason, location_of(cause))) from error
+        made = Made(static, detached(outputs), Gradients(self._trained), self._start)
+        return BuiltSplit(self._target.roots, self._capture, made)
+
+    def _outputs_of(self, args: Any, kwargs: Any) -> object:
+        capture = self._capture
+        glue = Glue(capture, self._objects, rates_change=_rates_change(self._known, self._objects))
+        try:
+            with Patches() as patches:
+                glue.stand_in(patches)
+                capture.begin()
+                outputs = self._target.step(*args, **kwargs)
+                capture.end()
+            self._check()
+        except BaseException:
+            capture.abandon()
+            raise
+        finally:
+            capture.watch.is_armed = False
+        return outputs
+
+    def _check(self) -> None:
+        """Raises `CannotBuild` where the pieces could not stand for the step."""
+        capture = self._capture
+        if capture.watch.refusal:
+            raise CannotBuild(capture.watch.refusal)
+        if not capture.places:
+            raise CannotBuild(
+                "the step makes no call that has to be made again in each step, "
+                "so that there is nothing to split it at"
+            )
+        if not capture.graphs:
+            raise CannotBuild("the step runs nothing on the GPU, so there is nothing to capture")
+        finding = first_outside(self._known.findings, capture.places)
+        if finding is not None:
+            raise CannotBuild(_still_there(finding))
+        capture.watch.is_armed = False
+        for path in _kept_values(self._target.roots):
+            raise CannotBuild(
+                f"the step keeps a value that it read from the device in {path}, "
+                "and Python that keeps it is not run again"
+            )
+
+
+def _kept_values(roots: Any) -> Iterator[str]:
+    return (visit.path for visit in Walk(roots) if holds_pending(visit.value))
+
+
+def _rates_change(known: Known, objects: Any) -> bool:
+    """Whether something sets learning rates: a schedule, or what a finding saw changing."""
+    schedules = torch.optim.lr_scheduler.LRScheduler
+    if any(isinstance(value, schedules) for value in objects.values()):
+        return True
+    return any(finding.rule == "GD204" for finding in known.findings)
+
+
+def _still_there(finding: Finding) -> str:
+    return (
+        f"{finding.rule} {finding.name}{in_place(finding.location)} stays inside a graph: "
+        "it is none of the calls that are made again in each step"
+    )

@@ -1,0 +1,111 @@
+"""A step -> all of it as one CUDA graph: the forward, or the whole training step."""
+
+from __future__ import annotations
+
+from graphdoctor.capture.footprint import Footprint
+from graphdoctor.capture.whole_step import CapturedStep, Refusal, capture_whole_step
+from graphdoctor.model import Finding
+from graphdoctor.record.session import WARM_UPS, Session
+from graphdoctor.strategies._words import in_place, with_place
+from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+from graphdoctor.target import Inputs
+
+_INFERENCE = """\
+static_input = example.clone()  # in evaluation mode, on the GPU
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side), torch.no_grad():
+    for _ in range(3):
+        model(static_input)
+torch.cuda.current_stream().wait_stream(side)
+
+graph = torch.cuda.CUDAGraph()
+with torch.no_grad(), torch.cuda.graph(graph):
+    static_output = model(static_input)
+
+def fast(data):
+    static_input.copy_(data)  # same shape and dtype as the example
+    graph.replay()
+    return static_output.clone()  # the next replay writes over static_output
+"""
+
+_TRAINING = """\
+static_inputs = tuple(tensor.clone() for tensor in examples)  # on the GPU
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for _ in range(3):  # these steps train: save the state before, and load it afterwards
+        step(*static_inputs)
+torch.cuda.current_stream().wait_stream(side)
+
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):  # this runs nothing: the first replay is the next step
+    static_loss = step(*static_inputs)  # forward, backward and optimizer.step()
+
+def fast_step(*data):
+    for static, fresh in zip(static_inputs, data):
+        static.copy_(fresh)  # same shapes and dtypes as the examples
+    graph.replay()
+    return static_loss.clone()  # the next replay writes over static_loss
+"""
+
+
+class BuiltWhole:
+    """One graph, and the tensors that it reads and fills. `captured` can be verified and timed."""
+
+    def __init__(self, captured: CapturedStep) -> None:
+        self.captured = captured
+
+    def call(self, inputs: Inputs) -> object:
+        self.captured.load(inputs)
+        self.captured.replay()
+        return self.captured.outputs
+
+    def left_behind(self, inputs: Inputs, outputs: object) -> Footprint:
+        """Those of the captured run: no Python runs in a call, so it fills the same tensors."""
+        return self.captured.footprint
+
+    def release(self) -> None:
+        self.captured.release()
+
+
+class Whole:
+    """The whole step as one graph: the most that a graph can save, and all or nothing."""
+
+    name = "whole"
+    title = "the whole step as one CUDA graph"
+    compiles = False
+    is_ours = True
+
+    def unfit(self, known: Known) -> str:
+        """The first finding that forbids it: a capture that fails says more than a wrong replay."""
+        for effect in ("capture-fails", "replay-is-wrong"):
+            finding = next((found for found in known.findings if found.effect == effect), None)
+            if finding is not None:
+                return _why(finding)
+        return ""
+
+    def regions(self, known: Known) -> Regions | None:
+        """All operators of the step, in one graph."""
+        return (tuple(op.index for op in known.iteration.ops),)
+
+    def build(self, session: Session, known: Known) -> BuiltWhole:
+        """Warm up and capture; a real device warms up once more, on the stream of the capture."""
+        session.start.restore()
+        warmup = 0 if session.device.kind == "emulated" else WARM_UPS
+        made = capture_whole_step(session.target, warmup=warmup, now=session.start)
+        if isinstance(made, Refusal):
+            raise CannotBuild(with_place(made.reason, made.location))
+        return BuiltWhole(made)
+
+    def code(self, known: Known) -> str:
+        return _TRAINING if known.mode == "training" else _INFERENCE
+
+
+def _why(finding: Finding) -> str:
+    effect = (
+        "makes the capture fail"
+        if finding.effect == "capture-fails"
+        else "makes a replay compute something else"
+    )
+    return f"{finding.rule} {finding.name}{in_place(finding.location)} {effect}"
