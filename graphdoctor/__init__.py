@@ -11,15 +11,16 @@ from graphdoctor.version import __version__
 
 if TYPE_CHECKING:
     from graphdoctor.analyze import analyze
+    from graphdoctor.drop_in import capture
 
-__all__ = ["__version__", "analyze"]
+__all__ = ["__version__", "analyze", "capture"]
 
 
 class _Package(ModuleType):
-    """Makes `graphdoctor.analyze` the function, always, and imports torch only when asked for it.
+    """Makes `graphdoctor.analyze` and `.capture` functions, always; imports torch only when asked for.
 
-    The module of the same name would take its place as soon as anything imports it: the import
-    system stores each submodule in its package. `from graphdoctor.analyze import ...` works.
+    The modules of the same names would take their places as soon as anything imports them: the
+    import system stores each submodule in its package. `from graphdoctor.analyze import ...` works.
     """
 
     @property
@@ -28,6 +29,14 @@ class _Package(ModuleType):
 
     @analyze.setter
     def analyze(self, submodule: ModuleType) -> None:
+        pass
+
+    @property
+    def capture(self) -> object:
+        return importlib.import_module("graphdoctor.drop_in").capture
+
+    @capture.setter
+    def capture(self, submodule: ModuleType) -> None:
         pass
 
 

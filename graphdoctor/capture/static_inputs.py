@@ -21,12 +21,23 @@ def load_inputs(static: Inputs, fresh: Inputs) -> None:
 
     Raises `InputMismatch`, and copies nothing, where they differ in anything but values of tensors.
     """
-    old, new = input_leaves(static), input_leaves(fresh)
-    _check_structure(old, new)
-    pairs = [_checked_pair(path, old[path], new[path]) for path in old]
+    pairs = _checked_pairs(static, fresh)
     with torch.no_grad():
         for pair in filter(None, pairs):
             copy_values(*pair)
+
+
+def check_inputs(static: Inputs, fresh: Inputs) -> None:
+    """Raise `InputMismatch` where two calls differ in anything but values of tensors."""
+    _checked_pairs(static, fresh)
+
+
+def _checked_pairs(
+    static: Inputs, fresh: Inputs
+) -> list[tuple[torch.Tensor, torch.Tensor] | None]:
+    old, new = input_leaves(static), input_leaves(fresh)
+    _check_structure(old, new)
+    return [_checked_pair(path, old[path], new[path]) for path in old]
 
 
 def _check_structure(old: Leaves, new: Leaves) -> None:

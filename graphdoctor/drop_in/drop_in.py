@@ -1,0 +1,48 @@
+"""One captured model: the model itself, its plan, and what answers its calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+
+from graphdoctor.drop_in.explain import explain
+from graphdoctor.drop_in.parts import Parts
+from graphdoctor.drop_in.plan import CapturePlan
+from graphdoctor.drop_in.replays import Replays
+
+
+@dataclass(slots=True)
+class DropIn:
+    """What is behind a captured module. `parts` are graphs of modules, each used by itself."""
+
+    model: torch.nn.Module
+    plan: CapturePlan
+    replays: Replays
+    parts: tuple[Parts, ...] = ()
+
+    def fallbacks(self) -> Counter[str]:
+        """Calls that ran eagerly, of the whole and of parts, by the reason."""
+        counted = Counter(self.replays.fallbacks)
+        for parts in self.parts:
+            counted.update(parts.fallbacks)
+        return counted
+
+    def explain(self) -> str:
+        return explain(
+            type(self.model).__name__,
+            self.plan,
+            replayed=self.replays.replayed,
+            fallbacks=self.fallbacks(),
+        )
+
+    def release(self) -> None:
+        """Give all graphs' memory back."""
+        self.replays.release()
+        for parts in self.parts:
+            parts.release()
+        self.parts = ()
+        self.plan = CapturePlan(
+            "eager", launches=self.plan.launches, obstacles=("it was released",)
+        )

@@ -1,0 +1,106 @@
+"""A model on the device and its inputs -> the same model, whose calls are replays where that is safe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from graphdoctor.drop_in.context import Context
+from graphdoctor.drop_in.drop_in import DropIn
+from graphdoctor.drop_in.forward_graph import ForwardGraph, Setup
+from graphdoctor.drop_in.machine import has_device, watched_device
+from graphdoctor.drop_in.module import is_captured, module_of
+from graphdoctor.drop_in.plan import CapturePlan
+from graphdoctor.drop_in.readiness import unready
+from graphdoctor.drop_in.replays import Replays
+from graphdoctor.drop_in.signature import Unwatchable, signature
+from graphdoctor.drop_in.study import Study, study
+from graphdoctor.drop_in.without_gpu import plan_without_gpu
+from graphdoctor.errors import UsageError
+from graphdoctor.graphed.fitness import wrapper_of
+from graphdoctor.model import Mode
+from graphdoctor.target import Inputs
+
+
+def capture(
+    model: torch.nn.Module,
+    *inputs: object,
+    mode: Mode | None = None,
+    max_graphs: int = 1,
+    clone_outputs: bool = True,
+    **kwargs: object,
+) -> Any:
+    """Give a module that is the model, and replays CUDA graphs of it where that is proved safe.
+
+    `inputs` and `kwargs` are those of one call; the model and they are on the device already. What
+    cannot be captured runs eagerly, and `explain()` of the result says why; so do calls that are not
+    what was captured. `mode` "training" also captures the backward pass; None decides by the model's
+    training flag. Up to `max_graphs` graphs are made, for inputs of other shapes. Without
+    `clone_outputs` the next call writes over the outputs of the one before.
+
+    Raises `UsageError` for what is no module or was captured or compiled before, and
+    `UserCodeError` where the model itself fails.
+    """
+    _check(model, max_graphs)
+    given = Inputs(inputs, kwargs)
+    if not has_device():
+        return _eager(model, plan_without_gpu(model, given))
+    setup = Setup(Context(), clones=clone_outputs)
+    if reason := unready(model, given) or _unwatchable(given):
+        return _eager(model, CapturePlan("eager", obstacles=(reason,)))
+
+    def grow(others: Inputs) -> ForwardGraph | str:
+        with watched_device() as device:
+            more = study(model, others, device, setup)
+        return more.graph if more.graph is not None else "; ".join(more.obstacles)
+
+    with watched_device() as device:
+        found = study(model, given, device, setup)
+    replays = Replays(model, context=setup.context, max_graphs=max_graphs, grow=grow)
+    if found.graph is not None:
+        replays.add(found.graph)
+    elif found.obstacles:
+        replays.why_not = found.obstacles[0]
+    behind = DropIn(model, _plan(found), replays)
+    return module_of(model, behind)
+
+
+def _check(model: object, max_graphs: int) -> None:
+    if is_captured(model):
+        raise UsageError(
+            "The model is captured already: capture() takes the model it was made from."
+        )
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(
+            f"capture() takes a torch.nn.Module, and got a {type(model).__name__}: "
+            "a function has no parameters to watch; give it the module that it calls."
+        )
+    if wrapper := wrapper_of([model]):
+        raise UsageError(f"{wrapper}; capture() takes the module inside it.")
+    if max_graphs < 1:
+        raise UsageError(
+            f"max_graphs counts graphs, of which there is at least 1; got {max_graphs}."
+        )
+
+
+def _unwatchable(inputs: Inputs) -> str:
+    try:
+        signature(inputs)
+    except Unwatchable as reason:
+        return str(reason)
+    return ""
+
+
+def _plan(found: Study) -> CapturePlan:
+    total = found.launches.get("", 0)
+    if found.graph is not None:
+        return CapturePlan("whole", launches=total, captured_launches=total)
+    return CapturePlan("eager", launches=total, obstacles=found.obstacles)
+
+
+def _eager(model: torch.nn.Module, plan: CapturePlan) -> Any:
+    """The model as it is, under the same interface."""
+    replays = Replays(model, context=Context(), max_graphs=1, grow=lambda others: plan.obstacles[0])
+    replays.why_not = plan.obstacles[0]
+    return module_of(model, DropIn(model, plan, replays))

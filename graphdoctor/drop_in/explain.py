@@ -1,0 +1,48 @@
+"""A plan, and what calls met since -> sentences for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from graphdoctor.drop_in.plan import CapturePlan
+
+_SHOWN = 8
+
+
+def explain(name: str, plan: CapturePlan, *, replayed: int, fallbacks: Mapping[str, int]) -> str:
+    """One sentence a line: what is replayed, what is not and why, and which calls ran eagerly."""
+    return "\n".join((*_how(name, plan), *_why(plan), *plan.training, *_since(replayed, fallbacks)))
+
+
+def _how(name: str, plan: CapturePlan) -> Iterator[str]:
+    if plan.how == "whole":
+        yield f"{name} is replayed as one graph of {_count(plan.launches, 'launch', 'es')}."
+    elif plan.how == "modules":
+        yield (
+            f"{_count(len(plan.modules), 'module')} of {name} {_are(len(plan.modules))} replayed, "
+            f"with {plan.captured_launches} of {_count(plan.launches, 'launch', 'es')}; "
+            f"the rest runs eagerly: {', '.join(plan.modules[:_SHOWN])}"
+            + (", ..." if len(plan.modules) > _SHOWN else ".")
+        )
+    else:
+        yield f"{name} runs eagerly."
+
+
+def _why(plan: CapturePlan) -> Iterator[str]:
+    for obstacle in plan.obstacles:
+        yield f"Not as one graph: {obstacle.rstrip('.')}."
+
+
+def _since(replayed: int, fallbacks: Mapping[str, int]) -> Iterator[str]:
+    if replayed or fallbacks:
+        yield f"{_count(replayed, 'call')} of the whole {'was' if replayed == 1 else 'were'} replayed."
+    for reason, count in sorted(fallbacks.items(), key=lambda item: -item[1]):
+        yield f"{_count(count, 'call')} ran eagerly: {reason.rstrip('.')}."
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"

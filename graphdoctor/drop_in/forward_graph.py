@@ -1,0 +1,90 @@
+"""A captured forward pass -> one that can be called with new values again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graphdoctor.capture.whole_step import CapturedStep
+from graphdoctor.drop_in.context import Context
+from graphdoctor.drop_in.outputs import Outputs
+from graphdoctor.drop_in.signature import Unwatchable, signature
+from graphdoctor.drop_in.state_watch import StateWatch
+from graphdoctor.target.clone import copy_values, is_overlapping, memory_of
+
+Load = Callable[[list[torch.Tensor]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What is known of the recorded operators. `repeats`: running twice is the same as once."""
+
+    repeats: bool
+    launches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What graphs are captured under, and whether their outputs are `clones` of their memory."""
+
+    context: Context
+    clones: bool = True
+
+
+class ForwardGraph:
+    """One graph, what it was captured from, and its memory; `release` gives it all back."""
+
+    def __init__(
+        self, captured: CapturedStep, traits: Traits, setup: Setup, roots: dict[str, object]
+    ) -> None:
+        self.traits = traits
+        self.state = StateWatch(roots)
+        self.static_inputs = captured.static_inputs
+        self.key, given = signature(captured.static_inputs)
+        _check(given, self.state.tensors)
+        outputs = Outputs(
+            captured.outputs, inputs=given, state=self.state.tensors, clones=setup.clones
+        )
+        self.build = outputs.build
+        self.load = _loader([tensor.detach() for tensor in given])
+        self._graph: Any = captured.graph
+        self.replay: Callable[[], None] = captured.graph.replay
+
+    def release(self) -> None:
+        """Give the graph's memory back; it cannot be called any more."""
+        self._graph.reset()
+
+
+def _check(given: list[torch.Tensor], state: list[torch.Tensor]) -> None:
+    """Only inputs that new values can be copied into, each by itself."""
+    distinct = {id(tensor): tensor for tensor in given}.values()
+    for tensor in distinct:
+        if not tensor.is_cuda:
+            raise Unwatchable(f"an input is on {tensor.device}: a graph reads inputs on the GPU")
+    if len(memory_of(distinct)) < len(distinct):
+        raise Unwatchable("two inputs share memory, which other inputs need not do")
+    if memory_of(distinct) & memory_of(state):
+        raise Unwatchable("an input is part of the model's own state")
+
+
+def _loader(static: list[torch.Tensor]) -> Load:
+    if not static:
+        return lambda fresh: None
+    if any(map(is_overlapping, static)):
+
+        def one_by_one(fresh: list[torch.Tensor]) -> None:
+            for into, values in zip(static, fresh, strict=True):
+                copy_values(into, values)
+
+        return one_by_one
+    if len(static) == 1:
+        copy = static[0].copy_
+
+        def only(fresh: list[torch.Tensor]) -> None:
+            copy(fresh[0])
+
+        return only
+    return lambda fresh: torch._foreach_copy_(static, fresh)

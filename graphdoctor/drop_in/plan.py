@@ -1,0 +1,28 @@
+"""How a captured model is run, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePlan:
+    """`how` is "whole": one graph; "modules": the `modules` of these paths are graphs; or "eager".
+
+    `launches` counts what one forward pass puts on the GPU, and `captured_launches` how much of it
+    is in graphs. `obstacles` are the reasons, in sentences, why it is not all of it. `training` says
+    the same of calls that want gradients.
+    """
+
+    how: Literal["whole", "modules", "eager"]
+    modules: tuple[str, ...] = ()
+    launches: int = 0
+    captured_launches: int = 0
+    obstacles: tuple[str, ...] = ()
+    training: tuple[str, ...] = ()
+
+    @property
+    def coverage(self) -> float:
+        """The share of the launches that are in graphs, 0.0 to 1.0."""
+        return self.captured_launches / self.launches if self.launches else 0.0

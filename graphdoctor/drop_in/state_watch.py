@@ -1,0 +1,208 @@
+"""A model at capture -> whether anything that its forward reads from the host is still the same.
+
+A comparison costs one pass in C over all attributes (`list == list`, which takes identity for
+equality and so never looks at a tensor that is in its place), and one address for each tensor.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import CellType, FunctionType
+from typing import Any
+
+import torch
+
+from graphdoctor.drop_in.global_reads import global_reads
+from graphdoctor.drop_in.signature import is_constant
+from graphdoctor.target.attributes import attributes, has_walkable_state
+from graphdoctor.target.variables import is_user_class
+from graphdoctor.target.walk import Walk, grad_of
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OWN_DICTS = ("_parameters", "_buffers", "_modules")
+_NOTHING = object()
+_get = dict.get
+_contents = operator.attrgetter("cell_contents")
+
+
+class StateWatch:
+    """Remembers what `roots` reach: attributes, containers, globals of the user's, and tensors.
+
+    Keeps the captured tensors' memory alive, so that a replay never reads memory that was freed.
+    """
+
+    def __init__(self, roots: dict[str, object]) -> None:
+        seen = _Seen()
+        for path, value, _ in Walk(roots, with_empty=False):
+            seen.add(path, value)
+        self.tensors = seen.tensors
+        self._tensor_paths = seen.tensor_paths
+        self._addresses = [tensor.data_ptr() for tensor in self.tensors]
+        self._storages = [tensor.untyped_storage() for tensor in self.tensors]
+        self._are_at = _address_check(self.tensors, self._addresses)
+        self._paths = [path for path, _, _ in seen.containers]
+        self._live = [live for _, live, _ in seen.containers]
+        self._saved = [saved for _, _, saved in seen.containers]
+        self._hooks = seen.hook_dicts
+        # Equal is not enough for these: 1 == 1.0, and tensors of one element compare by value.
+        self._exact_paths = [path for path, _, _ in seen.exact]
+        self._exact_in = [container for _, container, _ in seen.exact]
+        self._exact_keys = [key for _, _, key in seen.exact]
+        self._exact = [container.get(key) for _, container, key in seen.exact]
+        self._cell_paths = [path for path, _ in seen.cells]
+        self._cells = [cell for _, cell in seen.cells]
+        self._in_cells = list(map(_contents, self._cells))
+
+    def is_same(self) -> bool:
+        try:
+            return (
+                self._live == self._saved
+                and not any(self._hooks)
+                and all(map(operator.is_, map(_get, self._exact_in, self._exact_keys), self._exact))
+                and all(map(operator.is_, map(_contents, self._cells), self._in_cells))
+                and self._are_at()
+            )
+        except (
+            Exception
+        ):  # a tensor in another's place has no truth value; or it is the user's __eq__
+            return False
+
+    def difference(self) -> str:
+        """What changed, in one sentence; "" where nothing did, whatever objects were replaced."""
+        for path, live, saved in zip(self._paths, self._live, self._saved, strict=True):
+            if text := _difference(path, live, saved):
+                return text
+        if any(self._hooks):
+            return "a hook was registered on a module, which a replay would not run"
+        for index, (live, key) in enumerate(zip(self._exact_in, self._exact_keys, strict=True)):
+            now, before = live.get(key, _NOTHING), self._exact[index]
+            if now is not before and not _is_as_good(before, now):
+                return f"{self._exact_paths[index]} changed from {_short(before)} to {_short(now)}"
+            self._exact[index] = now
+        for path, cell, before in zip(self._cell_paths, self._cells, self._in_cells, strict=True):
+            if cell.cell_contents is not before:
+                return f"the variable {path} of an enclosing function was assigned anew"
+        for path, tensor, before in zip(
+            self._tensor_paths, self.tensors, self._addresses, strict=True
+        ):
+            if tensor.data_ptr() != before:
+                return f"{path} lies in other memory than when it was captured"
+        return ""
+
+
+class _Seen:
+    """What is found on the walk."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.tensor_paths: list[str] = []
+        self.containers: list[tuple[str, Any, Any]] = []
+        self.hook_dicts: list[Any] = []
+        self.exact: list[tuple[str, dict[Any, Any], Any]] = []
+        self.cells: list[tuple[str, CellType]] = []
+        self._grads: set[int] = set()
+
+    def add(self, path: str, value: object) -> None:
+        if isinstance(value, torch.Tensor):
+            self._add_tensor(path, value)
+        elif isinstance(value, torch.nn.Module):
+            self._add_module(path, value)
+        elif isinstance(value, FunctionType):
+            for namespace, name in global_reads(value):
+                self.exact.append((name, namespace, name))
+        elif isinstance(value, CellType):
+            self.cells.append((path, value))
+        elif isinstance(value, type):
+            if is_user_class(value):
+                self.containers.append((value.__name__, vars(value), dict(vars(value))))
+        elif (saved := _copy(value)) is not None:
+            self.containers.append((path, value, saved))
+            if isinstance(value, dict):
+                self._add_exact(path, value)
+        elif has_walkable_state(value) and (own := attributes(value)):
+            self.containers.append((path, own, dict(own)))
+            self._add_exact(path, own)
+
+    def _add_tensor(self, path: str, tensor: torch.Tensor) -> None:
+        if (grad := grad_of(tensor)) is not None:
+            self._grads.add(id(grad))
+        if id(tensor) not in self._grads:
+            self.tensors.append(tensor)
+            self.tensor_paths.append(path)
+
+    def _add_module(self, path: str, module: torch.nn.Module) -> None:
+        own = attributes(module)
+        self.containers.append((path, own, dict(own)))
+        for name in _OWN_DICTS:
+            if not own[name]:  # one that is not empty is visited as a dictionary
+                self.containers.append((f"{path}.{name}", own[name], {}))
+        self.hook_dicts.extend(own[name] for name in _HOOKS if not own[name])
+        self._add_exact(path, own, scalars=not type(module).__module__.startswith("torch.nn."))
+
+    def _add_exact(self, path: str, container: dict[Any, Any], *, scalars: bool = True) -> None:
+        for key, value in container.items():
+            if isinstance(value, torch.Tensor):
+                if value.numel() <= 1:
+                    self.exact.append((f"{path}.{key}", container, key))
+            elif scalars and type(value) in (bool, int, float):
+                self.exact.append((f"{path}.{key}", container, key))
+
+
+def _copy(value: object) -> object:
+    """A copy of a container, one level deep; None for anything else."""
+    kinds: tuple[Any, ...] = (dict, list, set, deque, bytearray)
+    for kind in kinds:
+        if isinstance(value, kind):
+            return kind(value)
+    return None
+
+
+def _address_check(tensors: list[torch.Tensor], addresses: list[int]) -> Callable[[], bool]:
+    at_once = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
+    if at_once is not None:  # in builds for CUDA: one call for all
+        places = list(range(len(tensors)))
+        return lambda: at_once(tensors, addresses, places)
+    address = torch.Tensor.data_ptr
+    return lambda: list(map(address, tensors)) == addresses
+
+
+def _difference(path: str, live: Any, saved: Any) -> str:
+    try:
+        if live == saved:
+            return ""
+    except Exception:
+        pass  # a tensor took another's place
+    for key, before, now in _entries(live, saved):
+        if now is not before and not _is_as_good(before, now):
+            return f"{path}{key} changed from {_short(before)} to {_short(now)}"
+    return f"{path} changed"
+
+
+def _entries(live: Any, saved: Any) -> Iterator[tuple[str, object, object]]:
+    if isinstance(saved, dict):
+        for key in dict.fromkeys((*saved, *live)):
+            name = f".{key}" if isinstance(key, str) else f"[{key!r}]"
+            yield name, saved.get(key, _NOTHING), live.get(key, _NOTHING)
+    elif isinstance(saved, (list, deque)) and len(live) == len(saved):
+        for index, (before, now) in enumerate(zip(saved, live, strict=True)):
+            yield f"[{index}]", before, now
+
+
+def _is_as_good(before: object, now: object) -> bool:
+    """Whether a value that is another object cannot be told from the one before."""
+    if not is_constant(before) or type(before) is not type(now):
+        return False
+    return repr(before) == repr(now)
+
+
+def _short(value: object) -> str:
+    if value is _NOTHING:
+        return "nothing"
+    if isinstance(value, torch.Tensor):
+        return f"one tensor of {tuple(value.shape)}"
+    if not is_constant(value):
+        return f"one {type(value).__name__}"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
