@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from graphdoctor.strategies.compile import Compile
+from graphdoctor.strategies.cudagraphs import CudaGraphs
+from graphdoctor.strategies.max_autotune import MaxAutotune
+from graphdoctor.strategies.modules import Modules
+from graphdoctor.strategies.reduce_overhead import ReduceOverhead
 from graphdoctor.strategies.split_step import SplitStep
 from graphdoctor.strategies.strategy import Strategy
 from graphdoctor.strategies.whole import Whole
 
 # Ours first, those that ask for the least before the others; then what they are compared with.
-STRATEGIES: tuple[Strategy, ...] = (Whole(), SplitStep())
+STRATEGIES: tuple[Strategy, ...] = (
+    Whole(),
+    SplitStep(),
+    Modules(),
+    Compile(),
+    ReduceOverhead(),
+    MaxAutotune(),
+    CudaGraphs(),
+)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from graphdoctor.capture.footprint import Footprint, footprint
+from graphdoctor.frames import is_machinery
 from graphdoctor.record.session import Session
 from graphdoctor.target import Inputs
 from graphdoctor.target.walk import Walk
@@ -24,18 +25,23 @@ def _nothing() -> None:
 
 
 def models_of(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
-    """The modules that a person calls, by path: those that no other module contains."""
+    """The modules that a person would compile, by path: those that no other module contains.
+
+    Loss functions beside a model that has parameters are not among them.
+    """
     found: dict[str, torch.nn.Module] = {}
     inside: set[int] = set()
     for path, value, _ in Walk(roots, with_empty=False):
         if isinstance(value, torch.nn.Module) and id(value) not in inside:
             found[path] = value
             inside.update(id(module) for module in value.modules() if module is not value)
-    return {path: module for path, module in found.items() if id(module) not in inside}
+    tops = {path: module for path, module in found.items() if id(module) not in inside}
+    trained = {path: top for path, top in tops.items() if any(True for _ in top.parameters())}
+    return trained or tops
 
 
 class CompiledModels:
-    """The target's step, with its models compiled in place as `Module.compile()` does it.
+    """The target's step, with its models compiled in place as `torch.compile` does it.
 
     The step itself stays the user's: loss, backward and optimizer are in Python, as where a person
     adds one line to a script. A step that calls no model is compiled itself. Between calls the
@@ -54,7 +60,7 @@ class CompiledModels:
         self.note = ""
         models = {} if whole else models_of(session.target.roots)
         for model in models.values():
-            self._compiled.append((model, compiler(model._call_impl)))
+            self._compiled.append((model, compiler(_callable_of(model))))
         if not models:
             self._step = compiler(self._step)
 
@@ -88,6 +94,23 @@ class CompiledModels:
             yield
         finally:
             _put_back(before)
+
+
+def _callable_of(model: torch.nn.Module) -> Function:
+    """What to compile, so that hooks run too.
+
+    Dynamo leaves out torch's own files, and looks into them from others only: `Sequential.forward`
+    would run eagerly as the outermost frame.
+    """
+    code = getattr(getattr(model.forward, "__func__", None), "__code__", None)
+    if code is not None and not is_machinery(code.co_filename):
+        call: Function = model._call_impl
+        return call
+
+    def call_model(*args: Any, **kwargs: Any) -> Any:
+        return model._call_impl(*args, **kwargs)
+
+    return call_model
 
 
 def _put_back(before: Sequence[tuple[torch.nn.Module, object]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from typing import Any
 
 import torch
@@ -20,15 +20,16 @@ from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 
 
 class Compiler:
-    """torch.compile of the models in the step, by the `options` that a person would write.
+    """torch.compile of the models in the step, in the `mode` or with the `backend` that it names.
 
-    The models among the target's roots are compiled in place, as `model.compile()` does, and the
-    step stays the user's; a step that calls no model is compiled itself. To be compared with.
+    The models among the target's roots are compiled where they are, and the step stays the user's; a
+    step that calls no model is compiled itself. To be compared with.
     """
 
     name: str
     title: str
-    options: Mapping[str, Any]
+    mode: str | None = None
+    backend: str | None = None
     has_graphs = False  # CUDA graphs, whose memory the next call may overwrite
     compiles = True
     is_ours = False
@@ -52,10 +53,9 @@ class Compiler:
         return built
 
     def code(self, known: Known) -> str:
-        shown = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        lines = [f"{path}.compile({shown})" for path in models_of(known.roots)]
-        also = f", {shown}" if shown else ""
-        lines = lines or [f"step = torch.compile(step{also})"]
+        shown = "".join(f", {name}={json.dumps(value)}" for name, value in self._options().items())
+        compiled = list(models_of(known.roots)) or ["step"]
+        lines = [f"{path} = torch.compile({path}{shown})" for path in compiled]
         return "\n".join([*lines, "# call it as before; the first calls compile"]) + "\n"
 
     def _called(self, session: Session, *, whole: bool) -> CompiledModels | None:
@@ -77,8 +77,13 @@ class Compiler:
         built.note = skips.note
         return built
 
+    def _options(self) -> dict[str, str]:
+        chosen = {"mode": self.mode, "backend": self.backend}
+        return {name: value for name, value in chosen.items() if value is not None}
+
     def _compile(self, function: Function) -> Function:
-        compiled: Function = torch.compile(function, **self.options)
+        options: dict[str, Any] = self._options()
+        compiled: Function = torch.compile(function, **options)
         return compiled
 
 

@@ -58,7 +58,8 @@ def dynamo_errors(what: str) -> Iterator[None]:
     try:
         yield
     except exc.TorchDynamoException as error:
-        cause = true_cause(error)
+        # What a backend raised is the first line of neither: torch wraps it in a text of its own.
+        cause = getattr(error, "inner_exception", None) or true_cause(error)
         raise CannotBuild(f"{what} failed: {in_words(cause).rstrip('.')}") from error
 
 
