@@ -2,9 +2,10 @@
 
 What this package promises:
 
-- `graph_modules(modules, run)` calls `run()`, which must call the modules as the program will (with their
-  backward pass, in training, and it must leave state as it found it), watches with what they are called, and
-  captures each call's forward, and its backward if there is one. Nothing of the modules is changed by that.
+- `graph_modules(modules, run, restore=...)` calls `run()`, which must call the modules as the program will
+  (with their backward pass, in training), then `restore()`, which must put state back; it watches with what
+  the modules are called, and captures each call's forward, and its backward if there is one. Nothing of the
+  modules is changed by that.
 - The result's `installed()` swaps the modules' `forward` inside a `with` block; `install()` and `uninstall()`
   are the same by hand. Afterwards every module is exactly what it was. `release()` gives the memory back.
 - A call that is not what was captured (other shapes, dtypes, strides, devices, values of arguments that are no

@@ -31,12 +31,16 @@ class _LeftOut(Exception):
 def graph_modules(
     modules: Mapping[str, torch.nn.Module],
     run: Callable[[], object],
+    *,
+    restore: Callable[[], None],
     choices: Choices | None = None,
 ) -> GraphedModules:
     """Graph each module, or where it cannot be graphed as a whole, its children.
 
-    `run()` calls the modules as the program will, once or several times, and leaves state as it was;
-    it runs once for each depth at which modules are tried. Raises what `run` raises.
+    `run()` calls the modules as the program will, once or several times; it runs once for each depth
+    at which modules are tried. `restore()` is called after each, to put state back. Neither may put
+    back a module's attributes while `run` is under way: that would take away what watches them.
+    Raises what `run` raises.
     """
     choices, lane = choices or Choices(), Lane()
     made: dict[str, GraphedModule] = {}
@@ -47,7 +51,10 @@ def graph_modules(
     while waiting := _not_met(waiting, met):
         reasons = {path: unfit(module) for path, module in waiting.items()}
         fit = {path: module for path, module in waiting.items() if not reasons[path]}
-        seen = observe(fit, run) if fit else {}
+        try:
+            seen = observe(fit, run) if fit else {}
+        finally:
+            restore()
         for path, module in fit.items():
             try:
                 made[path], notes[path] = _graphed(module, seen[path], choices, lane)

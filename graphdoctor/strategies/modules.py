@@ -1,0 +1,87 @@
+"""A step -> the same step, in which the largest safe modules are graphs and all else is the user's Python."""
+
+from __future__ import annotations
+
+from graphdoctor.capture.footprint import Footprint, footprint
+from graphdoctor.graphed import Choices, GraphedModules, graph_modules, modules_by_path, wrapper_of
+from graphdoctor.record.session import Session
+from graphdoctor.strategies._module_choice import ModuleChoice
+from graphdoctor.strategies._module_code import code_for
+from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+from graphdoctor.target import Inputs
+
+
+class BuiltModules:
+    """The user's step, run with graphed modules in place; between calls the modules are as they were."""
+
+    def __init__(self, session: Session, made: GraphedModules) -> None:
+        self.made = made
+        self._session = session
+
+    def call(self, inputs: Inputs) -> object:
+        with self.made.installed():
+            return self._session.call(inputs)
+
+    def left_behind(self, inputs: Inputs, outputs: object) -> Footprint:
+        return footprint(self._session.target.roots, inputs, outputs)
+
+    def release(self) -> None:
+        self.made.release()
+
+
+class Modules:
+    """`torch.cuda.make_graphed_callables` on the outermost safe modules; their hooks stay in Python."""
+
+    name = "modules"
+    title = "the largest safe modules as graphs, all else eager"
+    compiles = False
+    is_ours = True
+
+    def unfit(self, known: Known) -> str:
+        """A wrapper that goes with no graphs inside, or nothing that is safe by itself."""
+        modules = modules_by_path(known.roots)
+        if not modules:
+            return "the step calls no module"
+        if wrapper := wrapper_of(modules.values()):
+            return wrapper
+        if not ModuleChoice(known).chosen:
+            return "no module of it can be captured by itself"
+        return ""
+
+    def regions(self, known: Known) -> Regions | None:
+        """Forward and backward of each call of a chosen module, by the recorded iteration."""
+        return ModuleChoice(known).regions()
+
+    def build(self, session: Session, known: Known) -> BuiltModules:
+        """Watch what the modules are called with in each of the session's iterations; capture that."""
+        choice = ModuleChoice(known)
+
+        def run() -> None:
+            for index in range(len(session.batches)):
+                session.call(session.inputs(index))
+
+        session.start.restore()
+        try:
+            made = graph_modules(
+                choice.chosen,
+                run,
+                restore=session.start.restore,
+                choices=Choices(is_worth=choice.is_worth),
+            )
+        finally:
+            session.start.restore()
+        if not made.modules:
+            made.release()
+            raise CannotBuild(_nothing_left(made))
+        return BuiltModules(session, made)
+
+    def code(self, known: Known) -> str:
+        return code_for(ModuleChoice(known).chosen, known)
+
+
+def _nothing_left(made: GraphedModules) -> str:
+    """Why each module was left out; the first few, since they have often one cause."""
+    reasons = [f"{path or 'the model'}: {reason}" for path, reason in made.left_out.items()]
+    shown = "; ".join(reasons[:3])
+    more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+    return f"no module could be graphed: {shown}{more}"
