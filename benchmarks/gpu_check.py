@@ -57,7 +57,7 @@ def run_sample(spec: str) -> dict[str, object]:
     from graphdoctor.analyze import analyze_target
     from graphdoctor.options import AnalyzeOptions
 
-    options = AnalyzeOptions(device=DEVICE, gpu="h200")
+    options = AnalyzeOptions(device=DEVICE, gpu="h200", strategies=())
     return summary(analyze_target(str(ROOT / spec), options, lambda doing: None))
 
 

@@ -36,7 +36,7 @@ def main() -> None:
         if truth is None:
             continue
         spec = str(ROOT / row["case"].removeprefix("sample:"))
-        options = AnalyzeOptions(device="emulated", gpu=args.gpu)
+        options = AnalyzeOptions(device="emulated", gpu=args.gpu, strategies=())
         found = analyze_target(spec, options, lambda doing: None).estimate
         assert found is not None
         cells = []

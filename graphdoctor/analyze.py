@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -23,6 +24,8 @@ from graphdoctor.record import prepare, record
 from graphdoctor.record.profile import ready_for_graphs
 from graphdoctor.recording import Recording
 from graphdoctor.speed import time_step
+from graphdoctor.strategies.choice import check_names
+from graphdoctor.strategies.side_by_side import compare_strategies
 from graphdoctor.target import Target, from_object, resolve, snapshot
 from graphdoctor.trace_dir import with_traces
 
@@ -36,36 +39,58 @@ def analyze(
     device: DeviceChoice = "auto",
     iterations: int = 4,
     gpu: str = "h100",
+    strategies: Sequence[str] | None = None,
+    budget_s: float = 120.0,
     **kwargs: object,
 ) -> Report:
     """Diagnose a module on its inputs, or what a function returns as `graphdoctor_target()` would.
 
+    `strategies` are compared within `budget_s` seconds: () for none, None for those that fit; on a
+    real GPU only the whole step as one graph, since the others need a target in a file.
     Everything that the analysis touches is afterwards as it was before. Raises
     `graphdoctor.errors.UserCodeError` where the step itself fails.
     """
-    options = AnalyzeOptions(mode=mode, device=device, iterations=iterations, gpu=gpu)
-    return _analyze(
-        lambda: from_object(subject, *inputs, mode=mode, **kwargs), options, lambda doing: None
+    options = AnalyzeOptions(
+        mode=mode,
+        device=device,
+        iterations=iterations,
+        gpu=gpu,
+        strategies=tuple(strategies) if strategies is not None else None,
+        budget_s=budget_s,
     )
+    request = _Request(lambda: from_object(subject, *inputs, mode=mode, **kwargs), None, options)
+    return _analyze(request, lambda doing: None)
 
 
 def analyze_target(spec: str, options: AnalyzeOptions, progress: Progress) -> Report:
     """Diagnose what `file.py`, `file.py:name` or `package.module:name` describes."""
-    return _analyze(
-        lambda: resolve(spec, mode=options.mode, inputs=options.inputs), options, progress
+    request = _Request(
+        lambda: resolve(spec, mode=options.mode, inputs=options.inputs), spec, options
     )
+    return _analyze(request, progress)
 
 
-def _analyze(find: Callable[[], Target], options: AnalyzeOptions, progress: Progress) -> Report:
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What to analyse, and how. `spec` finds it again in another process; None: nothing does."""
+
+    find: Callable[[], Target]
+    spec: str | None
+    options: AnalyzeOptions
+
+
+def _analyze(request: _Request, progress: Progress) -> Report:
+    options = request.options
+    check_names(options.strategies)
     profile = load_profile(options.gpu)
     with _generators_kept(), open_device(options.device, profile) as device:
         progress("finding the model")
-        target = find()
+        target = request.find()
         try:
             before = snapshot(target.roots)
             try:
                 placed = place(target, device)
-                return _report(placed, device, options, profile, progress)
+                return _report(placed, device, request, profile, progress)
             finally:
                 before.restore()
         finally:
@@ -85,10 +110,11 @@ def _generators_kept() -> Iterator[None]:
 def _report(
     target: Target,
     device: AnyDevice,
-    options: AnalyzeOptions,
+    request: _Request,
     profile: DeviceProfile,
     progress: Progress,
 ) -> Report:
+    options = request.options
     try:
         progress("warming up")
         session = prepare(target, device, iterations=options.iterations)
@@ -101,16 +127,26 @@ def _report(
     costed = with_costs(diagnosis.findings, recording, profile)
     diagnosis = replace(diagnosis, findings=costed)
     plan = partition(recording, diagnosis, profile=profile)
-    if options.trace_dir is not None and device.kind == "cuda":
+    if device.kind == "cuda" and (options.trace_dir is not None or options.strategies != ()):
         ready_for_graphs()
     progress("capturing and verifying")
     captured = capture_and_verify(session, recording, diagnosis, plan)
     progress("estimating the speed-up")
     speed = time_step(session, recording, captured, plan, options, profile)
+    evidence = Evidence(session, recording, diagnosis, plan, captured, speed)
+    report = with_traces(assemble(evidence), evidence)
+    if options.strategies != ():
+        return compare_strategies(
+            report,
+            evidence,
+            options=options,
+            profile=profile,
+            spec=request.spec,
+            progress=progress,
+        )
     if captured.step is not None:
         captured.step.release()
-    evidence = Evidence(session, recording, diagnosis, plan, captured, speed)
-    return with_traces(assemble(evidence), evidence)
+    return report
 
 
 def _check_not_empty(recording: Recording) -> None:

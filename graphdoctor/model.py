@@ -180,8 +180,9 @@ class Measurement(Struct, frozen=True):
 class StrategyOutcome(Struct, frozen=True):
     """One way to run the step faster, and what came of it: a row of the table.
 
-    `status` "planned": it was worked out and not run, which takes a GPU. `captured_share` is of the
-    launches of one eager step. `prepare_s` is warm-up, compilation and capture together,
+    `status` "planned": it was worked out and not run, which takes a GPU. `captured_share` is the
+    part of a step's launches that graphs take over: predicted of the eager step's, and on a GPU seen
+    of all that ran there. `prepare_s` is warm-up, compilation and capture together,
     `extra_bytes` what the device's memory holds more than for eager, `peak_bytes` the most that was
     in use while preparing and calling. After `break_even_calls` steps the preparation has paid.
     Shares of the device's busy time are of the step's own wall time. What was not measured is None.

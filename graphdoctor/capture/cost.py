@@ -24,7 +24,8 @@ class Meter:
     """Reads the clock and the allocator of a real GPU; begins when it is made.
 
     One eager step goes first: memory that eager itself has to hold is no cost of anything else.
-    What the allocator merely keeps for later is given back before it is read.
+    What the allocator merely keeps for later is given back before it is read. `cost` is what was
+    last read.
     """
 
     def __init__(self, eager: Callable[[], object]) -> None:
@@ -33,6 +34,7 @@ class Meter:
         torch.cuda.synchronize()
         self._held = torch.cuda.memory_reserved()
         torch.cuda.reset_peak_memory_stats()
+        self.cost: Cost | None = None
         self._start = time.perf_counter()
 
     def read(self) -> Cost:
@@ -41,4 +43,5 @@ class Meter:
         seconds = time.perf_counter() - self._start
         peak = torch.cuda.max_memory_allocated()
         torch.cuda.empty_cache()
-        return Cost(seconds, torch.cuda.memory_reserved() - self._held, peak)
+        self.cost = Cost(seconds, torch.cuda.memory_reserved() - self._held, peak)
+        return self.cost

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphdoctor.capture.cost import Cost, Meter
 from graphdoctor.capture.regions import verify_regions
 from graphdoctor.capture.verify import verify_whole_step
 from graphdoctor.capture.whole_step import CapturedStep, Refusal, capture_whole_step
@@ -19,10 +20,14 @@ FEWEST_REPLAYS = 3  # one may agree by chance, and the second is the first that 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What was tried. `step` is the verified graph of the whole step, which its owner must release."""
+    """What was tried. `step` is the verified graph of the whole step, which its owner must release.
+
+    `cost` is what it took to make, on a real GPU.
+    """
 
     outcomes: tuple[CaptureOutcome, ...]
     step: CapturedStep | None = None
+    cost: Cost | None = None
 
 
 def capture_and_verify(
@@ -38,10 +43,11 @@ def capture_and_verify(
     outcomes: list[CaptureOutcome] = []
     step = None
     if emulated or "capture-fails" not in effects:
-        outcome, step = _whole_step(session, exact=emulated)
+        meter = None if emulated else _meter(session)
+        outcome, step = _whole_step(session, exact=emulated, meter=meter)
         outcomes.append(outcome)
         if step is not None and effects <= {"replay-is-slow"}:
-            return Captured(tuple(outcomes), step)
+            return Captured(tuple(outcomes), step, meter.cost if meter is not None else None)
         if step is not None:
             # Right in these replays, and still not to be recommended: what the findings name can come.
             step.release()
@@ -50,13 +56,23 @@ def capture_and_verify(
     return Captured(tuple(outcomes))
 
 
-def _whole_step(session: Session, *, exact: bool) -> tuple[CaptureOutcome, CapturedStep | None]:
+def _meter(session: Session) -> Meter:
+    session.start.restore()
+    inputs = session.inputs(0)
+    return Meter(lambda: session.call(inputs))
+
+
+def _whole_step(
+    session: Session, *, exact: bool, meter: Meter | None
+) -> tuple[CaptureOutcome, CapturedStep | None]:
     session.start.restore()
     # A real device warms up once more: on the stream of the capture, as torch asks for.
     warmup = 0 if exact else WARM_UPS
     made = capture_whole_step(session.target, warmup=warmup, now=session.start)
     if isinstance(made, Refusal):
         return made.outcome(), None
+    if meter is not None:
+        meter.read()
     verification = verify_whole_step(
         session.target, made, _batches(session), exact=exact, now=session.start
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphdoctor.cli.checking import add_settings_arguments
 from graphdoctor.cli.output import add_page_arguments, look_of, progress, show
-from graphdoctor.errors import UserCodeError
+from graphdoctor.errors import CannotDoItHere, UserCodeError
 from graphdoctor.files import check_writable, save
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 STDOUT = "-"
 FEWEST_ITERATIONS = 2
+DEFAULT_BUDGET_S = 120.0
+NO_STRATEGIES = "none"
+_TIME = re.compile(r"(?P<number>\d+(\.\d+)?|\.\d+)\s*(?P<unit>s|m|min|h)?")
+_UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class AnalyzeCommand:
@@ -65,6 +70,20 @@ class AnalyzeCommand:
         add(
             "--gpu", default="h100", help="predict for this GPU: h100 (the default), h200, a100 ..."
         )
+        add(
+            "--strategies",
+            type=_names,
+            metavar="NAMES",
+            help="ways to run the step faster to try and compare, such as whole,modules,compile;"
+            " none for none of them (default: those that fit the device)",
+        )
+        add(
+            "--budget",
+            type=_seconds,
+            default=DEFAULT_BUDGET_S,
+            metavar="TIME",
+            help="how long strategies may take in all: 120s (the default), 2m ...",
+        )
         add("--json", metavar="FILE", help="save the report too; - writes it instead of the page")
         add("--trace-dir", metavar="DIR", help="save a profiler trace that TensorBoard can show")
         add_page_arguments(parser)
@@ -87,6 +106,7 @@ class AnalyzeCommand:
         if saved_to is not None:
             save(REPORTERS["json"](report, look), saved_to)
         show(REPORTERS["json" if args.json == STDOUT else "terminal"](report, look))
+        _check_judged(args, report)
         return 0
 
 
@@ -105,6 +125,16 @@ def _analyze(args: argparse.Namespace) -> Report:
         ) from error
 
 
+def _check_judged(args: argparse.Namespace, report: Report) -> None:
+    """Strategies that were asked for, and none of which could be judged, are no success."""
+    rows = report.strategies
+    if args.strategies and rows and all(row.status == "timed-out" for row in rows):
+        raise CannotDoItHere(
+            f"none of the strategies could be judged within {args.budget:g} s: {rows[0].reason};"
+            " give them more time with --budget"
+        )
+
+
 def _options(args: argparse.Namespace) -> AnalyzeOptions:
     from graphdoctor.options import AnalyzeOptions
 
@@ -115,7 +145,25 @@ def _options(args: argparse.Namespace) -> AnalyzeOptions:
         inputs=tuple(args.input),
         gpu=args.gpu,
         trace_dir=args.trace_dir,
+        strategies=args.strategies,
+        budget_s=args.budget,
     )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """The names between commas; what they name is known once torch is there."""
+    names = tuple(name for part in text.split(",") if (name := part.strip()))
+    if not names:
+        raise argparse.ArgumentTypeError("expected names such as whole,modules, or none; got none")
+    return () if names == (NO_STRATEGIES,) else names
+
+
+def _seconds(text: str) -> float:
+    found = _TIME.fullmatch(text.strip().lower())
+    seconds = float(found["number"]) * _UNITS_S[found["unit"] or "s"] if found else 0.0
+    if seconds <= 0.0:
+        raise argparse.ArgumentTypeError(f"expected a time such as 120s or 2m, got {text!r}")
+    return seconds
 
 
 def _iterations(text: str) -> int:

@@ -66,6 +66,7 @@ def _result(plan: Plan, job: Job) -> Result:
         iterations=plan.iterations,
         inputs=job.inputs,
         gpu=plan.gpu,
+        strategies=(),  # a check is about structure
     )
     try:
         report = analyze_target(job.spec, options, lambda doing: None)

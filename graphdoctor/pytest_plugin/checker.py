@@ -100,6 +100,7 @@ class Checker:
                     device=settings.device,
                     iterations=settings.iterations,
                     gpu=settings.gpu,
+                    strategies=(),
                     **kwargs,
                 )
         except GraphDoctorError as error:

@@ -58,6 +58,27 @@ def ratio_range(ratio: Range) -> str:
     return f"{mid}x ({low} to {high})" if low != high else f"{mid}x"
 
 
+def more_bytes_text(count: int) -> str:
+    """+34 MB, -1.2 GB, 0 B: more or less than before, in powers of 1000."""
+    size, unit = float(abs(count)), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 999.5:
+            break
+        size, unit = size / 1000.0, larger
+    sign = "+" if count > 0 else "-" if count < 0 else ""
+    return f"{sign}{_short(size)} {unit}"
+
+
+def many_text(count: int) -> str:
+    """1,204, 12,345, 1.2 M: how often, in at most seven characters."""
+    return f"{count:,}" if count < 100_000 else f"{_short(count / 1e6)} M"
+
+
+def _short(value: float) -> str:
+    """Two significant digits at least, one decimal at most."""
+    return f"{value:.1f}".removesuffix(".0") if value < 9.95 else f"{value:,.0f}"
+
+
 def count_text(count: int, noun: str) -> str:
     """1 operator, 12,000 operators."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

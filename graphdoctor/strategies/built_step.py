@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from graphdoctor.capture.footprint import Footprint
+from graphdoctor.capture.whole_step import CapturedStep
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.strategy import Built
 from graphdoctor.target.clone import clone_inputs, memory_of
@@ -23,14 +24,15 @@ class _NoGraph(Struct, frozen=True):
 class BuiltStep:
     """A `Replayable` of what a strategy built.
 
-    Its runs start from the session's state, unless what was built names another as its `start`: the
-    state that its graph was captured from, which may have tensors of its own. An emulated graph
-    that it names as `graph` is asked which operator wrote a tensor.
+    Its runs start from the session's state. Where what was built is one graph of the whole step, in
+    `captured`, they start from the state of that capture, which may have tensors of its own, and an
+    emulated graph is asked which operator wrote a tensor.
     """
 
     def __init__(self, built: Built, session: Session) -> None:
-        self.start: Snapshot = getattr(built, "start", session.start)
-        self.graph: Any = getattr(built, "graph", None) or _NoGraph(session.device)
+        whole: CapturedStep | None = getattr(built, "captured", None)
+        self.start: Snapshot = whole.start if whole is not None else session.start
+        self.graph: Any = whole.graph if whole is not None else _NoGraph(session.device)
         self.footprint = Footprint({}, {}, {})
         self._built = built
         self._roots = session.target.roots

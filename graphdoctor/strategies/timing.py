@@ -17,10 +17,12 @@ from graphdoctor.profiles import DeviceProfile
 from graphdoctor.record.profile import profile_step
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.built_step import BuiltStep
-from graphdoctor.target.state import named_values
+from graphdoctor.target.state import Snapshot, named_values
 from graphdoctor.trace import Trace
 from graphdoctor.trace.api import is_graph_launch, which
 from graphdoctor.trace.join import launch_of
+
+_PROFILED_STEPS = 3
 
 
 class Seen(Struct, frozen=True):
@@ -52,21 +54,37 @@ def time_built(
     inputs = session.inputs(0)
     blocks = _blocks(session, step)
 
-    def eager() -> object:
-        return session.call(inputs)
-
-    def fast() -> object:
-        return step.call(inputs)
-
     try:
         step.start.restore()
-        measured = measure(eager, fast, budget_s=measure_s, blocks=blocks)
-        step.start.restore()
-        seen_eager = seen(eager, measured.eager_us, profile)
-        step.start.restore()
-        return Timed(measured, seen_eager, seen(fast, measured.graph_us, profile))
+        measured = measure(
+            lambda: session.call(inputs),
+            lambda: step.call(inputs),
+            budget_s=measure_s,
+            blocks=blocks,
+        )
+        fast = profile_beside(session, step.start, lambda: step.call(inputs), measured, profile)
+        return Timed(measured, *fast)
     finally:
         session.start.restore()
+
+
+def profile_beside(
+    session: Session,
+    start: Snapshot,
+    fast: Callable[[], object],
+    measured: Measurement,
+    profile: DeviceProfile,
+) -> tuple[Seen | None, Seen | None]:
+    """What the profiler sees of the eager step, then of the fast one, each from the same state."""
+    inputs = session.inputs(0)
+    # As many calls as are known to work in a row, less the one that does not count.
+    steps = max(1, min(_PROFILED_STEPS, len(session.batches) - 1))
+    start.restore()
+    eager = _seen(lambda: session.call(inputs), steps, measured.eager_us, profile)
+    start.restore()
+    found = _seen(fast, steps, measured.graph_us, profile)
+    session.start.restore()
+    return eager, found
 
 
 def _blocks(session: Session, step: BuiltStep) -> Blocks:
@@ -89,9 +107,11 @@ def _counts_on_host(session: Session) -> bool:
         session.start.restore()
 
 
-def seen(run: Callable[[], object], wall_us: float, profile: DeviceProfile) -> Seen | None:
-    """Profile a few runs of a step that takes `wall_us` without a profiler."""
-    trace = profile_step(run).trace
+def _seen(
+    run: Callable[[], object], steps: int, wall_us: float, profile: DeviceProfile
+) -> Seen | None:
+    """Profile a step that takes `wall_us` without a profiler."""
+    trace = profile_step(run, steps=steps).trace
     try:
         found = estimate_from_trace(trace, wall_us, profile)
     except UsageError:

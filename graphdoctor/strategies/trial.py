@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from msgspec.structs import replace
 
 from graphdoctor.capture.cause import in_words, is_refusal, location_of, true_cause
@@ -13,6 +14,7 @@ from graphdoctor.emulator import EmulationLimit
 from graphdoctor.errors import GraphDoctorError
 from graphdoctor.model import StrategyOutcome, Verification
 from graphdoctor.profiles import DeviceProfile
+from graphdoctor.record.profile import ready_for_graphs
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.foresee import foresee
@@ -52,6 +54,7 @@ def carry_out(
 ) -> StrategyOutcome:
     """The row of a strategy that fits, with what came of trying it."""
     trial = _Trial(strategy, session, known, terms)
+    stream = torch.cuda.current_stream()
     try:
         return trial.carried_out(replace(row, reason=""))
     except (KeyboardInterrupt, GeneratorExit):
@@ -59,6 +62,8 @@ def carry_out(
     except BaseException as error:
         return _not_come_about(replace(row, reason="", code=""), error)
     finally:
+        # torch.cuda.graph stays on its stream where ending a spoilt capture raises.
+        torch.cuda.set_stream(stream)
         session.start.restore()
 
 
@@ -82,9 +87,9 @@ class _Trial:
             batches = self._batches()
             self._call_once(step, batches[0])
             cost = meter.read() if meter is not None else None
-            row = self._verified(_with_cost(row, cost), step, batches)
+            row = self._verified(with_cost(row, cost), step, batches)
             if row.status == "verified" and not self.is_emulated:
-                row = _with_times(row, self._timed(step))
+                row = with_times(row, self._timed(step))
             return row
         finally:
             if built is not None:
@@ -94,6 +99,7 @@ class _Trial:
         self.session.start.restore()
         if self.is_emulated:
             return None
+        ready_for_graphs()
         inputs = self.session.inputs(0)
         meter = Meter(lambda: self.session.call(inputs))
         self.session.start.restore()
@@ -145,7 +151,8 @@ def with_verification(
     return row if row.status == "verified" else replace(row, code="")
 
 
-def _with_cost(row: StrategyOutcome, cost: Cost | None) -> StrategyOutcome:
+def with_cost(row: StrategyOutcome, cost: Cost | None) -> StrategyOutcome:
+    """The row with what it took to make; as it is where that is not known."""
     if cost is None:
         return row
     return replace(
@@ -156,7 +163,7 @@ def _with_cost(row: StrategyOutcome, cost: Cost | None) -> StrategyOutcome:
     )
 
 
-def _with_times(row: StrategyOutcome, timed: Timed) -> StrategyOutcome:
+def with_times(row: StrategyOutcome, timed: Timed) -> StrategyOutcome:
     """Times and shares of a row; what was seen stands in the place of what was predicted."""
     row = replace(row, measurement=timed.measurement)
     if row.prepare_s is not None:

@@ -9,6 +9,7 @@ from graphdoctor.reporters.page import Page
 from graphdoctor.reporters.terminal.capture import write_capture
 from graphdoctor.reporters.terminal.findings import write_findings
 from graphdoctor.reporters.terminal.gain import write_gain
+from graphdoctor.reporters.terminal.strategies import write_strategies
 from graphdoctor.reporters.terminal.summary import write_summary
 from graphdoctor.reporters.terminal.suppressed import write_suppressed
 
@@ -21,6 +22,7 @@ def render(report: Report, look: Look) -> str:
     write_suppressed(page, report)
     write_capture(page, report)
     write_gain(page, report)
+    write_strategies(page, report)
     _write_remarks(page, report)
     _write_basis(page, report)
     return page.render()

@@ -36,6 +36,8 @@ def write_summary(page: Page, report: Report) -> None:
     if report.captures or report.regions:
         page.labelled("  Capture", _capture(report))
     page.labelled("  Gain", _gain(report))
+    if report.recommendation is not None:
+        page.labelled("  Use", report.recommendation.sentence.partition(";")[0])
 
 
 def _findings(report: Report) -> str:

@@ -1,0 +1,161 @@
+"""What an analysis found -> every strategy's row, tried within a budget of time, and a recommendation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from graphdoctor.assemble import Evidence
+from graphdoctor.model import Report, StrategyOutcome
+from graphdoctor.options import AnalyzeOptions
+from graphdoctor.profiles import DeviceProfile
+from graphdoctor.strategies.choice import chosen
+from graphdoctor.strategies.foresee import foresee
+from graphdoctor.strategies.job import Job
+from graphdoctor.strategies.next_finding import next_finding
+from graphdoctor.strategies.processes import in_own_process
+from graphdoctor.strategies.recommend import recommend, would_pay_more
+from graphdoctor.strategies.strategy import Known, Strategy
+from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
+from graphdoctor.strategies.whole_row import whole_row
+
+WHOLE_NAME = "whole"
+_NOTHING_LEFT = "the whole step is captured, so that nothing is left for it to gain"
+_NO_FILE = (
+    "on a GPU each strategy runs in a process of its own, which has to find the target again: it"
+    " was given as an object; use `graphdoctor analyze file.py`"
+)
+_SHARE = 0.5  # of what is left of the budget; a strategy that hangs leaves time for the others
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One analysis whose strategies are compared. `spec` finds its target again; None: nothing does."""
+
+    evidence: Evidence
+    known: Known
+    options: AnalyzeOptions
+    profile: DeviceProfile
+    spec: str | None
+    deadline: float  # by time.monotonic()
+
+    @property
+    def is_emulated(self) -> bool:
+        return bool(self.evidence.session.device.kind == "emulated")
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+
+def compare_strategies(
+    report: Report,
+    evidence: Evidence,
+    *,
+    options: AnalyzeOptions,
+    profile: DeviceProfile,
+    spec: str | None,
+    progress: Callable[[str], None],
+) -> Report:
+    """The report with a row for each strategy that `options` ask for, and a recommendation.
+
+    The graph of the whole step, which the analysis made and verified, is released on the way.
+    """
+    contest = _contest(report, evidence, options, profile, spec)
+    strategies = chosen(options.strategies, is_emulated=contest.is_emulated)
+    rows = {one.name: foresee(one, contest.known, profile) for one in strategies}
+    found = None
+    if WHOLE_NAME in rows:
+        found = whole_row(rows[WHOLE_NAME], evidence, contest.known, profile)
+        rows[WHOLE_NAME] = found or rows[WHOLE_NAME]
+    if evidence.captured.step is not None:
+        evidence.captured.step.release()
+    waiting = [one for one in strategies if one.name != WHOLE_NAME or found is None]
+    for number, strategy in enumerate(waiting, start=1):
+        progress(f"trying {strategy.name} ({number} of {len(waiting)})")
+        row = rows[strategy.name]
+        rows[strategy.name] = _row(contest, strategy, row, rows, is_last=number == len(waiting))
+    every = tuple(rows.values())
+    return replace(
+        report,
+        strategies=every,
+        recommendation=recommend(every, report.findings, then=_then(contest, every)),
+    )
+
+
+def _contest(
+    report: Report,
+    evidence: Evidence,
+    options: AnalyzeOptions,
+    profile: DeviceProfile,
+    spec: str | None,
+) -> Contest:
+    target = evidence.session.target
+    known = Known(
+        mode=target.mode,
+        roots=target.roots,
+        findings=report.findings,
+        safe_modules=report.safe_modules,
+        iteration=evidence.recording.captured[-1],
+    )
+    deadline = time.monotonic() + options.budget_s
+    return Contest(evidence, known, options, profile, spec, deadline)
+
+
+def _row(
+    contest: Contest,
+    strategy: Strategy,
+    row: StrategyOutcome,
+    rows: dict[str, StrategyOutcome],
+    *,
+    is_last: bool,
+) -> StrategyOutcome:
+    if row.status != "planned":
+        return row
+    whole = rows.get(WHOLE_NAME)
+    is_moot = strategy.is_ours and whole is not None and whole.status == "verified"
+    if is_moot and contest.options.strategies is None:
+        return replace(row, status="unfit", reason=_NOTHING_LEFT, code="")
+    if strategy.compiles and contest.is_emulated:
+        return row
+    if contest.left_s <= 0:
+        reason = f"not tried within the budget of {contest.options.budget_s:g} s"
+        return replace(row, status="timed-out", reason=reason, code="")
+    if contest.is_emulated:
+        terms = Terms(contest.profile)
+        session = contest.evidence.session
+        return carry_out(row, strategy, session, contest.known, terms=terms)
+    if contest.spec is None:
+        return replace(row, status="unfit", reason=_NO_FILE, code="")
+    return in_own_process(_job(contest, contest.spec, strategy, row, is_last=is_last))
+
+
+def _job(
+    contest: Contest, spec: str, strategy: Strategy, row: StrategyOutcome, *, is_last: bool
+) -> Job:
+    options, known = contest.options, contest.known
+    limit_s = contest.left_s * (1.0 if is_last else _SHARE)
+    return Job(
+        spec=spec,
+        mode=options.mode,
+        inputs=options.inputs,
+        device=options.device,
+        iterations=options.iterations,
+        gpu=options.gpu,
+        strategy=strategy,
+        row=row,
+        findings=known.findings,
+        safe_modules=known.safe_modules,
+        iteration=known.iteration,
+        measure_s=min(MEASURE_S, limit_s / 6),
+        time_limit_s=limit_s,
+    )
+
+
+def _then(contest: Contest, rows: tuple[StrategyOutcome, ...]) -> str:
+    """What would bring more than what is recommended."""
+    sentences = (next_finding(contest.evidence, contest.profile), would_pay_more(rows))
+    return " ".join(filter(None, sentences))

@@ -1,0 +1,68 @@
+"""What the analysis itself found out about the whole step as one graph -> its row, without trying it again."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from graphdoctor.assemble import Evidence
+from graphdoctor.judge import WHOLE
+from graphdoctor.model import CaptureOutcome, StrategyOutcome
+from graphdoctor.profiles import DeviceProfile
+from graphdoctor.strategies.strategy import Known
+from graphdoctor.strategies.timing import Timed, profile_beside
+from graphdoctor.strategies.trial import with_cost, with_times, with_verification
+
+_MAY_BE_WRONG = "its replays were right in this run, but "
+
+
+def whole_row(
+    row: StrategyOutcome, evidence: Evidence, known: Known, profile: DeviceProfile
+) -> StrategyOutcome | None:
+    """The row, from what was foreseen and what came of the capture; None where none was tried."""
+    outcome = next((one for one in evidence.captured.outcomes if one.scope == WHOLE), None)
+    if outcome is None:
+        return None
+    if outcome.status == "refused":
+        return replace(
+            row,
+            status="refused",
+            reason=row.reason if row.status == "unfit" else outcome.reason,
+            location=outcome.location,
+            predicted=None,
+            captured_share=None,
+            code="",
+        )
+    return _captured(row, outcome, evidence, known, profile)
+
+
+def _captured(
+    row: StrategyOutcome,
+    outcome: CaptureOutcome,
+    evidence: Evidence,
+    known: Known,
+    profile: DeviceProfile,
+) -> StrategyOutcome:
+    verification = outcome.verification
+    if verification is None:
+        return replace(row, status="not-verified", reason="its replay was not compared", code="")
+    if row.status == "unfit" and verification.status == "verified":
+        reason = _MAY_BE_WRONG + row.reason
+        return replace(row, status="not-verified", reason=reason, verification=verification)
+    row = with_cost(with_verification(row, verification, known), evidence.captured.cost)
+    timed = _timed(evidence, profile)
+    return row if timed is None else with_times(row, timed)
+
+
+def _timed(evidence: Evidence, profile: DeviceProfile) -> Timed | None:
+    """The analysis' own measurement, and a profile of the graph that it made."""
+    session, step = evidence.session, evidence.captured.step
+    if evidence.speed.measurement is None or step is None:
+        return None
+    inputs = session.inputs(0)
+
+    def fast() -> None:
+        step.load(inputs)
+        step.replay()
+
+    measured = evidence.speed.measurement
+    return Timed(measured, *profile_beside(session, step.start, fast, measured, profile))

@@ -1,0 +1,523 @@
+"""Trying strategies: every way that one can go is a row, and the step is afterwards as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from graphdoctor import strategies as strategies_package
+from graphdoctor.analyze import analyze, analyze_target
+from graphdoctor.emulator import EmulatedDevice
+from graphdoctor.errors import UsageError
+from graphdoctor.estimate import estimate, launches
+from graphdoctor.model import Finding, Measurement, Range, StrategyOutcome
+from graphdoctor.options import AnalyzeOptions
+from graphdoctor.profiles import load_profile
+from graphdoctor.record import prepare, record
+from graphdoctor.strategies import choice, side_by_side
+from graphdoctor.strategies.foresee import foresee
+from graphdoctor.strategies.job import Job
+from graphdoctor.strategies.processes import in_own_process
+from graphdoctor.strategies.recommend import recommend, would_pay_more
+from graphdoctor.strategies.strategy import Known, Strategy
+from graphdoctor.strategies.timing import break_even_calls
+from graphdoctor.strategies.trial import Terms, try_strategy
+from graphdoctor.target import Inputs, Target
+from graphdoctor.target.state import named_tensors
+from tests import fake_strategies as fakes
+
+PROFILE = load_profile("h100")
+TERMS = Terms(PROFILE)
+STEP_FILE = """
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+
+def graphdoctor_target():
+    return model.cuda().eval(), (torch.randn(4, 8, device="cuda"),)
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def device() -> Iterator[EmulatedDevice]:
+    torch.manual_seed(0)
+    with EmulatedDevice() as emulated:
+        yield emulated
+
+
+def a_target() -> Target:
+    model = torch.nn.Linear(8, 8).cuda()
+    counted = SimpleNamespace(calls=0)
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        counted.calls += 1
+        with torch.no_grad():
+            model.bias.add_(0.5)
+            return torch.relu(model(data))
+
+    def data() -> Inputs:
+        return Inputs((torch.randn(4, 8, device="cuda"),))
+
+    roots = {"model": model, "counted": counted}
+    return Target("step", __file__, "test", "inference", step, data, roots)
+
+
+def a_session(device: EmulatedDevice) -> tuple[Any, Known]:
+    target = a_target()
+    session = prepare(target, device, iterations=3)
+    recording = record(session, progress=lambda doing: None)
+    return session, Known("inference", target.roots, (), ("",), recording.captured[-1])
+
+
+def tried(device: EmulatedDevice, strategy: Strategy) -> StrategyOutcome:
+    session, known = a_session(device)
+    return try_strategy(strategy, session, known, terms=TERMS)
+
+
+def test_what_is_right_is_verified_bit_for_bit_and_predicted_before_it_is_built(
+    device: EmulatedDevice,
+) -> None:
+    session, known = a_session(device)
+    row = try_strategy(fakes.Fake(), session, known, terms=TERMS)
+    assert row.status == "verified"
+    assert row.verification is not None
+    assert row.verification.method == "bitwise"
+    assert row.verification.replays == 3
+    regions = fakes.Fake().regions(known)
+    assert row.predicted == estimate(known.iteration, PROFILE, regions).speedup
+    assert row.captured_share == 1.0
+    assert row.launches_eager == sum(map(launches, known.iteration.ops))
+    assert (row.measurement, row.prepare_s, row.extra_bytes) == (None, None, None)
+    assert row.code == "fast = step\n"
+    assert "stops advancing" not in row.reason
+
+
+def test_a_graph_is_verified_from_the_state_of_its_capture_and_told_for_its_stopped_python(
+    device: EmulatedDevice,
+) -> None:
+    row = tried(device, fakes.OneGraph())
+    assert row.status == "verified"
+    assert "host state stops advancing (counted.calls)" in row.reason
+
+
+def test_what_is_wrong_is_called_wrong_and_gives_no_code(device: EmulatedDevice) -> None:
+    row = tried(device, fakes.Wrong())
+    assert (row.status, row.code) == ("wrong", "")
+    assert row.verification is not None
+    assert row.verification.differences[0].tensor == "output"
+    assert row.reason.startswith("output differs from eager's in replay 1")
+
+
+def test_what_rounds_differently_is_verified_with_its_deviation_told(
+    device: EmulatedDevice,
+) -> None:
+    row = tried(device, fakes.Rounding())
+    assert row.status == "verified"
+    assert row.deviation == pytest.approx(3e-5, rel=0.1)
+    assert "at most 3e-05 of their magnitude" in row.reason
+
+
+def test_a_comparator_with_half_its_digits_off_is_wrong(device: EmulatedDevice) -> None:
+    class FarOff(fakes.Rounding):
+        def change(self, outputs: Any) -> Any:
+            return outputs * 1.01
+
+    row = tried(device, FarOff())
+    assert row.status == "wrong"
+    assert row.deviation == pytest.approx(0.01, rel=0.1)
+
+
+def test_other_random_numbers_are_no_error_and_no_proof(device: EmulatedDevice) -> None:
+    class Draws(fakes.Rounding):
+        def change(self, outputs: Any) -> Any:
+            return outputs * torch.rand((), device="cuda")
+
+    session, known = a_session(device)
+    random = msgspec.structs.replace(
+        known.iteration.ops[0], tags=(*known.iteration.ops[0].tags, "nondeterministic_seeded")
+    )
+    iteration = msgspec.structs.replace(known.iteration, ops=(random, *known.iteration.ops[1:]))
+    known = Known(known.mode, known.roots, (), (), iteration)
+    row = try_strategy(Draws(), session, known, terms=TERMS)
+    assert row.status == "not-verified"
+    assert "draws random numbers" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("strategy", "status", "words"),
+    [
+        (fakes.Unfit(), "unfit", "it takes inference only"),
+        (fakes.Refusing(), "refused", "the step has no optimizer"),
+        (fakes.Synchronizing(), "refused", "the host waited for the device"),
+        (fakes.Greedy(), "failed", "memory ran out"),
+        (fakes.Broken(), "failed", "KeyError: 'module1'"),
+        (fakes.BreaksInCall(), "failed", "ZeroDivisionError: division by zero"),
+        (fakes.Compiling(), "planned", "it takes a real GPU to be tried"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_what_does_not_come_about_is_a_row_with_the_cause(
+    device: EmulatedDevice, strategy: Strategy, status: str, words: str
+) -> None:
+    row = tried(device, strategy)
+    assert row.status == status
+    assert words in row.reason
+    assert row.strategy == strategy.name
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        fakes.Fake(),
+        fakes.Wrong(),
+        fakes.Spoiling(),
+        fakes.Synchronizing(),
+        fakes.BreaksInCall(),
+        fakes.OneGraph(),
+    ],
+    ids=lambda value: value.name,
+)
+def test_state_is_afterwards_as_before_whatever_happens(
+    device: EmulatedDevice, strategy: Strategy
+) -> None:
+    session, known = a_session(device)
+    session.start.restore()
+    before = {path: t.clone() for path, t in named_tensors(session.target.roots).items()}
+    generator = torch.get_rng_state()
+    calls = session.target.roots["counted"].calls
+    stream = torch.cuda.current_stream()
+    try_strategy(strategy, session, known, terms=TERMS)
+    after = named_tensors(session.target.roots)
+    assert after.keys() == before.keys()
+    assert all(torch.equal(before[path], after[path]) for path in before)
+    assert session.target.roots["counted"].calls == calls
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert torch.cuda.current_stream() == stream
+
+
+def test_what_was_built_is_given_back(device: EmulatedDevice) -> None:
+    for strategy in (fakes.Fake(), fakes.Wrong(), fakes.BreaksInCall()):
+        tried(device, strategy)
+        assert strategy.built.is_released
+
+
+def test_where_the_emulation_guessed_right_answers_are_no_proof(device: EmulatedDevice) -> None:
+    session, known = a_session(device)
+    guessed = msgspec.structs.replace(known.iteration.ops[0], fallback="the kernel was not run")
+    iteration = msgspec.structs.replace(known.iteration, ops=(guessed, *known.iteration.ops[1:]))
+    known = Known(known.mode, known.roots, (), (), iteration)
+    row = try_strategy(fakes.Fake(), session, known, terms=TERMS)
+    assert (row.status, row.reason, row.code) == ("not-verified", "the kernel was not run", "")
+
+
+def test_one_graph_of_all_launches_is_predicted_as_the_whole_step(device: EmulatedDevice) -> None:
+    class All(fakes.Fake):
+        def regions(self, known: Known) -> Any:
+            return [[op.index for op in known.iteration.ops]]
+
+    _, known = a_session(device)
+    row = foresee(All(), known, PROFILE)
+    assert row.predicted == estimate(known.iteration, PROFILE).speedup
+
+
+# --- in processes of their own
+
+
+def job_for(tmp_path: Path, strategy: Strategy, *, time_limit_s: float = 120.0) -> Job:
+    file = tmp_path / "step_of_test.py"
+    file.write_text(STEP_FILE)
+    with EmulatedDevice() as device:
+        _, known = a_session(device)
+        row = foresee(strategy, known, PROFILE)
+    return Job(
+        spec=str(file),
+        mode=None,
+        inputs=(),
+        device="emulated",
+        iterations=3,
+        gpu="h100",
+        strategy=strategy,
+        row=row,
+        findings=(),
+        safe_modules=("",),
+        iteration=known.iteration,
+        measure_s=1.0,
+        time_limit_s=time_limit_s,
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "status", "words"),
+    [
+        (fakes.OneGraph(), "verified", "equal eager's bit for bit"),
+        (fakes.Exiting(), "failed", "exit code 7: the last words"),
+        (fakes.Killed(), "failed", "SIGABRT"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_process_of_its_own_gives_a_row_or_the_way_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: Strategy, status: str, words: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    row = in_own_process(job_for(tmp_path, strategy))
+    assert row.status == status
+    assert words in row.reason
+
+
+def test_a_process_that_hangs_is_ended_and_told_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    row = in_own_process(job_for(tmp_path, fakes.Hanging(), time_limit_s=15.0))
+    assert row.status == "timed-out"
+    assert row.reason == "it did not end within 15 s"
+    assert row.location is not None
+    assert Path(row.location.file).name == "fake_strategies.py"
+
+
+# --- side by side
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let a test say which strategies there are."""
+
+    def these(*strategies: Strategy) -> None:
+        monkeypatch.setattr(strategies_package, "STRATEGIES", strategies)
+        monkeypatch.setattr(choice, "STRATEGIES", strategies)
+
+    return these
+
+
+def hazardous() -> object:
+    layer = torch.nn.Linear(8, 8).cuda()
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            data = layer(data)
+            for _ in range(12):
+                data = torch.relu(data + 1)
+            float(data.sum())
+            for _ in range(12):
+                data = torch.relu(data + 1)
+            return data
+
+    return step, (torch.randn(4, 8, device="cuda"),)
+
+
+def test_a_report_has_a_row_for_each_and_recommends_the_fastest_that_was_verified(
+    listed: Any,
+) -> None:
+    listed(fakes.Wrong(), fakes.Fake(), fakes.Refusing(), fakes.Compiling(), fakes.Rounding())
+    report = analyze(hazardous, device="emulated")
+    assert [(row.strategy, row.status) for row in report.strategies] == [
+        ("wrong", "wrong"),
+        ("fake", "verified"),
+        ("refusing", "refused"),
+        ("compiling", "planned"),
+    ]  # a comparator is not tried without a GPU, unless it is asked for
+    advice = report.recommendation
+    assert advice is not None
+    assert (advice.strategy, advice.code) == ("fake", "fast = step\n")
+    assert "prediction" in advice.sentence
+    assert "GD101" in advice.then
+    assert "is all that keeps the step from being one graph" in advice.then
+
+
+def test_none_of_them_means_none(listed: Any) -> None:
+    listed(fakes.Fake())
+    report = analyze(hazardous, device="emulated", strategies=())
+    assert report.strategies == ()
+    assert report.recommendation is None
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one(listed: Any) -> None:
+    listed(fakes.Fake(), fakes.Rounding())
+    with pytest.raises(UsageError, match="no strategy 'fakes'; did you mean 'fake'"):
+        analyze(hazardous, device="emulated", strategies=("fakes",))
+
+
+def test_what_the_budget_does_not_reach_says_so(listed: Any) -> None:
+    listed(fakes.Fake(), fakes.Wrong())
+    report = analyze(hazardous, device="emulated", budget_s=1e-9)
+    assert [row.status for row in report.strategies] == ["timed-out", "timed-out"]
+    assert "not tried within the budget of 1e-09 s" in report.strategies[0].reason
+    assert report.recommendation is not None
+    assert report.recommendation.strategy == "none"
+
+
+def test_a_whole_step_that_was_captured_is_not_tried_again_nor_bettered() -> None:
+    from graphdoctor.strategies.whole import Whole
+
+    class Named(fakes.Fake):
+        name = "other"
+
+    def safe() -> object:
+        layer = torch.nn.Linear(8, 8).cuda()
+        return layer.eval(), (torch.randn(4, 8, device="cuda"),)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "STRATEGIES", (Whole(), Named()))
+        patch.setattr(Whole, "build", None)
+        report = analyze(safe, device="emulated")
+        asked = analyze(safe, device="emulated", strategies=("other", "whole"))
+    whole, other = report.strategies
+    assert (whole.status, other.status) == ("verified", "unfit")
+    assert whole.verification == report.captures[0].verification
+    assert report.estimate is not None
+    assert whole.predicted == report.estimate.speedup
+    assert "nothing is left" in other.reason
+    assert [row.status for row in asked.strategies] == ["verified", "verified"]
+
+
+def test_a_refused_whole_step_keeps_the_finding_as_its_reason() -> None:
+    from graphdoctor.strategies.whole import Whole
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "STRATEGIES", (Whole(),))
+        (row,) = analyze(hazardous, device="emulated").strategies
+    assert row.status == "refused"
+    assert "GD101" in row.reason
+    assert row.location is not None
+    assert row.predicted is None
+
+
+def test_on_a_gpu_an_object_cannot_be_found_again_by_another_process(listed: Any) -> None:
+    contest = SimpleNamespace(options=AnalyzeOptions(), is_emulated=False, left_s=100.0, spec=None)
+    planned = outcome("fake", status="planned")
+    row = side_by_side._row(contest, fakes.Fake(), planned, {}, is_last=True)  # type: ignore[arg-type]
+    assert row.status == "unfit"
+    assert "graphdoctor analyze file.py" in row.reason
+
+
+def test_the_analysed_model_is_as_it_was(listed: Any, tmp_path: Path) -> None:
+    listed(fakes.Spoiling(), fakes.Fake())
+    model = torch.nn.Linear(4, 4)
+    before = model.weight.clone()
+    generator = torch.get_rng_state()
+    report = analyze(model, torch.randn(2, 4), device="emulated")
+    assert len(report.strategies) == 2
+    assert torch.equal(model.weight, before)
+    assert model.training
+    del generator
+
+
+def test_a_file_is_compared_as_an_object_is(listed: Any, tmp_path: Path) -> None:
+    listed(fakes.Fake())
+    file = tmp_path / "file_of_test.py"
+    file.write_text(STEP_FILE)
+    options = AnalyzeOptions(device="emulated", strategies=("fake",))
+    report = analyze_target(str(file), options, lambda doing: None)
+    assert [row.status for row in report.strategies] == ["verified"]
+
+
+# --- recommending
+
+
+def outcome(
+    name: str,
+    *,
+    status: Any = "verified",
+    predicted: float | None = None,
+    measured: tuple[float, float, float] | None = None,
+    is_ours: bool = True,
+) -> StrategyOutcome:
+    return StrategyOutcome(
+        strategy=name,
+        title=f"the way of {name}",
+        is_ours=is_ours,
+        status=status,
+        predicted=Range(predicted * 0.8, predicted, predicted * 1.2) if predicted else None,
+        measurement=measurement(*measured) if measured else None,
+        code=f"use {name}\n",
+    )
+
+
+def measurement(low: float, mid: float, high: float) -> Measurement:
+    word: Any = "faster" if low > 1 else "slower" if high < 1 else "no change"
+    return Measurement(
+        eager_us=1000.0,
+        graph_us=1000.0 / mid,
+        speedup=mid,
+        speedup_low=low,
+        speedup_high=high,
+        confidence=0.95,
+        blocks=30,
+        calls_per_block=20,
+        word=word,
+        gpu="NVIDIA H200",
+    )
+
+
+def advised(*rows: StrategyOutcome, findings: tuple[Finding, ...] = ()) -> Any:
+    return recommend(rows, findings)
+
+
+def test_the_fastest_measured_way_of_ours_is_recommended() -> None:
+    advice = advised(
+        outcome("slow", measured=(1.1, 1.2, 1.3)),
+        outcome("fast", measured=(1.9, 2.0, 2.1)),
+        outcome("wrong", status="wrong", measured=(8.0, 9.0, 10.0)),
+    )
+    assert (advice.strategy, advice.code) == ("fast", "use fast\n")
+    assert "measured at 2.00x (1.90 to 2.10)" in advice.sentence
+
+
+def test_a_comparator_is_recommended_only_where_it_is_clearly_faster() -> None:
+    ours = outcome("ours", measured=(1.9, 2.0, 2.1))
+    near = outcome("compile", measured=(2.0, 2.2, 2.4), is_ours=False)
+    far = outcome("compile", measured=(2.9, 3.0, 3.1), is_ours=False)
+    assert advised(ours, near).strategy == "ours"
+    assert advised(ours, far).strategy == "compile"
+    assert (
+        "clearly faster than graphdoctor's own best, ours at 2.00x" in advised(ours, far).sentence
+    )
+
+
+def test_what_is_no_faster_is_not_recommended() -> None:
+    rows = outcome("same", measured=(0.9, 1.0, 1.1)), outcome("slow", measured=(0.4, 0.5, 0.6))
+    advice = advised(*rows)
+    assert (advice.strategy, advice.code) == ("none", "")
+    assert "not faster than eager" in advice.sentence
+
+
+def test_a_busy_gpu_is_the_reason_for_recommending_nothing() -> None:
+    busy = Finding("GD301", "not-launch-bound", "replay-is-slow", "", "", "", None)
+    assert "the GPU is busy" in advised(outcome("a", predicted=1.01), findings=(busy,)).sentence
+
+
+def test_a_prediction_that_reaches_below_one_is_told_with_care() -> None:
+    assert "may also bring nothing" in advised(outcome("a", predicted=1.2)).sentence
+    assert "may also bring nothing" not in advised(outcome("a", predicted=2.0)).sentence
+
+
+def test_of_equal_predictions_the_first_is_taken_and_never_what_was_only_planned() -> None:
+    planned = outcome("planned", status="planned", predicted=5.0)
+    rows = outcome("first", predicted=2.0), outcome("second", predicted=2.0), planned
+    assert advised(*rows).strategy == "first"
+    assert would_pay_more(rows).startswith("On a GPU, planned can be tried: 5.00x")
+    assert would_pay_more((outcome("first", predicted=4.9), planned)) == ""
+
+
+def test_no_rows_no_advice() -> None:
+    assert recommend((), ()) is None
+
+
+def test_preparation_pays_after_so_many_calls_or_never() -> None:
+    assert break_even_calls(1.0, measurement(1.9, 2.0, 2.1)) == 2000
+    assert break_even_calls(1.0, measurement(0.9, 1.0, 1.1)) is None
+    assert break_even_calls(1.0, measurement(0.4, 0.5, 0.6)) is None
