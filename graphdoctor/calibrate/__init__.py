@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphdoctor.calibrate.figures import calibrate
+from graphdoctor.calibrate.figures import Calibrated, calibrate
 from graphdoctor.calibrate.machine import Machine
 from graphdoctor.calibrate.profile_file import profile_text
 
-__all__ = ["Machine", "calibrate", "profile_text"]
+__all__ = ["Calibrated", "Machine", "calibrate", "profile_text"]

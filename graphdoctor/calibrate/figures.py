@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from statistics import median, quantiles
+from dataclasses import dataclass
+from statistics import fmean, median, quantiles
 
-import numpy as np
-
+from graphdoctor.calibrate.bursts import Bounds, burst_of, launch_bounds
 from graphdoctor.calibrate.machine import Machine
-from graphdoctor.calibrate.work import SIDES, TOKENS
+from graphdoctor.calibrate.traced import (
+    inflation,
+    kernel_us,
+    latency_us,
+    launch_us,
+    node_us,
+    queue_gaps_us,
+    sync_us,
+)
+from graphdoctor.calibrate.work import CHAINS, GRAPHS, MIXED, SIDES, TOKENS
 from graphdoctor.profiles import DeviceProfile, Figure
-from graphdoctor.trace import Trace
-from graphdoctor.trace.api import is_blocking, is_kernel_launch, which
-from graphdoctor.trace.gaps import gaps
-from graphdoctor.trace.join import operator_of
 
 KINDS = ("stream", "strided", "reduce", "normalize", "concat", "gather", "matmul", "attention")
 _BANDWIDTH_KINDS = KINDS[:6]
 _LEAST = 0.05  # us or share: a difference of two noisy figures may be below zero
+_MOST_SHOWN = 10
+_LEAST_NODE = 0.0005  # us that one more node adds to a graph's launch
 Samples = Sequence[float]
 Tell = Callable[[str], None]
 
 
-def calibrate(machine: Machine, base: DeviceProfile, tell: Tell) -> dict[str, Figure]:
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """The figures by path, and what was measured on the way to those that are no plain median."""
+
+    figures: dict[str, Figure]
+    seen: tuple[str, ...]
+
+
+def calibrate(machine: Machine, base: DeviceProfile, tell: Tell) -> Calibrated:
     """The machine's own figures; `base` has the data sheet's peaks.
 
     What cannot be measured here keeps the base's figure, and is not in the result.
@@ -34,12 +49,13 @@ def calibrate(machine: Machine, base: DeviceProfile, tell: Tell) -> dict[str, Fi
         ("kernels", made.kernels),
         ("bandwidth", made.bandwidth),
         ("arithmetic", made.arithmetic),
-        ("graphs", made.graphs),
+        ("gaps between nodes", made.node_gaps),
+        ("launches of graphs", made.graph_launches),
         ("copies and waits", made.copies),
     ):
         tell(f"measuring {name}")
         measure()
-    return made.figures
+    return Calibrated(made.figures, tuple(made.seen))
 
 
 class _Maker:
@@ -49,13 +65,14 @@ class _Maker:
         self._machine = machine
         self._base = base
         self.figures: dict[str, Figure] = {}
+        self.seen: list[str] = []
 
     def host(self) -> None:
         """Costs of operators by what they have to do, as differences between two kinds of them."""
         host = self._machine.host_us
         plain, traced = host("in place"), self._machine.traced("in place")
-        self._inflation = _inflation(traced, median(plain))
-        launch = [value / self._inflation for value in _launch_us(traced)]
+        self._inflation = inflation(traced, median(plain))
+        launch = [value / self._inflation for value in launch_us(traced)]
         self._put("launch_us", launch, "cudaLaunchKernel under the profiler, over its slowness")
         cost = _less(plain, median(launch))
         self._put("host_us.operator", cost, "an operator in place, less its launch")
@@ -69,25 +86,36 @@ class _Maker:
         self._put("host_us.library_call", product, "a small product, less an elementwise operator")
         foreach = _less(host("foreach"), median(plain))
         self._put("host_us.optimizer_foreach", foreach, "_foreach_add_ of 30 tensors")
-        nodes = self._machine.amount("backward")
-        back = _less(host("backward"), median(host("forward")))
-        per_node = _less([value / nodes for value in back], median(host("not recorded")))
+        self._backward()
+
+    def _backward(self) -> None:
+        """By a longer chain less a shorter one, and by the distance of nodes under the profiler."""
+        short, long = (f"backward {length}" for length in CHAINS)
+        own = median(self._machine.host_us("not recorded"))
+        fixed = median(self._machine.host_us(short))
+        more = self._machine.amount(long) - self._machine.amount(short)
+        total = [(value - fixed) / more for value in self._machine.host_us(long)]
+        profiled = node_us(self._machine.traced(short)) / self._inflation
+        self._see("backward, one operator and its node", total)
+        self._see("the same by the profiler, over its slowness", [profiled])
+        self._see("an operator with a result, which is part of it", [own])
         self._put(
-            "host_us.backward_node", per_node, "backward of 50 operators, a node, less its operator"
+            "host_us.backward_node",
+            _less([*total, profiled], own),
+            f"backward of {CHAINS[1]} operators less that of {CHAINS[0]}, and by the profiler, a"
+            " node, less its operator",
         )
 
     def launches(self) -> None:
         trace = self._machine.traced("synchronize")
         self._put(
-            "launch_latency_us", _latency_us(trace), "launch to start on an idle device, profiled"
+            "launch_latency_us", latency_us(trace), "launch to start on an idle device, profiled"
         )
-        self._put(
-            "sync_us", _sync_us(trace), "from the device's end to the end of the waiting call"
-        )
+        self._put("sync_us", sync_us(trace), "from the device's end to the end of the waiting call")
 
     def kernels(self) -> None:
         for kind in KINDS:
-            samples = _kernel_us(self._machine.traced(f"small {kind}"))
+            samples = kernel_us(self._machine.traced(f"small {kind}"))
             self._put(f"smallest_kernel_us.{kind}", samples, f"kernels of a small {kind} operator")
 
     def bandwidth(self) -> None:
@@ -121,17 +149,44 @@ class _Maker:
         amount = self._machine.amount(work)
         return (amount / 1e6 / value / tflops for value in self._machine.device_us(work))
 
-    def graphs(self) -> None:
-        """The gap between nodes from two graphs of different size, so that fixed costs cancel."""
-        short, long = (self._machine.device_us(name) for name in ("short graph", "long graph"))
-        nodes = self._machine.amount("long graph") - self._machine.amount("short graph")
-        kernel = self.figures["smallest_kernel_us.stream"].mid
-        slope = [(value - median(short)) / nodes - kernel for value in long]
-        self._put("node_gap_us", slope, "time a node of a graph of 2000, less the kernel's")
-        launch = self._machine.host_us("short graph")
-        self._put("graph_launch_us", launch, "CUDAGraph.replay() of 100 nodes, host time")
-        gaps_us = _queue_gaps_us(self._machine.traced("large stream"))
-        self._put("queue_gap_us", gaps_us, "between queued kernels, profiled")
+    def node_gaps(self) -> None:
+        """What a node takes beyond its kernel's own time, from two sizes, so that fixed costs cancel.
+
+        Trivial kernels follow each other more closely than those of a model do, and no node waits
+        longer than a kernel that is queued outside of a graph.
+        """
+        trivial = self._gap_us(("graph of 100", "graph of 2000"), "in place")
+        mixed = self._gap_us(tuple(f"mixed graph of {rounds}" for rounds in MIXED), "mixed kernels")
+        queued = queue_gaps_us(self._machine.traced("large stream"))
+        self._put("queue_gap_us", queued, "between queued kernels, profiled")
+        self._see("gap between nodes of one trivial kernel", trivial)
+        self._see("gap between nodes of different kernels", mixed)
+        likely = median(mixed)
+        self._bounded(
+            "node_gap_us",
+            (min(median(trivial), likely), likely, max(likely, median(queued or mixed))),
+            "time of a node less its kernel's: of trivial kernels, of different ones, and between queued kernels",
+        )
+
+    def _gap_us(self, graphs: Sequence[str], kernels: str) -> list[float]:
+        machine, (short, long) = self._machine, graphs
+        kernel = fmean(kernel_us(machine.traced(kernels)))
+        self._see(f"kernels of {kernels}", [kernel])
+        fixed = median(machine.device_us(short))
+        more = machine.amount(long) - machine.amount(short)
+        return [(value - fixed) / more - kernel for value in machine.device_us(long)]
+
+    def graph_launches(self) -> None:
+        """The host's cost by the number of nodes, where neither it nor the device waits."""
+        bursts = {}
+        for nodes in GRAPHS:
+            bursts[nodes] = burst_of(self._machine.burst_us(f"graph of {nodes}"))
+            places = bursts[nodes].places
+            self._see(f"CUDAGraph.replay() of {nodes} nodes, by its place in a row", places)
+        fixed, node = launch_bounds(bursts)
+        what = f"CUDAGraph.replay() of {GRAPHS} nodes, host time"
+        self._bounded("graph_launch_us", fixed, f"{what} without nodes; the high end after a wait")
+        self._bounded("graph_node_launch_us", node, f"{what} of one more node", least=_LEAST_NODE)
 
     def copies(self) -> None:
         rates = []
@@ -143,13 +198,24 @@ class _Maker:
 
     def _put(self, path: str, samples: Iterable[float], what: str) -> None:
         values = [max(_LEAST, value) for value in samples]
-        if not values:
-            return
-        low, high = _bounds(values)
-        mid = median(values)
+        if values:
+            low, high = _bounds(values)
+            self._bounded(path, (low, median(values), high), what)
+
+    def _bounded(self, path: str, bounds: Bounds, what: str, *, least: float = _LEAST) -> None:
         machine = self._machine
         source = f"measured by graphdoctor calibrate on {machine.name}, {machine.software}: {what}"
+        low, mid, high = (max(least, value) for value in bounds)
         self.figures[path] = Figure(low, mid, high, source)
+
+    def _see(self, what: str, values_us: Samples) -> None:
+        """Keep what a figure was made of: many samples as their median and bounds."""
+        if len(values_us) > _MOST_SHOWN:
+            low, high = _bounds(values_us)
+            shown = f"{median(values_us):.3f} ({low:.3f} to {high:.3f})"
+        else:
+            shown = " ".join(f"{value:.3f}" for value in values_us)
+        self.seen.append(f"{what}: {shown} us")
 
 
 def _bounds(values: Samples) -> tuple[float, float]:
@@ -162,51 +228,3 @@ def _bounds(values: Samples) -> tuple[float, float]:
 
 def _less(samples: Samples, amount: float) -> list[float]:
     return [value - amount for value in samples]
-
-
-def _inflation(trace: Trace, plain_us: float) -> float:
-    """How many times longer an operator and what surrounds it take under the profiler."""
-    starts = np.sort(trace.operators.start_ns)
-    if len(starts) < 2:
-        return 1.0
-    apart_us = float(np.median(np.diff(starts))) / 1e3
-    return max(1.0, apart_us / plain_us)
-
-
-def _launch_us(trace: Trace) -> list[float]:
-    calls = trace.calls.take(trace.rows_named(trace.calls, which(trace.names, is_kernel_launch)))
-    lengths: list[float] = ((calls.end_ns - calls.start_ns) / 1e3).tolist()
-    return lengths
-
-
-def _kernel_us(trace: Trace) -> list[float]:
-    """Kernels that an operator launched: what the profiler itself puts there is left out."""
-    events = trace.device_events.take(trace.device_events.kind == 0)
-    lengths: list[float] = ((events.end_ns - events.start_ns) / 1e3).tolist()
-    return lengths
-
-
-def _latency_us(trace: Trace) -> list[float]:
-    found = gaps(trace, 0)
-    direct = np.flatnonzero(found.launch_path_ns > 0)
-    issued = trace.calls.start_ns[found.call[direct]] if len(direct) else found.start_ns[:0]
-    seen = (issued >= found.start_ns[direct]) & (operator_of(trace)[found.call[direct]] >= 0)
-    late: list[float] = ((found.end_ns[direct] - issued)[seen] / 1e3).tolist()
-    return late
-
-
-def _sync_us(trace: Trace) -> list[float]:
-    """From the last end on the device before each waiting call's end to that end."""
-    waits = trace.calls.take(trace.rows_named(trace.calls, which(trace.names, is_blocking)))
-    ends = np.sort(trace.device_events.end_ns)
-    place = np.searchsorted(ends, waits.end_ns, side="right") - 1
-    known = place >= 0
-    late = (waits.end_ns[known] - np.maximum(ends[place[known]], waits.start_ns[known])) / 1e3
-    found: list[float] = late.tolist()
-    return found
-
-
-def _queue_gaps_us(trace: Trace) -> list[float]:
-    found = gaps(trace, 0)
-    queued: list[float] = (found.device_gap_ns[found.device_gap_ns > 0] / 1e3).tolist()
-    return queued

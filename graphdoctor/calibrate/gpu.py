@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 
@@ -14,8 +15,10 @@ from graphdoctor.trace import Trace
 
 _SAMPLES = 15
 _TRACED_CALLS = 30
+_BURST = 8  # calls: far fewer graphs than a queue holds, so that the last ones do not wait for the device
 
 Clock = Callable[[], float]
+_drain = torch.cuda.synchronize
 
 
 class GpuMachine:
@@ -37,7 +40,12 @@ class GpuMachine:
 
     def host_us(self, work: str) -> Sequence[float]:
         found = self._work[work]
-        return timed_us(found.call, self._clock, torch.cuda.synchronize, calls=found.together)
+        if found.before is not None:
+            return apart_us(found.before, found.call, clock=self._clock, drain=_drain)
+        return timed_us(found.call, self._clock, _drain, calls=found.together)
+
+    def burst_us(self, work: str) -> Sequence[Sequence[float]]:
+        return bursts_us(self._work[work].call, self._clock, _drain)
 
     def device_us(self, work: str) -> Sequence[float]:
         call, begin = self._work[work].call, torch.cuda.Event(enable_timing=True)
@@ -53,11 +61,13 @@ class GpuMachine:
         return samples[2:]
 
     def traced(self, work: str) -> Trace:
-        call = self._work[work].call
+        found = self._work[work]
 
         def calls() -> None:
             for _ in range(_TRACED_CALLS):
-                call()
+                if found.before is not None:
+                    found.before()
+                found.call()
 
         return profile_step(calls, steps=2).trace
 
@@ -76,3 +86,42 @@ def timed_us(
         samples.append((clock() - begin) / calls * 1e6)
     drain()
     return samples
+
+
+def apart_us(
+    before: Callable[[], object],
+    call: Callable[[], object],
+    *,
+    clock: Clock,
+    drain: Callable[[], object],
+) -> Sequence[float]:
+    """Host time of one call that uses up what `before` makes, which is not timed."""
+    samples = []
+    for _ in range(_SAMPLES + 1):
+        before()
+        drain()
+        begin = clock()
+        call()
+        samples.append((clock() - begin) * 1e6)
+    drain()
+    return samples[1:]
+
+
+def bursts_us(
+    call: Callable[[], object], clock: Clock, drain: Callable[[], object]
+) -> Sequence[Sequence[float]]:
+    """Host time of each call of a short row after the device ran dry, row by row.
+
+    Of many in a row the last would wait for the device, and of one alone everything is cold.
+    """
+    call()
+    bursts = []
+    for _ in range(_SAMPLES):
+        drain()
+        times = [clock()]
+        for _ in range(_BURST):
+            call()
+            times.append(clock())
+        bursts.append([(after - before) * 1e6 for before, after in pairwise(times)])
+    drain()
+    return bursts

@@ -19,6 +19,9 @@ class Machine(Protocol):
     def host_us(self, work: str) -> Sequence[float]:
         """Host time of one call, several samples; the device is never behind and nothing waits."""
 
+    def burst_us(self, work: str) -> Sequence[Sequence[float]]:
+        """Host time of each of a few calls in a row, the first right after the device ran dry; several bursts."""
+
     def device_us(self, work: str) -> Sequence[float]:
         """Time of one call on a device that has more work queued, several samples."""
 

@@ -8,11 +8,17 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
+from graphdoctor.calibrate.figures import Calibrated
+from graphdoctor.escape import visible
 from graphdoctor.profiles import DeviceProfile, Figure
 
 
-def profile_text(figures: Mapping[str, Figure], base: DeviceProfile, gpu: str) -> str:
-    """TOML that `--gpu FILE` reads: every figure of the base, with the machine's own in their place."""
+def profile_text(found: Calibrated, base: DeviceProfile, gpu: str) -> str:
+    """TOML that `--gpu FILE` reads: every figure of the base, with the machine's own in their place.
+
+    What was seen on the way follows as comments.
+    """
+    figures = found.figures
     lines = [
         f"# {gpu}: figures measured by graphdoctor calibrate; the others are those of {base.title}.",
         f"name = {_text(_slug(gpu))}",
@@ -27,7 +33,8 @@ def profile_text(figures: Mapping[str, Figure], base: DeviceProfile, gpu: str) -
             lines.append(f"{field} = {_figure(figures.get(field, value))}")
         elif isinstance(value, Struct):
             tables += ["", f"[{field}]", *_table(field, value, figures)]
-    return "\n".join([*lines, *tables, ""])
+    seen = [f"# {visible(line)}" for line in found.seen]
+    return "\n".join([*lines, *tables, "", *seen, ""])
 
 
 def _table(group: str, value: Struct, figures: Mapping[str, Figure]) -> Iterator[str]:

@@ -13,16 +13,23 @@ _TINY = (64, 64)
 _LARGE_BYTES = 256 << 20
 SIDES = (1024, 2048, 4096, 8192)  # of products: what a GPU reaches depends on it
 TOKENS = (512, 1024, 4096)
-_NODES = (100, 2000)
+GRAPHS = (10, 100, 1000)  # nodes of the graphs whose launch is timed
+CHAINS = (50, 150)  # operators of the chains that are differentiated
+MIXED = (20, 200)  # rounds of different kernels in a graph
+_ROUND = 5  # kernels of such a round
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`amount`: bytes, operations or nodes of one call. `together`: how many may be in the queue."""
+    """`amount`: bytes, operations or nodes of one call. `together`: how many may be in the queue.
+
+    `before` makes what one call uses up, and is no part of its time.
+    """
 
     call: Callable[[], object]
     amount: float = 0.0
     together: int = 100  # far fewer than it holds, so that the host never waits for the device
+    before: Callable[[], object] | None = None
 
 
 def make_work(device: torch.device) -> dict[str, Work]:
@@ -48,17 +55,27 @@ def _host_work(torch: Any, tiny: torch.Tensor) -> dict[str, Work]:
         "product": Work(lambda: torch.mm(tiny, tiny)),
         "module": Work(lambda: module(tiny)),
         "foreach": Work(lambda: torch._foreach_add_(tensors, 1)),
-        "backward": Work(lambda: _chain(wanting, 50).backward(), 50, 5),
-        "forward": Work(lambda: _chain(wanting, 50), 50, 5),
+        **{f"backward {length}": _backward(torch, wanting, length) for length in CHAINS},
         "synchronize": Work(lambda: (square.add_(1), torch.cuda.synchronize())),
         "read": Work(lambda: square[0, 0].item()),
     }
 
 
-def _chain(tensor: torch.Tensor, length: int) -> torch.Tensor:
-    for _ in range(length):
-        tensor = tensor * 2
-    return tensor.sum()
+def _backward(torch: Any, leaf: torch.Tensor, length: int) -> Work:
+    """The backward pass alone, from a gradient to a gradient that nobody adds up."""
+    ready: list[torch.Tensor] = []
+    gradient = torch.ones_like(leaf)
+
+    def forward() -> None:
+        tensor = leaf
+        for _ in range(length):
+            tensor = tensor * 2
+        ready[:] = [tensor]
+
+    def backward() -> object:
+        return torch.autograd.grad(ready, leaf, gradient)
+
+    return Work(backward, length, 1, forward)
 
 
 def _small_kernels(torch: Any, tiny: torch.Tensor) -> dict[str, Work]:
@@ -129,20 +146,48 @@ def _copies(torch: Any, device: torch.device) -> dict[str, Work]:
 
 
 def _graphs(torch: Any, tiny: torch.Tensor) -> dict[str, Work]:
-    """The same trivial kernel as graphs of two sizes; amounts are nodes."""
+    """Graphs of one trivial kernel and of different ones, each in several sizes; amounts are nodes."""
+    value = tiny.clone()
     found = {}
-    for name, nodes in zip(("short graph", "long graph"), _NODES, strict=True):
-        graph = torch.cuda.CUDAGraph()
-        value = tiny.clone()
-        value.add_(1)
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph):
-            for _ in range(nodes):
-                value.add_(1)
-        found[name] = Work(_replay(graph, value), nodes, 1)
+    for nodes in (*GRAPHS, 2000):
+        found[f"graph of {nodes}"] = _captured(
+            torch, _repeated(lambda: value.add_(1), nodes), nodes
+        )
+    mixed = torch.rand(256, 1024, device=tiny.device)
+    for rounds in MIXED:
+        nodes = _ROUND * rounds
+        found[f"mixed graph of {rounds}"] = _captured(torch, _mixed(torch, mixed, rounds), nodes)
+    found["mixed kernels"] = Work(_mixed(torch, mixed, MIXED[0]), _ROUND * MIXED[0])
     return found
 
 
-def _replay(graph: Any, value: torch.Tensor) -> Callable[[], object]:
-    """The replay, with the tensor that the graph uses and does not keep alive."""
-    return lambda: (graph.replay(), value)
+def _repeated(call: Callable[[], object], times: int) -> Callable[[], object]:
+    def calls() -> None:
+        for _ in range(times):
+            call()
+
+    return calls
+
+
+def _mixed(torch: Any, first: torch.Tensor, rounds: int) -> Callable[[], object]:
+    """Kernels of a few us that each wait for the one before, as those of a model do."""
+
+    def calls() -> object:
+        value = first
+        for _ in range(rounds):
+            value = torch.softmax(value.tanh(), -1)
+            value = value + value.sum(-1, keepdim=True)
+            value = torch.nn.functional.layer_norm(value, (value.shape[-1],))
+        return value
+
+    return calls
+
+
+def _captured(torch: Any, call: Callable[[], object], nodes: int) -> Work:
+    """The replay, with what the graph uses and does not keep alive itself."""
+    graph = torch.cuda.CUDAGraph()
+    call()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        kept = call()
+    return Work(lambda: (graph.replay(), kept, call), nodes, 1)

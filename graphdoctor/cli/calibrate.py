@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from graphdoctor.cli.output import progress, show
@@ -13,7 +14,8 @@ from graphdoctor.files import check_writable, save
 class CalibrateCommand:
     """Measure this machine's GPU and host, for predictions with its own figures.
 
-    Pass the profile that it writes with --gpu FILE.
+    Pass the profile that it writes with --gpu FILE. What was seen on the way to
+    figures that are differences is shown too, and kept as comments in the profile.
     """
 
     name = "calibrate"
@@ -29,7 +31,9 @@ class CalibrateCommand:
             check_writable(args.output)
         with progress(sys.stderr) as tell:
             tell("importing torch")
-            text = _profile(tell)
+            text, seen = _profile(tell)
+        for line in seen:
+            print(line, file=sys.stderr)
         if args.output is not None:
             save(text, args.output)
         else:
@@ -37,7 +41,8 @@ class CalibrateCommand:
         return 0
 
 
-def _profile(tell: object) -> str:
+def _profile(tell: Callable[[str], None]) -> tuple[str, tuple[str, ...]]:
+    """The profile, and what was measured on the way to it."""
     from graphdoctor.calibrate import calibrate, profile_text
     from graphdoctor.calibrate.gpu import GpuMachine
     from graphdoctor.errors import UsageError
@@ -51,4 +56,5 @@ def _profile(tell: object) -> str:
             f"{error} The peak rates of a data sheet are needed as well: copy the profile of a"
             " similar GPU, write in its figures, and pass it with --gpu."
         ) from error
-    return profile_text(calibrate(machine, base, tell), base, machine.name)  # type: ignore[arg-type]
+    found = calibrate(machine, base, tell)
+    return profile_text(found, base, machine.name), found.seen

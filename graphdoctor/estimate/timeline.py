@@ -81,7 +81,7 @@ def graph_piece(ops: Iterable[Op], profile: DeviceProfile, *, autograd: bool = F
         if cost.launches:
             device = add(device, cost.device_us)
             nodes += cost.launches
-    return Piece(profile.graph_launch_us.range, device, 1, nodes=nodes) if nodes else _NOTHING
+    return Piece(profile.launch_of_graph_us(nodes), device, 1, nodes=nodes) if nodes else _NOTHING
 
 
 def copy_pieces(inputs: Iterable[TensorUse], profile: DeviceProfile) -> Iterator[Piece]:

@@ -54,17 +54,18 @@ def with_graphs(replay: Replay, profile: DeviceProfile, case: Case) -> Graphed:
     region = _regions(replay)
     starts = np.flatnonzero(np.diff(region, prepend=-1) != 0)
     eager_us = np.add.reduceat(work.host_us + work.launch_us, starts)
-    launch_us = profile.graph_launch_us.at(case.level)
+    nodes = np.add.reduceat(replay.nodes, starts)
+    fixed_us, each_us = profile.graph_launch_us, profile.graph_node_launch_us
+    launch_us = fixed_us.at(case.level) + nodes * each_us.at(case.level)
     single = ~(replay.in_graph | replay.is_upload | ~work.puts)[starts]
     pays = single & (eager_us > launch_us)
     rows_pay = np.repeat(pays, np.diff(np.append(starts, len(region))))
     kept_us = np.where(rows_pay, _stays(replay, work, case), work.host_us)
     merged = _merged(len(work), starts, pays)
-    nodes = np.add.reduceat(replay.nodes, starts)
     gaps_us = np.where(pays, np.maximum(nodes - 1, 0) * profile.node_gap_us.at(case.level), 0.0)
     new = _collapse(work, merged, kept_us)
     place = np.searchsorted(merged, starts[pays])
-    new.launch_us[place] = launch_us
+    new.launch_us[place] = launch_us[pays]
     new.inner_us[place] += gaps_us[pays] + _dependent_us(work, profile, starts, pays)
     new.gap_us[place] = np.minimum(new.gap_us[place], profile.queue_gap_us.mid)
     return Graphed(
@@ -73,7 +74,7 @@ def with_graphs(replay: Replay, profile: DeviceProfile, case: Case) -> Graphed:
         captured=int(rows_pay.sum()),
         nodes=int(nodes[pays].sum()),
         node_gaps_us=float(gaps_us.sum()),
-        graph_launch_us=launch_us * int(pays.sum()),
+        graph_launch_us=float(launch_us[pays].sum()),
         upload_us=float(work.busy_us[replay.is_upload].sum()),
         stays_us=float((kept_us + np.where(rows_pay, 0.0, work.launch_us)).sum()),
     )

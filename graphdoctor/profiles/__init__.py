@@ -97,10 +97,20 @@ class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
     smallest_kernel_us: KernelFigures
     queue_gap_us: Figure  # between two kernels of a stream that were both queued
     node_gap_us: Figure  # between two nodes of a graph
-    graph_launch_us: Figure  # host time of one graph launch
+    graph_launch_us: Figure  # host time of one graph launch, however few nodes it has
+    graph_node_launch_us: Figure  # host time that each node adds to it
     copy_gb_s: Figure  # host to device and back
     copy_latency_us: Figure
     sync_us: Figure  # from the end of the device's work to the host going on
+
+    def launch_of_graph_us(self, nodes: int) -> Range:
+        """Host time of launching a graph of so many nodes."""
+        fixed, each = self.graph_launch_us, self.graph_node_launch_us
+        return Range(
+            fixed.low + nodes * each.low,
+            fixed.mid + nodes * each.mid,
+            fixed.high + nodes * each.high,
+        )
 
 
 def profile_names() -> tuple[str, ...]:
