@@ -1,7 +1,8 @@
-"""Every ATen operator -> run on the CPU, its results put on the logical device it belongs to."""
+"""Every ATen operator -> seen by observers and run: on the CPU, as if on the device it belongs to."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, Protocol
 
 import torch
@@ -60,20 +61,13 @@ class Observer(Protocol):
     def event(self, kind: str, name: str, detail: str) -> None: ...
 
 
-class LogicalDeviceMode(TorchDispatchMode):
-    """Runs operators physically on the CPU and keeps track of the device each result lies on.
+class ObservedMode(TorchDispatchMode):
+    """Shows every operator to the observers, before and after it ran; how it runs is the device's."""
 
-    `target` is set by the function mode while a call with an explicit device runs: None, or whether
-    the results go to CUDA. `asking` are the arguments of the torch function that runs, if any.
-    """
-
-    def __init__(self, table: StorageTable) -> None:
+    def __init__(self, table: StorageTable, observers: tuple[Observer, ...] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.table = table
-        self.target: bool | None = None
-        self.asking: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self._last_on_cuda = False
-        self.observers: tuple[Observer, ...] = ()
+        self.observers = observers
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -93,21 +87,46 @@ class LogicalDeviceMode(TorchDispatchMode):
         if facts.is_marker:
             return func(*args, **(kwargs or {}))
         call = Call(func, facts, args, kwargs or {})
-        self._place(call)
+        call.infos = list(map(self.table.info, call.inputs))
+        self.place(call)
         for observer in self.observers:
             observer.before(call)
+        self.run(call)
+        for observer in self.observers:
+            observer.after(call)
+        return call.result
+
+    @abstractmethod
+    def place(self, call: Call) -> None:
+        """Decide where the call runs, from its arguments, before any observer sees it."""
+
+    @abstractmethod
+    def run(self, call: Call) -> None:
+        """Set the call's result, and what is known of it only then."""
+
+
+class LogicalDeviceMode(ObservedMode):
+    """Runs operators physically on the CPU and keeps track of the device each result lies on.
+
+    `target` is set by the function mode while a call with an explicit device runs: None, or whether
+    the results go to CUDA. `asking` are the arguments of the torch function that runs, if any.
+    """
+
+    def __init__(self, table: StorageTable) -> None:
+        super().__init__(table)
+        self.target: bool | None = None
+        self.asking: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._last_on_cuda = False
+
+    def run(self, call: Call) -> None:
         call.result = run_operator(call)
         if call.on_cuda:
             self._mark_new(call)
         elif is_unblocked_copy_to_host(call):
             self.table.info(call.result).pinned = True  # torch allocates the result pinned
-        for observer in self.observers:
-            observer.after(call)
-        return call.result
 
-    def _place(self, call: Call) -> None:
-        """Decide where the call runs, from its arguments and the device that was asked for."""
-        call.infos = list(map(self.table.info, call.inputs))
+    def place(self, call: Call) -> None:
+        """From its arguments and the device that was asked for."""
         some_cuda = False
         cpu_with_dims = False
         for tensor, info in zip(call.inputs, call.infos, strict=True):

@@ -9,10 +9,9 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphdoctor.emulator.dispatch import Call, Observer
-from graphdoctor.emulator.operators import facts_of, tensors_of
+from graphdoctor.emulator.dispatch import Call, ObservedMode, Observer
+from graphdoctor.emulator.operators import tensors_of
 from graphdoctor.emulator.patches import Patches
 from graphdoctor.emulator.random_state import RNG_CALLS, refusal_of_rng_call
 from graphdoctor.emulator.stand_ins import note_refused_optimizers, telling_repr
@@ -34,40 +33,15 @@ class RealStorageTable(StorageTable):
         return info
 
 
-class _WatchingMode(TorchDispatchMode):
-    """Hands each operator to the observers; runs it as it is."""
+class _WatchingMode(ObservedMode):
+    """Runs each operator as it is; the tensors know where they lie."""
 
-    def __init__(self, table: StorageTable, observers: tuple[Observer, ...]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._table = table
-        self._observers = observers
+    def place(self, call: Call) -> None:
+        call.on_cuda = any(tensor.is_cuda for tensor in call.inputs)
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from importing its compiler (seconds) to wrap the method below."""
-        return False
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        facts = facts_of(func)
-        if facts.is_marker:
-            return func(*args, **(kwargs or {}))
-        call = Call(func, facts, args, kwargs or {})
-        call.infos = list(map(self._table.info, call.inputs))
-        for observer in self._observers:
-            observer.before(call)
-        call.result = func(*args, **(kwargs or {}))
-        call.on_cuda = any(t.is_cuda for t in call.inputs) or any(
-            t.is_cuda for t in tensors_of(call.result)
-        )
-        for observer in self._observers:
-            observer.after(call)
-        return call.result
+    def run(self, call: Call) -> None:
+        call.result = call.func(*call.args, **call.kwargs)
+        call.on_cuda = call.on_cuda or any(tensor.is_cuda for tensor in tensors_of(call.result))
 
 
 class WatchedDevice:

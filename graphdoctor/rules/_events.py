@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from graphdoctor.recording import EventKind, HostEvent, Recording
-from graphdoctor.rule import Hit, at_event
+from graphdoctor.rule import Hit, Rule, at_event
 
 
 def event_hits(
@@ -16,3 +17,13 @@ def event_hits(
         for event in iteration.events:
             if event.kind == kind:
                 yield at_event(iteration.index, event, message(event))
+
+
+class EventRule(Rule):
+    """A hazard that is one kind of host event; `says` follows what was called in the message."""
+
+    kind: ClassVar[EventKind]
+    says: ClassVar[str]
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        return event_hits(recording, self.kind, lambda event: f"{event.name}{self.says}")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule
-from graphdoctor.rules._events import event_hits
+from graphdoctor.rule import MEASURED
+from graphdoctor.rules._events import EventRule
 
 
-class ExplicitSynchronize(Rule):
+class ExplicitSynchronize(EventRule):
     """The step synchronises with the device.
 
     `torch.cuda.synchronize()`, `stream.synchronize()`, `event.synchronize()` and `elapsed_time()`
@@ -28,11 +25,8 @@ class ExplicitSynchronize(Rule):
     effect = "capture-fails"
     evidence = MEASURED
     fix = "Move it outside the step; between streams use wait_stream, which can be captured."
-
-    def check(self, recording: Recording) -> Iterator[Hit]:
-        yield from event_hits(
-            recording, "sync", lambda event: f"{event.name} makes the host wait for the device."
-        )
+    kind = "sync"
+    says = " makes the host wait for the device."
 
     @staticmethod
     def bad() -> object:

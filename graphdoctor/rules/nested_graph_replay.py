@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule
-from graphdoctor.rules._events import event_hits
+from graphdoctor.rule import MEASURED
+from graphdoctor.rules._events import EventRule
 
 
-class NestedGraphReplay(Rule):
+class NestedGraphReplay(EventRule):
     """The step replays a CUDA graph of its own.
 
     Part of the step is captured already, by hand or by `torch.cuda.make_graphed_callables`. A graph
@@ -26,13 +23,8 @@ class NestedGraphReplay(Rule):
     effect = "capture-fails"
     evidence = MEASURED
     fix = "Call the code itself instead of its graph, and capture the whole step once."
-
-    def check(self, recording: Recording) -> Iterator[Hit]:
-        yield from event_hits(
-            recording,
-            "graph-replay",
-            lambda event: f"{event.name}: a graph cannot be replayed inside a capture.",
-        )
+    kind = "graph-replay"
+    says = ": a graph cannot be replayed inside a capture."
 
     @staticmethod
     def bad() -> object:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule
-from graphdoctor.rules._events import event_hits
+from graphdoctor.rule import MEASURED
+from graphdoctor.rules._events import EventRule
 
 
-class StreamOrEventQuery(Rule):
+class StreamOrEventQuery(EventRule):
     """The step asks whether the device is done.
 
     `stream.query()` and `event.query()` answer at once, but the question makes no sense while a
@@ -25,11 +22,8 @@ class StreamOrEventQuery(Rule):
     effect = "capture-fails"
     evidence = MEASURED
     fix = "Ask outside the step, after the replay."
-
-    def check(self, recording: Recording) -> Iterator[Hit]:
-        yield from event_hits(
-            recording, "query", lambda event: f"{event.name} asks whether the device is done."
-        )
+    kind = "query"
+    says = " asks whether the device is done."
 
     @staticmethod
     def bad() -> object:
