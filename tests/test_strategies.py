@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from graphdoctor.model import Finding, Measurement, Range, StrategyOutcome
 from graphdoctor.options import AnalyzeOptions
 from graphdoctor.profiles import load_profile
 from graphdoctor.record import prepare, record
-from graphdoctor.strategies import choice, side_by_side
+from graphdoctor.strategies import choice, side_by_side, timing
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.job import Job
 from graphdoctor.strategies.processes import in_own_process
@@ -31,6 +32,7 @@ from graphdoctor.strategies.trial import Terms, try_strategy
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.state import named_tensors
 from tests import fake_strategies as fakes
+from tests.traces import TraceBuilder
 
 PROFILE = load_profile("h100")
 TERMS = Terms(PROFILE)
@@ -234,6 +236,53 @@ def test_one_graph_of_all_launches_is_predicted_as_the_whole_step(device: Emulat
     assert row.predicted == estimate(known.iteration, PROFILE).speedup
 
 
+class _CalledCuda:
+    """The emulated device, believed to be a real one: so that what only a GPU is asked for runs."""
+
+    kind = "cuda"
+
+    def __init__(self, device: EmulatedDevice) -> None:
+        self.table = device.table
+        self.observed_by = device.observed_by
+        self.assuming_capture = device.assuming_capture
+        self.device_name_of = device.device_name_of
+
+
+def test_on_a_gpu_a_row_has_times_memory_and_what_was_predicted(device: EmulatedDevice) -> None:
+    session, known = a_session(device)
+    session = replace(session, device=_CalledCuda(device))
+    terms = Terms(PROFILE, measure_s=0.05)
+    row = try_strategy(fakes.Fake(), session, known, terms=terms)
+    assert (row.status, row.verification.method) == ("verified", "within eager's own deviation")
+    assert row.measurement is not None
+    assert row.measurement.blocks >= 6
+    assert row.predicted is not None
+    assert row.prepare_s is not None and row.prepare_s > 0
+    assert (row.extra_bytes, row.peak_bytes) == (0, 0)  # the emulated device's allocator
+    assert row.launches is None  # no kernel runs here for a profiler to see
+    wrong = try_strategy(fakes.Wrong(), session, known, terms=terms)
+    assert (wrong.status, wrong.measurement) == ("wrong", None)
+    assert wrong.prepare_s is not None
+
+
+def test_a_step_that_moves_a_number_is_not_called_thousands_of_times(
+    device: EmulatedDevice,
+) -> None:
+    session, _ = a_session(device)
+    step = SimpleNamespace(start=session.start)
+    assert timing._blocks(session, step).most_calls == len(session.batches)  # type: ignore[arg-type]
+
+
+def test_what_graphs_launched_is_told_from_what_they_did_not(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.step(1, 0, 100)
+    graph = builder.call("cudaGraphLaunch", 1, 5)
+    for start in (10, 20, 30):
+        builder.kernel(graph, start, 5)
+    builder.kernel(builder.call("cudaLaunchKernel", 7, 2), 40, 5)
+    assert timing.graphed_share(builder.trace()) == pytest.approx(0.75)
+
+
 # --- in processes of their own
 
 
@@ -347,7 +396,9 @@ def test_none_of_them_means_none(listed: Any) -> None:
 
 def test_an_unknown_name_is_refused_with_the_nearest_one(listed: Any) -> None:
     listed(fakes.Fake(), fakes.Rounding())
-    with pytest.raises(UsageError, match="no strategy 'fakes'; did you mean 'fake'"):
+    with pytest.raises(
+        UsageError, match=r"no strategy 'fakes', did you mean 'fake'\? \(there are fake,"
+    ):
         analyze(hazardous, device="emulated", strategies=("fakes",))
 
 
@@ -407,13 +458,13 @@ def test_on_a_gpu_an_object_cannot_be_found_again_by_another_process(listed: Any
 def test_the_analysed_model_is_as_it_was(listed: Any, tmp_path: Path) -> None:
     listed(fakes.Spoiling(), fakes.Fake())
     model = torch.nn.Linear(4, 4)
-    before = model.weight.clone()
+    before, given = model.weight.clone(), torch.randn(2, 4)
     generator = torch.get_rng_state()
-    report = analyze(model, torch.randn(2, 4), device="emulated")
-    assert len(report.strategies) == 2
+    report = analyze(model, given, device="emulated", strategies=("spoiling", "fake"))
+    assert [row.status for row in report.strategies] == ["verified", "verified"]
     assert torch.equal(model.weight, before)
+    assert torch.equal(torch.get_rng_state(), generator)
     assert model.training
-    del generator
 
 
 def test_a_file_is_compared_as_an_object_is(listed: Any, tmp_path: Path) -> None:

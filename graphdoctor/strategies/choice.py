@@ -17,10 +17,9 @@ def check_names(names: Sequence[str] | None) -> None:
     known = [strategy.name for strategy in STRATEGIES]
     for name in names or ():
         if name not in known:
-            hint = f"; did you mean {nearest(name, known)!r}?" if known else ""
             raise UsageError(
-                f"there is no strategy {name!r}{hint} The strategies are {', '.join(known)}, and"
-                " none for none of them."
+                f"there is no strategy {name!r}, did you mean {nearest(name, known)!r}? (there are"
+                f" {', '.join(known)}, and none to try none)"
             )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from msgspec.structs import replace
 
 from graphdoctor.assemble import Evidence
@@ -73,6 +74,8 @@ def compare_strategies(
         rows[WHOLE_NAME] = found or rows[WHOLE_NAME]
     if evidence.captured.step is not None:
         evidence.captured.step.release()
+    if not contest.is_emulated:
+        torch.cuda.empty_cache()  # other processes need the memory
     waiting = [one for one in strategies if one.name != WHOLE_NAME or found is None]
     for number, strategy in enumerate(waiting, start=1):
         progress(f"trying {strategy.name} ({number} of {len(waiting)})")
