@@ -130,5 +130,6 @@ def test_the_code_works_when_it_is_pasted(subject: object) -> None:
         fast = names["fast" if found.known.mode == "inference" else "fast_step"]
         found.session.start.restore()
         expected = target.step(found.session.batches[1].args[0])
+        assert isinstance(expected, torch.Tensor)
         found.session.start.restore()
         assert torch.equal(fast(found.session.batches[1].args[0]), expected)  # type: ignore[operator]
