@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,11 +15,13 @@ from graphdoctor.target.tree import map_inputs, map_leaves
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
-@dataclass(frozen=True, slots=True)
 class _Slot:
-    """Where a tensor goes in what a call returns."""
+    """Where a tensor goes in what a call returns. No dataclass: those are containers of leaves."""
 
-    index: int
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
 
 
 class Outputs:
