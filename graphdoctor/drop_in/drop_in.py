@@ -15,18 +15,18 @@ from graphdoctor.drop_in.replays import Replays
 
 @dataclass(slots=True)
 class DropIn:
-    """What is behind a captured module. `parts` are graphs of modules, each used by itself."""
+    """What is behind a captured module. `parts` are the graphs of modules."""
 
     model: torch.nn.Module
     plan: CapturePlan
     replays: Replays
-    parts: tuple[Parts, ...] = ()
+    parts: Parts | None = None
 
     def fallbacks(self) -> Counter[str]:
         """Calls that ran eagerly, of the whole and of parts, by the reason."""
         counted = Counter(self.replays.fallbacks)
-        for parts in self.parts:
-            counted.update(parts.fallbacks)
+        if self.parts is not None:
+            counted.update(self.parts.fallbacks)
         return counted
 
     def explain(self) -> str:
@@ -34,15 +34,16 @@ class DropIn:
             type(self.model).__name__,
             self.plan,
             replayed=self.replays.replayed,
+            part_replays=self.parts.replays if self.parts is not None else 0,
             fallbacks=self.fallbacks(),
         )
 
     def release(self) -> None:
         """Give all graphs' memory back."""
         self.replays.release()
-        for parts in self.parts:
-            parts.release()
-        self.parts = ()
+        if self.parts is not None:
+            self.parts.release()
+        self.parts = None
         self.plan = CapturePlan(
             "eager", launches=self.plan.launches, obstacles=("it was released",)
         )

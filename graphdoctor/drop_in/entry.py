@@ -12,10 +12,12 @@ from graphdoctor.drop_in.forward_graph import ForwardGraph, Setup
 from graphdoctor.drop_in.machine import has_device, watched_device
 from graphdoctor.drop_in.module import is_captured, module_of
 from graphdoctor.drop_in.plan import CapturePlan
+from graphdoctor.drop_in.plans import inference_plan, training_plan
 from graphdoctor.drop_in.readiness import unready
 from graphdoctor.drop_in.replays import Replays
 from graphdoctor.drop_in.signature import Unwatchable, signature
-from graphdoctor.drop_in.study import Study, study
+from graphdoctor.drop_in.study import study
+from graphdoctor.drop_in.training import study_training
 from graphdoctor.drop_in.without_gpu import plan_without_gpu
 from graphdoctor.errors import UsageError
 from graphdoctor.graphed.fitness import wrapper_of
@@ -55,15 +57,26 @@ def capture(
             more = study(model, others, device, setup)
         return more.graph if more.graph is not None else "; ".join(more.obstacles)
 
-    with watched_device() as device:
-        found = study(model, given, device, setup)
     replays = Replays(model, context=setup.context, max_graphs=max_graphs, grow=grow)
-    if found.graph is not None:
-        replays.add(found.graph)
-    elif found.obstacles:
-        replays.why_not = found.obstacles[0]
-    behind = DropIn(model, _plan(found), replays)
-    return module_of(model, behind)
+    with watched_device() as device:
+        if (mode or _mode_of(model)) == "training":
+            known, made = study_training(model, given, device, setup.context)
+            plan, parts = training_plan(known, made)
+            replays.training = parts
+        else:
+            found = study(model, given, device, setup)
+            plan, parts = inference_plan(found)
+            replays.parts = parts
+            if found.graph is not None:
+                replays.add(found.graph)
+    replays.why_not = plan.obstacles[0] if plan.obstacles else replays.why_not
+    return module_of(model, DropIn(model, plan, replays, parts))
+
+
+def _mode_of(model: torch.nn.Module) -> Mode:
+    """What calls like the one of capture() are for."""
+    wants = any(parameter.requires_grad for parameter in model.parameters())
+    return "training" if model.training and wants and torch.is_grad_enabled() else "inference"
 
 
 def _check(model: object, max_graphs: int) -> None:
@@ -90,13 +103,6 @@ def _unwatchable(inputs: Inputs) -> str:
     except Unwatchable as reason:
         return str(reason)
     return ""
-
-
-def _plan(found: Study) -> CapturePlan:
-    total = found.launches.get("", 0)
-    if found.graph is not None:
-        return CapturePlan("whole", launches=total, captured_launches=total)
-    return CapturePlan("eager", launches=total, obstacles=found.obstacles)
 
 
 def _eager(model: torch.nn.Module, plan: CapturePlan) -> Any:

@@ -9,14 +9,22 @@ from graphdoctor.drop_in.plan import CapturePlan
 _SHOWN = 8
 
 
-def explain(name: str, plan: CapturePlan, *, replayed: int, fallbacks: Mapping[str, int]) -> str:
+def explain(
+    name: str,
+    plan: CapturePlan,
+    *,
+    replayed: int,
+    part_replays: int,
+    fallbacks: Mapping[str, int],
+) -> str:
     """One sentence a line: what is replayed, what is not and why, and which calls ran eagerly."""
-    return "\n".join((*_how(name, plan), *_why(plan), *plan.training, *_since(replayed, fallbacks)))
+    return "\n".join((*_how(name, plan), *_why(plan), *_since(replayed, part_replays, fallbacks)))
 
 
 def _how(name: str, plan: CapturePlan) -> Iterator[str]:
     if plan.how == "whole":
-        yield f"{name} is replayed as one graph of {_count(plan.launches, 'launch', 'es')}."
+        passes = "graph" if plan.mode == "inference" else "graph for each of forward and backward"
+        yield f"{name} is replayed as one {passes}, of {_count(plan.launches, 'launch', 'es')}."
     elif plan.how == "modules":
         yield (
             f"{_count(len(plan.modules), 'module')} of {name} {_are(len(plan.modules))} replayed, "
@@ -33,11 +41,17 @@ def _why(plan: CapturePlan) -> Iterator[str]:
         yield f"Not as one graph: {obstacle.rstrip('.')}."
 
 
-def _since(replayed: int, fallbacks: Mapping[str, int]) -> Iterator[str]:
-    if replayed or fallbacks:
-        yield f"{_count(replayed, 'call')} of the whole {'was' if replayed == 1 else 'were'} replayed."
+def _since(replayed: int, part_replays: int, fallbacks: Mapping[str, int]) -> Iterator[str]:
+    if replayed:
+        yield f"{_count(replayed, 'call')} of it {_was(replayed)} replayed."
+    if part_replays:
+        yield f"{_count(part_replays, 'call')} of graphed modules {_was(part_replays)} replayed."
     for reason, count in sorted(fallbacks.items(), key=lambda item: -item[1]):
         yield f"{_count(count, 'call')} ran eagerly: {reason.rstrip('.')}."
+
+
+def _was(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 def _are(number: int) -> str:

@@ -8,6 +8,7 @@ model's own, an optimizer sees each parameter once, and it can be put in the mod
 from __future__ import annotations
 
 import copy
+import copyreg
 import types
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,10 @@ def _deepcopy(self: object, memo: dict[int, Any]) -> object:
 
 def _reduce_ex(self: object, protocol: Any) -> object:
     """Saved as the model itself, which can be captured again where it is loaded."""
-    return drop_in_of(self).model.__reduce_ex__(protocol)
+    made = drop_in_of(self).model.__reduce_ex__(protocol)
+    if isinstance(made, tuple) and made[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
+        return (object.__new__, *made[1:])  # pickle insists that __newobj__ makes the same class
+    return made
 
 
 _MEMBERS: dict[str, object] = {

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from graphdoctor.model import Mode
+
 
 @dataclass(frozen=True, slots=True)
 class CapturePlan:
     """`how` is "whole": one graph; "modules": the `modules` of these paths are graphs; or "eager".
 
     `launches` counts what one forward pass puts on the GPU, and `captured_launches` how much of it
-    is in graphs. `obstacles` are the reasons, in sentences, why it is not all of it. `training` says
-    the same of calls that want gradients.
+    is in graphs. `obstacles` are the reasons, in sentences, why it is not all of it. `mode` says which
+    calls these are: those without gradients, or those whose backward pass is a graph as well.
     """
 
     how: Literal["whole", "modules", "eager"]
@@ -20,7 +22,7 @@ class CapturePlan:
     launches: int = 0
     captured_launches: int = 0
     obstacles: tuple[str, ...] = ()
-    training: tuple[str, ...] = ()
+    mode: Mode = "inference"
 
     @property
     def coverage(self) -> float:

@@ -15,9 +15,12 @@ from graphdoctor.capture.whole_step import CapturedStep, Refusal, capture_whole_
 from graphdoctor.device import AnyDevice
 from graphdoctor.diagnose import Diagnosis, diagnose
 from graphdoctor.drop_in.forward_graph import ForwardGraph, Setup, Traits
+from graphdoctor.drop_in.part_graphs import graph_parts
+from graphdoctor.drop_in.parts import Parts
 from graphdoctor.drop_in.signature import Unwatchable
 from graphdoctor.emulator import EmulationLimit
 from graphdoctor.estimate import launches
+from graphdoctor.graphed import modules_by_path
 from graphdoctor.model import Finding, Location
 from graphdoctor.partition import Plan, partition
 from graphdoctor.profiles import load_profile
@@ -45,6 +48,7 @@ class Study:
     safe_modules: tuple[str, ...] = ()
     launches: dict[str, int] = field(default_factory=dict)
     graph: ForwardGraph | None = None
+    parts: Parts | None = None
 
 
 def study(model: torch.nn.Module, inputs: Inputs, device: AnyDevice, setup: Setup) -> Study:
@@ -52,8 +56,8 @@ def study(model: torch.nn.Module, inputs: Inputs, device: AnyDevice, setup: Setu
 
     Raises `UserCodeError` where the model itself fails on these inputs.
     """
-    with _alone():
-        target = _target_of(model, inputs)
+    with alone():
+        target = target_of(model, inputs)
         before = snapshot(target.roots)
         try:
             found = _study(target, device, setup)
@@ -72,7 +76,7 @@ def study(model: torch.nn.Module, inputs: Inputs, device: AnyDevice, setup: Setu
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """Outside inference mode, whose tensors nobody may write to later, and without autocast's cache.
 
     A cached copy of a weight would be all that the graph ever sees of it.
@@ -89,7 +93,8 @@ def _alone() -> Iterator[None]:
         torch.set_autocast_cache_enabled(caches)
 
 
-def _target_of(model: torch.nn.Module, inputs: Inputs) -> Target:
+def target_of(model: torch.nn.Module, inputs: Inputs) -> Target:
+    """The forward pass without gradients, on inputs like these."""
     name = type(model).__name__
     description = Description(model, inputs=inputs)
     origin = Origin(name, "", "the given module")
@@ -102,20 +107,29 @@ def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
     diagnosis = diagnose(recording)
     plan = partition(recording, diagnosis, profile=load_profile(_GPU))
     known = Study(
-        obstacles=tuple(_obstacles(recording, diagnosis, plan)),
+        obstacles=tuple(obstacles_of(recording, diagnosis, plan)),
         findings=diagnosis.findings,
         safe_modules=plan.safe_modules,
-        launches=_launches(recording.captured[-1]),
+        launches=launches_of(recording.captured[-1]),
     )
-    if known.obstacles:
-        return known
-    found = _capture(session, recording, setup)
-    obstacles = (found,) if isinstance(found, str) else ()
-    graph = None if isinstance(found, str) else found
-    return Study(obstacles, known.findings, known.safe_modules, known.launches, graph)
+    if not known.obstacles:
+        made = _capture(session, recording, setup)
+        if isinstance(made, ForwardGraph):
+            return replace(known, graph=made)
+        known = replace(known, obstacles=(made,))
+    parts = graph_parts(session, _safe(session, plan), known.launches, context=setup.context)
+    if isinstance(parts, str):
+        return replace(known, obstacles=(*known.obstacles, parts))
+    return replace(known, parts=parts)
 
 
-def _obstacles(recording: Recording, diagnosis: Diagnosis, plan: Plan) -> Iterator[str]:
+def _safe(session: Session, plan: Plan) -> dict[str, torch.nn.Module]:
+    paths = modules_by_path(session.target.roots)
+    return {path: paths[path] for path in plan.safe_modules if path in paths}
+
+
+def obstacles_of(recording: Recording, diagnosis: Diagnosis, plan: Plan) -> Iterator[str]:
+    """Why the step cannot be one graph, in sentences."""
     for finding in diagnosis.findings:
         if finding.effect != "replay-is-slow":
             yield f"{finding.rule} {finding.name}{_at(finding.location)}: {finding.message}"
@@ -163,7 +177,8 @@ def _written(iteration: Iteration) -> set[str]:
     return {"inputs" if kind == "input" else "state" for kind in kinds}
 
 
-def _launches(iteration: Iteration) -> dict[str, int]:
+def launches_of(iteration: Iteration) -> dict[str, int]:
+    """What each module puts on the GPU, with all inside it; "" is the model."""
     counts: dict[str, int] = {}
     for op in iteration.ops:
         if launched := launches(op):
@@ -201,6 +216,8 @@ def _graph_of(
 ) -> ForwardGraph:
     writes = any(_written(iteration) for iteration in iterations)
     draws = any("nondeterministic_seeded" in op.tags for each in iterations for op in each.ops)
-    traits = Traits(repeats=not writes and not draws, launches=_launches(iterations[-1]).get("", 0))
+    traits = Traits(
+        repeats=not writes and not draws, launches=launches_of(iterations[-1]).get("", 0)
+    )
     session.start.restore()
     return ForwardGraph(made, traits, setup, dict(session.target.roots))

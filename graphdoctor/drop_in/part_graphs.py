@@ -1,0 +1,95 @@
+"""A session and some of its model's modules -> graphs of them, verified in calls of the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from graphdoctor.capture.footprint import Footprint, footprint
+from graphdoctor.capture.stage import FEWEST_REPLAYS
+from graphdoctor.capture.verify import verify_whole_step
+from graphdoctor.drop_in.context import Context
+from graphdoctor.drop_in.parts import Parts
+from graphdoctor.graphed import Choices, GraphedModules, graph_modules
+from graphdoctor.record import Session
+from graphdoctor.target import Inputs, named_tensors
+from graphdoctor.target.clone import clone_inputs, memory_of
+from graphdoctor.target.state import Snapshot
+
+FEWEST_LAUNCHES = 10  # of a module: below, copying its inputs costs about what a graph saves
+
+
+class _WithParts:
+    """The step with the graphed modules in place, to be compared with eager's."""
+
+    def __init__(self, session: Session, graphed: GraphedModules) -> None:
+        self.start: Snapshot = session.start
+        self.graph: Any = SimpleNamespace(device=session.device)
+        self.footprint = Footprint({}, {}, {})
+        self._session = session
+        self._graphed = graphed
+        self._inputs = Inputs()
+
+    def load(self, inputs: Inputs) -> None:
+        kept = memory_of(named_tensors(self._session.target.roots).values())
+        self._inputs = clone_inputs(inputs, kept=kept)  # the step may write into them
+
+    def replay(self) -> None:
+        with self._graphed.installed():
+            outputs = self._session.call(self._inputs)
+        self.footprint = footprint(self._session.target.roots, self._inputs, outputs)
+
+
+def graph_parts(
+    session: Session,
+    modules: Mapping[str, torch.nn.Module],
+    launches: Mapping[str, int],
+    *,
+    context: Context,
+) -> Parts | str:
+    """Graph the modules that are worth it, or what is inside them; else say why there are none."""
+
+    def run() -> None:
+        session.call(session.inputs(0))
+
+    def is_worth(path: str) -> bool:
+        return launches.get(path, 0) >= FEWEST_LAUNCHES
+
+    worth = {path: module for path, module in modules.items() if is_worth(path)}
+    if not worth:
+        return (
+            f"no safe module in it has {FEWEST_LAUNCHES} launches or more, so none is worth a graph"
+        )
+    session.start.restore()
+    graphed = graph_modules(
+        worth, run, restore=session.start.restore, choices=Choices(is_worth=is_worth)
+    )
+    if not graphed.paths:
+        graphed.release()
+        path, why = next(iter(graphed.left_out.items()))
+        return f"no module in it could be graphed; {path or 'the model'}: {why}"
+    if wrong := _not_right(session, graphed):
+        graphed.release()
+        return wrong
+    session.start.restore()
+    model: Any = session.target.roots["model"]
+    return Parts(model, graphed, context)
+
+
+def _not_right(session: Session, graphed: GraphedModules) -> str:
+    missing = max(0, FEWEST_REPLAYS - len(session.batches))
+    batches = (*session.batches, *(session.target.fresh_inputs() for _ in range(missing)))
+    step = _WithParts(session, graphed)
+    session.start.restore()
+    step.load(session.inputs(0))
+    step.replay()
+    session.start.restore()
+    verification = verify_whole_step(
+        session.target, step, batches, exact=session.device.kind == "emulated", now=session.start
+    )
+    if verification.status == "verified":
+        return ""
+    return f"graphs of modules were not shown to be right ({verification.status}): {verification.reason}"
