@@ -207,6 +207,7 @@ class StrategyOutcome(Struct, frozen=True):
     peak_bytes: int | None = None
     break_even_calls: int | None = None
     deviation: float | None = None  # largest, of an output, relative to its magnitude
+    plan: str = ""  # what would be captured, line by line, where a strategy can say it beforehand
     code: str = ""
 
 

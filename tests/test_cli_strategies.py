@@ -154,6 +154,19 @@ def test_the_predicted_table_says_predicted_and_shows_no_column_without_figures(
     assert lines[1].split() == ["Strategy", "Answers", "Speed-up,", "predicted", "Captured"]
 
 
+def test_a_plan_is_shown_where_nothing_was_run_and_cut_where_it_is_long() -> None:
+    plan = "\n".join(f"graph {number}: 12 launches" for number in range(1, 10))
+    planned = replace(STRATEGIES_ON_GPU[1], status="planned", plan=plan)
+    text = page(replace(COMPARED_ON_GPU, strategies=(planned,)))
+    assert "graph 6: 12 launches" in text
+    assert "graph 7" not in text
+    assert "3 more lines of its plan" in text
+    full = page(replace(COMPARED_ON_GPU, strategies=(planned,)), show_all=True)
+    assert "graph 9: 12 launches" in full
+    verified = replace(planned, status="verified")
+    assert "graph 1:" not in page(replace(COMPARED_ON_GPU, strategies=(verified,)))
+
+
 def test_what_a_strategy_says_cannot_colour_the_page() -> None:
     evil = replace(STRATEGIES_ON_GPU[0], reason="\x1b[31mred", status="failed")
     text = page(replace(COMPARED_ON_GPU, strategies=(evil,)))

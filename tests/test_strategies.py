@@ -285,6 +285,21 @@ def test_what_graphs_launched_is_told_from_what_they_did_not(tmp_path: Path) -> 
     assert timing.graphed_share(builder.trace()) == pytest.approx(0.75)
 
 
+def test_a_plan_and_a_note_become_part_of_the_row(device: EmulatedDevice) -> None:
+    class Planned(fakes.Fake):
+        def plan(self, known: Known) -> str:
+            return "graph 1: all of it"
+
+        def build(self, session: Any, known: Known) -> Any:
+            built = super().build(session, known)
+            built.note = "one graph was made"  # type: ignore[attr-defined]
+            return built
+
+    row = tried(device, Planned())
+    assert row.plan == "graph 1: all of it"
+    assert row.reason.endswith("bit for bit; one graph was made")
+
+
 # --- in processes of their own
 
 

@@ -9,7 +9,7 @@ from graphdoctor.estimate import estimate, launches
 from graphdoctor.model import StrategyOutcome
 from graphdoctor.profiles import DeviceProfile
 from graphdoctor.recording import Iteration
-from graphdoctor.strategies.strategy import Known, Regions, Strategy
+from graphdoctor.strategies.strategy import Known, Planning, Regions, Strategy
 
 _NEEDS_GPU = "planned only: it takes a real GPU to be tried"
 
@@ -30,7 +30,7 @@ def foresee(strategy: Strategy, known: Known, profile: DeviceProfile) -> Strateg
         if reason := strategy.unfit(known):
             return replace(row, status="unfit", reason=reason)
         regions = strategy.regions(known)
-        row = replace(row, code=strategy.code(known))
+        row = replace(row, code=strategy.code(known), plan=_plan(strategy, known))
     except Exception as error:
         reason = in_words(error)
         return replace(row, status="failed", reason=reason, location=location_of(error))
@@ -42,6 +42,10 @@ def foresee(strategy: Strategy, known: Known, profile: DeviceProfile) -> Strateg
         captured_share=share_of(regions, known.iteration),
         launches_eager=float(sum(map(launches, known.iteration.ops))),
     )
+
+
+def _plan(strategy: Strategy, known: Known) -> str:
+    return strategy.plan(known) if isinstance(strategy, Planning) else ""
 
 
 def share_of(regions: Regions, iteration: Iteration) -> float:

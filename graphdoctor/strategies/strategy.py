@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from graphdoctor.capture.footprint import Footprint
 from graphdoctor.model import Finding, Mode
@@ -32,7 +32,12 @@ class Known:
 
 
 class Built(Protocol):
-    """A step made faster: the same step, to be called with any inputs of the described shapes."""
+    """A step made faster: the same step, to be called with any inputs of the described shapes.
+
+    Between calls the target's own step runs as it always did: whatever a call puts in the place of
+    modules, it takes out again. A graph of the whole step is named `captured`, and what is worth
+    telling of the result `note`, where there are such.
+    """
 
     def call(self, inputs: Inputs) -> object:
         """One step on these inputs; gives what the target's step gives.
@@ -89,3 +94,11 @@ class Strategy(Protocol):
         """Lines of Python that a person pastes to use it."""
         ...
 
+
+@runtime_checkable
+class Planning(Protocol):
+    """A strategy that can say beforehand what it would capture."""
+
+    def plan(self, known: Known) -> str:
+        """One line for each graph and part, in execution order."""
+        ...

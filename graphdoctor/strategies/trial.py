@@ -90,7 +90,7 @@ class _Trial:
             row = self._verified(with_cost(row, cost), step, batches)
             if row.status == "verified" and not self.is_emulated:
                 row = with_times(row, self._timed(step))
-            return row
+            return _with_note(row, getattr(built, "note", ""))
         finally:
             if built is not None:
                 built.release()
@@ -180,6 +180,10 @@ def with_times(row: StrategyOutcome, timed: Timed) -> StrategyOutcome:
             captured_share=fast.graphed_share,
         )
     return row
+
+
+def _with_note(row: StrategyOutcome, note: str) -> StrategyOutcome:
+    return replace(row, reason="; ".join(filter(None, (row.reason, note))))
 
 
 def _not_come_about(row: StrategyOutcome, error: BaseException) -> StrategyOutcome:

@@ -19,6 +19,7 @@ from graphdoctor.reporters.page import Page, Piece
 _INDENT = "  "
 _DETAIL_INDENT = "    "
 _GAP = "  "
+_PLAN_LINES = 6
 _FIRST_FIGURE = 2  # columns before it hold words, on the left
 _STATUS: dict[StrategyStatus, Piece] = {
     "verified": ("verified", "green"),
@@ -66,6 +67,20 @@ def _write_table(page: Page, rows: Sequence[StrategyOutcome], *, measured: bool)
             row = rows[number - 1]
             for detail in _details(row, page.look.base):
                 page.hanging(_DETAIL_INDENT, detail, style="dim")
+            _write_plan(page, row)
+
+
+def _write_plan(page: Page, row: StrategyOutcome) -> None:
+    """Of what was only planned, or on --all."""
+    lines = row.plan.splitlines()
+    if row.status != "planned" and not page.look.show_all:
+        return
+    most = len(lines) if page.look.show_all else _PLAN_LINES
+    for line in lines[:most]:
+        page.hanging(_DETAIL_INDENT, line, style="dim")
+    if len(lines) > most:
+        more = f"{len(lines) - most} more lines of its plan (--all shows them)"
+        page.hanging(_DETAIL_INDENT, more, style="dim")
 
 
 def _pieces(cells: Sequence[Piece], widths: Sequence[int]) -> Iterator[Piece]:
