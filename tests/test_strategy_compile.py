@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from graphdoctor.record.session import Session, prepare
+from graphdoctor.record.session import Session
 from graphdoctor.recording import Iteration
 from graphdoctor.strategies._compiled_models import models_of
 from graphdoctor.strategies._compiler import Compiler
@@ -20,21 +18,10 @@ from graphdoctor.strategies.cudagraphs import CudaGraphs
 from graphdoctor.strategies.max_autotune import MaxAutotune
 from graphdoctor.strategies.reduce_overhead import ReduceOverhead
 from graphdoctor.strategies.strategy import CannotBuild, Known
-from graphdoctor.target import Inputs, Target
-from graphdoctor.target.roots import roots_of
 from graphdoctor.target.state import named_state
+from tests.plain_session import session_of
 
 COMPILERS = (Compile(), ReduceOverhead(), MaxAutotune(), CudaGraphs())
-
-
-class PlainDevice:
-    """The CPU, where nothing is emulated."""
-
-    kind = "cuda"
-
-    @contextmanager
-    def assuming_capture(self) -> Iterator[None]:
-        yield
 
 
 class Eagerly(Compiler):
@@ -70,23 +57,6 @@ def make_training() -> Any:
         return loss.detach()
 
     return step
-
-
-def session_of(step: Any) -> tuple[Session, Known]:
-    torch.manual_seed(0)
-    target = Target(
-        name="step",
-        file="model.py",
-        entry="step",
-        mode="training",
-        step=step,
-        fresh_inputs=lambda: Inputs((torch.randn(6, 4),)),
-        roots=roots_of(step),
-    )
-    device: Any = PlainDevice()
-    session = prepare(target, device, iterations=3)
-    iteration = Iteration(0, True, (), (), (), (), (), ())
-    return session, Known("training", target.roots, (), (), iteration)
 
 
 def state_of(session: Session) -> Any:

@@ -13,13 +13,14 @@ from torch import fx
 from graphdoctor.emulator.operators import OperatorFacts, facts_of, tensors_of
 from graphdoctor.frames import is_machinery
 from graphdoctor.model import Location
-from graphdoctor.operators import fact_about
+from graphdoctor.operators import fact_about, load_table
 from graphdoctor.recording import Arg, Op, Opaque, TensorUse
 
 DeviceOf = Callable[[torch.Tensor], str]
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _KNOWN = frozenset({"aten", "prims"})
 _COPIES = frozenset({"_to_copy", "copy_", "copy", "_copy_from"})
+_ENDING = ("data_dependent_output", "dynamic_output_shape")
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _TAGS = {
     "data_dependent_output": "gives a value of the device to the host",
@@ -170,6 +171,16 @@ def _tensors_around(node: fx.Node) -> Iterator[torch.Tensor]:
         yield from tensors_of(source.meta.get("val"))
 
 
+def ends_graph(op: Op) -> str:
+    """Why Dynamo cannot trace past an operator, to follow its name; "" where it can."""
+    fact = fact_about(op, "reads-value", "sizes-result")
+    if fact is not None:
+        return fact.why
+    if op.base_name in load_table().hazards or not any(use.is_cuda for use in op.inputs):
+        return ""
+    return next((_TAGS[tag] for tag in _ENDING if tag in op.tags), "")
+
+
 def _why(op: Op) -> str:
     uses = (*op.inputs, *op.outputs)
     if uses and not any(use.is_cuda for use in uses):
@@ -179,9 +190,10 @@ def _why(op: Op) -> str:
     fact = fact_about(op)
     if fact is not None:
         return fact.why or "cannot be captured"
-    for tag, meaning in _TAGS.items():
-        if tag in op.tags:
-            return meaning
+    if op.base_name not in load_table().hazards:  # else the table knows better when it does
+        for tag, meaning in _TAGS.items():
+            if tag in op.tags:
+                return meaning
     if op.name.split(".", 1)[0] not in _KNOWN:
         return "is no operator of torch's own: what it does inside is not known"
     if any(-1 in use.shape for use in uses):

@@ -7,6 +7,9 @@ from graphdoctor.strategies.cudagraphs import CudaGraphs
 from graphdoctor.strategies.max_autotune import MaxAutotune
 from graphdoctor.strategies.modules import Modules
 from graphdoctor.strategies.reduce_overhead import ReduceOverhead
+from graphdoctor.strategies.script import Script
+from graphdoctor.strategies.script_graph import ScriptGraph
+from graphdoctor.strategies.segments import Segments
 from graphdoctor.strategies.split_step import SplitStep
 from graphdoctor.strategies.strategy import Strategy
 from graphdoctor.strategies.whole import Whole
@@ -16,6 +19,9 @@ STRATEGIES: tuple[Strategy, ...] = (
     Whole(),
     SplitStep(),
     Modules(),
+    Segments(),
+    Script(),
+    ScriptGraph(),
     Compile(),
     ReduceOverhead(),
     MaxAutotune(),

@@ -1,4 +1,4 @@
-"""A session and a compiler -> its step with compiled models, which are compiled during a call only."""
+"""A session and other code for its models -> its step, whose models run that code during a call only."""
 
 from __future__ import annotations
 
@@ -24,45 +24,43 @@ def _nothing() -> None:
     pass
 
 
-def models_of(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
-    """The modules that a person would compile, by path: those that no other module contains.
-
-    Loss functions beside a model that has parameters are not among them.
-    """
+def tops_of(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
+    """The modules that no other module contains, by path."""
     found: dict[str, torch.nn.Module] = {}
     inside: set[int] = set()
     for path, value, _ in Walk(roots, with_empty=False):
         if isinstance(value, torch.nn.Module) and id(value) not in inside:
             found[path] = value
             inside.update(id(module) for module in value.modules() if module is not value)
-    tops = {path: module for path, module in found.items() if id(module) not in inside}
+    return {path: module for path, module in found.items() if id(module) not in inside}
+
+
+def models_of(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
+    """Those of them that a person would compile.
+
+    Loss functions beside a model that has parameters are not among them.
+    """
+    tops = tops_of(roots)
     trained = {path: top for path, top in tops.items() if any(True for _ in top.parameters())}
     return trained or tops
 
 
 class CompiledModels:
-    """The target's step, with its models compiled in place as `torch.compile` does it.
+    """A step whose models run other code than their own, during a call only.
 
-    The step itself stays the user's: loss, backward and optimizer are in Python, as where a person
-    adds one line to a script. A step that calls no model is compiled itself. Between calls the
-    models are as they were, so that nobody who saves, walks or restores them meets a compiler.
-    `note` is what people should know about the result.
+    Between calls the models are as they were, so that nobody who saves, walks or restores them meets
+    a compiler. `note` is what people should know about the result.
     """
 
     def __init__(
-        self, session: Session, compiler: Callable[[Function], Function], *, whole: bool = False
+        self, session: Session, models: Mapping[torch.nn.Module, Function], step: Function
     ) -> None:
         self._session = session
-        self._step: Function = session.target.step
-        self._compiled: list[tuple[torch.nn.Module, Function]] = []
+        self._models = dict(models)
+        self._step = step
         self._before_call: Callable[[], None] = _nothing
         self._undo: list[Callable[[], None]] = []
         self.note = ""
-        models = {} if whole else models_of(session.target.roots)
-        for model in models.values():
-            self._compiled.append((model, compiler(_callable_of(model))))
-        if not models:
-            self._step = compiler(self._step)
 
     def before_each_call(self, tell: Callable[[], None]) -> None:
         self._before_call = tell
@@ -80,20 +78,34 @@ class CompiledModels:
         return footprint(self._session.target.roots, inputs, outputs)
 
     def release(self) -> None:
-        self._compiled.clear()
+        self._models.clear()
         self._step = self._session.target.step
         while self._undo:
             self._undo.pop()()
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
-        before = [(model, vars(model).get(_SLOT)) for model, _ in self._compiled]
+        before = [(model, vars(model).get(_SLOT)) for model in self._models]
         try:
-            for model, run in self._compiled:
+            for model, run in self._models.items():
                 vars(model)[_SLOT] = run
             yield
         finally:
             _put_back(before)
+
+
+def compiled_models(
+    session: Session, compiler: Callable[[Function], Function], *, whole: bool
+) -> CompiledModels:
+    """The target's step with its models compiled, or, where `whole` or it has none, compiled itself.
+
+    With its models compiled the step stays the user's: loss, backward and optimizer are in Python, as
+    where a person adds one line to a script.
+    """
+    models = {} if whole else models_of(session.target.roots)
+    step: Function = session.target.step
+    compiled = {model: compiler(_callable_of(model)) for model in models.values()}
+    return CompiledModels(session, compiled, step if models else compiler(step))
 
 
 def _callable_of(model: torch.nn.Module) -> Function:

@@ -8,7 +8,13 @@ from typing import Any
 import torch
 
 from graphdoctor.record.session import Session
-from graphdoctor.strategies._compiled_models import CompiledModels, Function, models_of, warmed_up
+from graphdoctor.strategies._compiled_models import (
+    CompiledModels,
+    Function,
+    compiled_models,
+    models_of,
+    warmed_up,
+)
 from graphdoctor.strategies._dynamo import (
     Skips,
     dynamo_errors,
@@ -60,7 +66,7 @@ class Compiler:
 
     def _called(self, session: Session, *, whole: bool) -> CompiledModels | None:
         """Built and warmed up; None where no call of it reached the compiler."""
-        built = CompiledModels(session, self._compile, whole=whole)
+        built = compiled_models(session, self._compile, whole=whole)
         built.at_release(forget_compiled)
         if self.has_graphs:
             built.before_each_call(_mark_step)

@@ -1,0 +1,70 @@
+"""A step -> the same step with its models in TorchScript, all of it as one CUDA graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from graphdoctor.capture.whole_step import Refusal, capture_whole_step
+from graphdoctor.record.session import WARM_UPS, Session
+from graphdoctor.strategies._compiled_models import CompiledModels
+from graphdoctor.strategies._scripted import scripted_step
+from graphdoctor.strategies._words import with_place
+from graphdoctor.strategies.script import script_lines
+from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+from graphdoctor.strategies.whole import BuiltWhole, Whole
+from graphdoctor.target import Inputs
+
+
+class BuiltScriptGraph(BuiltWhole):
+    """One graph, and the scripts whose memory it reads. `note` says how they were made."""
+
+    def __init__(self, built: BuiltWhole, scripted: CompiledModels) -> None:
+        super().__init__(built.captured)
+        self._scripted = scripted
+        self.note = scripted.note
+
+    def release(self) -> None:
+        super().release()
+        self._scripted.release()
+
+
+class ScriptGraph:
+    """What TorchScript fuses, without launches between: to compare with, as published figures do."""
+
+    name = "script-graph"
+    title = "TorchScript in one CUDA graph"
+    compiles = False
+    is_ours = False
+
+    def unfit(self, known: Known) -> str:
+        return Whole().unfit(known)
+
+    def regions(self, known: Known) -> Regions | None:
+        """Other kernels than the recorded ones may run, so that nothing is predicted from those."""
+        return None
+
+    def build(self, session: Session, known: Known) -> BuiltScriptGraph:
+        """Script and warm up, then capture the whole step."""
+        scripted = scripted_step(session)
+        try:
+            return BuiltScriptGraph(_captured(session, scripted), scripted)
+        except BaseException:
+            scripted.release()
+            raise
+
+    def code(self, known: Known) -> str:
+        return script_lines(known) + "\n" + Whole().code(known)
+
+
+def _captured(session: Session, scripted: CompiledModels) -> BuiltWhole:
+    def step(*args: Any, **kwargs: Any) -> object:
+        return scripted.call(Inputs(args, kwargs))
+
+    session.start.restore()
+    warmup = 0 if session.device.kind == "emulated" else WARM_UPS
+    target = replace(session.target, step=step)
+    made = capture_whole_step(target, warmup=warmup, now=session.start)
+    if isinstance(made, Refusal):
+        raise CannotBuild(with_place(made.reason, made.location))
+    return BuiltWhole(made)

@@ -1,0 +1,92 @@
+"""A step -> the same step with its models cut by Dynamo and FX, the safe parts in CUDA graphs."""
+
+from __future__ import annotations
+
+import torch
+
+from graphdoctor.record.session import Session
+from graphdoctor.segments import Forecast, forecast
+from graphdoctor.segments import Segments as SegmentsBackend
+from graphdoctor.segments.tracing import settings
+from graphdoctor.strategies._compiled_models import (
+    CompiledModels,
+    Function,
+    compiled_models,
+    models_of,
+    warmed_up,
+)
+from graphdoctor.strategies._dynamo import dynamo_errors, forget_compiled, unfit_for_dynamo
+from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+
+_CODE = """\
+from graphdoctor.segments import Segments
+
+{lines}
+# call it as before; the first calls trace and capture
+"""
+
+
+class Segments:
+    """Dynamo finds graphs, and keeps the Python between them; FX cuts each at what cannot be captured.
+
+    Eager's own kernels run, so that a result is eager's. The models among the target's roots are
+    compiled, as `Compiler` does it; loss and optimizer stay in Python.
+    """
+
+    name = "segments"
+    title = "the safe parts of each graph that Dynamo finds, as CUDA graphs"
+    compiles = True
+    is_ours = True
+
+    def unfit(self, known: Known) -> str:
+        if reason := unfit_for_dynamo(known.roots):
+            return reason
+        foreseen = forecast(known.iteration)
+        if not foreseen.regions:
+            return f"no part of a graph has enough launches to pay: {foreseen.plan.summary}"
+        return ""
+
+    def regions(self, known: Known) -> Regions | None:
+        return forecast(known.iteration).regions
+
+    def plan(self, known: Known) -> str:
+        """The graphs and their parts, foreseen from the recording: one line each."""
+        foreseen: Forecast = forecast(known.iteration)
+        return foreseen.plan.text
+
+    def build(self, session: Session, known: Known) -> CompiledModels:
+        """Trace, warm up and capture. `note` says what came of the plan."""
+        forget_compiled()
+        for whole in (False, True):
+            backend = SegmentsBackend()
+            built = self._called(session, backend, whole=whole)
+            if backend.plan.graphs:
+                break
+            built.release()
+        if not backend.plan.captured_share:
+            built.release()
+            why = "; ".join(backend.refusals) or backend.plan.summary
+            raise CannotBuild(f"nothing could be captured: {why}")
+        return built
+
+    def code(self, known: Known) -> str:
+        compiled = list(models_of(known.roots)) or ["step"]
+        lines = (f"{path} = torch.compile({path}, backend=Segments())" for path in compiled)
+        return _CODE.format(lines="\n".join(lines))
+
+    def _called(self, session: Session, backend: SegmentsBackend, *, whole: bool) -> CompiledModels:
+        def compiler(function: Function) -> Function:
+            compiled: Function = torch.compile(function, backend=backend)
+            return compiled
+
+        built = compiled_models(session, compiler, whole=whole)
+        built.at_release(forget_compiled)
+        built.at_release(backend.release)
+        try:
+            with settings(), dynamo_errors("torch.compile"):
+                warmed_up(session, built)
+        except BaseException:
+            built.release()
+            raise
+        built.note = "; ".join((backend.plan.summary, *backend.refusals))
+        return built
