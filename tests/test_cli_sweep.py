@@ -90,8 +90,8 @@ def test_the_page_says_where_the_gain_ends_and_shows_every_size() -> None:
         "Batch 16      unknown",
         "out of memory",
         "not run, since memory ran out at batch 32",
-        "1x3x224x224 to Nx3x224x224",
-        "a scalar, unchanged",
+        "Changed       inputs[0]: 1x3x224x224 to Nx3x224x224",
+        "Kept          inputs[1]: a scalar",
         "something is doubtful",
         "batch 16: the ",
     ):

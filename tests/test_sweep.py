@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
@@ -17,9 +18,11 @@ from graphdoctor.model import Range
 from graphdoctor.options import AnalyzeOptions
 from graphdoctor.sweep import sweep_object, sweep_target
 from graphdoctor.sweep.gain_end import gain_end
+from graphdoctor.sweep.row import row_of
 from graphdoctor.swept import RowStatus, Sweep, SweepRow
 from graphdoctor.target import Inputs, Target, from_object, named_tensors
 from graphdoctor.target.rebatch import find_batch, rebatch, shapes_of
+from tests.reports import ESTIMATE, MEASUREMENT, SAFE
 
 EMULATED = AnalyzeOptions(device="emulated", iterations=2)
 
@@ -270,6 +273,18 @@ def test_where_no_graph_remains_there_is_no_speed_up() -> None:
     assert (row.verdict, row.scope, row.speedup, row.graph_us) == ("unsafe", "", None, None)
     assert row.eager_us is not None
     assert sweep.end.kind == "no-graph"
+    assert "(GD101 host-read)" in row.reason
+
+
+def test_what_was_measured_stands_before_what_was_predicted() -> None:
+    measured = MEASUREMENT
+    made = row_of(8, replace(SAFE, measurement=measured, estimate=ESTIMATE))
+    assert made.status == "measured"
+    assert made.speedup == Range(measured.speedup_low, measured.speedup, measured.speedup_high)
+    assert made.graph_us == Range(*[measured.graph_us] * 3)
+    assert made.launch_bound_share == ESTIMATE.launch_bound_share
+    assert made.graph_samples_per_s is not None
+    assert made.graph_samples_per_s.mid == pytest.approx(8e6 / measured.graph_us)
 
 
 # Functions that take a batch size

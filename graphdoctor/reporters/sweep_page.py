@@ -64,12 +64,12 @@ def _basis(sweep: Sweep) -> str:
 
 def _columns(batch: str, eager: str, graph: str, speedup: str, *shares: str) -> str:
     bound, busy, samples = shares
-    return f"  {batch:>6} {eager:>8} {graph:>8}  {speedup:<20}{bound:>6} {busy:>5}  {samples}"
+    return f"  {batch:>7} {eager:>8} {graph:>8}  {speedup:<20}{bound:>6} {busy:>5}  {samples}"
 
 
 def _row_text(row: SweepRow, is_mixed: bool) -> str:
     if row.eager_us is None:
-        return f"  {row.batch:>6}  {_words(row)}"
+        return f"  {row.batch:>7}  {_words(row)}"
     mark = "~" if is_mixed and row.status == "predicted" else ""
     return _columns(
         str(row.batch),
@@ -116,11 +116,11 @@ def _write_bars(page: Page, rows: Sequence[SweepRow]) -> None:
     judged = [(row.batch, row.speedup) for row in rows if row.speedup is not None]
     if len(judged) < 2:
         return
-    room = max(_LEAST_BAR, page.look.width - 22)
+    room = max(_LEAST_BAR, page.look.width - 23)
     most = max(speedup.high for _, speedup in judged)
     page.heading("Speed-up", f"# sure, + possible; | is {SMALLEST_GAIN:g}x")
     for batch, speedup in judged:
-        page.line((f"  {batch:>6}  ", "dim"), (_bar(speedup, most, room), "green"),
+        page.line((f"  {batch:>7}  ", "dim"), (_bar(speedup, most, room), "green"),
                   (f"  {speedup.mid:.2f}x", ""))  # fmt: skip
 
 
@@ -187,10 +187,12 @@ def _write_inputs(page: Page, sweep: Sweep) -> None:
     if sweep.sized_by:
         page.labelled("  Called", sweep.sized_by)
     for found in sweep.inputs:
-        rest = "".join(f"x{size}" for size in found.shape[1:])
         text = "x".join(map(str, found.shape)) or "a scalar"
-        changed = f"{text} to Nx{rest[1:]}" if rest else f"{text} to N"
-        page.labelled(f"  {found.path}", changed if found.changes else f"{text}, unchanged")
+        if found.changes:
+            changed = "x".join(["N", *map(str, found.shape[1:])])
+            page.labelled("  Changed", f"{found.path}: {text} to {changed}")
+        else:
+            page.labelled("  Kept", f"{found.path}: {text}")
 
 
 def _write_remarks(page: Page, sweep: Sweep) -> None:

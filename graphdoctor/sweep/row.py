@@ -18,7 +18,7 @@ def row_of(batch: int, report: Report, *, notes: tuple[str, ...] = ()) -> SweepR
     return SweepRow(
         batch=batch,
         status=status if scope else "no-graph",
-        reason="" if scope else report.reason,
+        reason="" if scope else _why_not(report),
         verdict=report.verdict,
         scope=scope,
         eager_us=eager,
@@ -38,6 +38,13 @@ def _scope(report: Report) -> Scope:
     if report.verdict in ("safe", "unknown"):
         return "whole step"
     return "regions" if report.verdict == "partly-safe" else ""
+
+
+def _why_not(report: Report) -> str:
+    """The verdict's reason, and the rules that `graphdoctor analyze` explains it by."""
+    blocking = [found for found in report.findings if found.effect != "replay-is-slow"]
+    rules = dict.fromkeys(f"{found.rule} {found.name}" for found in blocking)
+    return f"{report.reason} ({', '.join(rules)})" if rules else report.reason
 
 
 def _exactly(value: float) -> Range:

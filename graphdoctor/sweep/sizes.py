@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from graphdoctor.device import AnyDevice
@@ -44,22 +44,28 @@ def open_sizes(find: Find, device: AnyDevice) -> Iterator[Sizes]:
     Raises UsageError where the batch cannot be changed in either way.
     """
     described = find(None)
+    if described.sized_by:
+        asked = _asked(described, find, device)
+        del described  # its memory is needed: each size makes a model of its own
+        yield asked
+        return
+    with _on_device(described, device) as (placed, before):
+        # What was put on the device must be put back there, and not to where it came from.
+        state = before if PLACED not in placed.notes else snapshot(placed.roots)
+        yield _changed(placed, state)
+
+
+@contextmanager
+def _on_device(target: Target, device: AnyDevice) -> Iterator[tuple[Target, Snapshot]]:
+    """The target on the device, and its state from before, which is put back; then it is closed."""
     try:
-        before = snapshot(described.roots)
+        before = snapshot(target.roots)
         try:
-            placed = place(described, device)
-            if not described.sized_by:
-                state = before if PLACED not in placed.notes else snapshot(placed.roots)
-                yield _changed(placed, state)
-                return
-            inputs = _inputs_of(placed)
-            asked = _Asked(placed, _plan_if_any(placed, inputs), find, device, shapes_of(inputs))
+            yield place(target, device), before
         finally:
             before.restore()
     finally:
-        described.close()
-    # The described model is gone by now: each size makes one of its own.
-    yield asked
+        target.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +85,43 @@ class _Changed:
             self.state.restore()
 
 
+@dataclass(frozen=True, slots=True)
 class _Asked:
-    """A new target for each size, from functions that take it."""
+    """A new target for each size, from functions that take it. `shapes` are the described inputs'."""
 
-    def __init__(
-        self, placed: Target, plan: BatchPlan | None, find: Find, device: AnyDevice, shapes: Shapes
-    ) -> None:
-        self.described = placed
-        self.plan = plan
-        self.outputs: Shapes = {}
-        self._find, self._device, self._shapes = find, device, shapes
+    described: Target
+    plan: BatchPlan | None
+    find: Find
+    device: AnyDevice
+    shapes: Shapes
+
+    @property
+    def outputs(self) -> Shapes:
+        """Not asked for: who makes the model and its inputs for a size knows what belongs together."""
+        return {}
 
     @contextmanager
     def at(self, size: int) -> Iterator[Target]:
-        target = self._find(size)
-        try:
-            before = snapshot(target.roots)
-            try:
-                yield self._sized(place(target, self._device), size)
-            finally:
-                before.restore()
-        finally:
-            target.close()
+        with _on_device(self.find(size), self.device) as (placed, _):
+            yield self._sized(placed, size)
 
     def _sized(self, placed: Target, size: int) -> Target:
         """A function for the model alone may take the size: the inputs are then still the same."""
-        if self.plan is None or shapes_of(_inputs_of(placed)) != self._shapes:
+        if self.plan is None or shapes_of(_inputs_of(placed)) != self.shapes:
             return placed
         return rebatch(placed, self.plan, size)
+
+
+def _asked(described: Target, find: Find, device: AnyDevice) -> _Asked:
+    with _on_device(described, device) as (placed, _):
+        inputs = _inputs_of(placed)
+        plan = _plan_if_any(placed, inputs)
+        about = replace(placed, step=_nothing, fresh_inputs=Inputs, roots={}, close=_nothing)
+        return _Asked(about, plan, find, device, shapes_of(inputs))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _changed(placed: Target, state: Snapshot) -> _Changed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -107,8 +107,8 @@ def _tensors(inputs: Inputs) -> Iterator[tuple[str, torch.Tensor]]:
             yield path, leaf
 
 
-def _is_in(tensor: torch.Tensor, state: Collection[object]) -> bool:
-    return isinstance(tensor, torch.nn.Parameter) or bool(memory_of([tensor]) & set(state))
+def _is_in(tensor: torch.Tensor, state: frozenset[object]) -> bool:
+    return isinstance(tensor, torch.nn.Parameter) or bool(memory_of([tensor]) & state)
 
 
 def _with_number(inputs: Inputs, old: int, new: int) -> dict[str, object]:
