@@ -92,7 +92,7 @@ def analyzed(line: dict[str, Any], target: Any, *, device: Any) -> dict[str, Any
         if device in ASKING:
             line |= ASKING[device](target())
             return line | {"analyze_s": round(time.perf_counter() - begun, 2)}
-        report = graphdoctor.analyze(target, device=device)
+        report = graphdoctor.analyze(target, device=device, strategies=())
     except GraphDoctorError as error:
         line["refused"] = f"{type(error).__name__}: {error}"[:600]
     except Exception as error:
