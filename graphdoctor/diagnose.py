@@ -125,8 +125,10 @@ def _per_step(group: Sequence[Hit]) -> int:
     """How many places of one iteration the rule found, at most."""
     places: dict[int, set[int]] = {}
     for hit in group:
-        places.setdefault(hit.iteration, set()).add(hit.op_index)
-    return max(map(len, places.values()))
+        found = places.setdefault(hit.iteration, set())
+        if not hit.follows:
+            found.add(hit.op_index)
+    return max(1, *map(len, places.values()))
 
 
 def _first_paragraph(text: str) -> str:

@@ -157,12 +157,21 @@ class External(Struct, frozen=True):
     location: Location | None = None
 
 
+class Sample(Struct, frozen=True):
+    """A few values of a tensor. `scale` is its largest magnitude, `eps` its rounding (0.0 of integers)."""
+
+    values: tuple[float, ...]
+    scale: float
+    eps: float
+
+
 class Leaf(Struct, frozen=True):
     """One leaf of a step's inputs or outputs: a tensor, or the repr of anything else."""
 
     path: str
     value: TensorUse | str
-    has_nan: bool = False  # looked for in outputs only
+    has_nan: bool = False  # looked for in outputs only, as is the sample
+    sample: Sample | None = None
 
 
 class StateChange(Struct, frozen=True):

@@ -20,7 +20,8 @@ class Hit(Struct, frozen=True):
     """One place in one iteration of `recording.captured` where a rule applies.
 
     `op_index` is the operator that must stay out of a captured region. A host event sits
-    *before* operator `op_index`: `between` is then true and only cuts the step there.
+    *before* operator `op_index`: `between` is then true and only cuts the step there. What `follows`
+    is in the wake of another hit of the same cause: it stays out of regions too, and does not count.
     """
 
     iteration: int
@@ -32,6 +33,7 @@ class Hit(Struct, frozen=True):
     phase: str = "forward"
     operator: str = ""
     between: bool = False
+    follows: bool = False
 
 
 class Rule(ABC):

@@ -93,6 +93,7 @@ class EmulatedStream:
         self._state.device.event("sync", "torch.cuda.Stream.synchronize()")
 
     def is_capturing(self) -> bool:
+        self._state.device.event("capture-query", "torch.cuda.Stream.is_capturing()")
         return self._state.device.is_capturing
 
     def __enter__(self) -> EmulatedStream:

@@ -14,6 +14,7 @@ from graphdoctor.record.changes import HostState
 from graphdoctor.record.host import HostObserver
 from graphdoctor.record.numpy_draws import numpy_generators, state_of
 from graphdoctor.record.operators import OperatorObserver
+from graphdoctor.record.sample import sample_of
 from graphdoctor.record.session import Session
 from graphdoctor.recording import HostEvent, Iteration, Leaf, OptimizerInfo, Recording, StateChange
 from graphdoctor.target.tree import input_leaves, leaves
@@ -107,7 +108,9 @@ def _observe(session: Session, index: int, *, run: int, before: HostState) -> _O
         result = session.call(inputs)
     with torch._C.DisableTorchFunction():
         outputs = tuple(
-            msgspec.structs.replace(_leaf(observer, path, value), has_nan=_has_nan(value))
+            msgspec.structs.replace(
+                _leaf(observer, path, value), has_nan=_has_nan(value), sample=sample_of(value)
+            )
             for path, value in leaves(result, "output").items()
         )
     return _Observed(input_values, outputs, observer)

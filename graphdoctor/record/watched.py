@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from graphdoctor.emulator.patches import Patches
 from graphdoctor.emulator.random_state import RNG_CALLS, refusal_of_rng_call
 from graphdoctor.emulator.stand_ins import note_refused_optimizers, telling_repr
 from graphdoctor.emulator.storages import StorageInfo, StorageTable
+from graphdoctor.frames import is_machinery
 
 
 class RealStorageTable(StorageTable):
@@ -125,8 +127,18 @@ class WatchedDevice:
         patches.replace(
             torch.Tensor, "pin_memory", telling("pinned-allocation", "Tensor.pin_memory()")
         )
+        for module in (torch.cuda, torch.cuda.graphs):
+            patches.replace(module, "is_current_stream_capturing", self._telling_of_question)
         graph = torch.cuda.CUDAGraph
         patches.replace(graph, "replay", telling("graph-replay", "torch.cuda.CUDAGraph.replay()"))
+
+    def _telling_of_question(self, original: Callable[[], bool]) -> Callable[[], bool]:
+        def is_capturing() -> bool:
+            if not is_machinery(sys._getframe(1).f_code.co_filename):
+                self.event("capture-query", "torch.cuda.is_current_stream_capturing()")
+            return original()
+
+        return is_capturing
 
     def _telling_of_seed(self, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graphdoctor.rule import Rule
 from graphdoctor.rules.backward_beyond_step import BackwardBeyondStep
+from graphdoctor.rules.capture_dependent_result import CaptureDependentResult
 from graphdoctor.rules.cpu_operator import CpuOperator
 from graphdoctor.rules.data_dependent_branch import DataDependentBranch
 from graphdoctor.rules.data_dependent_shape import DataDependentShape
@@ -25,6 +26,7 @@ from graphdoctor.rules.non_capturable_optimizer import NonCapturableOptimizer
 from graphdoctor.rules.not_launch_bound import NotLaunchBound
 from graphdoctor.rules.operators_differ import OperatorsDiffer
 from graphdoctor.rules.rebound_state import ReboundState
+from graphdoctor.rules.repeated_seed import RepeatedSeed
 from graphdoctor.rules.rng_state_call import RngStateCall
 from graphdoctor.rules.scalars_differ import ScalarsDiffer
 from graphdoctor.rules.shapes_differ import ShapesDiffer
@@ -67,6 +69,8 @@ ALL_RULES: tuple[type[Rule], ...] = (
     FrozenCpuScalar,
     VaryingInputShapes,
     WorkOnAnotherStream,
+    CaptureDependentResult,
+    RepeatedSeed,
     NotLaunchBound,
     Fragmented,
 )

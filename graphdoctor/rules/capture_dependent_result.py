@@ -1,0 +1,60 @@
+"""A recording in, the places where code that believes it is captured turns off to another result out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import Recording
+from graphdoctor.rule import Hit, Rule
+from graphdoctor.rules._parting import partings
+
+
+class CaptureDependentResult(Rule):
+    """The step computes something else while it is captured.
+
+    Code may ask whether it is being captured or traced (`torch.cuda.is_current_stream_capturing()`,
+    `torch.compiler.is_compiling()`) and take another path then. Usually that only skips a check or
+    a synchronisation. Here the other path leads to other results: from the same state and the same
+    inputs an output differs by more than rounding. The graph holds the path of the capture, so its
+    replays are not what eager computes.
+
+    It is a false alarm where nobody minds which of the two results is used.
+
+    Compute the same on both paths; or ask for the path of the capture in eager as well, so that the
+    model is tested as it is replayed.
+    """
+
+    id = "GD214"
+    name = "capture-dependent-result"
+    effect = "replay-is-wrong"
+    evidence = (
+        "source: transformers' masking_utils asks whether it is traced, and an NVIDIA H200 "
+        "(torch 2.11.0) replays another result of its aimv2 than eager computes"
+    )
+    fix = (
+        "Compute the same whether the step is captured or not, or take the path of the capture in "
+        "eager too."
+    )
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        yield from partings(recording)
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        def step(x):
+            if torch.cuda.is_current_stream_capturing():  # <- GD214
+                return x / 4
+            return x / x.abs().amax()
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        def step(x):
+            return x / x.abs().amax()
+
+        return step, (torch.randn(8, 16, device="cuda"),)

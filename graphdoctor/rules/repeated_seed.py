@@ -1,0 +1,81 @@
+"""A recording in, the calls that set the device generator's seed again before something draws out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.recording import HostEvent, Iteration, Recording
+from graphdoctor.rule import Hit, Rule, at_event
+
+_SEEDING = ("manual_seed()", "manual_seed_all()")
+
+
+class RepeatedSeed(Rule):
+    """The device's random generator gets the same seed in every step.
+
+    Eager then draws the same numbers in each step. torch captures the call, since it leaves the
+    seed as it is, but only the kernels are in the graph: a replay takes up the generator where it
+    stands and draws new numbers each time.
+
+    It is a false alarm where new numbers are welcome too.
+
+    Draw the numbers that must repeat once, before the step, and keep them in a tensor.
+    """
+
+    id = "GD215"
+    name = "repeated-seed"
+    effect = "replay-is-wrong"
+    evidence = (
+        "source: CUDAGeneratorState::replay_prologue in aten/src/ATen/cuda/CUDAGeneratorImpl.cpp; "
+        "that the call is captured was measured on NVIDIA H200, torch 2.11.0"
+    )
+    fix = "Draw what must repeat once, before the step, and keep it in a tensor."
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for iteration in recording.captured:
+            for event in iteration.events:
+                # With a refusal as its detail it is GD110's.
+                if event.kind == "rng-state" and not event.detail and _seeds(event):
+                    drawn = _draws_after(event, iteration)
+                    if drawn:
+                        yield at_event(iteration.index, event, _message(event, drawn))
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+
+        def step(x):
+            torch.manual_seed(0)  # <- GD215
+            return x + torch.randn(8, 16, device="cuda")
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+
+        noise = torch.randn(8, 16, device="cuda")
+
+        def step(x):
+            return x + noise
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _seeds(event: HostEvent) -> bool:
+    return event.name.endswith(_SEEDING)
+
+
+def _draws_after(event: HostEvent, iteration: Iteration) -> str:
+    """The first operator on the device that draws after the call; "" if none does."""
+    for op in iteration.ops[event.op_index :]:
+        if op.is_cuda and "nondeterministic_seeded" in op.tags:
+            return op.name.rpartition(".")[0]
+    return ""
+
+
+def _message(event: HostEvent, drawn: str) -> str:
+    return (
+        f"{event.name} sets the same seed in every step, so that {drawn} repeats its numbers in "
+        "eager; a replay draws new ones."
+    )
