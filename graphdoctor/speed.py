@@ -14,10 +14,11 @@ from graphdoctor.estimate import estimate, estimate_from_trace
 from graphdoctor.model import Estimate, Measurement
 from graphdoctor.options import AnalyzeOptions
 from graphdoctor.partition import Plan
-from graphdoctor.profiles import DeviceProfile
+from graphdoctor.profiles import DeviceProfile, load_profile, profile_names
 from graphdoctor.record.profile import Profile, profile_step
 from graphdoctor.record.session import Session
 from graphdoctor.recording import Recording
+from graphdoctor.trace import Trace
 
 _BUDGET_S = 10.0
 _PROFILED_STEPS = 3
@@ -53,17 +54,28 @@ def time_step(
     """Predict from the recording; on a GPU, measure, and estimate from what the profiler saw."""
     predicted = _predicted(recording, plan, captured, profile)
     if session.device.kind == "emulated":
-        traced = options.trace_dir is not None
-        return Speed(predicted, runs=(_eager_run(session, options),) if traced else ())
+        wanted = options.trace_dir is not None
+        return Speed(predicted, runs=(_eager_run(session, options),) if wanted else ())
     measurement = _measured(session, captured.step) if captured.step is not None else None
     eager = _eager_run(session, options)
     runs, limits = _kept(eager, session, captured.step, options)
     try:
         wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
-        found = estimate_from_trace(eager.profile.trace, wall_us, profile)
+        traced = eager.profile.trace
+        found = estimate_from_trace(traced, wall_us, _of_this_gpu(traced, profile))
     except UsageError as error:
         return Speed(predicted, measurement, runs, (str(error), *limits))
     return Speed(found, measurement, runs, limits)
+
+
+def _of_this_gpu(trace: Trace, profile: DeviceProfile) -> DeviceProfile:
+    """Costs of graphs are those of the GPU that was traced, unless the user brought a profile."""
+    if profile.name not in profile_names():
+        return profile
+    try:
+        return load_profile(next(iter(trace.about.device_names), ""))
+    except UsageError:
+        return profile
 
 
 def _predicted(

@@ -16,17 +16,22 @@ from graphdoctor.capture.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.emulator import EmulatedDevice
 from graphdoctor.model import Report
 from graphdoctor.options import AnalyzeOptions
+from graphdoctor.profiles import load_profile
 from graphdoctor.record import prepare
 from graphdoctor.record.profile import Profile
-from graphdoctor.speed import CAPTURED, EAGER, ProfiledRun, _captured_run
+from graphdoctor.speed import CAPTURED, EAGER, ProfiledRun, _captured_run, _of_this_gpu
 from graphdoctor.target import from_object
+from graphdoctor.trace import parse_trace
 from graphdoctor.trace.annotate import PROCESS
 from graphdoctor.trace_dir.page import page_of
 from graphdoctor.trace_dir.scalars import scalars_of
 from tests.reports import PARTLY_SAFE, SAFE
 from tests.traces import launch_bound
 
-SAMPLES = Path(__file__).parent.parent / "sample_models"
+HERE = Path(__file__).parent
+SAMPLES = HERE.parent / "sample_models"
+PROFILES = HERE.parent / "graphdoctor/profiles"
+REAL = HERE / "real/h100_bert_small_cut.json.gz"
 
 
 def analyzed(sample: str, folder: Path) -> Report:
@@ -184,6 +189,20 @@ def test_the_page_shows_text_of_a_model_and_never_obeys_it() -> None:
     assert "no run of a captured graph" in page
     both = page_of(PARTLY_SAFE, [run_named(EAGER), run_named(CAPTURED)])
     assert "no run of a captured graph" not in both
+
+
+def test_costs_of_graphs_are_the_traced_gpu_s_unless_the_user_brings_a_profile(
+    tmp_path: Path,
+) -> None:
+    trace = parse_trace(gzip.decompress(REAL.read_bytes()))
+    assert _of_this_gpu(trace, load_profile("a100")).name == "h100"
+    (tmp_path / "own.toml").write_text(
+        Path(PROFILES / "a100.toml").read_text().replace('"a100"', '"mine"', 1)
+    )
+    own = load_profile(str(tmp_path / "own.toml"))
+    assert _of_this_gpu(trace, own) is own
+    unknown = launch_bound(1).trace()
+    assert _of_this_gpu(unknown, load_profile("a100")).name == "a100"
 
 
 @pytest.mark.gpu
