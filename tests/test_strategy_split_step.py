@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pytest
@@ -205,6 +206,18 @@ def test_an_overflow_skips_the_optimizer_and_backs_the_scale_off() -> None:
         assert eager[1][-1] == eager[0][-1] / 2
 
 
+def test_the_optimizer_s_graph_within_the_scaler_s_call_is_what_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tried(training(scaled_only)) as found:
+        built = SPLIT.build(found.session, found.known)
+        replayed: list[object] = []
+        kind = type(built._capture.graphs[0])
+        monkeypatch.setattr(kind, "replay", lambda graph: replayed.append(graph))
+        built.call(found.session.batches[0])
+        assert replayed == built._capture.graphs
+
+
 def strictly_clipped(ns: SimpleNamespace, data: torch.Tensor) -> object:
     ns.adam.zero_grad()
     loss = backward(ns, data)
@@ -223,6 +236,49 @@ def test_clipping_that_reads_the_norm_runs_between_graphs_and_its_result_is_used
         broken = torch.full((4, 8), float("nan"), device="cuda")
         with pytest.raises(RuntimeError, match="non-finite"):
             built.call(Inputs((broken,)))
+
+
+class Plain(torch.optim.Optimizer):
+    """Of the user's own: it needs no_grad around it, and says what it finds in a buffer."""
+
+    def __init__(self, params: object) -> None:
+        super().__init__(params, {"lr": 0.1})  # type: ignore[arg-type]
+        self.seen: SimpleQueue[float] = SimpleQueue()  # no part of the step's state
+        self.buffer = torch.zeros((), device="cuda")
+
+    def step(self) -> None:  # type: ignore[override]
+        self.seen.put(self.buffer.item())
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(parameter.grad, alpha=self.param_groups[0]["lr"])
+
+
+def test_an_optimizer_of_one_s_own_steps_eagerly_on_what_the_graph_before_it_computed() -> None:
+    def body(ns: SimpleNamespace, data: torch.Tensor) -> object:
+        ns.plain.zero_grad()
+        loss = backward(ns, data)
+        ns.plain.buffer.add_(1)
+        with torch.no_grad():
+            ns.plain.step()
+        return loss.detach()
+
+    def target() -> object:
+        found: SimpleNamespace = training(body)()  # type: ignore[assignment]
+        found.state["plain"] = body_state.plain = Plain(found.state["model"].parameters())
+        body_state.model = found.state["model"]
+        found.step = lambda data: body(body_state, data)
+        return found
+
+    body_state = SimpleNamespace()
+    with tried(target) as found:
+        result, pieces = verdict_and_pieces(found)
+        assert result.status == "verified", result
+        assert pieces == ["graph", "plain.step()"]
+        seen, start = body_state.plain.seen, body_state.plain.buffer.item()
+        while not seen.empty():
+            seen.get()
+        SPLIT.build(found.session, found.known)
+        assert seen.get() == start + 1  # a capture alone computes nothing
+        assert body_state.plain.buffer.item() == start
 
 
 def two_optimizers(ns: SimpleNamespace, data: torch.Tensor) -> object:

@@ -56,6 +56,7 @@ class BreakableCapture:
         self._running: tuple[Any, Any] | None = None  # a graph and its context
         self._making: GlueCall | None = None
         self._steps: list[OptimizerStep] = []
+        self._left: Gradients | None = None  # by the last call
 
     @property
     def graphs(self) -> list[Any]:
@@ -98,6 +99,7 @@ class BreakableCapture:
         for graph in self.graphs:
             graph.reset()
         self.pieces.clear()
+        self._left = None
         self._steps.clear()
 
     def make(self, call: Call) -> object:
@@ -105,14 +107,12 @@ class BreakableCapture:
         self._check_can_break(call)
         self.end()
         self.places.append(call.place)
-        gradients = Gradients([*self._trained, *_leaves_in(call.args)])
-        piece = self._making = GlueCall(call, gradients, self.watch)
+        piece = self._making = GlueCall(call, self._gradients_for(call), self.watch)
         try:
             result = piece.first()
         finally:
             self._making = None
-        self.pieces.append(piece)
-        self.begin()
+        self._begin_after(piece)
         return result
 
     def step_in_call(self, optimizer: torch.optim.Optimizer, step: Callable[[], object]) -> object:
@@ -129,13 +129,27 @@ class BreakableCapture:
         self.end()
         self.places.append(call.place)
         made = OptimizerStep(optimizer, call.function)
-        piece = GlueCall(
-            Call(call.name, made, (), {}, call.place), Gradients(self._trained), self.watch
-        )
+        alone = Call(call.name, made, (), {}, call.place)
+        piece = GlueCall(alone, self._gradients_for(call), self.watch)
         self._capture_step(made, call.again)
+        self._begin_after(piece)
+        return None
+
+    def gradients_at_end(self) -> Gradients | None:
+        """Those that the step leaves behind; None where its last call did."""
+        return self._unless_left(Gradients(self._trained))
+
+    def _gradients_for(self, call: Call) -> Gradients | None:
+        return self._unless_left(Gradients([*self._trained, *_leaves_in(call.args)]))
+
+    def _unless_left(self, gradients: Gradients) -> Gradients | None:
+        left = self._left
+        return gradients if left is None or gradients.differ_from(left) else None
+
+    def _begin_after(self, piece: GlueCall) -> None:
+        self._left = Gradients([*self._trained, *_leaves_in(piece.call.args)])
         self.pieces.append(piece)
         self.begin()
-        return None
 
     def _capture_step(self, made: OptimizerStep, step: Callable[[], object]) -> None:
         self._steps.append(made)

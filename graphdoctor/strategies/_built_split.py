@@ -24,7 +24,7 @@ class Made:
 
     static_inputs: Inputs
     outputs: object
-    gradients: Gradients
+    gradients: Gradients | None
     start: Snapshot
 
 
@@ -74,7 +74,8 @@ class BuiltSplit:
         """One step, on what was loaded and on the state as it is now."""
         for piece in self._capture.pieces:
             piece.run()
-        self._made.gradients.put_back()
+        if self._made.gradients is not None:
+            self._made.gradients.put_back()
 
     def call(self, inputs: Inputs) -> object:
         self.load(inputs)
@@ -103,7 +104,8 @@ class BuiltSplit:
     def release(self) -> None:
         """Give the graphs and their memory back; it cannot be called any more."""
         self._capture.reset()
-        self._made.gradients.forget()
+        if self._made.gradients is not None:
+            self._made.gradients.forget()
         self._outputs = None
         self._capture.changes.rebound.clear()
 

@@ -25,6 +25,11 @@ class Gradients:
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._pairs = [(tensor, grad_of(tensor)) for tensor in tensors]
 
+    def differ_from(self, earlier: Gradients) -> bool:
+        """Whether one of these tensors has another gradient than earlier, or was not looked at."""
+        before = {id(tensor): grad for tensor, grad in earlier._pairs}
+        return any(before.get(id(tensor), tensor) is not grad for tensor, grad in self._pairs)
+
     def put_back(self) -> None:
         for tensor, grad in self._pairs:
             if tensor.grad is not grad:
@@ -74,9 +79,12 @@ class Call:
 
 
 class GlueCall:
-    """A call that every step makes for real, between two replays."""
+    """A call that every step makes for real, between two replays.
 
-    def __init__(self, call: Call, gradients: Gradients, watch: Watch) -> None:
+    `gradients` are those that it finds; None where the call before it leaves them as they must be.
+    """
+
+    def __init__(self, call: Call, gradients: Gradients | None, watch: Watch) -> None:
         self.call = call
         self.steps: list[OptimizerStep] = []  # graphs of optimizers that this call steps
         self._gradients = gradients
@@ -91,7 +99,8 @@ class GlueCall:
 
     def run(self) -> None:
         """Make it again; a tensor that it gives takes the place of the first one."""
-        self._gradients.put_back()
+        if self._gradients is not None:
+            self._gradients.put_back()
         with self._surroundings.again(), self._replayed_steps():
             result = self.call.again()
         if type(self._result) is Pending:

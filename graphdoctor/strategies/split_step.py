@@ -20,7 +20,7 @@ from graphdoctor.model import Finding
 from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.strategies._breakable import BreakableCapture, trained_tensors
 from graphdoctor.strategies._built_split import BuiltSplit, Made, holds_pending
-from graphdoctor.strategies._glue import Gradients, glue_objects
+from graphdoctor.strategies._glue import glue_objects
 from graphdoctor.strategies._pending import StepRefused
 from graphdoctor.strategies._python_changes import PythonChanges
 from graphdoctor.strategies._split_plan import code_for, first_outside, regions_of, why_unfit
@@ -72,7 +72,6 @@ class _Attempt:
         self._objects = glue_objects(roots)
         trained = trained_tensors(named_tensors(roots))
         self._capture = BreakableCapture(side, PythonChanges(roots), trained)
-        self._trained = trained
 
     def run(self) -> BuiltSplit:
         static = fresh_inputs(self._target)
@@ -87,7 +86,7 @@ class _Attempt:
             cause = true_cause(error)
             reason = self._capture.watch.refusal or in_words(cause)
             raise CannotBuild(with_place(reason, location_of(cause))) from error
-        made = Made(static, detached(outputs), Gradients(self._trained), self._start)
+        made = Made(static, detached(outputs), self._capture.gradients_at_end(), self._start)
         return BuiltSplit(self._target.roots, self._capture, made)
 
     def _outputs_of(self, args: Any, kwargs: Any) -> object:
