@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from graphdoctor.cli import main
 from graphdoctor.errors import UsageError
+from graphdoctor.estimate.trace_report import explain_trace
 from graphdoctor.trace import blocks, read_trace
 from graphdoctor.trace.annotate import PROCESS, annotate
 from graphdoctor.trace.annotations import Anchor, Note
@@ -151,3 +153,29 @@ def test_copies_of_one_run_are_read_once(tmp_path: Path) -> None:
     alone = kept_trace(tmp_path / "moved", "worker", 1).untouched
     paths = [kept.annotated, kept.tensorboard, kept.untouched, alone]
     assert without_copies(paths) == [kept.tensorboard, alone]
+
+
+def test_the_gaps_of_a_trace_are_drawn_with_their_causes(tmp_path: Path) -> None:
+    assert main(["trace", str(REAL), "--annotate", str(tmp_path / "out.json.gz")]) == 0
+    events = drawn(tmp_path / "out.json.gz")
+    spans = [event for event in events if event.get("cat") == PROCESS and event["ph"] == "X"]
+    report = explain_trace(read_trace(REAL), REAL)
+    total_us = sum(span["dur"] for span in spans)
+    assert total_us == pytest.approx(report.idle_ns / 1e3, abs=0.001)
+    in_us = lambda text: float(text.removesuffix(" us"))  # noqa: E731
+    for span in spans:
+        parts = [in_us(text) for text in span["args"].values() if text.endswith(" us")]
+        assert sum(parts) == pytest.approx(span["dur"], abs=0.001)
+    launches = {
+        (event["pid"], event["tid"], event["ts"])
+        for event in events
+        if event.get("cat") in ("cuda_runtime", "cuda_driver")
+    }
+    ends = [event for event in events if event["ph"] == "f" and event.get("cat") == PROCESS]
+    assert ends
+    assert {(event["pid"], event["tid"], event["ts"]) for event in ends} <= launches
+
+
+def test_a_folder_cannot_be_annotated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", str(REAL.parent), "--annotate", str(tmp_path / "out.json.gz")]) == 2
+    assert "is for one trace" in capsys.readouterr().err

@@ -40,12 +40,20 @@ class TraceCommand:
         )
         add("--gpu", metavar="NAME", help="costs of graphs of this GPU (default: the trace's own)")
         add("--json", metavar="FILE", help="save the report too; - writes it instead of the page")
+        add(
+            "--annotate",
+            metavar="FILE",
+            type=Path,
+            help="save a copy of the trace (gzip) that shows in Perfetto why the GPU waits",
+        )
         add_page_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         saved_to = Path(args.json) if args.json and args.json != STDOUT else None
         if saved_to is not None:
             check_writable(saved_to)
+        if args.annotate is not None:
+            check_writable(args.annotate)
         report = _explain(args)
 
         from graphdoctor.reporters import trace_folder_page, trace_json, trace_page
@@ -65,6 +73,8 @@ class TraceCommand:
 def _explain(args: argparse.Namespace) -> TraceReport | FolderReport:
     from graphdoctor.estimate.trace_folder import explain_folder
     from graphdoctor.estimate.trace_report import TraceOptions, explain_trace
+    from graphdoctor.trace.annotate import annotate
+    from graphdoctor.trace.gap_notes import notes_of_gaps
     from graphdoctor.trace.read import read_trace
 
     path: Path = args.trace
@@ -77,11 +87,17 @@ def _explain(args: argparse.Namespace) -> TraceReport | FolderReport:
         raise UsageError(f"there is no file or folder {path}")
     with progress(sys.stderr) as tell:
         if path.is_dir():
+            if args.annotate is not None:
+                raise UsageError(f"--annotate is for one trace, and {path} is a folder")
             return explain_folder(path, options, tell)
         tell(f"reading {path.name}")
         trace = read_trace(path)
         tell("explaining")
-        return explain_trace(trace, path, options)
+        report = explain_trace(trace, path, options)
+        if args.annotate is not None:
+            tell("annotating")
+            annotate(path, args.annotate, notes_of_gaps(trace, options.step), trace.threads)
+        return report
 
 
 def _positive(text: str) -> float:

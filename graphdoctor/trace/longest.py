@@ -19,15 +19,21 @@ def longest_gaps(
     trace: Trace, found: Gaps, windows: Sequence[Window], most: int
 ) -> tuple[Gap, ...]:
     """The longest gaps within the windows, the longest first."""
-    places = np.flatnonzero(inside(found.end_ns, windows, closed="right"))
-    length = found.end_ns[places] - found.start_ns[places]
-    places = places[np.argsort(-length, kind="stable")[:most]]
+    places = longest_places(found, windows, most)
     begin = windows[0][0] if windows else 0
     lines = _lines(trace, found, places)
     return tuple(
         _gap(trace, found, place, line, begin)
         for place, line in zip(places.tolist(), lines.tolist(), strict=True)
     )
+
+
+def longest_places(found: Gaps, windows: Sequence[Window], most: int) -> Ints:
+    """Where among the gaps those are, in the same order."""
+    places = np.flatnonzero(inside(found.end_ns, windows, closed="right"))
+    length = found.end_ns[places] - found.start_ns[places]
+    longest: Ints = places[np.argsort(-length, kind="stable")[:most]]
+    return longest
 
 
 def _lines(trace: Trace, found: Gaps, places: Ints) -> Ints:
