@@ -22,7 +22,7 @@ ITERATIONS = 3  # a proof takes so many replays
 
 
 class SweepCommand:
-    """Try a step at several batch sizes: what a graph brings at each, and where the gain ends.
+    """Try several batch sizes: what a graph brings at each, and where the gain ends.
 
     TARGET is what `graphdoctor analyze` takes. get_inputs(), get_model() or
     graphdoctor_target() with a parameter batch_size=... is called with each size;
