@@ -85,7 +85,7 @@ class AnalyzeCommand:
             help="how long strategies may take in all: 120s (the default), 2m ...",
         )
         add("--json", metavar="FILE", help="save the report too; - writes it instead of the page")
-        add("--trace-dir", metavar="DIR", help="save a profiler trace that TensorBoard can show")
+        add("--trace-dir", metavar="DIR", help="leave runs for TensorBoard and Perfetto there")
         add_page_arguments(parser)
         add_settings_arguments(parser)
 
