@@ -10,10 +10,17 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from graphdoctor.emulator import EmulatedDevice
+from graphdoctor.segments import Segments
 from graphdoctor.segments.graph import SegmentedGraph, Shared
 from graphdoctor.segments.split import split
+from graphdoctor.segments.tracing import settings
+from graphdoctor.strategies.segments import Segments as SegmentsStrategy
+from graphdoctor.strategies.strategy import CannotBuild
+from tests.plain_session import session_of
+from tests.trying import tried
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
@@ -120,3 +127,241 @@ def test_a_segmented_graph_computes_what_the_graph_computes(body: Body) -> None:
         assert made.replays == 4
         assert made.captured_parts
         assert all(part.is_captured for part in made.captured_parts)
+
+
+def reading(x: torch.Tensor, w: torch.Tensor) -> tuple[Any, ...]:
+    y = long(x)
+    there = aten.nonzero(y)
+    return long(y @ w), there
+
+
+def test_nothing_that_waits_gets_into_a_graph() -> None:
+    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+        inputs = [torch.empty((4, 4), device="cuda") for _ in range(2)]
+        graph_module = make_fx(reading)(*inputs)
+    plan = split(graph_module.graph).plan
+    assert [part.captured for part in plan.parts] == [True, False, True]
+    (unsafe,) = plan.parts[1].unsafe
+    assert unsafe.operator == "aten.nonzero.default" and "host" in unsafe.why
+    with EmulatedDevice():
+        eager = states(graph_module, graph_module, 4)
+        made = segmented(graph_module)
+        assert same(states(graph_module, made, 4), eager)
+        assert made.replays == 3
+
+
+def test_the_parts_say_why_they_are_not_captured() -> None:
+    plan = split(traced(cut_in_the_middle, (4, 4), (4, 4)).graph, "forward graph 1").plan
+    assert [part.captured for part in plan.parts] == [True, False, True]
+    assert [part.launches for part in plan.parts] == [19, 2, 19]
+    text = plan.text.splitlines()
+    assert text[0] == "forward graph 1:"
+    assert text[1] == "  one CUDA graph: 19 launches"
+    assert "eager: 2 launches" in text[2] and "copies between the host and the device" in text[2]
+    assert "aten.sin.default runs on the CPU" in text[2]
+
+
+def test_short_runs_between_unsafe_operators_stay_eager() -> None:
+    def body(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return to_host_and_back(torch.tanh(to_host_and_back(x))) + w
+
+    plan = split(traced(body, (4, 4), (4, 4)).graph).plan
+    assert [part.captured for part in plan.parts] == [False]
+    assert plan.captured_launches == 0
+
+
+def test_a_number_of_the_host_is_not_frozen() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x, number = torch.empty((4, 4), device="cuda"), torch.empty(())
+        graph_module = make_fx(lambda x, number: long(long(x) * number))(x, number)
+    assert [part.captured for part in split(graph_module.graph).plan.parts] == [True, False, True]
+    with EmulatedDevice():
+        made = segmented(graph_module)
+        for value in (1.0, 2.0, 3.0, 4.0):
+            x, number = torch.randn((4, 4), device="cuda"), torch.tensor(value)
+            assert torch.equal(made(x, number), graph_module(x, number))
+        assert made.replays == 3
+
+
+def test_a_part_that_cannot_be_captured_runs_eagerly_and_only_once() -> None:
+    graph_module = traced(writing, *SHAPES[writing])
+    with EmulatedDevice():
+        eager = states(graph_module, graph_module, 5)
+        everywhere = split(graph_module.graph, where=lambda tensor: "cuda:0")
+        assert [part.captured for part in everywhere.plan.parts] == [True]
+        shared = Shared(side=torch.cuda.Stream(), lent=[], guarded=False)
+        made = SegmentedGraph(graph_module, everywhere, shared)
+        assert same(states(graph_module, made, 5), eager)
+        (part,) = made.captured_parts
+        assert "copy" in part.refused and not part.is_captured
+
+
+def test_a_parameter_at_another_address_is_never_read_at_the_old_one() -> None:
+    graph_module = traced(cut_in_the_middle, (4, 4), (4, 4))
+    with EmulatedDevice():
+        made = segmented(graph_module)
+
+        def check(fixed: torch.Tensor, calls: int) -> None:
+            for _ in range(calls):
+                x = torch.randn((4, 4), device="cuda")
+                assert same(made(x, fixed), graph_module(x, fixed))
+
+        fixed = [
+            torch.nn.Parameter(torch.randn((4, 4), device="cuda"), requires_grad=False)
+            for _ in range(7)
+        ]
+        check(fixed[0], 4)
+        assert made.replays == 3
+        with torch.no_grad():
+            fixed[0].copy_(fixed[1])  # in place, as load_state_dict does
+        check(fixed[0], 1)
+        assert made.replays == 4
+        check(fixed[1], 3)  # two calls eagerly, and the third in a new capture
+        assert made.replays == 5
+        for other in fixed[2:]:
+            check(other, 4)
+        assert made.replays == 9  # it moved too often: eager for good
+        made.release()
+        check(fixed[0], 2)
+        assert made.replays == 9
+
+
+def test_another_shape_runs_eagerly() -> None:
+    graph_module = traced(lambda x, w: long(x + w), (4, 4), (4, 4))
+    with EmulatedDevice():
+        made = segmented(graph_module)
+        w = torch.nn.Parameter(torch.randn((1, 4), device="cuda"), requires_grad=False)
+        for rows in (4, 4, 4, 2, 4):
+            x = torch.randn((rows, 4), device="cuda")
+            assert torch.equal(made(x, w), graph_module(x, w))
+        assert made.replays == 3
+
+
+def forward(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = long(x @ w)
+    return y.sum(), y, w.t(), x
+
+
+def backward(y: torch.Tensor, wt: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return long(y * x) @ wt
+
+
+def test_what_autograd_still_holds_is_not_overwritten() -> None:
+    first = traced(forward, (4, 4), (4, 4))
+    with EmulatedDevice():
+        made = segmented(first, owned=1)
+        w = torch.nn.Parameter(torch.randn((4, 4), device="cuda"), requires_grad=False)
+
+        def call() -> Any:
+            x = torch.randn((4, 4), device="cuda")
+            expected = first(x, w)
+            return made(x, w), expected
+
+        for calls in range(4):
+            results, expected = call()
+            assert same(results, expected)
+            assert made.replays == calls
+            del results
+        held = [call(), call(), call()]  # a model that runs three times before one backward pass
+        assert made.replays == 4
+        assert all(same(*pair) for pair in held)
+        held.clear()
+        results, expected = call()
+        assert made.replays == 5 and same(results, expected)
+
+
+def test_forward_and_backward_graphs_share_what_lies_between_them() -> None:
+    first, second = traced(forward, (4, 4), (4, 4)), traced(backward, *((4, 4),) * 3)
+    with EmulatedDevice():
+        shared = Shared(side=torch.cuda.Stream(), lent=[], guarded=False)
+        ahead = SegmentedGraph(first, split(first.graph), shared, owned=1)
+        back = SegmentedGraph(second, split(second.graph), shared)
+        w = torch.nn.Parameter(torch.randn((4, 4), device="cuda"), requires_grad=False)
+        for _ in range(6):
+            x = torch.randn((4, 4), device="cuda")
+            _, *kept = ahead(x, w)
+            expected = second(*first(x, w)[1:])
+            assert torch.equal(back(*kept), expected)
+        assert ahead.replays > 0 and back.replays > 0
+
+
+class Branching(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(8, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.second = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = long(self.norm(self.first(x)))
+        if y.sum().item() > 0:
+            return long(self.second(y))
+        return y - 1
+
+
+def test_dynamo_finds_the_graphs_and_python_stays_between_them() -> None:
+    torch.manual_seed(0)
+    model, twin = Branching(), Branching()
+    twin.load_state_dict(model.state_dict())
+    backend = Segments(capture=False, where=lambda tensor: "cuda:0")
+    with settings():
+        compiled = torch.compile(model, backend=backend)
+        for sign in (5.0, -5.0, 5.0, -5.0):
+            x = torch.randn(4, 8) + sign
+            left, right = compiled(x), twin(x)
+            assert torch.equal(left, right)
+            left.sum().backward()
+            right.sum().backward()
+    for left, right in zip(model.parameters(), twin.parameters(), strict=True):
+        assert left.grad is None if right.grad is None else torch.equal(left.grad, right.grad)
+    assert all(map(torch.equal, model.buffers(), twin.buffers()))
+    (broken,) = backend.plan.breaks
+    assert "item" in broken.reason
+    assert broken.location is not None and broken.location.function == "forward"
+    first = backend.plan.graphs[0].parts[0].first
+    assert first is not None and first.file == __file__ and first.function == "forward"
+    names = [graph.name for graph in backend.plan.graphs]
+    assert {"forward graph 1", "forward graph 2", "backward graph 1"} <= set(names)
+    assert 0.5 < (backend.plan.captured_share or 0.0) <= 1.0
+    torch._dynamo.reset()
+
+
+def test_settings_of_dynamo_are_put_back() -> None:
+    import torch._dynamo.config as config
+
+    with config.patch(capture_scalar_outputs=True):
+        with settings():
+            assert not config.capture_scalar_outputs
+        assert config.capture_scalar_outputs
+
+
+def test_a_step_of_the_cpu_has_nothing_to_capture() -> None:
+    model = Branching()
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        return model(torch.cat([data, data], dim=1))
+
+    session, known = session_of(step)
+    with pytest.raises(CannotBuild, match=r"nothing could be captured: .* 0 of them captured"):
+        SegmentsStrategy().build(session, known)
+    assert "_compiled_call_impl" not in vars(model)
+
+
+def branching() -> object:
+    torch.manual_seed(0)
+    return Branching().cuda().eval(), (torch.randn(4, 8, device="cuda") + 5,)
+
+
+def test_the_plan_is_foreseen_from_a_recording() -> None:
+    with tried(branching) as attempt:
+        strategy, known = SegmentsStrategy(), attempt.known
+        assert strategy.unfit(known) == ""
+        lines = strategy.plan(known).splitlines()
+        assert "1 graph break" in lines[0]
+        assert lines[1] == "forward graph 1:" and "one CUDA graph" in lines[2]
+        assert "aten._local_scalar_dense.default" in lines[-1]
+        regions = strategy.regions(known)
+        ops = known.iteration.ops
+        inside = [ops[index].name for region in regions or () for index in region]
+        assert "aten.tanh.default" in inside and "aten._local_scalar_dense.default" not in inside
+        assert "model = torch.compile(model, backend=Segments())" in strategy.code(known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,19 +57,28 @@ class Split:
     numbers: Mapping[fx.Node, int]
 
 
-def split(graph: fx.Graph, name: str = "graph", *, where: DeviceOf = device_of) -> Split:
-    """Cut a graph before and after what cannot be captured.
+Why = Callable[[fx.Node], str]  # what stands in the way of capturing a node; "" if nothing does
+
+
+def split(
+    graph: fx.Graph, name: str = "graph", *, where: DeviceOf = device_of, also: Why | None = None
+) -> Split:
+    """Cut a graph before and after what cannot be captured; `also` knows of more than the nodes tell.
 
     What takes no launch, such as a view, stays with what comes before it. Safe runs too short to
     pay join what is eager around them. The order of the nodes stays as it is, so that what is written
     in place is written at its time.
     """
-    runs = list(_merged(_runs(graph, where)))
+    runs = list(_merged(_runs(graph, where, also or _nothing_more)))
     numbers = {node: number for number, run in enumerate(runs) for node in run.nodes}
     return Split(GraphPlan(name, tuple(run.part() for run in runs)), numbers)
 
 
-def _runs(graph: fx.Graph, where: DeviceOf) -> Iterator[_Run]:
+def _nothing_more(node: fx.Node) -> str:
+    return ""
+
+
+def _runs(graph: fx.Graph, where: DeviceOf, also: Why) -> Iterator[_Run]:
     run = _Run(safe=True)
     owner: dict[fx.Node, _Run] = {}
     for node in graph.nodes:
@@ -81,7 +90,7 @@ def _runs(graph: fx.Graph, where: DeviceOf) -> Iterator[_Run]:
             owner[node] = taken_from
             taken_from.nodes.append(node)
             continue
-        why, count = why_unsafe(node, where), _launches(node, where)
+        why, count = why_unsafe(node, where) or also(node), _launches(node, where)
         if (why or count) and bool(why) == run.safe:
             if run.nodes:
                 yield run

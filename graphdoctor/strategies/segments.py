@@ -13,6 +13,7 @@ from graphdoctor.strategies._compiled_models import (
     Function,
     compiled_models,
     models_of,
+    tops_of,
     warmed_up,
 )
 from graphdoctor.strategies._dynamo import dynamo_errors, forget_compiled, unfit_for_dynamo
@@ -41,18 +42,17 @@ class Segments:
     def unfit(self, known: Known) -> str:
         if reason := unfit_for_dynamo(known.roots):
             return reason
-        foreseen = forecast(known.iteration)
+        foreseen = _foreseen(known)
         if not foreseen.regions:
             return f"no part of a graph has enough launches to pay: {foreseen.plan.summary}"
         return ""
 
     def regions(self, known: Known) -> Regions | None:
-        return forecast(known.iteration).regions
+        return _foreseen(known).regions
 
     def plan(self, known: Known) -> str:
         """The graphs and their parts, foreseen from the recording: one line each."""
-        foreseen: Forecast = forecast(known.iteration)
-        return foreseen.plan.text
+        return _foreseen(known).plan.text
 
     def build(self, session: Session, known: Known) -> CompiledModels:
         """Trace, warm up and capture. `note` says what came of the plan."""
@@ -90,3 +90,8 @@ class Segments:
             raise
         built.note = "; ".join((backend.plan.summary, *backend.refusals))
         return built
+
+
+def _foreseen(known: Known) -> Forecast:
+    tops, models = tops_of(known.roots), models_of(known.roots)
+    return forecast(known.iteration, left_out=tops.keys() - models.keys())
