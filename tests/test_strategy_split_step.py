@@ -365,6 +365,45 @@ def test_a_tensor_that_the_step_puts_into_an_attribute_is_that_of_the_captured_r
     assert result.status == "verified", result
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "subject",
+    [
+        lr_schedule.graphdoctor_target,
+        adam_training.graphdoctor_target,
+        adam_training.capturable,
+        training(scaled),
+        training(scaled_only),
+        training(strictly_clipped),
+        training(two_optimizers),
+        training(accumulating),
+        training(returns_a_number),
+    ],
+)
+def test_on_a_real_device_too(subject: Callable[[], object]) -> None:
+    with tried(subject, iterations=4, choice="cuda") as found:
+        before = state_of(found)
+        result, _ = verdict_and_pieces(found)
+        assert result.status == "verified", result
+        found.session.start.restore()
+        assert_unchanged(found, before)
+
+
+@pytest.mark.gpu
+def test_a_refusal_on_a_real_device_leaves_it_usable() -> None:
+    def body(ns: SimpleNamespace, data: torch.Tensor) -> object:
+        ns.sgd.zero_grad()
+        loss = backward(ns, data)
+        ns.sgd.step()
+        torch.cuda.synchronize()
+        return loss.detach()
+
+    with tried(training(body), choice="cuda") as found, pytest.raises(CannotBuild):
+        SPLIT.build(found.session, found.known)
+    with tried(training(scaled), choice="cuda") as found:
+        assert found.verdict(SPLIT).status == "verified"
+
+
 # What it leaves alone.
 
 

@@ -133,3 +133,10 @@ def test_the_code_works_when_it_is_pasted(subject: object) -> None:
         assert isinstance(expected, torch.Tensor)
         found.session.start.restore()
         assert torch.equal(fast(found.session.batches[1].args[0]), expected)  # type: ignore[operator]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("subject", [inference, training])
+def test_on_a_real_device_too(subject: object) -> None:
+    with tried(subject, choice="cuda") as found:  # type: ignore[arg-type]
+        assert found.verdict(WHOLE).status == "verified"

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from graphdoctor.capture.verify import verify_whole_step
+from graphdoctor.device import open_device
 from graphdoctor.diagnose import diagnose
-from graphdoctor.emulator import EmulatedDevice
 from graphdoctor.model import Verification
+from graphdoctor.options import DeviceChoice
 from graphdoctor.partition import partition
 from graphdoctor.place import place
 from graphdoctor.profiles import load_profile
@@ -22,7 +23,7 @@ from graphdoctor.target import from_object
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A warmed-up step on the emulated device, and what the analysis knows of it."""
+    """A warmed-up step, and what the analysis knows of it."""
 
     session: Session
     known: Known
@@ -35,7 +36,7 @@ class Tried:
             self.session.target,
             step,
             self.session.batches,
-            exact=True,
+            exact=self.session.device.kind == "emulated",
             now=self.session.start,
         )
 
@@ -48,15 +49,18 @@ class Tried:
 
 
 @contextmanager
-def tried(subject: Callable[[], object], *, iterations: int = 3) -> Iterator[Tried]:
+def tried(
+    subject: Callable[[], object], *, iterations: int = 3, choice: DeviceChoice = "emulated"
+) -> Iterator[Tried]:
     """`subject` is a function that gives what a target may give."""
-    with EmulatedDevice() as device:
+    profile = load_profile("h100")
+    with open_device(choice, profile) as device:
         target = place(from_object(subject), device)
         try:
             session = prepare(target, device, iterations=iterations)
             recording = record(session, progress=lambda doing: None)
             diagnosis = diagnose(recording)
-            plan = partition(recording, diagnosis, profile=load_profile("h100"))
+            plan = partition(recording, diagnosis, profile=profile)
             known = Known(
                 mode=recording.mode,
                 roots=target.roots,
