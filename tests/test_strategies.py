@@ -589,3 +589,11 @@ def test_preparation_pays_after_so_many_calls_or_never() -> None:
     assert break_even_calls(1.0, measurement(1.9, 2.0, 2.1)) == 2000
     assert break_even_calls(1.0, measurement(0.9, 1.0, 1.1)) is None
     assert break_even_calls(1.0, measurement(0.4, 0.5, 0.6)) is None
+
+
+def test_the_documentation_names_every_strategy() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "strategies.md").read_text(encoding="utf-8")
+    names = [strategy.name for strategy in strategies_package.STRATEGIES]
+    assert [name for name in names if f"`{name}`" not in text] == []
+    assert set(choice.COMPARATORS) <= set(names)
+    assert len(set(names)) == len(names)
