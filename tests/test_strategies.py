@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -597,3 +598,8 @@ def test_the_documentation_names_every_strategy() -> None:
     assert [name for name in names if f"`{name}`" not in text] == []
     assert set(choice.COMPARATORS) <= set(names)
     assert len(set(names)) == len(names)
+
+
+def test_every_strategy_can_be_sent_to_a_process_of_its_own() -> None:
+    for strategy in strategies_package.STRATEGIES:
+        assert pickle.loads(pickle.dumps(strategy)).name == strategy.name

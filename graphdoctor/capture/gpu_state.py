@@ -53,11 +53,13 @@ def _look(nvml: Any) -> GpuState:
         for name, words in _SLOWDOWNS.items()
         if reasons & getattr(nvml, f"nvmlClocksEventReason{name}", 0)
     ]
+    # Whoever started this process, as an analysis does for a strategy, waits for it.
+    own = (os.getpid(), os.getppid())
     running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     return GpuState(
         sm_mhz=int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         slowed_by=tuple(dict.fromkeys(slowed)),
-        other_processes=sum(process.pid != os.getpid() for process in running),
+        other_processes=sum(process.pid not in own for process in running),
     )
 
 

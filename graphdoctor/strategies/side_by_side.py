@@ -65,12 +65,12 @@ def compare_strategies(
 
     The graph of the whole step, which the analysis made and verified, is released on the way.
     """
-    contest = _contest(report, evidence, options, profile, spec)
+    contest = _contest(report, evidence, options=options, profile=profile, spec=spec)
     strategies = chosen(options.strategies, is_emulated=contest.is_emulated)
     rows = {one.name: foresee(one, contest.known, profile) for one in strategies}
     found = None
     if WHOLE_NAME in rows:
-        found = whole_row(rows[WHOLE_NAME], evidence, contest.known, profile)
+        found = whole_row(rows[WHOLE_NAME], evidence, contest.known, profile=profile)
         rows[WHOLE_NAME] = found or rows[WHOLE_NAME]
     if evidence.captured.step is not None:
         evidence.captured.step.release()
@@ -92,6 +92,7 @@ def compare_strategies(
 def _contest(
     report: Report,
     evidence: Evidence,
+    *,
     options: AnalyzeOptions,
     profile: DeviceProfile,
     spec: str | None,

@@ -62,16 +62,23 @@ def time_built(
             budget_s=measure_s,
             blocks=blocks,
         )
-        fast = profile_beside(session, step.start, lambda: step.call(inputs), measured, profile)
-        return Timed(measured, *fast)
+        seen = profile_beside(
+            session,
+            lambda: step.call(inputs),
+            start=step.start,
+            measured=measured,
+            profile=profile,
+        )
+        return Timed(measured, *seen)
     finally:
         session.start.restore()
 
 
 def profile_beside(
     session: Session,
-    start: Snapshot,
     fast: Callable[[], object],
+    *,
+    start: Snapshot,
     measured: Measurement,
     profile: DeviceProfile,
 ) -> tuple[Seen | None, Seen | None]:

@@ -16,7 +16,7 @@ _MAY_BE_WRONG = "its replays were right in this run, but "
 
 
 def whole_row(
-    row: StrategyOutcome, evidence: Evidence, known: Known, profile: DeviceProfile
+    row: StrategyOutcome, evidence: Evidence, known: Known, *, profile: DeviceProfile
 ) -> StrategyOutcome | None:
     """The row, from what was foreseen and what came of the capture; None where none was tried."""
     outcome = next((one for one in evidence.captured.outcomes if one.scope == WHOLE), None)
@@ -32,7 +32,7 @@ def whole_row(
             captured_share=None,
             code="",
         )
-    return _captured(row, outcome, evidence, known, profile)
+    return _captured(row, outcome, evidence, known, profile=profile)
 
 
 def _captured(
@@ -40,6 +40,7 @@ def _captured(
     outcome: CaptureOutcome,
     evidence: Evidence,
     known: Known,
+    *,
     profile: DeviceProfile,
 ) -> StrategyOutcome:
     verification = outcome.verification
@@ -65,4 +66,5 @@ def _timed(evidence: Evidence, profile: DeviceProfile) -> Timed | None:
         step.replay()
 
     measured = evidence.speed.measurement
-    return Timed(measured, *profile_beside(session, step.start, fast, measured, profile))
+    seen = profile_beside(session, fast, start=step.start, measured=measured, profile=profile)
+    return Timed(measured, *seen)
