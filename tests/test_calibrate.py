@@ -248,6 +248,21 @@ def test_every_piece_of_work_that_a_cpu_can_do_runs(monkeypatch: pytest.MonkeyPa
         assert pieces[name].amount == times * (1 << 18), name
 
 
+def test_on_the_emulated_device_it_times_and_says_that_no_kernel_was_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work, "_LARGE_BYTES", 1 << 18)
+    monkeypatch.setattr(work, "SIDES", (8,))
+    monkeypatch.setattr(work, "TOKENS", (4,))
+    with EmulatedDevice():
+        machine = GpuMachine()
+        assert len(machine.host_us("backward 50")) == len(machine.host_us("view")) > 5
+        assert {len(row) for row in machine.burst_us("graph of 10")} == {8}
+        assert len(machine.traced("backward 50").operators) > 50
+        with pytest.raises(CannotDoItHere, match="sees no kernels"):
+            calibrate(machine, BASE, str)
+
+
 def test_the_graphs_have_as_many_nodes_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
     with EmulatedDevice():

@@ -18,6 +18,7 @@ from graphdoctor.calibrate.traced import (
     sync_us,
 )
 from graphdoctor.calibrate.work import CHAINS, GRAPHS, MIXED, SIDES, TOKENS
+from graphdoctor.errors import CannotDoItHere
 from graphdoctor.profiles import DeviceProfile, Figure
 
 KINDS = ("stream", "strided", "reduce", "normalize", "concat", "gather", "matmul", "attention")
@@ -71,6 +72,11 @@ class _Maker:
         """Costs of operators by what they have to do, as differences between two kinds of them."""
         host = self._machine.host_us
         plain, traced = host("in place"), self._machine.traced("in place")
+        if not len(traced.device_events):
+            raise CannotDoItHere(
+                "torch.profiler sees no kernels on this machine, and many figures come from it: "
+                "let this process use CUPTI, or calibrate on a machine where it may."
+            )
         self._inflation = inflation(traced, median(plain))
         launch = [value / self._inflation for value in launch_us(traced)]
         self._put("launch_us", launch, "cudaLaunchKernel under the profiler, over its slowness")

@@ -18,7 +18,6 @@ _TRACED_CALLS = 30
 _BURST = 8  # calls: far fewer graphs than a queue holds, so that the last ones do not wait for the device
 
 Clock = Callable[[], float]
-_drain = torch.cuda.synchronize
 
 
 class GpuMachine:
@@ -41,11 +40,13 @@ class GpuMachine:
     def host_us(self, work: str) -> Sequence[float]:
         found = self._work[work]
         if found.before is not None:
-            return apart_us(found.before, found.call, clock=self._clock, drain=_drain)
-        return timed_us(found.call, self._clock, _drain, calls=found.together)
+            return apart_us(
+                found.before, found.call, clock=self._clock, drain=torch.cuda.synchronize
+            )
+        return timed_us(found.call, self._clock, torch.cuda.synchronize, calls=found.together)
 
     def burst_us(self, work: str) -> Sequence[Sequence[float]]:
-        return bursts_us(self._work[work].call, self._clock, _drain)
+        return bursts_us(self._work[work].call, self._clock, torch.cuda.synchronize)
 
     def device_us(self, work: str) -> Sequence[float]:
         call, begin = self._work[work].call, torch.cuda.Event(enable_timing=True)

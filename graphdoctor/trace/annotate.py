@@ -18,6 +18,8 @@ from graphdoctor.trace.split import split
 PROCESS = "graphdoctor"  # no number: those of processes and devices are taken
 _FIRST = -10  # above all processes of the trace
 _LONGEST_TEXT = 2000
+# Beyond the correlation numbers that are the profiler's own; Perfetto reads text as hexadecimal only.
+_FIRST_ARROW = 1 << 40
 
 
 def annotate(source: Path, target: Path, notes: Sequence[Note], threads: Sequence[str]) -> None:
@@ -78,8 +80,7 @@ def annotated_events(notes: Sequence[Note], threads: Sequence[str]) -> Iterator[
             arrow += 1
             there = _thread(threads, anchor)
             yield _event({"ph": "i", "s": "t", "name": name, **there, "args": args}, anchor.at_ns)
-            # Ids of the profiler's own arrows are correlation numbers: ours are text.
-            bound = {"id": f"{PROCESS}-{arrow}", "name": "finding"}
+            bound = {"id": _FIRST_ARROW + arrow, "name": "finding"}
             yield _event({"ph": "s", **bound, **at}, note.start_ns)
             yield _event({"ph": "f", "bp": "e", **bound, **there}, anchor.at_ns)
 
