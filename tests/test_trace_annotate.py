@@ -56,7 +56,7 @@ def test_a_note_is_a_span_on_a_named_track_with_instants_and_arrows(tmp_path: Pa
     ends = [event for event in found if event["ph"] == "f"]
     assert [event["id"] for event in starts] == [event["id"] for event in ends]
     assert len({event["id"] for event in starts}) == 2
-    assert all(isinstance(event["id"], int) for event in starts), "Perfetto reads no other text"
+    assert all(isinstance(event["id"], int) for event in starts), "Perfetto drops ids of text"
     assert {(event["pid"], event["tid"]) for event in starts} == {(PROCESS, span["tid"])}
     assert {(event["pid"], event["tid"], event["bp"]) for event in ends} == {(4000, 4001, "e")}
     instants = [event for event in found if event["ph"] == "i"]
