@@ -216,6 +216,18 @@ class TestInputs:
         assert_equal(fast, model, rand(5, 4))
         assert replayed(fast) == 1
 
+    def test_a_sparse_input_is_eager(self, device: EmulatedDevice) -> None:
+        class Sums(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x.sum()
+
+        model = Sums()
+        fast = graphdoctor.capture(model, rand(3, 3))
+        sparse = rand(3, 3).to_sparse()
+        with torch.no_grad():
+            torch.testing.assert_close(fast(sparse), model(sparse))
+        assert replayed(fast) == 0 and "layout" in why(fast)
+
     def test_what_may_hide_a_tensor_is_not_captured(self, device: EmulatedDevice) -> None:
         class Box:
             def __init__(self, value: torch.Tensor) -> None:

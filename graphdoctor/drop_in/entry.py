@@ -99,7 +99,7 @@ def _check(model: object, max_graphs: int) -> None:
 
 def _unwatchable(inputs: Inputs) -> str:
     try:
-        signature(inputs)
+        signature(inputs.args, inputs.kwargs)
     except Unwatchable as reason:
         return str(reason)
     return ""

@@ -43,7 +43,7 @@ class ForwardGraph:
         self.traits = traits
         self.state = StateWatch(roots)
         self.static_inputs = captured.static_inputs
-        self.key, given = signature(captured.static_inputs)
+        self.key, given = signature(captured.static_inputs.args, captured.static_inputs.kwargs)
         _check(given, self.state.tensors)
         outputs = Outputs(
             captured.outputs, inputs=given, state=self.state.tensors, clones=setup.clones

@@ -82,7 +82,7 @@ class Replays:
         if torch.is_grad_enabled() and any(map(_wants_gradient, self._parameters)):
             return self._with_gradients(args, kwargs)
         try:
-            key, tensors = signature(Inputs(args, kwargs))
+            key, tensors = signature(args, kwargs)
         except Unwatchable as reason:
             return self._fall_back(str(reason), args, kwargs)
         if torch.is_grad_enabled() and any(map(_wants_gradient, tensors)):

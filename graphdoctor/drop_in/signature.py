@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-from graphdoctor.target import Inputs
-
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _CONSTANTS = frozenset(
     {bool, int, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout}
@@ -27,25 +25,29 @@ def is_constant(value: object) -> bool:
     return type(value) in _CONSTANTS or isinstance(value, (float, enum.Enum))
 
 
-def signature(inputs: Inputs) -> tuple[object, list[torch.Tensor]]:
+def signature(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[object, list[torch.Tensor]]:
     """The key that two calls share when one graph serves both, and the tensors in order.
 
     The key holds the nesting with its types, every constant, and each tensor's shape, dtype, device
     and strides. Raises `Unwatchable` for what may hide a tensor or change unseen.
     """
     tensors: list[torch.Tensor] = []
-    args = tuple([_key(arg, tensors) for arg in inputs.args])
-    named = tuple([(name, _key(arg, tensors)) for name, arg in inputs.kwargs.items()])
-    return (args, named, _repeats(tensors)), tensors
+    try:
+        keys: list[object] = [_key(arg, tensors) for arg in args]
+        for name, arg in kwargs.items():
+            keys.append((name, _key(arg, tensors)))
+    except (RuntimeError, NotImplementedError) as error:  # a sparse tensor has no strides
+        raise Unwatchable(f"an input is of a layout that no graph is given ({error})") from error
+    return (*keys, len(args), _repeats(tensors)), tensors
 
 
 def _key(value: Any, tensors: list[torch.Tensor]) -> object:
     kind = type(value)
     if kind in _TENSORS:
         tensors.append(value)
-        if value.layout is not torch.strided:
-            raise Unwatchable(f"an input has the layout {value.layout}, which no graph is given")
-        return (value.shape, value.dtype, value.device, value.stride())
+        return (value.shape, value.dtype, value.device, value.stride(), value.layout)
     if kind in _CONSTANTS:
         return (kind, value)
     if kind is float:
@@ -73,6 +75,8 @@ def _key_of_other(value: Any, tensors: list[torch.Tensor]) -> object:
 
 def _repeats(tensors: list[torch.Tensor]) -> tuple[int, ...]:
     """Which inputs are one and the same tensor: code may ask `query is key`."""
+    if len(tensors) < 2:
+        return ()
     places = {id(tensor): place for place, tensor in enumerate(tensors)}
     if len(places) == len(tensors):
         return ()
