@@ -32,9 +32,7 @@ def check_inputs(static: Inputs, fresh: Inputs) -> None:
     _checked_pairs(static, fresh)
 
 
-def _checked_pairs(
-    static: Inputs, fresh: Inputs
-) -> list[tuple[torch.Tensor, torch.Tensor] | None]:
+def _checked_pairs(static: Inputs, fresh: Inputs) -> list[tuple[torch.Tensor, torch.Tensor] | None]:
     old, new = input_leaves(static), input_leaves(fresh)
     _check_structure(old, new)
     return [_checked_pair(path, old[path], new[path]) for path in old]

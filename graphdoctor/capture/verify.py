@@ -16,11 +16,12 @@ equals an eager twin that believes it is captured, and half its digits agree wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from graphdoctor.capture.compare import Gap, is_noise
+from graphdoctor.capture.compare import Gap
 from graphdoctor.capture.digest import digest
 from graphdoctor.capture.footprint import Footprint
+from graphdoctor.capture.noise import Noise
 from graphdoctor.capture.other_path import judge_other_path
 from graphdoctor.capture.replayable import Replayable
 from graphdoctor.capture.static_inputs import InputMismatch
@@ -30,6 +31,8 @@ from graphdoctor.model import Verification
 from graphdoctor.target.state import Snapshot, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import is_out_of_memory
+
+_EAGER_RERUNS = 2
 
 _FROZEN = (
     "eager itself differs between two runs from the same state, a replay repeats its captured value"
@@ -82,13 +85,28 @@ def _verify(trial: TwinTrial) -> Verification:
     gaps = gaps_of(expected, trial.replays())
     if not any(gaps):
         return verified(trial, expected)
-    drifts = [gap for step in gaps_of(expected, trial.eager()) for gap in step]
+    drifts = list(_drifts(trial, expected))
     unsteady = {gap.path for gap in drifts if trial.counts(gap)}
-    counting = [[gap for gap in step if trial.counts(gap)] for step in gaps]
+    noise = Noise(() if trial.exact else drifts)
+    counting = [
+        [
+            gap
+            for gap in step
+            if trial.counts(gap) and (gap.path in unsteady or not noise.explains(gap))
+        ]
+        for step in gaps
+    ]
     real = [[gap for gap in step if gap.path not in unsteady] for step in counting]
     if any(real):
         return judge_other_path(trial, real)
     return _judge_unsteady(trial, counting, drifts) if any(counting) else verified(trial, expected)
+
+
+def _drifts(trial: TwinTrial, expected: Sequence[Footprint]) -> Iterator[Gap]:
+    """How eager differs from itself; one more run would miss what moves in every other run."""
+    for _ in range(1 if trial.exact else _EAGER_RERUNS):
+        for step in gaps_of(expected, trial.eager()):
+            yield from step
 
 
 def _judge_unsteady(
@@ -105,10 +123,8 @@ def _judge_unsteady(
     if not any(trial.counts(gap) for gap in again):
         return wrong(trial, gaps, detail=_FROZEN)
     wild = {gap.path for gap in (*drifts, *again) if trial.exact or not gap.is_small}
-    loud = [
-        [gap for gap in step if trial.exact or not is_noise(gap, (*drifts, *again))]
-        for step in gaps
-    ]
+    noise = Noise((*drifts, *again))
+    loud = [[gap for gap in step if trial.exact or not noise.explains(gap)] for step in gaps]
     if any(beyond := [[gap for gap in step if gap.path not in wild] for step in loud]):
         return wrong(trial, beyond)
     if any(loud):
