@@ -8,10 +8,12 @@ import math
 import pickle
 import threading
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -338,6 +340,33 @@ def test_an_operator_without_a_cpu_kernel_gives_zeros_of_its_shape(device: Emula
     assert isinstance(caught.value, GraphDoctorError)
 
 
+def test_an_operator_of_python_is_seen_operator_by_operator(device: EmulatedDevice) -> None:
+    @torch.library.custom_op("graphdoctor_test::normed", mutates_args=("count",))
+    def normed(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        count.add_(1)
+        return x / x.sum().item() + torch.ones(1, device="cuda")
+
+    x, count, seen = on_cuda(3), torch.zeros(1, device="cuda"), Seen()
+    with device.observed_by(seen):
+        y = normed(x, count)
+    assert y.is_cuda and count.tolist() == [1]
+    assert seen.calls == ["add_", "sum", "_local_scalar_dense", "div", "ones", "add"]
+    assert seen.fallbacks == []
+
+
+@pytest.mark.parametrize("kernel", ["CPU", "CompositeExplicitAutograd"])
+def test_what_somebody_else_s_kernel_does_is_unknown(device: EmulatedDevice, kernel: str) -> None:
+    with torch.library._scoped_library("graphdoctor_test", "DEF") as library:
+        library.define("doubled(Tensor x) -> Tensor")
+        library.impl("doubled", lambda x: x * 2, kernel)
+        x, seen = on_cuda(3), Seen()
+        with device.observed_by(seen):
+            torch.ops.graphdoctor_test.doubled(torch.ones(2))
+            assert seen.fallbacks == []  # on the host it is no hazard
+            assert torch.ops.graphdoctor_test.doubled(x).is_cuda
+    assert len(seen.fallbacks) == 1 and "not PyTorch's own" in seen.fallbacks[0]
+
+
 def test_errors_of_the_model_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="must match"):
         on_cuda(2) + on_cuda(3)
@@ -347,3 +376,32 @@ def test_a_second_device_inside_is_refused() -> None:
     with pytest.raises(UsageError, match="emulated already"), EmulatedDevice():
         pass
     assert on_cuda().is_cuda
+
+
+PARTS: dict[str, Callable[[torch.Tensor], object]] = {
+    "linear": lambda x: F.linear(x, x),
+    "einsum": lambda x: torch.einsum("ij,jk->ik", x, x),
+    "reshape": lambda x: x.t().reshape(9),
+    "item": lambda x: x.sum().item(),
+    "one_hot": lambda x: F.one_hot(x[0].long()),
+    "repeats": lambda x: x[0].repeat_interleave(x[0].long()),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
+    "loss": lambda x: F.cross_entropy(x, x[0].long()),
+    "istft": lambda x: torch.istft(x[:, :2].to(torch.complex64), 4),
+    "lstm": lambda x: torch.nn.LSTM(3, 3).cuda()(x),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_inference_mode_hides_no_operator(device: EmulatedDevice, name: str) -> None:
+    """torch hands composite operators on as a whole there: what waits inside of them would be missed."""
+    called = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        seen = Seen()
+        torch.manual_seed(0)
+        with mode():
+            x = on_cuda(3, 3)
+            with device.observed_by(seen):
+                PARTS[name](x)
+        called.append(seen.calls)
+    assert called[0] == called[1]

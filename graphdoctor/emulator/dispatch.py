@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -11,8 +12,15 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass_type,
 )
 
+from graphdoctor.emulator.custom_operators import python_body, unseen
 from graphdoctor.emulator.fallback import run_operator
-from graphdoctor.emulator.operators import OperatorFacts, facts_of, tensors_of, tensors_of_call
+from graphdoctor.emulator.operators import (
+    OperatorFacts,
+    facts_of,
+    parts_in_order,
+    tensors_of,
+    tensors_of_call,
+)
 from graphdoctor.emulator.storages import StorageInfo, StorageTable, parts_of
 
 _CPU = torch.device("cpu")
@@ -86,6 +94,10 @@ class ObservedMode(TorchDispatchMode):
         facts = facts_of(func)
         if facts.is_marker:
             return func(*args, **(kwargs or {}))
+        body = parts_in_order(func) if facts.is_composite else self.body_of(func, facts)
+        if body is not None:
+            with self:  # the operators in it come here, as those of any other function
+                return body(*args, **(kwargs or {}))
         call = Call(func, facts, args, kwargs or {})
         call.infos = list(map(self.table.info, call.inputs))
         self.place(call)
@@ -95,6 +107,10 @@ class ObservedMode(TorchDispatchMode):
         for observer in self.observers:
             observer.after(call)
         return call.result
+
+    def body_of(self, func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
+        """What to run in place of an operator, operator by operator; None for the operator itself."""
+        return None
 
     @abstractmethod
     def place(self, call: Call) -> None:
@@ -118,9 +134,13 @@ class LogicalDeviceMode(ObservedMode):
         self.asking: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._last_on_cuda = False
 
+    def body_of(self, func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
+        return python_body(func, facts)
+
     def run(self, call: Call) -> None:
         call.result = run_operator(call)
         if call.on_cuda:
+            call.fallback = call.fallback or unseen(call.facts)
             self._mark_new(call)
         elif is_unblocked_copy_to_host(call):
             self.table.info(call.result).pinned = True  # torch allocates the result pinned

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ class OperatorFacts:
     is_random: bool
     makes_garbage: bool  # its result has no defined values: empty()
     is_aten: bool
+    is_composite: bool  # made of others, that come instead of it, but for inference tensors
     is_marker: bool  # record_function's: no work, only a name in a profile
 
 
@@ -61,8 +63,24 @@ def _read_facts(func: Any) -> OperatorFacts:
         is_random="nondeterministic_seeded" in " ".join(tags),
         makes_garbage=base_name in _GARBAGE,
         is_aten=name.startswith("aten."),
+        is_composite=_is_composite(func),
         is_marker=name.startswith("profiler."),
     )
+
+
+def _is_composite(func: Any) -> bool:
+    """autograd calls its parts; torch.inference_mode() passes autograd by, and hands on the whole."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return False
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    keys = ("CompositeImplicitAutograd", "CPU", "CUDA")
+    composite, *own = (has_kernel(func.name(), key) for key in keys)
+    return composite and not any(own)
+
+
+def parts_in_order(func: Any) -> Callable[..., Any]:
+    """Runs a composite operator as autograd would; torch's own `decompose` may take another way."""
+    return partial(func._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
 # They update the running statistics, and their schemas do not say so. Source: ATen's
