@@ -49,6 +49,8 @@ def training(body: Body, **choices: object) -> Callable[[], object]:
         ns = SimpleNamespace(**{name: made[name] for name in made if name in names})
         if "schedule" in names:
             ns.schedule = torch.optim.lr_scheduler.ExponentialLR(ns.sgd, 0.9)
+        if "average" in names:
+            ns.average = torch.optim.swa_utils.AveragedModel(model)
         if "plateau" in names:
             ns.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(ns.sgd, patience=0, factor=0.5)
 
@@ -334,6 +336,22 @@ def test_a_number_that_is_only_returned_or_handed_to_a_schedule_is_read_anew() -
         first, second = (built.call(batch) for batch in found.session.batches[:2])
         assert isinstance(first, dict) and isinstance(second, dict)
         assert type(first["loss"]) is float and first["loss"] != second["loss"]
+
+
+def averaged(ns: SimpleNamespace, data: torch.Tensor) -> object:
+    ns.adam.zero_grad()
+    loss = backward(ns, data)
+    ns.adam.step()
+    ns.average.update_parameters(ns.model)
+    return loss.detach()
+
+
+def test_an_average_of_the_weights_goes_on() -> None:
+    with tried(training(averaged)) as found:
+        result, pieces = verdict_and_pieces(found)
+    assert result.status == "verified", result
+    assert "host state" not in result.reason
+    assert pieces == ["graph", "adam.step()", "average.update_parameters()"]
 
 
 def test_the_loss_may_be_read_before_the_backward_pass() -> None:

@@ -110,7 +110,7 @@ class GlueCall:
                 self._result.copy_(result)  # type: ignore[arg-type]
 
     def _kept(self, result: object) -> object:
-        if result is None or isinstance(result, torch.Tensor):
+        if result is None or (isinstance(result, torch.Tensor) and result.is_cuda):
             return result
         where = line_of(self.call.place.location)
         pending = Pending(
@@ -140,7 +140,15 @@ class GlueCall:
                     del attributes["step"]
 
 
+# Whose methods are the glue, besides an optimizer's step.
+METHODS: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (torch.amp.GradScaler, ("unscale_", "step", "update")),
+    (torch.optim.lr_scheduler.LRScheduler, ("step",)),
+    (torch.optim.swa_utils.AveragedModel, ("update_parameters",)),  # it reads its count
+)
+
+
 def glue_objects(roots: Mapping[str, object]) -> dict[str, object]:
-    """The optimizers, schedulers and gradient scalers that the roots reach, by path."""
-    kinds = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
+    """The optimizers, schedules, gradient scalers and averages that the roots reach, by path."""
+    kinds = (torch.optim.Optimizer, *(kind for kind, _ in METHODS))
     return {visit.path: visit.value for visit in Walk(roots) if isinstance(visit.value, kinds)}

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from graphdoctor.model import Location
 
-_GLUE = frozenset({"step", "unscale_", "update"})
+_GLUE = frozenset({"step", "unscale_", "update", "update_parameters"})
 _READING = frozenset({"item", "tolist"})
 _CLIPPING = "clip_grad_norm_"
 _ERROR_IF_NONFINITE = 3  # its place among clip_grad_norm_'s arguments

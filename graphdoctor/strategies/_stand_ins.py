@@ -11,7 +11,7 @@ import torch
 from graphdoctor.emulator.patches import Patches
 from graphdoctor.frames import locate
 from graphdoctor.strategies._breakable import BreakableCapture, is_in_backward
-from graphdoctor.strategies._glue import Call
+from graphdoctor.strategies._glue import METHODS, Call
 from graphdoctor.strategies._optimizer_step import has_number_as_rate, why_not_captured
 
 _ERROR_IF_NONFINITE = 3  # its place among clip_grad_norm_'s arguments
@@ -43,11 +43,9 @@ class Glue:
         for path, value in self._objects.items():
             if isinstance(value, torch.optim.Optimizer):
                 patches.set(value, "step", self._optimizer_step(path, value))
-            elif isinstance(value, torch.amp.GradScaler):
-                for method in ("unscale_", "step", "update"):
+            for kind, methods in METHODS:
+                for method in methods if isinstance(value, kind) else ():
                     self._method(patches, path, value, method)
-            else:
-                self._method(patches, path, value, "step")
         for module in (torch.nn.utils, torch.nn.utils.clip_grad):
             patches.replace(module, "clip_grad_norm_", self._clipping)
         for method in ("item", "tolist"):

@@ -35,7 +35,7 @@ class SplitStep:
     """A graph that ends at each call of the glue, and the next one behind it."""
 
     name = "split-step"
-    title = "forward and backward, and the optimizer, as graphs; real calls between them"
+    title = "graphs between the calls of optimizer, schedule and scaler, which are made for real"
     compiles = False
     is_ours = True
 
