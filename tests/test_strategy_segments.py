@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import fx
+from torch._functorch.aot_autograd import aot_function
 from torch._subclasses import FakeTensorMode
+from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from graphdoctor.emulator import EmulatedDevice
 from graphdoctor.segments import Segments
-from graphdoctor.segments.graph import SegmentedGraph, Shared
+from graphdoctor.segments.graph import SegmentedGraph, Shared, Told
 from graphdoctor.segments.split import split
 from graphdoctor.segments.tracing import settings
 from graphdoctor.strategies.segments import Segments as SegmentsStrategy
@@ -44,7 +48,7 @@ def traced(body: Body, *shapes: tuple[int, ...]) -> fx.GraphModule:
 
 def segmented(graph_module: fx.GraphModule, owned: int | None = None) -> SegmentedGraph:
     shared = Shared(side=torch.cuda.Stream(), lent=[], guarded=False)
-    return SegmentedGraph(graph_module, split(graph_module.graph), shared, owned)
+    return SegmentedGraph(graph_module, split(graph_module.graph), shared, Told(owned))
 
 
 def to_host_and_back(x: torch.Tensor) -> torch.Tensor:
@@ -274,7 +278,7 @@ def test_forward_and_backward_graphs_share_what_lies_between_them() -> None:
     first, second = traced(forward, (4, 4), (4, 4)), traced(backward, *((4, 4),) * 3)
     with EmulatedDevice():
         shared = Shared(side=torch.cuda.Stream(), lent=[], guarded=False)
-        ahead = SegmentedGraph(first, split(first.graph), shared, owned=1)
+        ahead = SegmentedGraph(first, split(first.graph), shared, Told(1))
         back = SegmentedGraph(second, split(second.graph), shared)
         w = torch.nn.Parameter(torch.randn((4, 4), device="cuda"), requires_grad=False)
         for _ in range(6):
@@ -365,3 +369,58 @@ def test_the_plan_is_foreseen_from_a_recording() -> None:
         inside = [ops[index].name for region in regions or () for index in region]
         assert "aten.tanh.default" in inside and "aten._local_scalar_dense.default" not in inside
         assert "model = torch.compile(model, backend=Segments())" in strategy.code(known)
+
+
+def test_autograd_keeps_what_a_forward_graph_lends_it() -> None:
+    """The real pair of graphs of AOTAutograd, in a training step with an optimizer of one line."""
+    net = torch.nn.Sequential(
+        torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Dropout(0.2),
+        torch.nn.Linear(8, 8), torch.nn.Sigmoid(), torch.nn.Linear(8, 1),
+    )  # fmt: skip
+    state = dict(net.named_parameters()) | dict(net.named_buffers())
+    made: list[SegmentedGraph] = []
+
+    def eager(x: torch.Tensor, *tensors: torch.Tensor) -> Any:
+        return functional_call(net, dict(zip(state, tensors, strict=True)), (x,))
+
+    def compiler(graph_module: fx.GraphModule, inputs: Any) -> Any:
+        """Segments it when it first runs on the emulated device: it is traced outside."""
+        graph: list[SegmentedGraph] = []
+
+        def run(args: list[Any]) -> Any:
+            if torch.cuda.is_available() and not graph:
+                parts = split(graph_module.graph, where=lambda tensor: "cuda:0")
+                shared = Shared(side=torch.cuda.Stream(), lent=[], guarded=True)
+                graph.append(SegmentedGraph(graph_module, parts, shared, Told(1)))
+                made.append(graph[0])
+            return graph[0](*args) if graph else graph_module(*args)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    def trained(function: Body) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        seen = []
+        for _ in range(5):
+            function(torch.randn(4, 8, device="cuda"), *state.values()).square().mean().backward()
+            for parameter in net.parameters():
+                assert parameter.grad is not None
+                seen.append(parameter.grad.clone())
+                parameter.data.sub_(parameter.grad, alpha=0.1)
+                parameter.grad = None
+        return [*seen, *(tensor.detach().clone() for tensor in state.values())]
+
+    segmented_step = aot_function(
+        eager, fw_compiler=compiler, bw_compiler=lambda graph_module, inputs: make_boxed_func(graph_module),
+        keep_inference_input_mutations=True,
+    )  # fmt: skip
+    segmented_step(torch.randn(4, 8), *state.values()).sum().backward()
+    with EmulatedDevice() as emulated:
+        for tensor in state.values():
+            emulated.put(tensor)
+        net.zero_grad()
+        start = copy.deepcopy(net.state_dict())
+        expected = trained(eager)
+        net.load_state_dict(start)
+        assert same(trained(segmented_step), expected)
+        assert [graph.replays for graph in made] == [4]

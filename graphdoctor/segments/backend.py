@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphdoctor.segments.graph import SegmentedGraph, Shared
+from graphdoctor.segments.graph import SegmentedGraph, Shared, Told
 from graphdoctor.segments.nodes import DeviceOf, device_of
 from graphdoctor.segments.plan import Break, GraphPlan, SegmentsPlan
 from graphdoctor.segments.split import split
@@ -82,22 +82,24 @@ class Segments:
             return _boxed(graph_module)
         if self._shared is None:
             self._shared = Shared(side=torch.cuda.Stream(), lent=[], guarded=True)
-        owned = _returned() if kind == "forward" else None
-        graph = SegmentedGraph(graph_module, parts, self._shared, owned)
+        told = _told(keeps=kind == "forward") if kind != "backward" else Told()
+        graph = SegmentedGraph(graph_module, parts, self._shared, told)
         self.graphs.append(graph)
         return _boxed(graph)
 
 
-def _returned() -> int | None:
-    """How many results of the forward graph go to the caller; what follows is kept for the backward.
+def _told(*, keeps: bool) -> Told:
+    """What AOTAutograd says of the forward graph that it compiles, as far as this torch does.
 
-    None where this torch does not tell.
+    The results that follow what the caller gets are kept for the backward, where it `keeps` any.
     """
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()
-    told = getattr(getattr(context, "fw_metadata", None), "num_forward", None)
-    return told if isinstance(told, int) else None
+    metadata = getattr(context, "fw_metadata", None)
+    owned = getattr(metadata, "num_forward", None) if keeps else None
+    static = getattr(metadata, "static_input_indices", None) or ()
+    return Told(owned if isinstance(owned, int) else None, frozenset(static))
 
 
 def _boxed(run: _Run) -> _Run:

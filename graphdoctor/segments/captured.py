@@ -12,7 +12,7 @@ from torch import fx
 from graphdoctor.capture.cause import in_words, true_cause
 from graphdoctor.capture.generator import generator_state, set_generator_state
 from graphdoctor.emulator.operators import facts_of
-from graphdoctor.segments.memory import clones, copy_all
+from graphdoctor.segments.memory import Copier, clones, copy_all
 from graphdoctor.segments.nodes import memory_of_value, written_nodes
 
 WARM_UPS = 3  # as torch asks for before a capture
@@ -39,6 +39,7 @@ class CapturedPart(torch.nn.Module):
         self._graph: Any = None
         self._copied: tuple[int, ...] = ()
         self._copies: list[torch.Tensor] = []
+        self._copier = Copier(())
         self._outputs: Any = None
         self.refused = ""
 
@@ -57,7 +58,7 @@ class CapturedPart(torch.nn.Module):
             if self.refused or not self._capture(args):
                 return self.part(*args)
         elif self._copied:
-            copy_all(self._copies, [args[place] for place in self._copied])
+            self._copier.fill([args[place] for place in self._copied])
         self._graph.replay()
         for place, copy in zip(self._copied, self._copies, strict=True):
             if place in self._written:
@@ -69,7 +70,7 @@ class CapturedPart(torch.nn.Module):
         if self._graph is not None:
             self._graph.reset()
         self._graph = self._outputs = None
-        self._copies, self._copied = [], ()
+        self._copies, self._copied, self._copier = [], (), Copier(())
 
     def _capture(self, args: tuple[Any, ...]) -> bool:
         """Capture on these arguments; afterwards state and random numbers are as before."""
@@ -94,7 +95,7 @@ class CapturedPart(torch.nn.Module):
                 graph.reset()
             return False
         self._graph, self._outputs = graph, outputs
-        self._copied, self._copies = copied, copies
+        self._copied, self._copies, self._copier = copied, copies, Copier(copies)
         return True
 
     def _warm_up(self, static: list[Any]) -> None:

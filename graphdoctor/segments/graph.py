@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
+from graphdoctor.segments.arguments import Taken, address_of
 from graphdoctor.segments.captured import CapturedPart, written_arguments
-from graphdoctor.segments.memory import Lent, can_lend, clones, copy_all, memory_of
+from graphdoctor.segments.memory import Copier, Lent, can_lend, memory_of
 from graphdoctor.segments.plan import GraphPlan
+from graphdoctor.segments.results import Results, strangers
 from graphdoctor.segments.split import Split, modules_of
 
-EAGER_CALLS = 1  # before the capture: they tell which inputs lie where they lay before
+EAGER_CALLS = 1  # before the capture: many a graph is used once
 CAPTURES = 4  # of one graph whose parameters move, before it stays eager
 MISSES = 2  # calls in a row that a capture does not fit, before it is made anew
 
@@ -26,35 +28,53 @@ class Shared:
     side: Any
     lent: list[Lent]
     guarded: bool  # somebody else, such as Dynamo, sees to it that shapes and values fit
+    fixed: set[int] = field(default_factory=set)  # memory of parameters and buffers
 
     def is_lent(self, tensor: torch.Tensor) -> bool:
         return any(tensor in lent for lent in self.lent)
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is known of a graph's arguments and results beforehand.
+
+    The first `owned` results belong to the caller, and all where it is None; the others are kept by
+    autograd. `static` arguments, by place, are state that stays where it is.
+    """
+
+    owned: int | None = None
+    static: frozenset[int] = frozenset()
+
+
+_UNTOLD = Told()
+
+
 class SegmentedGraph:
     """Runs a graph on the arguments it is called with, as the graph itself would.
 
-    `owned` of its results, the first ones, belong to the caller and are copies; the rest, which
-    autograd keeps until the backward pass, lie in the graph's own memory. Where those are still in use,
+    Results that the caller owns are copies; the rest, which autograd keeps until the backward pass,
+    lie in the graph's own memory. Where those are still in use,
     where an argument is of another shape or a parameter lies elsewhere than when the graph was
     captured, the call runs eagerly. It is then captured anew, if that stays so, a few times.
     """
 
     def __init__(
-        self, graph_module: fx.GraphModule, parts: Split, shared: Shared, owned: int | None = None
+        self, graph_module: fx.GraphModule, parts: Split, shared: Shared, told: Told = _UNTOLD
     ) -> None:
         self.plan: GraphPlan = parts.plan
         self._eager = graph_module
         self._shared = shared
-        self._owned = owned if can_lend() else None
+        self._owned = told.owned if can_lend() else None
+        self._static = told.static
         self._whole, self._names = modules_of(graph_module, parts)
         self._plain = {name: getattr(self._whole, name) for name in self._names}
         self._written = frozenset(written_arguments(graph_module.graph))
         self._last: list[int] = []  # where the arguments of the call before lay
         self._moving: set[int] = set()
         self._calls = self._misses = self._captures = 0
-        self._taken: _Taken | None = None
+        self._taken: Taken | None = None
         self._lent = Lent()
+        self._results = Results({}, (), (), None)
         self.replays = 0
 
     @property
@@ -74,7 +94,7 @@ class SegmentedGraph:
         self._calls += 1
         if self._taken is None:
             if self._calls <= EAGER_CALLS or self._captures >= CAPTURES or not self._any_captured:
-                self._last = [_address(arg) for arg in args]
+                self._last = [address_of(arg) for arg in args]
                 return self._eager(*args)
             self._taken = self._take(args)
             return self._run(args, first=True)
@@ -94,12 +114,12 @@ class SegmentedGraph:
         assert self._taken is not None
         self._misses += 1
         if self._misses >= MISSES:
-            still = [_address(arg) for arg in args]
+            still = [address_of(arg) for arg in args]
             for place in self._taken.moved(args):
                 if still[place] != self._last[place] and not _is_parameter(args[place]):
                     self._moving.add(place)
             self._drop()
-        self._last = [_address(arg) for arg in args]
+        self._last = [address_of(arg) for arg in args]
         return self._eager(*args)
 
     def _drop(self) -> None:
@@ -111,11 +131,11 @@ class SegmentedGraph:
             self._shared.lent.remove(self._lent)
         self._lent = Lent()
 
-    def _take(self, args: list[Any]) -> _Taken:
+    def _take(self, args: list[Any]) -> Taken:
         """Decide which arguments are read where they lie, and make room for the others."""
         self._captures += 1
         fixed = [self._is_fixed(place, arg) for place, arg in enumerate(args)]
-        taken = _Taken(args, fixed, self._written)
+        taken = Taken(args, fixed, self._written)
         pool = torch.cuda.graph_pool_handle()
         known = taken.fixed_memory | set(map(memory_of, taken.copies))
 
@@ -133,9 +153,13 @@ class SegmentedGraph:
     def _is_fixed(self, place: int, arg: object) -> bool:
         if not isinstance(arg, torch.Tensor) or place in self._moving:
             return False
-        if _is_parameter(arg) or self._shared.is_lent(arg):
+        if not arg.is_cuda:
+            return False
+        if _is_parameter(arg) or place in self._static:
+            self._shared.fixed.add(memory_of(arg))
             return True
-        return place < len(self._last) and self._last[place] == _address(arg)
+        # A backward graph gets views of parameters, and what its forward graph lends.
+        return memory_of(arg) in self._shared.fixed or self._shared.is_lent(arg)
 
     def _is_result(self, tensor: torch.Tensor) -> bool:
         memory = memory_of(tensor)
@@ -151,94 +175,38 @@ class SegmentedGraph:
         single = not isinstance(results, (tuple, list))
         listed: list[Any] = [results] if single else list(results)
         if first:
-            self._lend(listed, taken)
-        given = {id(copy): arg for copy, arg in zip(placed, args, strict=True)}
-        listed = self._handed_out(listed, given)
+            own = self._keep(taken)
+            self._results = self._sorted(listed, placed, own)
+            lent = [listed[place] for place in self._results.lent]
+            self._lent.watch(lent, but=strangers(listed, own))
+        self._results.hand_out(listed, args)
         return listed[0] if single else type(results)(listed)
 
-    def _lend(self, results: Sequence[Any], taken: _Taken) -> None:
+    def _keep(self, taken: Taken) -> list[torch.Tensor]:
+        """Note which memory replays overwrite: what is copied in, and what the parts fill."""
         own = [*taken.copies, *(tensor for part in self.captured_parts for tensor in part.own)]
         own = [tensor for tensor in own if memory_of(tensor) not in taken.fixed_memory]
         self._lent.add(own)
-        known = set(map(id, own))
-        tensors = {id(result): result for result in results if isinstance(result, torch.Tensor)}
-        self._lent.count(tensor for key, tensor in tensors.items() if key not in known)
         self._shared.lent.append(self._lent)
+        return own
 
-    def _handed_out(self, results: list[Any], given: dict[int, Any]) -> list[Any]:
-        """The caller's own tensors for those that went in, and copies of what replays overwrite."""
+    def _sorted(
+        self, results: list[Any], placed: list[Any], own: Sequence[torch.Tensor]
+    ) -> Results:
+        """What is done with each result; the same in every call."""
+        given = {
+            id(arg): place for place, arg in enumerate(placed) if isinstance(arg, torch.Tensor)
+        }
         owned = len(results) if self._owned is None else self._owned
-        copied: list[int] = []
-        for place, result in enumerate(results):
-            if not isinstance(result, torch.Tensor):
-                continue
-            if id(result) in given:
-                results[place] = given[id(result)]
-            elif result in self._lent:
-                if place < owned:
-                    copied.append(place)
-                else:
-                    results[place] = result.detach()  # its storage then counts who holds it
-        for place, copy in zip(copied, clones([results[place] for place in copied]), strict=True):
-            results[place] = copy
-        return results
-
-
-class _Taken:
-    """The arguments that a capture was made with: some fixed where they lie, the others copied in.
-
-    Only the copies are held: memory that is not the graph's own must not outlive its owner for it.
-    """
-
-    def __init__(self, args: list[Any], fixed: list[bool], written: frozenset[int]) -> None:
-        # What lies on the host is read by eager parts alone, which take it as it comes.
-        on_device = [
-            p for p, arg in enumerate(args) if isinstance(arg, torch.Tensor) and arg.is_cuda
-        ]
-        self._fixed = [(place, _address(args[place])) for place in on_device if fixed[place]]
-        self.fixed_memory = frozenset(memory_of(args[place]) for place, _ in self._fixed)
-        self._copied = [place for place in on_device if not fixed[place]]
-        self._back = [place for place in self._copied if place in written]
-        self._makes = [_make(arg) for arg in args]
-        self.copies = clones([args[place] for place in self._copied])
-
-    def fits(self, args: list[Any], *, guarded: bool) -> bool:
-        """Whether shapes and values are those of the capture, and what is fixed lies where it lay."""
-        if not guarded:
-            if len(args) != len(self._makes):
-                return False
-            if any(_make(arg) != make for arg, make in zip(args, self._makes, strict=True)):
-                return False
-        return all(args[place].data_ptr() == address for place, address in self._fixed)
-
-    def moved(self, args: list[Any]) -> list[int]:
-        return [place for place, address in self._fixed if _address(args[place]) != address]
-
-    def load(self, args: list[Any]) -> list[Any]:
-        """The arguments to run on, with the new values in the graph's own."""
-        copy_all(self.copies, [args[place] for place in self._copied])
-        return self.placed(args)
-
-    def placed(self, args: list[Any]) -> list[Any]:
-        placed = list(args)
-        for place, copy in zip(self._copied, self.copies, strict=True):
-            placed[place] = copy
-        return placed
-
-    def write_back(self, args: list[Any], placed: list[Any]) -> None:
-        copy_all([args[place] for place in self._back], [placed[place] for place in self._back])
+        tensors = {p: r for p, r in enumerate(results) if isinstance(r, torch.Tensor)}
+        back = {p: given[id(r)] for p, r in tensors.items() if id(r) in given}
+        ours = [p for p, r in tensors.items() if p not in back and r in self._lent]
+        copied = [place for place in ours if place < owned]
+        known = set(map(id, own))
+        is_same = all(id(tensors[place]) in known for place in copied)
+        copier = Copier([tensors[place] for place in copied]) if is_same else None
+        return Results(back, copied, [place for place in ours if place >= owned], copier)
 
 
 def _is_parameter(arg: object) -> bool:
     return isinstance(arg, torch.nn.Parameter)
-
-
-def _address(arg: object) -> int:
-    return arg.data_ptr() if isinstance(arg, torch.Tensor) else 0
-
-
-def _make(arg: Any) -> object:
-    """What may not change: of a tensor all but its values, of anything else the value."""
-    if isinstance(arg, torch.Tensor):
-        return arg.shape, arg.dtype, arg.device, arg.stride()
-    return arg
