@@ -28,7 +28,7 @@ def estimate(
     """
     autograd = any(op.phase == "backward" for op in iteration.ops)
     eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
-    graph = tuple(_graph_pieces(iteration, profile, regions, eager))
+    graph = tuple(graph_pieces(iteration, profile, regions, eager))
     cases = corner_cases(eager)
     before = [lay_out(eager, profile, case) for case in cases]
     after = [lay_out(graph, profile, case) for case in cases]
@@ -87,7 +87,7 @@ def _ratio(before: Laid, after: Laid) -> float:
     return before.span_us / after.span_us if before.span_us and after.span_us else 1.0
 
 
-def _graph_pieces(
+def graph_pieces(
     iteration: Iteration, profile: DeviceProfile, regions: Regions | None, eager: Sequence[Piece]
 ) -> Iterator[Piece]:
     """What runs instead of the eager step: copies into static inputs, replays, and the rest."""

@@ -1,0 +1,98 @@
+"""A recorded step, its measured times and a device profile in, the speed-up of graphs over parts of it out.
+
+The profile's figures of operators are those of some host and some library versions. Where the step's own
+wall time and the device's busy time were measured, its operators are scaled until the step takes just
+these; what then remains of the profile are the figures of graphs: launching one, and gaps in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from graphdoctor.estimate.layout import Case, Piece, lay_out
+from graphdoctor.estimate.predict import Regions, graph_pieces
+from graphdoctor.estimate.ranges import around
+from graphdoctor.estimate.timeline import eager_pieces
+from graphdoctor.model import Range
+from graphdoctor.profiles import DeviceProfile, Figure, Level
+from graphdoctor.recording import Iteration
+
+_SLOWEST_HOST, _FASTEST_HOST = 100.0, 0.01  # times the profile's
+_ROUNDS = 40  # of halving the factor's bounds
+_MIDDLE = Case("mid", "mid", 1.0, 1.0)
+_SCALED = "scaled to this step's measured time"
+
+
+class Observed(Struct, frozen=True):
+    """What was measured of one eager step: wall time without a profiler, and the device's busy time."""
+
+    wall_us: float
+    busy_us: float
+
+
+class Factors(Struct, frozen=True):
+    """How many times longer than in the profile host and device take."""
+
+    host: float
+    device: float
+
+
+def fitted_speedup(
+    iteration: Iteration,
+    profile: DeviceProfile,
+    regions: Regions | None,
+    *,
+    observed: Observed,
+) -> Range:
+    """Eager's wall time over the time with these regions as graphs; None: the whole step as one.
+
+    The range covers the profile's bounds for launching a graph and for the gaps between its nodes.
+    """
+    autograd = any(op.phase == "backward" for op in iteration.ops)
+    eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
+    factors = _factors(eager, profile, observed)
+    here = _profile_of(profile, factors.host)
+    left = graph_pieces(iteration, profile, regions, eager)
+    pieces = tuple(_scaled(piece, factors) for piece in left)
+    ends: tuple[Level, Level] = ("low", "high")
+    cases = [_MIDDLE, *(Case(host, device, 1.0, 1.0) for host in ends for device in ends)]
+    spans = [max(lay_out(pieces, here, case).span_us, 1e-3) for case in cases]
+    ratios = [observed.wall_us / span for span in spans]
+    return around(ratios[0], ratios[1:])
+
+
+def _factors(eager: Sequence[Piece], profile: DeviceProfile, observed: Observed) -> Factors:
+    """The device's from its busy time; then the host's, so that the step takes the wall time."""
+    busy_us = sum(piece.device_us.mid for piece in eager)
+    device = observed.busy_us / busy_us if busy_us else 1.0
+    low, high = _FASTEST_HOST, _SLOWEST_HOST
+    for _ in range(_ROUNDS):
+        middle = (low * high) ** 0.5
+        factors = Factors(middle, device)
+        pieces = tuple(_scaled(piece, factors) for piece in eager)
+        if lay_out(pieces, _profile_of(profile, middle), _MIDDLE).span_us < observed.wall_us:
+            low = middle
+        else:
+            high = middle
+    return Factors(low, device)
+
+
+def _scaled(piece: Piece, factors: Factors) -> Piece:
+    """The piece as this host and this device do it; only launching a graph stays the profile's."""
+    device_us = piece.device_us if piece.is_copy else _exactly(piece.device_us.mid * factors.device)
+    if piece.nodes:
+        return replace(piece, device_us=device_us)
+    return replace(piece, host_us=_exactly(piece.host_us.mid * factors.host), device_us=device_us)
+
+
+def _profile_of(profile: DeviceProfile, host: float) -> DeviceProfile:
+    """Launches are a part of what operators cost the host, and scaled with them."""
+    launch_us = profile.launch_us.mid * host
+    return replace(profile, launch_us=Figure(launch_us, launch_us, launch_us, _SCALED))
+
+
+def _exactly(value: float) -> Range:
+    return Range(value, value, value)
