@@ -167,14 +167,20 @@ def test_the_gaps_of_a_trace_are_drawn_with_their_causes(tmp_path: Path) -> None
     for span in spans:
         parts = [in_us(text) for text in span["args"].values() if text.endswith(" us")]
         assert sum(parts) == pytest.approx(span["dur"], abs=0.001)
-    launches = {
-        (event["pid"], event["tid"], event["ts"])
-        for event in events
-        if event.get("cat") in ("cuda_runtime", "cuda_driver")
-    }
-    ends = [event for event in events if event["ph"] == "f" and event.get("cat") == PROCESS]
-    assert ends
-    assert {(event["pid"], event["tid"], event["ts"]) for event in ends} <= launches
+    calls = [event for event in events if event.get("cat") in ("cuda_runtime", "cuda_driver")]
+    instants = [event for event in events if event["ph"] == "i"]
+    assert instants
+    for instant in instants:
+        assert any(
+            call["tid"] == instant["tid"] and call["ts"] < instant["ts"] < call["ts"] + call["dur"]
+            for call in calls
+        )
+    arrows: dict[int, dict[str, float]] = {}
+    for event in events:
+        if event.get("cat") == PROCESS and event["ph"] in "sf":
+            arrows.setdefault(event["id"], {})[event["ph"]] = event["ts"]
+    assert len(arrows) == len(instants)
+    assert all(arrow["s"] <= arrow["f"] for arrow in arrows.values())
 
 
 def test_a_folder_cannot_be_annotated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

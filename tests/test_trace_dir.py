@@ -64,16 +64,18 @@ def test_a_finding_points_at_the_operator_that_it_is_about(tmp_path: Path) -> No
     assert finding.location is not None
     line = f"{finding.location.file}:{finding.location.line}"
     assert {span["args"]["line"] for span in mine} == {line}
-    operators = {
-        (event["pid"], event["tid"], event["ts"]): event["name"]
-        for event in events
-        if event.get("cat") == "cpu_op"
-    }
+    operators = [event for event in events if event.get("cat") == "cpu_op"]
     ends = [event for event in events if event["ph"] == "f" and event.get("cat") == PROCESS]
     assert len(ends) == 3
     for end in ends:
-        at = operators[end["pid"], end["tid"], end["ts"]]
-        assert at == "aten::_local_scalar_dense"
+        around = [
+            operator
+            for operator in operators
+            if (operator["pid"], operator["tid"]) == (end["pid"], end["tid"])
+            and operator["ts"] < end["ts"] < operator["ts"] + operator["dur"]
+        ]
+        innermost = min(around, key=lambda operator: operator["dur"])
+        assert innermost["name"] == "aten::_local_scalar_dense"
 
 
 @pytest.mark.parametrize("sample", ["dynamic_branch.py", "adam_training.py"])

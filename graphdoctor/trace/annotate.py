@@ -18,6 +18,8 @@ from graphdoctor.trace.split import split
 PROCESS = "graphdoctor"  # no number: those of processes and devices are taken
 _FIRST = -10  # above all processes of the trace
 _LONGEST_TEXT = 2000
+_BEGIN: dict[str, object] = {"ph": "s"}
+_END: dict[str, object] = {"ph": "f", "bp": "e"}
 # Beyond the correlation numbers that are the profiler's own; Perfetto reads text as hexadecimal only.
 _FIRST_ARROW = 1 << 40
 
@@ -71,18 +73,22 @@ def annotated_events(notes: Sequence[Note], threads: Sequence[str]) -> Iterator[
     yield from _metadata(tracks)
     arrow = 0
     for note in notes:
-        at = {"pid": PROCESS, "tid": tracks[note.track]}
+        at: dict[str, object] = {"pid": PROCESS, "tid": tracks[note.track]}
         args = {key: _text(value) for key, value in note.details}
         name = _text(note.name)
-        length = max(0, note.end_ns - note.start_ns)
+        length = max(1, note.end_ns - note.start_ns)
         yield _event({"ph": "X", "name": name, **at, "args": args}, note.start_ns, length)
         for anchor in note.anchors:
             arrow += 1
             there = _thread(threads, anchor)
             yield _event({"ph": "i", "s": "t", "name": name, **there, "args": args}, anchor.at_ns)
+            # Perfetto drops an arrow that ends before it begins.
+            ends = sorted(
+                ((note.start_ns, 0, at), (anchor.at_ns, 1, there)), key=lambda end: end[:2]
+            )
             bound = {"id": _FIRST_ARROW + arrow, "name": "finding"}
-            yield _event({"ph": "s", **bound, **at}, note.start_ns)
-            yield _event({"ph": "f", "bp": "e", **bound, **there}, anchor.at_ns)
+            for phase, (at_ns, _, place) in zip((_BEGIN, _END), ends, strict=True):
+                yield _event({**phase, **bound, **place}, at_ns)
 
 
 def _metadata(tracks: dict[str, int]) -> Iterator[str]:

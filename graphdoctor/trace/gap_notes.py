@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.trace.annotations import Anchor, Note
+from graphdoctor.trace.annotations import Anchor, Note, anchor_in
 from graphdoctor.trace.gaps import Gaps, gaps
 from graphdoctor.trace.lanes import busiest_device
 from graphdoctor.trace.longest import longest_gaps, longest_places
@@ -40,7 +40,9 @@ def _note(trace: Trace, found: Gaps, place: int, gap: Gap) -> Note:
     call = int(found.call[place])
     anchors: tuple[Anchor, ...] = ()
     if call != NONE:
-        anchors = (Anchor(int(trace.calls.thread[call]), int(trace.calls.start_ns[call])),)
+        calls = trace.calls
+        span = int(calls.start_ns[call]), int(calls.end_ns[call])
+        anchors = (anchor_in(int(calls.thread[call]), *span),)
     return Note(
         track=TRACK,
         name=_CAUSES[max(parts, key=parts.__getitem__)],

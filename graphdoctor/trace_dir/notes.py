@@ -10,7 +10,7 @@ from graphdoctor.partition import Plan
 from graphdoctor.recording import Iteration
 from graphdoctor.rule import Hit
 from graphdoctor.trace import Trace
-from graphdoctor.trace.annotations import Anchor, Note
+from graphdoctor.trace.annotations import Note, anchor_in
 from graphdoctor.trace_dir.matching import Rows, match_step, steps_of
 
 Step = tuple[int, int]
@@ -85,7 +85,7 @@ def _at_hit(finding: Finding, hit: Hit, trace: Trace, rows: Rows) -> Note:
     """Over the operator; what the host did between two operators is drawn in the time between them."""
     row, operators = rows[hit.op_index], trace.operators
     start, end = int(operators.start_ns[row]), int(operators.end_ns[row])
-    anchor = Anchor(int(operators.thread[row]), start)
+    anchor = anchor_in(int(operators.thread[row]), start, end)
     if hit.between:
         before = rows.get(hit.op_index - 1)
         start, end = int(operators.end_ns[before]) if before is not None else start, start
