@@ -117,14 +117,14 @@ def subjects(device: str) -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]
 
 
 def median_us(call: Callable[[], object], settle: Callable[[], None]) -> float:
-    """Of blocks of calls, each block after the device is idle."""
+    """This thread's time on the processor, over blocks of calls, each begun on an idle device."""
     times = []
     for _ in range(BLOCKS):
         settle()
-        start = time.perf_counter()
+        start = time.thread_time_ns()
         for _ in range(CALLS):
             call()
-        times.append((time.perf_counter() - start) / CALLS * 1e6)
+        times.append((time.thread_time_ns() - start) / CALLS / 1e3)
     settle()
     return statistics.median(times)
 

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 
 from graphdoctor.drop_in.global_reads import global_reads
+from graphdoctor.drop_in.module_watch import ModuleWatch
 from graphdoctor.drop_in.signature import is_constant
 from graphdoctor.target.attributes import attributes, has_walkable_state
 from graphdoctor.target.variables import is_user_class
 from graphdoctor.target.walk import Walk, grad_of
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_OWN_DICTS = ("_parameters", "_buffers", "_modules")
 _NOTHING = object()
 _get = dict.get
 _contents = operator.attrgetter("cell_contents")
@@ -45,7 +44,10 @@ class StateWatch:
         self._paths = [path for path, _, _ in seen.containers]
         self._live = [live for _, live, _ in seen.containers]
         self._saved = [saved for _, _, saved in seen.containers]
-        self._hooks = seen.hook_dicts
+        self._modules = ModuleWatch(seen.modules)
+        self._module_paths = seen.module_paths
+        self._empty = seen.empty
+        self._attributes = [(own, dict(own)) for own in map(attributes, seen.modules)]
         # Equal is not enough for these: 1 == 1.0, and tensors of one element compare by value.
         self._exact_paths = [path for path, _, _ in seen.exact]
         self._exact_in = [container for _, container, _ in seen.exact]
@@ -58,24 +60,29 @@ class StateWatch:
     def is_same(self) -> bool:
         try:
             return (
-                self._live == self._saved
-                and not any(self._hooks)
+                self._modules.is_same()
+                and self._live == self._saved
                 and all(map(operator.is_, map(_get, self._exact_in, self._exact_keys), self._exact))
                 and all(map(operator.is_, map(_contents, self._cells), self._in_cells))
                 and self._are_at()
             )
-        except (
-            Exception
-        ):  # a tensor in another's place has no truth value; or it is the user's __eq__
+        # A tensor in another's place has no truth value; a deleted attribute cannot be read.
+        except Exception:
             return False
 
     def difference(self) -> str:
         """What changed, in one sentence; "" where nothing did, whatever objects were replaced."""
+        if self._modules.has_new_hook():
+            return "a hook was registered on a module, which a replay would not run"
+        for path, (own, as_captured) in zip(self._module_paths, self._attributes, strict=True):
+            if text := _difference(path, own, as_captured):
+                return text
+        for path, holder in self._empty:
+            if holder:
+                return f"{path}.{next(iter(holder))} is new"
         for path, live, saved in zip(self._paths, self._live, self._saved, strict=True):
             if text := _difference(path, live, saved):
                 return text
-        if any(self._hooks):
-            return "a hook was registered on a module, which a replay would not run"
         for index, (live, key) in enumerate(zip(self._exact_in, self._exact_keys, strict=True)):
             now, before = live.get(key, _NOTHING), self._exact[index]
             if now is not before and not _is_as_good(before, now):
@@ -99,7 +106,9 @@ class _Seen:
         self.tensors: list[torch.Tensor] = []
         self.tensor_paths: list[str] = []
         self.containers: list[tuple[str, Any, Any]] = []
-        self.hook_dicts: list[Any] = []
+        self.modules: list[torch.nn.Module] = []
+        self.module_paths: list[str] = []
+        self.empty: list[tuple[str, Any]] = []
         self.exact: list[tuple[str, dict[Any, Any], Any]] = []
         self.cells: list[tuple[str, CellType]] = []
         self._grads: set[int] = set()
@@ -133,12 +142,12 @@ class _Seen:
             self.tensor_paths.append(path)
 
     def _add_module(self, path: str, module: torch.nn.Module) -> None:
+        self.modules.append(module)
+        self.module_paths.append(path)
         own = attributes(module)
-        self.containers.append((path, own, dict(own)))
-        for name in _OWN_DICTS:
+        for name in ("_parameters", "_buffers", "_modules"):
             if not own[name]:  # one that is not empty is visited as a dictionary
-                self.containers.append((f"{path}.{name}", own[name], {}))
-        self.hook_dicts.extend(own[name] for name in _HOOKS if not own[name])
+                self.empty.append((f"{path}.{name}", own[name]))
         self._add_exact(path, own, scalars=not type(module).__module__.startswith("torch.nn."))
 
     def _add_exact(self, path: str, container: dict[Any, Any], *, scalars: bool = True) -> None:
