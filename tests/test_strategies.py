@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +24,7 @@ from graphdoctor.model import Finding, Measurement, Range, StrategyOutcome
 from graphdoctor.options import AnalyzeOptions
 from graphdoctor.profiles import load_profile
 from graphdoctor.record import prepare, record
-from graphdoctor.strategies import choice, side_by_side, timing
+from graphdoctor.strategies import choice, timing
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.job import Job
 from graphdoctor.strategies.processes import in_own_process
@@ -30,11 +32,13 @@ from graphdoctor.strategies.recommend import recommend, would_pay_more
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.timing import break_even_calls
 from graphdoctor.strategies.trial import Terms, try_strategy
+from graphdoctor.strategies.whole import Whole
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.state import named_tensors
 from tests import fake_strategies as fakes
 from tests.traces import TraceBuilder
 
+analyze_module = sys.modules["graphdoctor.analyze"]  # its name is also the function's
 PROFILE = load_profile("h100")
 TERMS = Terms(PROFILE)
 STEP_FILE = """
@@ -264,7 +268,7 @@ def test_on_a_gpu_a_row_has_times_memory_and_what_was_predicted(device: Emulated
     assert (row.extra_bytes, row.peak_bytes) == (0, 0)  # the emulated device's allocator
     assert row.launches is None  # no kernel runs here for a profiler to see
     wrong = try_strategy(fakes.Wrong(), session, known, terms=terms)
-    assert (wrong.status, wrong.measurement) == ("wrong", None)
+    assert (wrong.status, wrong.measurement) == ("wrong", None), wrong
     assert wrong.prepare_s is not None
 
 
@@ -430,8 +434,6 @@ def test_what_the_budget_does_not_reach_says_so(listed: Any) -> None:
 
 
 def test_a_whole_step_that_was_captured_is_not_tried_again_nor_bettered() -> None:
-    from graphdoctor.strategies.whole import Whole
-
     class Named(fakes.Fake):
         name = "other"
 
@@ -454,8 +456,6 @@ def test_a_whole_step_that_was_captured_is_not_tried_again_nor_bettered() -> Non
 
 
 def test_a_refused_whole_step_keeps_the_finding_as_its_reason() -> None:
-    from graphdoctor.strategies.whole import Whole
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choice, "STRATEGIES", (Whole(),))
         (row,) = analyze(hazardous, device="emulated").strategies
@@ -465,12 +465,50 @@ def test_a_refused_whole_step_keeps_the_finding_as_its_reason() -> None:
     assert row.predicted is None
 
 
-def test_on_a_gpu_an_object_cannot_be_found_again_by_another_process(listed: Any) -> None:
-    contest = SimpleNamespace(options=AnalyzeOptions(), is_emulated=False, left_s=100.0, spec=None)
-    planned = outcome("fake", status="planned")
-    row = side_by_side._row(contest, fakes.Fake(), planned, {}, is_last=True)  # type: ignore[arg-type]
-    assert row.status == "unfit"
-    assert "graphdoctor analyze file.py" in row.reason
+@pytest.fixture
+def believed_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The analysis takes the emulated device for a real one; other processes see what it is."""
+
+    @contextmanager
+    def open_device(choice: object, profile: object) -> Iterator[EmulatedDevice]:
+        with EmulatedDevice() as emulated:
+            monkeypatch.setattr(emulated, "kind", "cuda", raising=False)
+            yield emulated
+
+    monkeypatch.setattr(analyze_module, "open_device", open_device)
+    monkeypatch.setattr("graphdoctor.speed._BUDGET_S", 0.05)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+
+
+@pytest.mark.usefixtures("believed_gpu")
+def test_on_a_gpu_each_strategy_but_the_captured_step_goes_to_a_process_of_its_own(
+    listed: Any, tmp_path: Path
+) -> None:
+    listed(Whole(), fakes.Exiting(), fakes.OneGraph())
+    file = tmp_path / "gpu_step_of_test.py"
+    file.write_text(STEP_FILE)
+    doing: list[str] = []
+    names = ("whole", "exiting", "one-graph")
+    report = analyze_target(str(file), AnalyzeOptions(strategies=names), doing.append)
+    whole, exiting, graph = report.strategies
+    assert (whole.status, exiting.status, graph.status) == ("verified", "failed", "verified")
+    assert whole.measurement == report.measurement
+    assert whole.measurement is not None
+    assert whole.prepare_s is not None
+    assert whole.predicted is not None
+    assert "exit code 7" in exiting.reason
+    assert "trying exiting (1 of 2)" in doing
+    assert report.recommendation is not None
+    assert report.recommendation.strategy in ("whole", "none")  # nothing is faster here for sure
+
+
+@pytest.mark.usefixtures("believed_gpu")
+def test_an_object_on_a_gpu_has_the_captured_step_only(listed: Any) -> None:
+    listed(Whole(), fakes.OneGraph())
+    model = torch.nn.Linear(8, 8).eval()
+    report = analyze(model, torch.randn(4, 8), strategies=("whole", "one-graph"))
+    assert [row.status for row in report.strategies] == ["verified", "unfit"]
+    assert "graphdoctor analyze file.py" in report.strategies[1].reason
 
 
 def test_the_analysed_model_is_as_it_was(listed: Any, tmp_path: Path) -> None:
