@@ -351,6 +351,43 @@ def test_a_step_of_the_cpu_has_nothing_to_capture() -> None:
     assert "_compiled_call_impl" not in vars(model)
 
 
+def test_nothing_is_traced_on_the_emulated_device() -> None:
+    with tried(branching) as attempt, pytest.raises(CannotBuild, match="takes a real GPU"):
+        SegmentsStrategy().build(attempt.session, attempt.known)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_training_step_in_segments_computes_what_eager_computes() -> None:
+    torch.manual_seed(0)
+    model = Branching().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(data.cuda().repeat(1, 2)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    session, known = session_of(step)
+
+    def run(call: Body) -> list[torch.Tensor]:
+        session.start.restore()
+        losses = [call(session.inputs(index)) for index in (0, 1, 2, 0, 1, 2)]
+        return [*losses, *(tensor.detach().clone() for tensor in model.state_dict().values())]
+
+    expected = run(session.call)
+    session.start.restore()
+    built = SegmentsStrategy().build(session, known)
+    try:
+        assert "captured" in built.note
+        for wanted, found in zip(expected, run(built.call), strict=True):
+            torch.testing.assert_close(found, wanted)
+    finally:
+        built.release()
+        session.start.restore()
+
+
 def branching() -> object:
     torch.manual_seed(0)
     return Branching().cuda().eval(), (torch.randn(4, 8, device="cuda") + 5,)

@@ -15,7 +15,7 @@ from graphdoctor.segments.graph import SegmentedGraph, Shared, Told
 from graphdoctor.segments.nodes import DeviceOf, device_of
 from graphdoctor.segments.plan import Break, GraphPlan, SegmentsPlan
 from graphdoctor.segments.split import split
-from graphdoctor.segments.tracing import break_at
+from graphdoctor.segments.tracing import break_at, settings
 
 _Run = Callable[..., Any]
 
@@ -48,7 +48,8 @@ class Segments:
             # What is written into buffers then is written by the graph, and not after it.
             keep_inference_input_mutations=True,
         )
-        run: _Run = compiler(graph_module, inputs)
+        with settings():
+            run: _Run = compiler(graph_module, inputs)
         return run
 
     def release(self) -> None:
@@ -61,6 +62,11 @@ class Segments:
     def plan(self) -> SegmentsPlan:
         """The graphs that came so far, and where Dynamo ended them."""
         return SegmentsPlan(tuple(self._plans), tuple(self._breaks))
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether any part of any graph is a CUDA graph by now."""
+        return any(part.is_captured for graph in self.graphs for part in graph.captured_parts)
 
     @property
     def refusals(self) -> tuple[str, ...]:

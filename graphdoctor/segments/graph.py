@@ -53,9 +53,9 @@ class SegmentedGraph:
     """Runs a graph on the arguments it is called with, as the graph itself would.
 
     Results that the caller owns are copies; the rest, which autograd keeps until the backward pass,
-    lie in the graph's own memory. Where those are still in use,
-    where an argument is of another shape or a parameter lies elsewhere than when the graph was
-    captured, the call runs eagerly. It is then captured anew, if that stays so, a few times.
+    lie in the graph's own memory. Where those are still in use, where an argument is of another
+    shape or a parameter lies elsewhere than when the graph was captured, the call runs eagerly. It
+    is then captured anew, if that stays so, a few times.
     """
 
     def __init__(

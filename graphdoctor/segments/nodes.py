@@ -187,6 +187,8 @@ def _why(op: Op) -> str:
         return "runs on the CPU"
     if any(not use.is_cuda for use in uses):
         return _why_mixed(op)
+    if len({use.device for use in uses}) > 1:
+        return "takes tensors of several devices"
     fact = fact_about(op)
     if fact is not None:
         return fact.why or "cannot be captured"

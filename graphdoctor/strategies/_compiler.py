@@ -17,6 +17,7 @@ from graphdoctor.strategies._compiled_models import (
 )
 from graphdoctor.strategies._dynamo import (
     Skips,
+    check_device,
     dynamo_errors,
     forget_compiled,
     frames_compiled,
@@ -49,6 +50,7 @@ class Compiler:
 
     def build(self, session: Session, known: Known) -> CompiledModels:
         """Compile, and call until nothing is compiled any more."""
+        check_device(session)
         forget_compiled()
         built = self._called(session, whole=False)
         if built is None:

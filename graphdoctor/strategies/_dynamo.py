@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from graphdoctor.capture.cause import in_words, true_cause
+from graphdoctor.record.session import Session
 from graphdoctor.strategies._compiled_models import models_of
 from graphdoctor.strategies.strategy import CannotBuild
 
@@ -24,6 +25,12 @@ def unfit_for_dynamo(roots: Mapping[str, object]) -> str:
         if getattr(model, "_compiled_call_impl", None) is not None or _is_optimized(model):
             return f"{path} is compiled already: what eager does cannot be compared with it"
     return ""
+
+
+def check_device(session: Session) -> None:
+    """Raises `CannotBuild` on the emulated device, which compilers would trace in place of the model."""
+    if session.device.kind == "emulated":
+        raise CannotBuild("it takes a real GPU: what is compiled would be the emulation")
 
 
 def _is_optimized(model: torch.nn.Module) -> bool:

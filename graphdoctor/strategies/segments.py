@@ -16,7 +16,12 @@ from graphdoctor.strategies._compiled_models import (
     tops_of,
     warmed_up,
 )
-from graphdoctor.strategies._dynamo import dynamo_errors, forget_compiled, unfit_for_dynamo
+from graphdoctor.strategies._dynamo import (
+    check_device,
+    dynamo_errors,
+    forget_compiled,
+    unfit_for_dynamo,
+)
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 
 _CODE = """\
@@ -56,6 +61,7 @@ class Segments:
 
     def build(self, session: Session, known: Known) -> CompiledModels:
         """Trace, warm up and capture. `note` says what came of the plan."""
+        check_device(session)
         forget_compiled()
         for whole in (False, True):
             backend = SegmentsBackend()
@@ -63,7 +69,7 @@ class Segments:
             if backend.plan.graphs:
                 break
             built.release()
-        if not backend.plan.captured_share:
+        if not backend.is_captured:
             built.release()
             why = "; ".join(backend.refusals) or backend.plan.summary
             raise CannotBuild(f"nothing could be captured: {why}")
