@@ -253,3 +253,75 @@ def test_a_new_parameter_is_not_seen() -> None:
     model.weight.data = torch.zeros(3, 3, device="cuda")
     graph.replay()
     assert torch.equal(y, before) and not torch.equal(y, model(x))
+
+
+def test_another_body_after_a_reset() -> None:
+    """test_graph_capture_reset_recapture."""
+    x = full(3)
+    graph, y = captured(lambda: x + 1)
+    graph.replay()
+    assert y.tolist() == [4] * 3
+    graph.reset()
+    with torch.cuda.graph(graph):
+        z = (x * 2).sum()
+    x.fill_(5)
+    graph.replay()
+    assert z.item() == 30 and y.tolist() == [4] * 3
+
+
+def test_products_captured_again_and_again() -> None:
+    """test_repeat_graph_capture_cublas_workspace_memory."""
+    x = torch.randn(8, 8, device="cuda")
+    for _ in range(5):
+        graph, y = captured(lambda: x @ x)
+        graph.replay()
+        assert torch.equal(y, x @ x)
+
+
+def test_memory_that_runs_out_leaves_the_device_usable() -> None:
+    """test_graph_capture_oom."""
+    x = full(1)
+    with pytest.raises(RuntimeError, match="memory"):
+        captured(lambda: (x + 1, torch.empty(1 << 50, device="cuda")))
+    graph, y = captured(lambda: x + 1)
+    graph.replay()
+    assert y.tolist() == [2] * 3
+
+
+def test_a_graph_may_change_the_output_of_an_earlier_one() -> None:
+    """test_mutation_cudagraph_managed_tensors in test/inductor/test_cudagraph_trees.py: in one pool."""
+    x = full(1)
+    first, y = captured(lambda: x * 2)
+    second, _ = captured(lambda: y.add_(1), pool=first.pool())
+    for value in (1, 4):
+        x.fill_(value)
+        first.replay()
+        second.replay()
+        assert y.tolist() == [2 * value + 1] * 3
+
+
+def test_an_external_event_may_be_waited_for_in_a_capture() -> None:
+    """test_graph_external_wait_and_record: without `external` the capture is refused."""
+    x, other = full(1), torch.cuda.Stream()
+    event = torch.cuda.Event(external=True)
+    event.record(other)
+
+    def body() -> torch.Tensor:
+        torch.cuda.current_stream().wait_event(event)
+        y = x + 1
+        event.record()
+        return y
+
+    graph, y = captured(body)
+    graph.replay()
+    assert y.tolist() == [2] * 3
+    plain = torch.cuda.Event()
+    plain.record(other)
+    with pytest.raises(RuntimeError, match="previous error during capture"):
+        captured(lambda: (torch.cuda.current_stream().wait_event(plain), x + 1))
+
+
+def test_a_graph_holds_no_work_of_another_device() -> None:
+    """test_multiple_devices_msg and test_multi_device in test/inductor/test_cudagraph_trees.py."""
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        captured(lambda: full(1) + torch.ones(3, device="cuda:1").cuda())
