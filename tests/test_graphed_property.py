@@ -190,3 +190,14 @@ def test_the_events_meet_graphs() -> None:
         "train", "accumulate", "asked_gradients", "crossed", "undifferentiated",
         "other_strides", "input_with_gradient",
     }  # fmt: skip
+
+
+@pytest.mark.gpu
+def test_every_event_equals_eager_on_a_gpu() -> None:
+    observed = [lambda side: [accumulate(side, seed) for seed in range(3)]]
+    changes = [change for change in CHANGES if change not in (hook_inside, hook_outside)]
+    for change in (None, *changes):
+        with twins(Model, observed, paths=["block", "tied", "head"]) as pair:
+            for event in (*CALLS, *([change] if change is not None else []), *CALLS):
+                pair.both(lambda side, event=event: event(side, 1))
+            assert pair.made.replays > 10
