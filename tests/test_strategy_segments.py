@@ -461,3 +461,31 @@ def test_autograd_keeps_what_a_forward_graph_lends_it() -> None:
         net.load_state_dict(start)
         assert same(trained(segmented_step), expected)
         assert [graph.replays for graph in made] == [4]
+
+
+def test_a_call_that_fails_while_it_is_captured_leaves_no_half_of_a_capture() -> None:
+    def body(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = long(x @ w)
+        return long(y + aten._to_copy(aten._to_copy(y, device=torch.device("cpu")), device=CUDA))
+
+    graph_module = traced(body, (4, 4), (4, 4))
+    with EmulatedDevice():
+        made = segmented(graph_module)
+        w = torch.nn.Parameter(torch.randn((4, 4), device="cuda"), requires_grad=False)
+        made(torch.randn((4, 4), device="cuda"), w)
+        between = made._plain["submod_1"]
+        made._whole.submod_1 = Failing()
+        with pytest.raises(ValueError, match="in between"):
+            made(torch.randn((4, 4), device="cuda"), w)
+        made._whole.submod_1 = between
+        held = []
+        for _ in range(4):
+            x = torch.randn((4, 4), device="cuda")
+            held.append((made(x, w), graph_module(x, w)))
+        assert all(torch.equal(*pair) for pair in held)
+        assert made.replays == 4
+
+
+class Failing(torch.nn.Module):
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        raise ValueError("in between")

@@ -96,8 +96,12 @@ class SegmentedGraph:
             if self._calls <= EAGER_CALLS or self._captures >= CAPTURES or not self._any_captured:
                 self._last = [address_of(arg) for arg in args]
                 return self._eager(*args)
-            self._taken = self._take(args)
-            return self._run(args, first=True)
+            try:
+                self._taken = self._take(args)
+                return self._run(args, first=True)
+            except BaseException:
+                self._drop()  # half a capture knows nothing of its results
+                raise
         if not self._taken.fits(args, guarded=self._shared.guarded):
             return self._missed(args)
         self._misses = 0
