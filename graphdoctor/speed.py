@@ -69,11 +69,15 @@ def time_step(
 
 
 def _of_this_gpu(trace: Trace, profile: DeviceProfile) -> DeviceProfile:
-    """Costs of graphs are those of the GPU that was traced, unless the user brought a profile."""
+    return profile_of_gpu(next(iter(trace.about.device_names), ""), profile)
+
+
+def profile_of_gpu(name: str, profile: DeviceProfile) -> DeviceProfile:
+    """Costs of graphs are those of the GPU that is there, unless the user brought a profile."""
     if profile.name not in profile_names():
         return profile
     try:
-        return load_profile(next(iter(trace.about.device_names), ""))
+        return load_profile(name)
     except UsageError:
         return profile
 

@@ -19,12 +19,12 @@ from graphdoctor import strategies as strategies_package
 from graphdoctor.analyze import analyze, analyze_target
 from graphdoctor.emulator import EmulatedDevice
 from graphdoctor.errors import UsageError
-from graphdoctor.estimate import estimate, launches
+from graphdoctor.estimate import Observed, estimate, fitted_speedup, launches
 from graphdoctor.model import Finding, Measurement, Range, StrategyOutcome
 from graphdoctor.options import AnalyzeOptions
 from graphdoctor.profiles import load_profile
 from graphdoctor.record import prepare, record
-from graphdoctor.strategies import choice, timing
+from graphdoctor.strategies import choice, side_by_side, timing
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.job import Job
 from graphdoctor.strategies.processes import in_own_process
@@ -239,6 +239,26 @@ def test_one_graph_of_all_launches_is_predicted_as_the_whole_step(device: Emulat
     _, known = a_session(device)
     row = foresee(All(), known, PROFILE)
     assert row.predicted == estimate(known.iteration, PROFILE).speedup
+
+
+def test_where_the_eager_step_was_observed_the_prediction_goes_out_from_there(
+    device: EmulatedDevice,
+) -> None:
+    _, known = a_session(device)
+    regions = fakes.Fake().regions(known)
+    seen = Observed(wall_us=5_000.0, busy_us=20.0)
+    row = foresee(fakes.Fake(), known, PROFILE, observed=seen)
+    assert row.predicted == fitted_speedup(known.iteration, PROFILE, regions, observed=seen)
+    assert row.predicted != foresee(fakes.Fake(), known, PROFILE).predicted
+    wall = Range(5_000.0, 5_000.0, 5_000.0)
+    busy = Range(20.0, 20.0, 20.0)
+    measured = msgspec.structs.replace(
+        estimate(known.iteration, PROFILE), basis="measured", eager_us=wall, device_busy_us=busy
+    )
+    contest: Any = SimpleNamespace(known=known, profile=PROFILE)
+    assert side_by_side._foreseen(contest, fakes.Fake(), measured) == foresee(
+        fakes.Fake(), known, load_profile(measured.gpu), observed=seen
+    )
 
 
 class _CalledCuda:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from graphdoctor.capture.cause import in_words, location_of
-from graphdoctor.estimate import estimate, launches
-from graphdoctor.model import StrategyOutcome
+from graphdoctor.estimate import Observed, estimate, fitted_speedup, launches
+from graphdoctor.model import Range, StrategyOutcome
 from graphdoctor.profiles import DeviceProfile
 from graphdoctor.recording import Iteration
 from graphdoctor.strategies.strategy import Known, Planning, Regions, Strategy
@@ -14,10 +14,13 @@ from graphdoctor.strategies.strategy import Known, Planning, Regions, Strategy
 _NEEDS_GPU = "planned only: it takes a real GPU to be tried"
 
 
-def foresee(strategy: Strategy, known: Known, profile: DeviceProfile) -> StrategyOutcome:
+def foresee(
+    strategy: Strategy, known: Known, profile: DeviceProfile, *, observed: Observed | None = None
+) -> StrategyOutcome:
     """The row of a strategy that was not tried: "planned" with its prediction, or "unfit".
 
-    A strategy that fails to answer is "failed", with its error in words.
+    Where the eager step was `observed` on a GPU, the prediction goes out from there. A strategy that
+    fails to answer is "failed", with its error in words.
     """
     row = StrategyOutcome(
         strategy=strategy.name,
@@ -38,10 +41,19 @@ def foresee(strategy: Strategy, known: Known, profile: DeviceProfile) -> Strateg
         return row
     return replace(
         row,
-        predicted=estimate(known.iteration, profile, _all_or(regions, known.iteration)).speedup,
+        predicted=_predicted(known.iteration, profile, regions, observed),
         captured_share=share_of(regions, known.iteration),
         launches_eager=float(sum(map(launches, known.iteration.ops))),
     )
+
+
+def _predicted(
+    iteration: Iteration, profile: DeviceProfile, regions: Regions, observed: Observed | None
+) -> Range:
+    graphs = _all_or(regions, iteration)
+    if observed is None:
+        return estimate(iteration, profile, graphs).speedup
+    return fitted_speedup(iteration, profile, graphs, observed=observed)
 
 
 def _plan(strategy: Strategy, known: Known) -> str:

@@ -10,9 +10,11 @@ import torch
 from msgspec.structs import replace
 
 from graphdoctor.assemble import Evidence
-from graphdoctor.model import Report, StrategyOutcome
+from graphdoctor.estimate import Observed
+from graphdoctor.model import Estimate, Report, StrategyOutcome
 from graphdoctor.options import AnalyzeOptions
 from graphdoctor.profiles import DeviceProfile
+from graphdoctor.speed import profile_of_gpu
 from graphdoctor.strategies.choice import chosen
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.job import Job
@@ -67,7 +69,7 @@ def compare_strategies(
     """
     contest = _contest(report, evidence, options=options, profile=profile, spec=spec)
     strategies = chosen(options.strategies, is_emulated=contest.is_emulated)
-    rows = {one.name: foresee(one, contest.known, profile) for one in strategies}
+    rows = {one.name: _foreseen(contest, one, report.estimate) for one in strategies}
     found = None
     if WHOLE_NAME in rows:
         found = whole_row(rows[WHOLE_NAME], evidence, contest.known, profile=profile)
@@ -107,6 +109,15 @@ def _contest(
     )
     deadline = time.monotonic() + options.budget_s
     return Contest(evidence, known, options, profile, spec, deadline)
+
+
+def _foreseen(contest: Contest, strategy: Strategy, estimated: Estimate | None) -> StrategyOutcome:
+    """On a GPU the eager step's own times are known, and which GPU it is."""
+    if estimated is None or estimated.basis != "measured":
+        return foresee(strategy, contest.known, contest.profile)
+    observed = Observed(estimated.eager_us.mid, estimated.device_busy_us.mid)
+    profile = profile_of_gpu(estimated.gpu, contest.profile)
+    return foresee(strategy, contest.known, profile, observed=observed)
 
 
 def _row(
