@@ -138,6 +138,15 @@ class TestInputs:
             assert_equal(fast, model, rand(rows, 4))
         assert replayed(fast) == 4 and sum(fast.fallbacks.values()) == 1
 
+    def test_no_further_graph_of_a_model_with_hooks(self, fast: Any, model: Any) -> None:
+        fast = graphdoctor.capture(model, rand(5, 4), max_graphs=2)
+        seen: list[int] = []
+        model.first.register_forward_hook(lambda m, i, o: seen.append(1))
+        for _ in range(2):
+            with torch.no_grad():
+                fast(rand(6, 4))
+        assert len(seen) == 2 and "has the hook" in why(fast)
+
     def test_the_same_tensor_twice_is_another_call_than_two_tensors(
         self, device: EmulatedDevice
     ) -> None:

@@ -53,6 +53,8 @@ def capture(
         return _eager(model, CapturePlan("eager", obstacles=(reason,)))
 
     def grow(others: Inputs) -> ForwardGraph | str:
+        if found_now := unready(model, others):
+            return found_now
         with watched_device() as device:
             more = study(model, others, device, setup)
         return more.graph if more.graph is not None else "; ".join(more.obstacles)
