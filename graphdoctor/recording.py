@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, Union
+from typing import TYPE_CHECKING, Literal, Union
 
 from msgspec import Struct
 
@@ -67,7 +67,13 @@ class Opaque(Struct, frozen=True, tag="opaque"):
     text: str
 
 
-Arg = Union[TensorUse, Opaque, bool, int, float, str, None, tuple["Arg", ...]]  # noqa: UP007  (a forward reference)
+if TYPE_CHECKING:
+    Arg = Union[TensorUse, Opaque, bool, int, float, str, None, tuple["Arg", ...]]  # noqa: UP007  (a forward reference)
+else:
+    # msgspec decodes no recursive types. Operators take lists of lists at most; this is one deeper.
+    _Plain = Union[TensorUse, Opaque, bool, int, float, str, None]  # noqa: UP007
+    _List = Union[_Plain, tuple[Union[_Plain, tuple[_Plain, ...]], ...]]  # noqa: UP007
+    Arg = Union[_Plain, tuple[_List, ...]]  # noqa: UP007
 
 
 class Op(Struct, frozen=True, gc=False):
@@ -210,7 +216,8 @@ class Recording(Struct, frozen=True, weakref=True):
     """Steady-state iterations of one target, as eager runs it and as it runs when it believes it is captured.
 
     Both series start from the same state and see the same sequence of fresh inputs.
-    `host` holds what a separate run, observed on the host only, drew and read.
+    `host` holds what a separate run, observed on the host only, drew and read. It can be saved and
+    read again with msgspec: as MessagePack, since JSON has no NaN.
     `limits` are the reasons why something could not be seen.
     """
 
