@@ -489,3 +489,27 @@ def test_a_call_that_fails_while_it_is_captured_leaves_no_half_of_a_capture() ->
 class Failing(torch.nn.Module):
     def forward(self, *args: torch.Tensor) -> torch.Tensor:
         raise ValueError("in between")
+
+
+class Selecting(torch.nn.Module):
+    """Works on what nonzero() finds, and then on something of its own size again."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = long(x)
+        rows = (y.sum(1) > 1).nonzero().squeeze(1)
+        y = y.index_add(0, rows, long(y[rows]))
+        return long(y)
+
+
+def selecting() -> object:
+    return Selecting().cuda(), (torch.randn(4, 8, device="cuda"),)
+
+
+def test_sizes_that_depend_on_values_stay_out_of_the_plan() -> None:
+    with tried(selecting) as attempt:
+        strategy, known = SegmentsStrategy(), attempt.known
+        ops = known.iteration.ops
+        inside = [index for region in strategy.regions(known) or () for index in region]
+        tanhs = [op.index for op in ops if op.name == "aten.tanh.default"]
+        assert [index in inside for index in tanhs] == [True] * 6 + [False] * 6 + [True] * 6
+        assert "works on a size that depends on values" in strategy.plan(known)

@@ -19,6 +19,7 @@ _ENDING_EVENTS = frozenset(
     {"sync", "query", "tensor-repr", "rng-state", "pinned-allocation", "graph-replay"}
 )
 
+_TAKING = frozenset({"index", "_unsafe_index", "index_select", "gather", "take", "embedding"})
 _VARIES = "works on a size that depends on values"
 
 
@@ -74,7 +75,8 @@ class _Step:
 
     def _also(self, node: fx.Node) -> str:
         op = node.meta.get("op")
-        return _VARIES if isinstance(op, Op) and op.index in self._varying else ""
+        varies = isinstance(op, Op) and op.index in self._varying and launches(op)
+        return _VARIES if varies else ""
 
     def forward_graphs(self) -> Iterator[list[Op]]:
         """Runs of forward operators inside models, between what ends a graph."""
@@ -128,6 +130,8 @@ def varying_sizes(iteration: Iteration) -> frozenset[int]:
             continue
         found.add(op.index)
         fixed = {use.shape for use in inputs if use.storage not in varying}
+        if op.base_name in _TAKING:
+            fixed = set()  # as many as the index has, which may be as many as there are
         for use in op.outputs:
             if use.shape and use.shape not in fixed and use.storage not in op.writes:
                 varying.add(use.storage)
