@@ -52,8 +52,9 @@ def _is_clearly_faster(one: StrategyOutcome, other: StrategyOutcome) -> bool:
 
 
 def _best_predicted(rows: Sequence[StrategyOutcome]) -> StrategyOutcome | None:
-    """The first of the fastest: an earlier strategy asks for less."""
-    paying = [row for row in rows if row.predicted is not None and row.predicted.mid > _LITTLE]
+    """The first of the fastest of ours: an earlier strategy asks for less."""
+    ours = [row for row in rows if row.is_ours]
+    paying = [row for row in ours if row.predicted is not None and row.predicted.mid > _LITTLE]
     return max(paying, key=lambda row: row.predicted.mid if row.predicted else 0.0, default=None)
 
 

@@ -55,6 +55,8 @@ class CompiledJudge:
         return trial.verdict("not-verified", f"the outputs agree, but {first.path} {how}")
 
     def _note(self) -> str:
+        if not self.deviation:
+            return "the outputs equal eager's"
         return f"the outputs differ from eager's by at most {self.deviation:.1g} of their magnitude"
 
 
