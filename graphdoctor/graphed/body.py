@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from graphdoctor.graphed.arguments import Flat
-from graphdoctor.graphed.observe import distinct
+from graphdoctor.graphed.observe import Observed, distinct
 from graphdoctor.target.target import Inputs
 from graphdoctor.target.tree import map_inputs, map_leaves
 
@@ -44,22 +44,22 @@ class Body(torch.nn.Module):
 
     It is a module so that `make_graphed_callables` finds the parameters. Outputs whose positions
     are not in `given` are detached: no gradient ever comes for them. `outputs` and `differentiable`
-    are those of the last call.
+    are those of the last call. Autocast keeps no cast weights: a graph casts them anew in each
+    replay, since an optimizer changes them in between.
     """
 
     def __init__(
         self,
         module: torch.nn.Module,
         forward: Callable[..., Any],
-        sample: Inputs,
-        *,
-        given: Collection[int] | None,
+        observed: Observed,
     ) -> None:
         super().__init__()
         self.module = module
         self._forward = forward
-        self._sample = sample
-        self.given = given
+        self._sample = observed.sample
+        self._autocast, self._dtype = observed.signature[1:3]
+        self.given: Collection[int] | None = observed.given
         self.outputs: Outputs | None = None
         self.differentiable: tuple[bool, ...] = ()
 
@@ -70,7 +70,13 @@ class Body(torch.nn.Module):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         left = iter(tensors)
         call = map_inputs(lambda leaf: next(left) if type(leaf) in _TENSORS else leaf, self._sample)
-        returned = self._forward(*call.args, **call.kwargs)
+        with torch.autocast(
+            "cuda",
+            dtype=self._dtype,  # type: ignore[arg-type]
+            enabled=bool(self._autocast),
+            cache_enabled=False,
+        ):
+            returned = self._forward(*call.args, **call.kwargs)
         flat = Flat()
         flat.add(returned)
         found = distinct(flat.tensors)

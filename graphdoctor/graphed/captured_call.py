@@ -39,16 +39,14 @@ class ToCapture:
 
     @contextmanager
     def as_observed(self) -> Iterator[None]:
-        """Torch's switches as they were in the observed call.
+        """Grad mode as in the observed call, and no autocast: the body has its own.
 
-        Autocast keeps no cast weights here: a graph casts them anew in each replay, since an
-        optimizer changes them in between.
+        A backward pass runs outside autocast, as torch recommends, and so it is captured.
         """
-        grad, autocast, dtype = self.observed.signature[:3]
         with (
             torch.inference_mode(False),
-            torch.set_grad_enabled(bool(grad)),
-            torch.autocast("cuda", dtype=dtype, enabled=bool(autocast), cache_enabled=False),  # type: ignore[arg-type]
+            torch.set_grad_enabled(bool(self.observed.signature[0])),
+            torch.autocast("cuda", enabled=False),
         ):
             yield
 

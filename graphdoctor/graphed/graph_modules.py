@@ -122,7 +122,7 @@ def _captured(
     made: list[Graph] = []
     try:
         for _ in range(count):
-            body = Body(module, module.forward, observed.sample, given=observed.given)
+            body = Body(module, module.forward, observed)
             static = static_tensors(observed)
             made.append(_graph(ToCapture(body, static, observed, choices, lane)))
     except (GraphDoctorError, KeyboardInterrupt, GeneratorExit):

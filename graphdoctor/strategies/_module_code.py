@@ -24,9 +24,9 @@ def code_for(chosen: Iterable[str], known: Known) -> str:
     """One line for each module."""
     places = [_expression(path, known.roots) for path in chosen]
     if known.mode == "training":
-        made = "{0} = torch.cuda.make_graphed_callables({0}, (example,))"
+        made = "{0} = torch.cuda.make_graphed_callables({0}, examples)  # a tuple of tensors"
         return _TRAINING + "\n".join(made.format(place) for place in places) + "\n"
-    made = "{0} = graphdoctor.capture({0}, example)"
+    made = "{0} = graphdoctor.capture({0}, *examples)"
     return _INFERENCE + "\n".join(made.format(place) for place in places) + "\n"
 
 
