@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
 
-from graphdoctor.align import align
+from graphdoctor.align import Pair, align
 from graphdoctor.recording import Iteration, Recording
 from graphdoctor.rules._difference import Difference
+from graphdoctor.rules._dropout_seeding import dropout_seeding
 from graphdoctor.rules._once import once
 from graphdoctor.rules._pair import Comparison
 from graphdoctor.rules._sources import Source, sources_of
@@ -30,12 +31,26 @@ def differences(recording: Recording) -> tuple[Found, ...]:
     sources = sources_of(recording)
     found: list[Found] = []
     for first, second in _pairs(recording):
-        pairs = align(first.ops, second.ops)
+        pairs = _without_seeding(align(first.ops, second.ops), first, second)
         comparison = Comparison(first, second, may_settle=_may_settle(recording, first))
         for difference in comparison.run(pairs):
             source = difference.source_among(sources)
             found.append(Found(first.index, second.index, difference, source))
     return tuple(_without_echoes(found))
+
+
+def _without_seeding(
+    pairs: Sequence[Pair], first: Iteration, second: Iteration
+) -> tuple[Pair, ...]:
+    """Leave out what only one of both does because the recording put the generator's state back."""
+    alone = dropout_seeding(first), dropout_seeding(second)
+    if not any(alone):
+        return tuple(pairs)
+    return tuple(
+        (one, other)
+        for one, other in pairs
+        if not ((other is None and one in alone[0]) or (one is None and other in alone[1]))
+    )
 
 
 def _without_echoes(found: list[Found]) -> Iterator[Found]:

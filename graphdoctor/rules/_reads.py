@@ -10,6 +10,7 @@ from graphdoctor.model import Location
 from graphdoctor.operators import fact_about
 from graphdoctor.recording import Iteration, Op, Recording, TensorUse
 from graphdoctor.rules._copies import is_list_read, transfer_of
+from graphdoctor.rules._dropout_seeding import dropout_seeding
 from graphdoctor.rules._flow import Flow, Line, value_flow
 from graphdoctor.rules._once import once
 
@@ -87,7 +88,10 @@ def _reading_cpu(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
 
 
 def _reading_device(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
+    of_recording = dropout_seeding(iteration)
     for op in iteration.ops:
+        if op.index in of_recording:
+            continue
         if is_read(op):
             use = next((use for use in op.inputs if use.is_cuda), None)
             if use is not None:
