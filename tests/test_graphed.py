@@ -392,6 +392,32 @@ def test_autocast_casts_weights_anew_in_each_replay() -> None:
         assert pair.reasons == ["autocast changed from True to False"]
 
 
+class Precise(nn.Module):
+    """Leaves autocast for one product, as attention does for its scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        with torch.autocast("cuda", enabled=False):
+            return y.float() @ y.float().t()
+
+
+def test_autocast_around_a_replay_does_not_reach_into_it() -> None:
+    def cast(side: Side, seed: int = 0) -> torch.Tensor:
+        side.model.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = total(side.model(data(seed=seed)))
+        loss.backward()
+        return loss.detach()
+
+    with twins(Precise, [cast]) as pair:
+        pair.both(lambda side: cast(side, 1))
+        assert pair.made.replays == 1
+
+
 def test_inference_mode_and_no_grad_share_a_graph() -> None:
     def inferred(side: Side) -> torch.Tensor:
         with torch.inference_mode():

@@ -131,6 +131,7 @@ class Tape:
             torch._C._DisableTorchDispatch(),
             torch._C.DisableTorchFunction(),
             torch._C._AutoDispatchBelowAutograd(),
+            torch._C._DisableAutocast(),  # it was applied when the operators were captured
             torch.enable_grad(),  # puts back what there was
         ):
             wanted = {source.entry for source in self._made_on_cpu.values()}
