@@ -11,9 +11,12 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+from tracers_page import beside_tracers
+
 DATA = Path(__file__).parent / "data"
 JUDGED = DATA / "accuracy_judged.jsonl"
-DYNAMO = DATA / "accuracy_dynamo.jsonl"
+DYNAMO = DATA / "accuracy_dynamo.jsonl"  # --mode inference, then --mode training
+EXPORT = DATA / "accuracy_export.jsonl"
 ON_A_GPU = (DATA / "accuracy_raw_h200_torch2.11.jsonl", DATA / "accuracy_h200_torch2.11.jsonl")
 Line = dict[str, Any]
 
@@ -28,8 +31,8 @@ def page(lines: list[Line], judged: list[Line]) -> str:
     parts = [opening(about, models), totals(models), findings(models, seen)]
     parts += [without_findings(models, judged)]
     parts += [against(models, jsonl(each), judged=judged) for each in ON_A_GPU if each.exists()]
-    if DYNAMO.exists():
-        parts.append(dynamo(models, jsonl(DYNAMO)))
+    notes = [each["tracers"] for each in judged if "tracers" in each]
+    parts.append(beside_tracers(models, jsonl(DYNAMO), jsonl(EXPORT), notes=notes))
     parts += [failures(models), every_model(models)]
     return "\n".join(parts)
 
@@ -159,21 +162,6 @@ def against(models: list[Line], lines: list[Line], *, judged: list[Line]) -> str
             "|---|---|---|---|---|---|",
         ]
     return "\n".join([*parts, *rows, ""])
-
-
-def dynamo(models: list[Line], lines: list[Line]) -> str:
-    """Forward passes that both were asked about."""
-    mine = {each["model"]: each for each in models if each.get("mode") == "inference"}
-    rows = [f"## Beside torch._dynamo.explain (torch {lines[0]['torch']}, forward, CPU)", ""]
-    rows += ["| model | graphdoctor | its rules | graph breaks | at |", "|---|---|---|---|---|"]
-    for each in lines[1:]:
-        verdict = mine.get(each["model"], {})
-        if each.get("dynamo") is None or "verdict" not in verdict:
-            continue
-        at = "; ".join(dict.fromkeys(each.get("breaks", ()))) or each.get("error", "")
-        cells = (each["model"], verdict["verdict"], " ".join(hazards(verdict)))
-        rows.append("| " + " | ".join(cell(str(t)) for t in (*cells, each["dynamo"], at)) + " |")
-    return "\n".join([*rows, ""])
 
 
 def outcome(line: Line) -> str | None:
