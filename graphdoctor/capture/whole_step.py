@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -104,6 +105,10 @@ def capture_whole_step(
 
 def warm_up(target: Target, side: Any, times: int) -> None:
     """Let lazy initialisation happen on the stream of the capture, each time with new inputs."""
+    if times:
+        # Autograd's nodes of earlier steps that only a cycle keeps alive would go on accumulating
+        # gradients on the default stream, which no capture may depend on.
+        gc.collect()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(times):
