@@ -27,6 +27,7 @@ from graphdoctor.record import prepare, record
 from graphdoctor.strategies import choice, side_by_side, timing
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.job import Job
+from graphdoctor.strategies.modules import Modules
 from graphdoctor.strategies.processes import in_own_process
 from graphdoctor.strategies.recommend import recommend, would_pay_more
 from graphdoctor.strategies.strategy import Known, Strategy
@@ -658,6 +659,28 @@ def test_the_documentation_names_every_strategy() -> None:
     assert [name for name in names if f"`{name}`" not in text] == []
     assert set(choice.COMPARATORS) <= set(names)
     assert len(set(names)) == len(names)
+
+
+def test_comments_of_the_code_to_paste_are_no_wider_than_a_page(device: EmulatedDevice) -> None:
+    _, known = a_session(device)
+    for mode in ("training", "inference"):
+        asked: Any = replace(known, mode=mode)
+        lines = Modules().code(asked).splitlines()
+        assert [line for line in lines if line.startswith("#") and len(line) > 80] == []
+        assert lines[0].startswith("#")
+
+
+def test_a_strategy_is_measured_for_four_seconds_or_a_sixth_of_its_time() -> None:
+    assert measured_for(budget_s=600.0) == 4.0
+    assert measured_for(budget_s=6.0) == pytest.approx(0.5, rel=0.01)
+
+
+def measured_for(*, budget_s: float) -> float:
+    known: Any = SimpleNamespace(findings=(), safe_modules=(), iteration=None)
+    options = AnalyzeOptions(budget_s=budget_s)
+    contest: Any = SimpleNamespace(options=options, known=known, left_s=budget_s)
+    row = outcome("fake", status="planned")
+    return side_by_side._job(contest, "f.py", fakes.Fake(), row, is_last=False).measure_s
 
 
 def test_every_strategy_can_be_sent_to_a_process_of_its_own() -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -86,7 +86,7 @@ class Checker:
         for call in calls:
             self.check(call.module, *call.args, **call.kwargs)
 
-    def _analyzed(self, model: object, *inputs: object, **kwargs: object) -> Report:
+    def _analyzed(self, model: object, *inputs: object, **kwargs: Any) -> Report:
         __tracebackhide__ = True
         from graphdoctor.analyze import analyze
 

@@ -9,12 +9,15 @@ import torch
 from graphdoctor.strategies.strategy import Known
 
 _TRAINING = """\
-# Before the first step, in training mode; inputs of the shapes and requires_grad of real ones, on the GPU.
-# Modules take tensors as positional arguments only. Set .grad to None before each backward pass
-# (optimizer.zero_grad does): accumulated gradients are wrong, pytorch/pytorch#181723.
+# Before the first step, in training mode; examples have the shapes and the
+# requires_grad of real inputs, and are on the GPU.
+# Modules take tensors as positional arguments only. Set .grad to None before
+# each backward pass (optimizer.zero_grad does): accumulated gradients are
+# wrong, pytorch/pytorch#181723.
 """
 _INFERENCE = """\
-# In evaluation mode; the example inputs have the shapes of the real ones, and are on the GPU.
+# In evaluation mode; examples have the shapes of real inputs, and are on the
+# GPU.
 import graphdoctor
 
 """
