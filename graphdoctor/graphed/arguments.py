@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections import UserDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,8 +61,11 @@ class Flat:
 
 
 def fields_of(value: object) -> Mapping[Any, Any] | None:
-    """The parts of a mapping, a dataclass, a named tuple or another sequence; None for a leaf."""
-    if isinstance(value, Mapping):
+    """The parts of a mapping, a dataclass, a named tuple or another sequence; None for a leaf.
+
+    Mappings of the user's own, which are neither dict nor UserDict, share their content with a copy.
+    """
+    if isinstance(value, (dict, UserDict)):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = (field.name for field in dataclasses.fields(value))
@@ -95,7 +99,22 @@ def signature_of(flat: Flat, grad: bool) -> tuple[object, ...]:
             (t.shape, t.dtype, t.device, t.layout, _stride(t), grad and t.requires_grad)
             for t in flat.tensors
         ),
+        repeats(flat.tensors),
     )
+
+
+def distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Each tensor once, in order."""
+    return list({id(tensor): tensor for tensor in tensors}.values())
+
+
+def repeats(tensors: list[torch.Tensor]) -> tuple[int, ...]:
+    """Where each tensor stands first; nothing where none stands twice."""
+    if len(tensors) < 2:
+        return ()
+    first: dict[int, int] = {}
+    places = [first.setdefault(id(tensor), place) for place, tensor in enumerate(tensors)]
+    return tuple(places) if len(first) < len(places) else ()
 
 
 def mode(grad: bool) -> tuple[object, ...]:

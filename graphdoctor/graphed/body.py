@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 
-from graphdoctor.graphed.arguments import Flat
-from graphdoctor.graphed.observe import Observed, distinct
+from graphdoctor.graphed.arguments import Flat, distinct, flat_call
+from graphdoctor.graphed.nesting import made_of
+from graphdoctor.graphed.observe import Observed
 from graphdoctor.target.target import Inputs
-from graphdoctor.target.tree import map_inputs, map_leaves
-
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
-
-
-class _Slot:
-    """Where a tensor goes in what a call returns. No dataclass: those are containers of leaves."""
-
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
-class Outputs:
-    """The nesting of what a forward returned, to be filled with other tensors."""
-
-    def __init__(self, returned: object, tensors: Sequence[torch.Tensor]) -> None:
-        places = {id(tensor): _Slot(index) for index, tensor in enumerate(tensors)}
-        self._shape = map_leaves(lambda leaf: places.get(id(leaf), leaf), returned)
-
-    def filled(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """What the forward returns, made of these tensors."""
-        shape = self._shape
-        if type(shape) is _Slot:
-            return tensors[shape.index]
-        return map_leaves(lambda leaf: tensors[leaf.index] if type(leaf) is _Slot else leaf, shape)
+from graphdoctor.target.tree import map_inputs
 
 
 class Body(torch.nn.Module):
     """Calls the forward with the captured call's arguments, its tensors replaced by those given.
 
     It is a module so that `make_graphed_callables` finds the parameters. Outputs whose positions
-    are not in `given` are detached: no gradient ever comes for them. `outputs` and `differentiable`
-    are those of the last call. Autocast keeps no cast weights: a graph casts them anew in each
-    replay, since an optimizer changes them in between.
+    are not in `given` are detached: no gradient ever comes for them. `differentiable` says which
+    outputs of the last call hang on autograd. Autocast keeps no cast weights: a graph casts them
+    anew in each replay, since an optimizer changes them in between. Raises RuntimeError where the
+    forward returns another kind of value than the observed call did.
     """
 
     def __init__(
@@ -58,9 +34,10 @@ class Body(torch.nn.Module):
         self.module = module
         self._forward = forward
         self._sample = observed.sample
+        self._places = list(map(id, tensors_of(observed.sample)))
         self._autocast, self._dtype = observed.signature[1:3]
         self.given: Collection[int] | None = observed.given
-        self.outputs: Outputs | None = None
+        self._kind = observed.returned.kind if observed.returned is not None else ()
         self.differentiable: tuple[bool, ...] = ()
 
     def eager(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -68,8 +45,8 @@ class Body(torch.nn.Module):
         return Body.forward(self, *tensors)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        left = iter(tensors)
-        call = map_inputs(lambda leaf: next(left) if type(leaf) in _TENSORS else leaf, self._sample)
+        given = dict(zip(self._places, tensors, strict=True))
+        call = map_inputs(lambda leaf: given.get(id(leaf), leaf), self._sample)
         with torch.autocast(
             "cuda",
             dtype=self._dtype,  # type: ignore[arg-type]
@@ -80,7 +57,8 @@ class Body(torch.nn.Module):
         flat = Flat()
         flat.add(returned)
         found = distinct(flat.tensors)
-        self.outputs = Outputs(returned, found)
+        if made_of(flat) != self._kind:
+            raise RuntimeError("its forward does not return the same kind of value in every call")
         self.differentiable = tuple(tensor.requires_grad for tensor in found)
         if self.given is None:
             return tuple(found)
@@ -89,14 +67,6 @@ class Body(torch.nn.Module):
         )
 
 
-def tensors_of(sample: Inputs) -> tuple[torch.Tensor, ...]:
-    """The tensors that a body takes, in order."""
-    found: list[torch.Tensor] = []
-
-    def note(leaf: object) -> object:
-        if isinstance(leaf, _TENSORS):
-            found.append(leaf)
-        return leaf
-
-    map_inputs(note, sample)
-    return tuple(found)
+def tensors_of(sample: Inputs) -> list[torch.Tensor]:
+    """The tensors that a body takes, each once, in the order in which a call is taken apart."""
+    return distinct(flat_call(sample.args, sample.kwargs).tensors)

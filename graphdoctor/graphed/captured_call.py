@@ -14,6 +14,7 @@ from graphdoctor.graphed.choices import Choices
 from graphdoctor.graphed.lane import Lane
 from graphdoctor.graphed.observe import Observed
 from graphdoctor.target.clone import clone_inputs
+from graphdoctor.target.target import Inputs
 
 
 class Graph(Protocol):
@@ -52,6 +53,7 @@ class ToCapture:
 
 
 def static_tensors(observed: Observed) -> tuple[torch.Tensor, ...]:
-    """The observed call's tensors on memory of their own, in its order."""
+    """The observed call's tensors, each once, on memory that it shares with no other of them."""
     with torch.inference_mode(False):
-        return tensors_of(clone_inputs(observed.sample))
+        clones = (clone_inputs(Inputs((tensor,))) for tensor in tensors_of(observed.sample))
+        return tuple(tensor for clone in clones for tensor in tensors_of(clone))

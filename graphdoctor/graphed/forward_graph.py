@@ -23,8 +23,8 @@ class ForwardGraph:
         self._graph: Any = torch.cuda.CUDAGraph()
         with call.as_observed(), device_usable_after_failure(self._graph):
             self._outputs = self._captured(call)
-        assert call.body.outputs is not None
-        self._shape = call.body.outputs
+        assert call.observed.returned is not None
+        self._filled = call.observed.returned.filled
 
     def _captured(self, call: ToCapture) -> tuple[torch.Tensor, ...]:
         side: Any = torch.cuda.Stream()
@@ -54,7 +54,7 @@ class ForwardGraph:
             found = self._outputs
             if self._owns_outputs:
                 found = tuple(tensor.clone() for tensor in found)
-        return self._shape.filled(found)
+        return self._filled(found)
 
     def release(self) -> None:
         """Give the graph and its memory back."""

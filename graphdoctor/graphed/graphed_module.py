@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from graphdoctor.graphed.arguments import Flat, flat_call, signature_of
+from graphdoctor.graphed.arguments import Flat, distinct, flat_call, signature_of
 from graphdoctor.graphed.captured_call import Graph
 from graphdoctor.graphed.contexts import unusual_context
 from graphdoctor.graphed.guard import Guard
@@ -54,7 +54,8 @@ class GraphedModule:
             for graph in graphs:
                 if graph.is_free:
                     self.replays += 1
-                    return graph(flat.tensors)
+                    # A tensor that is given twice has one place in the graph.
+                    return graph(distinct(flat.tensors) if signature[-1] else flat.tensors)
         self.fallbacks[self._why(flat, signature, Inputs(args, kwargs))] += 1
         return self.forward(*args, **kwargs)
 

@@ -24,7 +24,8 @@ def _difference(was: tuple[Any, ...], now: tuple[Any, ...], names: Mapping[int, 
     for name, before, after in zip(_SWITCHES, was[:switches], now[:switches], strict=True):
         if before != after:
             return f"{name} changed from {before} to {after}"
-    (frozen, tensors), (frozen_now, tensors_now) = was[switches:], now[switches:]
+    frozen, tensors, same = was[switches:]
+    frozen_now, tensors_now, same_now = now[switches:]
     if len(frozen) != len(frozen_now) or len(tensors) != len(tensors_now):
         return "its arguments are others than the captured ones"
     for before, after in zip(frozen, frozen_now, strict=True):
@@ -35,6 +36,8 @@ def _difference(was: tuple[Any, ...], now: tuple[Any, ...], names: Mapping[int, 
             if old != new:
                 where = names.get(index, f"tensor {index}")
                 return f"the {what} of {where} changed from {_shown(old)} to {_shown(new)}"
+    if same != same_now:
+        return "other tensors among its arguments are one and the same"
     return "its arguments are others than the captured ones"
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from graphdoctor.capture.compare import has_same_bits
-from graphdoctor.graphed.arguments import Flat, flat_call, signature_of
+from graphdoctor.graphed.arguments import Flat, distinct, flat_call, signature_of
 from graphdoctor.graphed.contexts import unusual_context
+from graphdoctor.graphed.nesting import Nesting, kind_of, unlike
 from graphdoctor.graphed.swap import swapped_forward
 from graphdoctor.target.clone import clone_inputs, memory_of
 from graphdoctor.target.state import named_state, named_tensors
@@ -26,10 +27,10 @@ _ELSEWHERE = "it is called inside activation checkpointing, a trace or a transfo
 class Observed:
     """The calls of one module with one signature.
 
-    `sample` is the first of them, on memory of its own. `at_once` is how many of them waited for
-    their backward pass at the same time; `wants_gradients`: some output hangs on autograd. `given`
-    are the outputs, by position, for which a gradient came; None where no backward pass was seen.
-    `trouble` says why no graph can serve them.
+    `sample` is the first of them, on memory of its own, and `returned` how its outputs are nested.
+    `at_once` is how many of them waited for their backward pass at the same time;
+    `wants_gradients`: some output hangs on autograd. `given` are the outputs, by position, for which
+    a gradient came; None where no backward pass was seen. `trouble` says why no graph can serve them.
     """
 
     signature: Signature
@@ -37,6 +38,7 @@ class Observed:
     wants_gradients: bool = False
     at_once: int = 0
     waiting: int = 0
+    returned: Nesting | None = None
     given: set[int] | None = None
     trouble: str = ""
 
@@ -78,18 +80,20 @@ def _watched_call(
     if call is None:
         given = Inputs() if flat.unknown else clone_inputs(Inputs(args, kwargs))
         call = seen.calls[signature] = Observed(signature, given)
-        call.trouble = _trouble_of_arguments(module, flat)
+        call.trouble = _trouble_of_arguments(module, flat, call)
     with _watching_state(module, flat, call):
         outputs = forward(*args, **kwargs)
     _follow(call, module, flat, outputs)
     return outputs
 
 
-def _trouble_of_arguments(module: torch.nn.Module, flat: Flat) -> str:
+def _trouble_of_arguments(module: torch.nn.Module, flat: Flat, call: Observed) -> str:
     if flat.unknown:
         return f"an argument is of type {flat.unknown}, whose content a graph cannot watch"
     if unusual_context():
         return _ELSEWHERE
+    if not _is_like(flat, call):
+        return "its arguments are nested in a way that cannot be copied"
     own = memory_of(named_tensors({"module": module}).values())
     for tensor in flat.tensors:
         if not tensor.is_cuda:
@@ -99,6 +103,13 @@ def _trouble_of_arguments(module: torch.nn.Module, flat: Flat) -> str:
         if not isinstance(tensor, torch.nn.Parameter) and memory_of([tensor]) & own:
             return "an argument is the module's own state"
     return ""
+
+
+def _is_like(flat: Flat, call: Observed) -> bool:
+    """Whether the sample is the same call, and has every tensor of it on memory of its own."""
+    copied = flat_call(call.sample.args, call.sample.kwargs)
+    own = {id(tensor) for tensor in flat.tensors}
+    return copied.frozen == flat.frozen and not any(id(t) in own for t in copied.tensors)
 
 
 @contextmanager
@@ -156,8 +167,12 @@ def _follow(call: Observed, module: torch.nn.Module, flat: Flat, outputs: object
     """Look at what a call returned, and note when its backward pass comes."""
     returned = Flat()
     returned.add(outputs)
-    call.trouble = call.trouble or _trouble_of_outputs(module, flat, returned)
     tensors = distinct(returned.tensors)
+    call.trouble = (
+        call.trouble
+        or _trouble_of_outputs(module, flat, returned)
+        or _trouble_of_nesting(call, outputs, tensors)
+    )
     wanting = [index for index, tensor in enumerate(tensors) if tensor.requires_grad]
     if not wanting:
         call.at_once = max(call.at_once, 1)
@@ -168,11 +183,6 @@ def _follow(call: Observed, module: torch.nn.Module, flat: Flat, outputs: object
     came: set[int] = set()
     for index in wanting:
         tensors[index].register_hook(partial(_gradient_came, call, came, index))
-
-
-def distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Each tensor once, in order."""
-    return list({id(tensor): tensor for tensor in tensors}.values())
 
 
 def _trouble_of_outputs(module: torch.nn.Module, given: Flat, returned: Flat) -> str:
@@ -189,6 +199,18 @@ def _trouble_of_outputs(module: torch.nn.Module, given: Flat, returned: Flat) ->
         if memory_of([tensor]) & lasting:
             return "it returns memory of its input or of its own state, of which a graph has a copy"
     return ""
+
+
+def _trouble_of_nesting(call: Observed, outputs: object, tensors: list[torch.Tensor]) -> str:
+    if call.returned is not None:
+        same = call.returned.kind == kind_of(outputs)
+        return "" if same else "its forward does not return the same kind of value in every call"
+    try:
+        call.returned = Nesting(outputs, tensors)
+    except Exception as error:  # a class of the user's that cannot be copied
+        name = type(outputs).__name__
+        return f"it returns a {name}, which cannot be made anew ({type(error).__name__})"
+    return unlike(outputs, call.returned, tensors)
 
 
 def _gradient_came(call: Observed, came: set[int], index: int, gradient: torch.Tensor) -> None:

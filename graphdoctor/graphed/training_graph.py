@@ -59,9 +59,9 @@ class TrainingGraph:
                 num_warmup_iters=call.choices.warm_ups,
                 allow_unused_input=True,
             )
-        assert call.body.outputs is not None
+        assert call.observed.returned is not None
         self._run: Callable[..., Any] | None = graphed.forward
-        self._shape = call.body.outputs
+        self._filled = call.observed.returned.filled
         self._differentiable = call.body.differentiable
         self._gradients = Gradients(call, graphed.forward)
 
@@ -84,7 +84,7 @@ class TrainingGraph:
         outputs: Any = Returned.apply(  # type: ignore[no-untyped-call]
             this, self._differentiable, self._owns_outputs, *found
         )
-        return self._shape.filled(outputs)
+        return self._filled(outputs)
 
     def before_backward(self, came: tuple[bool, ...]) -> None:
         """The backward graph is about to run."""
