@@ -113,6 +113,8 @@ def without_findings(models: list[Line], judged: list[Line]) -> str:
             judgement = f"{said['judgement']}: {said['why']}" if said["why"] else said["judgement"]
             cells = (each["model"], each["mode"], each["verdict"], each["reason"], judgement)
             rows.append("| " + " | ".join(cell(text) for text in cells) + " |")
+    if len(rows) == 4:
+        return "\n".join([*rows[:2], "None.", ""])
     return "\n".join([*rows, ""])
 
 
