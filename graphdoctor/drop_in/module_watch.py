@@ -18,27 +18,27 @@ _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed as
 
 
 class ModuleWatch:
-    """The attributes of modules, and that what held nothing, as most hooks do, still holds nothing.
+    """The attributes of modules (`own` has their `__dict__`s), and what of them held nothing.
 
-    What parameters, buffers, submodules and existing hooks are is for others to watch: dictionaries.
+    `empty` are the dictionaries, of hooks most of all, that have to stay so. What is in the others
+    is for others to watch.
     """
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
-        self._own = [attributes(module) for module in modules]
-        names = [[name for name in own if name not in _IGNORED] for own in self._own]
+        self.own = [attributes(module) for module in modules]
+        names = [[name for name in own if name not in _IGNORED] for own in self.own]
         self._read = [operator.itemgetter(*each) for each in names]
-        self._values = list(map(_call, self._read, self._own))
-        self._counts = list(map(len, self._own))
-        holders: list[Any] = [own[n] for own in self._own for n in (*_HOOKS, *_HOLDERS) if n in own]
-        self._empty = [holder for holder in holders if not holder]
-        self._hooks = [own[n] for own in self._own for n in _HOOKS if n in own and not own[n]]
+        self._values = list(map(_call, self._read, self.own))
+        self._counts = list(map(len, self.own))
+        holders: list[Any] = [own[n] for own in self.own for n in (*_HOOKS, *_HOLDERS) if n in own]
+        self.empty = [holder for holder in holders if not holder]
+        self._hooks = [own[n] for own in self.own for n in _HOOKS if n in own and not own[n]]
 
-    def is_same(self) -> bool:
+    def values_are_same(self) -> bool:
         """Raises where an attribute is gone, or a tensor is in another's place."""
         return (
-            not any(self._empty)
-            and list(map(_call, self._read, self._own)) == self._values
-            and list(map(len, self._own)) == self._counts
+            list(map(_call, self._read, self.own)) == self._values
+            and list(map(len, self.own)) == self._counts
         )
 
     def has_new_hook(self) -> bool:

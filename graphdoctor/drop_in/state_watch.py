@@ -1,19 +1,21 @@
 """A model at capture -> whether anything that its forward reads from the host is still the same.
 
-A comparison costs one pass in C over all attributes (`list == list`, which takes identity for
-equality and so never looks at a tensor that is in its place), and one address for each tensor.
+Dictionaries, modules' own ones among them, are asked for their version first. Where it is another,
+a comparison costs one pass in C over all attributes (`list == list`, which takes identity for
+equality and so never looks at a tensor that is in its place). Each tensor is asked for its address.
 """
 
 from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import CellType, FunctionType
 from typing import Any
 
 import torch
 
+from graphdoctor.drop_in.dict_versions import DictVersions
 from graphdoctor.drop_in.global_reads import global_reads
 from graphdoctor.drop_in.module_watch import ModuleWatch
 from graphdoctor.drop_in.signature import is_constant
@@ -23,6 +25,7 @@ from graphdoctor.target.walk import Walk, grad_of
 
 _NOTHING = object()
 _get = dict.get
+_address = torch.Tensor.data_ptr
 _contents = operator.attrgetter("cell_contents")
 
 
@@ -40,7 +43,6 @@ class StateWatch:
         self._tensor_paths = seen.tensor_paths
         self._addresses = [tensor.data_ptr() for tensor in self.tensors]
         self._storages = [tensor.untyped_storage() for tensor in self.tensors]
-        self._are_at = _address_check(self.tensors, self._addresses)
         self._paths = [path for path, _, _ in seen.containers]
         self._live = [live for _, live, _ in seen.containers]
         self._saved = [saved for _, _, saved in seen.containers]
@@ -48,7 +50,6 @@ class StateWatch:
         self._module_paths = seen.module_paths
         self._empty = seen.empty
         self._attributes = [(own, dict(own)) for own in map(attributes, seen.modules)]
-        # Equal is not enough for these: 1 == 1.0, and tensors of one element compare by value.
         self._exact_paths = [path for path, _, _ in seen.exact]
         self._exact_in = [container for _, container, _ in seen.exact]
         self._exact_keys = [key for _, _, key in seen.exact]
@@ -56,19 +57,50 @@ class StateWatch:
         self._cell_paths = [path for path, _ in seen.cells]
         self._cells = [cell for _, cell in seen.cells]
         self._in_cells = list(map(_contents, self._cells))
+        self._split_by_version()
+
+    def _split_by_version(self) -> None:
+        """Sort out what need not be read while the versions of dictionaries stay as they are."""
+        pairs = list(zip(self._live, self._saved, strict=True))
+        in_dicts = [pair for pair in pairs if type(pair[0]) is dict and pair[0]]
+        rest = [pair for pair in pairs if type(pair[0]) is not dict or not pair[0]]
+        self._live_dicts, self._saved_dicts = _columns(in_dicts, 2)
+        self._live_rest, self._saved_rest = _columns(rest, 2)
+        versioned = [*self._modules.own, *self._live_dicts]
+        known = set(map(id, versioned))
+        exact = list(zip(self._exact_in, self._exact_keys, range(len(self._exact)), strict=True))
+        self._dict_exact = _columns([each for each in exact if id(each[0]) in known], 3)
+        self._rest_exact = _columns([each for each in exact if id(each[0]) not in known], 3)
+        self._dicts = DictVersions(versioned, self._dicts_are_equal)
 
     def is_same(self) -> bool:
         try:
             return (
-                self._modules.is_same()
-                and self._live == self._saved
-                and all(map(operator.is_, map(_get, self._exact_in, self._exact_keys), self._exact))
+                not any(self._modules.empty)
+                and self._dicts.are_same()
+                and self._live_rest == self._saved_rest
+                and self._are_exact(self._rest_exact)
                 and all(map(operator.is_, map(_contents, self._cells), self._in_cells))
-                and self._are_at()
+                and list(map(_address, self.tensors)) == self._addresses
             )
         # A tensor in another's place has no truth value; a deleted attribute cannot be read.
         except Exception:
             return False
+
+    def _dicts_are_equal(self) -> bool:
+        return (
+            self._modules.values_are_same()
+            and self._live_dicts == self._saved_dicts
+            and self._are_exact(self._dict_exact)
+        )
+
+    def _are_exact(self, columns: list[list[Any]]) -> bool:
+        """Equal is not enough for these: 1 == 1.0, and tensors of one element compare by value."""
+        containers, keys, places = columns
+        if not containers:
+            return True
+        before = map(self._exact.__getitem__, places)
+        return all(map(operator.is_, map(_get, containers, keys), before))
 
     def difference(self) -> str:
         """What changed, in one sentence; "" where nothing did, whatever objects were replaced."""
@@ -168,13 +200,9 @@ def _copy(value: object) -> object:
     return None
 
 
-def _address_check(tensors: list[torch.Tensor], addresses: list[int]) -> Callable[[], bool]:
-    at_once = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
-    if at_once is not None:  # in builds for CUDA: one call for all
-        places = list(range(len(tensors)))
-        return lambda: at_once(tensors, addresses, places)
-    address = torch.Tensor.data_ptr
-    return lambda: list(map(address, tensors)) == addresses
+def _columns(rows: list[Any], count: int) -> list[list[Any]]:
+    """Rows of `count` entries, turned into lists of one entry each."""
+    return [[row[place] for row in rows] for place in range(count)]
 
 
 def _difference(path: str, live: Any, saved: Any) -> str:
