@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,6 +94,103 @@ def test_a_whole_model_is_graphed_where_only_code_around_it_is_unsafe() -> None:
         built = MODULES.build(step.session, step.known)
         assert built.made.paths == ("",)
         assert step.verified(built).status == "verified"
+        built.release()
+
+
+class Pyramid(nn.Module):
+    """Returns as torchvision's backbones do: keys "0", "1" and "pool"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.last = block(), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> OrderedDict[str, torch.Tensor]:
+        y = self.body(x)
+        return OrderedDict([("0", y), ("1", self.last(y)), ("pool", y[:, ::2].clone())])
+
+
+def test_a_root_that_returns_an_ordered_dict_is_one_graph() -> None:
+    def subject() -> object:
+        torch.manual_seed(0)
+        return Pyramid().eval().cuda(), (torch.randn(4, 8, device="cuda"),)
+
+    with torch.no_grad(), tried(subject) as step:
+        built = MODULES.build(step.session, step.known)
+        assert built.made.paths == ("",)
+        verification = step.verified(built)
+        assert verification.status == "verified", verification.reason
+        assert {"output.0", "output.1", "output.pool"} <= set(
+            built.left_behind(step.session.inputs(0), built.call(step.session.inputs(0))).tensors
+        )
+        assert not built.made.fallbacks
+        built.release()
+
+
+def calls_of_one_root(*, trains: bool) -> Any:
+    """A step that calls its model three times, twice alike, and reads a value in between."""
+
+    def subject() -> object:
+        torch.manual_seed(0)
+        model = block().cuda().train(trains)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: torch.Tensor) -> object:
+            optimizer.zero_grad()
+            first = model(x)
+            scale = 1.0 if first.sum().item() < 1e9 else 2.0
+            loss = (first - model(x * 2) * scale).square().mean() + model(x[:2]).mean()
+            if trains:
+                loss.backward()
+                optimizer.step()
+            return loss.detach()
+
+        return SimpleNamespace(
+            step=step,
+            inputs=(torch.randn(4, 8, device="cuda"),),
+            state={"model": model, "optimizer": optimizer},
+        )
+
+    return subject
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_root_that_is_called_several_times_in_a_step(trains: bool) -> None:
+    with torch.set_grad_enabled(trains), tried(calls_of_one_root(trains=trains)) as step:
+        built = MODULES.build(step.session, step.known)
+        assert built.made.paths == ("",)
+        # Two calls wait for their backward pass at the same time; the third is of another shape.
+        assert built.made.modules[""].graphs == (3 if trains else 2)
+        before = built.made.replays
+        assert step.verified(built).status == "verified"
+        assert built.made.replays > before and not built.made.fallbacks
+        regions = MODULES.regions(step.known)
+        assert regions is not None
+        phases = [step.known.iteration.ops[region[0]].phase for region in regions]
+        assert phases.count("forward") == 3
+        built.release()
+
+
+class Chatty(nn.Module):
+    """A model whose forward reads a value, and whose large part is called three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.part(x)
+        if y.sum().item() > 1e9:
+            y = -y
+        return self.part(y) + self.part(x * 2)
+
+
+def test_a_part_of_a_root_that_is_called_several_times() -> None:
+    with tried(training(Chatty)) as step:
+        built = MODULES.build(step.session, step.known)
+        assert built.made.paths == ("part",)
+        assert built.made.modules["part"].graphs >= 2
+        assert step.verified(built).status == "verified"
+        assert not built.made.fallbacks
         built.release()
 
 
