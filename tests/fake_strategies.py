@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -162,6 +164,17 @@ class Hanging(Fake):
     def build(self, session: Session, known: Known) -> BuiltEager:
         time.sleep(600)
         raise AssertionError("it was not ended")
+
+
+class Logging(Fake):
+    """Writes down that it was built, by which process, and what that could read from its input."""
+
+    name = "logging"
+
+    def build(self, session: Session, known: Known) -> BuiltEager:
+        with Path(os.environ["GRAPHDOCTOR_TEST_LOG"]).open("a") as log:
+            log.write(f"{os.getpid()} {sys.stdin.read() or 'nothing'}\n")
+        return super().build(session, known)
 
 
 class Compiling(Fake):

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.cli import main
-from graphdoctor.model import Report
+from graphdoctor.model import Report, StrategyOutcome
 from graphdoctor.options import AnalyzeOptions
 from graphdoctor.reporters import REPORTERS, Look
 from graphdoctor.reporters.figures import many_text, more_bytes_text
@@ -165,6 +165,34 @@ def test_a_plan_is_shown_where_nothing_was_run_and_cut_where_it_is_long() -> Non
     assert "graph 9: 12 launches" in full
     verified = replace(planned, status="verified")
     assert "graph 1:" not in page(replace(COMPARED_ON_GPU, strategies=(verified,)))
+
+
+def test_an_unverified_time_is_shown_without_the_colour_of_a_gain() -> None:
+    row = STRATEGIES_ON_GPU[0]
+    assert row.measurement is not None
+    figure = f"{row.measurement.speedup:.2f}x"
+
+    def line_of(shown: StrategyOutcome) -> str:
+        text = page(replace(COMPARED_ON_GPU, strategies=(shown,)), color_system="standard")
+        return next(line for line in text.splitlines() if figure in line)
+
+    assert "\x1b[1;32m" in line_of(row)
+    unproved = line_of(replace(row, status="not-verified"))
+    assert "unverified" in unproved
+    assert "100%" in unproved
+    assert "\x1b[1;32m" not in unproved
+
+
+def test_less_memory_than_eager_is_shown_below_zero_and_told() -> None:
+    less = replace(STRATEGIES_ON_GPU[0], extra_bytes=-512_000_000)
+    text = " ".join(page(replace(COMPARED_ON_GPU, strategies=(less,))).split())
+    assert "-512 MB" in text
+    assert "what eager holds, below 0 for less. Pays at" in text
+    more = replace(less, extra_bytes=512_000_000)
+    text = " ".join(page(replace(COMPARED_ON_GPU, strategies=(more,))).split())
+    assert "what eager holds. Pays at" in text
+    saved = REPORTERS["json"](replace(COMPARED_ON_GPU, strategies=(less,)), Look())
+    assert parse(saved.encode(), name="r.json").strategies[0].extra_bytes == -512_000_000
 
 
 def test_what_a_strategy_says_cannot_colour_the_page() -> None:

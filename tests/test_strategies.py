@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,11 +27,14 @@ from graphdoctor.model import Finding, Measurement, Range, StrategyOutcome
 from graphdoctor.options import AnalyzeOptions
 from graphdoctor.profiles import load_profile
 from graphdoctor.record import prepare, record
-from graphdoctor.strategies import choice, side_by_side, timing
+from graphdoctor.recording import Iteration
+from graphdoctor.strategies import choice, processes, side_by_side, timing, trial
+from graphdoctor.strategies._arithmetic import Digits, digits_of
+from graphdoctor.strategies.eager_times import with_noise_told
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.job import Job
 from graphdoctor.strategies.modules import Modules
-from graphdoctor.strategies.processes import in_own_process
+from graphdoctor.strategies.processes import in_own_process, own_processes
 from graphdoctor.strategies.recommend import recommend, would_pay_more
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.timing import break_even_calls
@@ -293,6 +299,149 @@ def test_on_a_gpu_a_row_has_times_memory_and_what_was_predicted(device: Emulated
     assert wrong.prepare_s is not None
 
 
+def on_a_gpu(
+    device: EmulatedDevice, strategy: Strategy, *, is_random: bool = False
+) -> StrategyOutcome:
+    session, known = a_session(device)
+    session = replace(session, device=_CalledCuda(device))
+    if is_random:
+        known = replace(known, iteration=drawing(known.iteration))
+    return try_strategy(strategy, session, known, terms=Terms(PROFILE, measure_s=0.05))
+
+
+def drawing(iteration: Iteration) -> Iteration:
+    """Its first operator draws random numbers."""
+    first, *others = iteration.ops
+    first = msgspec.structs.replace(first, tags=(*first.tags, "nondeterministic_seeded"))
+    return msgspec.structs.replace(iteration, ops=(first, *others))
+
+
+def test_a_comparator_that_draws_other_numbers_is_timed_and_stays_unverified(
+    device: EmulatedDevice,
+) -> None:
+    class Draws(fakes.Rounding):
+        def change(self, outputs: Any) -> Any:
+            return outputs * torch.rand((), device="cuda")
+
+    row = on_a_gpu(device, Draws(), is_random=True)
+    assert (row.status, row.code, row.deviation) == ("not-verified", "", None)
+    assert row.measurement is not None
+    advice = recommend((row,), ())
+    assert advice is not None
+    assert advice.strategy == "none"
+
+
+@contextmanager
+def tf32_products(allowed: bool) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_where_products_take_tf32_half_of_its_digits_must_agree(device: EmulatedDevice) -> None:
+    class LikeTF32(fakes.Rounding):
+        def change(self, outputs: Any) -> Any:
+            return outputs * (1 + 2e-3)
+
+    with tf32_products(True):
+        coarse = on_a_gpu(device, LikeTF32())
+    with tf32_products(False):
+        fine = on_a_gpu(device, LikeTF32())
+    assert coarse.status == "verified", coarse.reason
+    assert coarse.verification is not None
+    assert coarse.verification.method == "to half of TF32's digits"
+    assert coarse.deviation == pytest.approx(2e-3, rel=0.1)
+    assert fine.status == "wrong"
+
+
+def test_a_convolution_has_the_digits_of_tf32_unless_that_is_forbidden(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = torch.nn.Conv2d(3, 4, 3).cuda()
+    target = Target(
+        "step",
+        __file__,
+        "test",
+        "inference",
+        torch.no_grad()(model),
+        lambda: Inputs((torch.randn(1, 3, 8, 8, device="cuda"),)),
+        {"model": model},
+    )
+    session = prepare(target, device, iterations=2)
+    iteration = record(session, progress=lambda doing: None).captured[-1]
+    with torch.backends.cudnn.flags(allow_tf32=True):
+        assert digits_of(iteration) == Digits("TF32", 2**-11)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+        assert digits_of(iteration) == Digits()
+        monkeypatch.undo()
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        assert digits_of(iteration) == Digits()
+
+
+def test_products_under_autocast_have_the_digits_of_a_half(device: EmulatedDevice) -> None:
+    _, known = a_session(device)
+    assert digits_of(known.iteration) == Digits()
+    product_op = next(op for op in known.iteration.ops if op.base_name == "addmm")
+    halves = tuple(msgspec.structs.replace(use, dtype="bfloat16") for use in product_op.inputs)
+    half = msgspec.structs.replace(product_op, args=halves)
+    iteration = msgspec.structs.replace(known.iteration, ops=(*known.iteration.ops, half))
+    assert digits_of(iteration) == Digits("bfloat16", 2**-7)
+
+
+@pytest.mark.parametrize(
+    ("note", "share", "reason"),
+    [
+        ("", 0.0, "torch launched nothing of it by CUDA graphs, and did not say why"),
+        ("torch ran 1 graph without CUDA graphs: mutated inputs", 0.0, "mutated inputs"),
+        ("", 0.9, ""),
+    ],
+)
+def test_a_way_of_graphs_without_a_graph_says_why(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, note: str, share: float, reason: str
+) -> None:
+    class Graphs(fakes.Rounding):
+        has_graphs = True
+
+        def build(self, session: Any, known: Known) -> Any:
+            built = super().build(session, known)
+            built.note = note  # type: ignore[attr-defined]
+            return built
+
+    seen = timing.Seen(launches=40.0, busy_share=0.5, graphed_share=share)
+    timed = timing.Timed(measurement(0.4, 0.5, 0.6), seen, seen)
+    monkeypatch.setattr(trial, "time_built", lambda *_, **__: timed)
+    row = on_a_gpu(device, Graphs())
+    assert (row.status, row.captured_share) == ("verified", share)
+    assert row.reason.endswith(reason)
+    assert ("CUDA graphs" in row.reason) == bool(reason)
+
+
+def test_nothing_of_a_compiler_runs_or_lies_around_while_a_step_is_timed(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def timed(*_: Any, **__: Any) -> Measurement:
+        done.append(f"timed, frozen {gc.get_freeze_count() > 0}")
+        return measurement(1.9, 2.0, 2.1)
+
+    pools = SimpleNamespace(shutdown_compile_workers=lambda: done.append("workers ended"))
+    monkeypatch.setitem(sys.modules, "torch._inductor.async_compile", pools)
+    monkeypatch.setattr(timing, "measure", timed)
+    on_a_gpu(device, fakes.Fake())
+    assert done == ["workers ended", "timed, frozen True"]
+    assert gc.get_freeze_count() == 0
+
+
+def test_this_torch_can_end_its_compile_workers() -> None:
+    from torch._inductor import async_compile
+
+    assert callable(async_compile.shutdown_compile_workers)
+
+
 def test_a_step_that_moves_a_number_is_not_called_thousands_of_times(
     device: EmulatedDevice,
 ) -> None:
@@ -379,6 +528,77 @@ def test_a_process_that_hangs_is_ended_and_told_where(
     assert row.reason == "it did not end within 15 s"
     assert row.location is not None
     assert Path(row.location.file).name == "fake_strategies.py"
+
+
+def test_a_waiting_process_leaves_when_its_input_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    child = processes._started(tmp_path)
+    assert child.stdin is not None
+    child.stdin.close()
+    assert child.wait(60) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["output.txt"]
+    assert (tmp_path / "output.txt").read_bytes() == b""
+
+
+def test_what_a_process_imports_before_its_gate_starts_no_compiler_and_no_gpu() -> None:
+    code = (
+        "import sys, graphdoctor.strategies.child, torch; "
+        "print(torch.cuda.is_initialized(), 'torch._inductor' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["False", "False"]
+
+
+def test_the_next_process_waits_until_the_one_before_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing runs before the gate opens, and the time for it is counted from there."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    log = tmp_path / "log.txt"
+    monkeypatch.setenv("GRAPHDOCTOR_TEST_LOG", str(log))
+    job = job_for(tmp_path, fakes.Logging())
+    with own_processes() as running:
+        first = running.run(job, is_last=False)
+        waiting = running._next
+        assert waiting is not None
+        time.sleep(5.0)  # long enough for it to start up, and to run if nothing held it
+        assert waiting._popen.poll() is None
+        assert len(log.read_text().splitlines()) == 1
+        second = running.run(job, is_last=True)
+        assert waiting._popen.poll() is not None
+        assert running._next is None
+    assert (first.status, second.status) == ("verified", "verified"), (first, second)
+    assert [line.split()[1:] for line in log.read_text().splitlines()] == [["nothing"]] * 2
+    assert len({line.split()[0] for line in log.read_text().splitlines()}) == 2
+
+
+def test_the_time_of_a_process_is_counted_from_its_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    with own_processes() as running:
+        running.start_next()
+        time.sleep(4.0)
+        start = time.monotonic()
+        row = running.run(job_for(tmp_path, fakes.Hanging(), time_limit_s=10.0), is_last=True)
+    assert row.status == "timed-out"
+    assert time.monotonic() - start >= 10.0
+    assert row.location is not None
+    assert Path(row.location.file).name == "fake_strategies.py"
+
+
+def test_a_waiting_process_is_ended_with_its_folder_also_on_an_interrupt() -> None:
+    with pytest.raises(KeyboardInterrupt), own_processes() as running:
+        running.start_next()
+        waiting = running._next
+        assert waiting is not None
+        running.start_next()
+        assert running._next is waiting
+        raise KeyboardInterrupt
+    assert waiting._popen.poll() is not None
+    assert not waiting._path.exists()
 
 
 # --- side by side
@@ -562,6 +782,7 @@ def outcome(
     status: Any = "verified",
     predicted: float | None = None,
     measured: tuple[float, float, float] | None = None,
+    eager_us: float = 1000.0,
     is_ours: bool = True,
 ) -> StrategyOutcome:
     return StrategyOutcome(
@@ -570,16 +791,16 @@ def outcome(
         is_ours=is_ours,
         status=status,
         predicted=Range(predicted * 0.8, predicted, predicted * 1.2) if predicted else None,
-        measurement=measurement(*measured) if measured else None,
+        measurement=measurement(*measured, eager_us=eager_us) if measured else None,
         code=f"use {name}\n",
     )
 
 
-def measurement(low: float, mid: float, high: float) -> Measurement:
+def measurement(low: float, mid: float, high: float, *, eager_us: float = 1000.0) -> Measurement:
     word: Any = "faster" if low > 1 else "slower" if high < 1 else "no change"
     return Measurement(
-        eager_us=1000.0,
-        graph_us=1000.0 / mid,
+        eager_us=eager_us,
+        graph_us=eager_us / mid,
         speedup=mid,
         speedup_low=low,
         speedup_high=high,
@@ -603,6 +824,49 @@ def test_the_fastest_measured_way_of_ours_is_recommended() -> None:
     )
     assert (advice.strategy, advice.code) == ("fast", "use fast\n")
     assert "measured at 2.00x (1.90 to 2.10)" in advice.sentence
+
+
+def test_of_those_that_are_not_clearly_slower_the_simplest_is_recommended() -> None:
+    whole = outcome("whole", measured=(3.15, 3.23, 3.31))
+    split = outcome("split-step", measured=(3.22, 3.30, 3.38))
+    clear = outcome("split-step", measured=(3.60, 3.70, 3.80))
+    assert advised(whole, split).strategy == "whole"
+    assert advised(whole, clear).strategy == "split-step"
+
+
+def test_rows_are_compared_by_the_time_of_their_step_and_not_by_a_noisy_eager() -> None:
+    """As seen on an H200, where a compiler's workers ran beside eager."""
+    split = outcome("split-step", measured=(7.9, 8.0, 8.1), eager_us=4100.0)
+    segments = outcome("segments", measured=(1.9, 2.0, 2.1), eager_us=4100.0)
+    noisy = outcome("reduce-overhead", measured=(13.3, 13.4, 13.5), eager_us=8000.0, is_ours=False)
+    advice = advised(split, segments, noisy)
+    assert advice.strategy == "split-step"  # 512 us, against 597 us
+    alone = advised(segments, outcome("whole", measured=(1, 1, 1), eager_us=4100.0), noisy)
+    assert alone.strategy == "reduce-overhead"
+    assert "measured at 6.87x (6.82 to 6.92) against the median of all rows'" in alone.sentence
+    assert "13.4" not in alone.sentence
+
+
+def test_what_is_faster_than_a_slowed_eager_only_is_not_recommended() -> None:
+    usual = [outcome(f"other{n}", measured=(0.9, 1.0, 1.1), eager_us=4000.0) for n in range(2)]
+    slowed = outcome("slowed", measured=(1.4, 1.5, 1.6), eager_us=8000.0)
+    assert advised(*usual, slowed).strategy == "none"
+
+
+def test_a_row_with_another_eager_time_says_so_and_pays_later() -> None:
+    rows = [outcome(name, measured=(1.9, 2.0, 2.1), eager_us=4100.0) for name in "ab"]
+    near = outcome("near", measured=(1.9, 2.0, 2.1), eager_us=4600.0)
+    odd = outcome("odd", measured=(3.9, 4.0, 4.1), eager_us=8000.0)
+    odd = msgspec.structs.replace(odd, reason="as it is", prepare_s=1.0, break_even_calls=167)
+    unmeasured = outcome("unmeasured")
+    *same, told = with_noise_told((*rows, near, unmeasured, odd))
+    assert same == [*rows, near, unmeasured]
+    assert told.reason == (
+        "as it is; eager took 8 ms here, 4.1 ms in the others: noise of the machine"
+    )
+    assert told.measurement == odd.measurement
+    assert told.break_even_calls == 426  # 4.35 ms, the median of all, less 2 ms
+    assert with_noise_told((odd,)) == (odd,)
 
 
 def test_a_comparator_is_recommended_only_where_it_is_clearly_faster() -> None:

@@ -1,4 +1,4 @@
-"""`python -m graphdoctor.strategies.child FOLDER BEGUN_S`: one strategy, tried alone -> its row in the folder."""
+"""`python -m graphdoctor.strategies.child FOLDER`: one strategy, tried alone -> its row in the folder."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from graphdoctor.model import StrategyOutcome
 from graphdoctor.place import place
 from graphdoctor.profiles import DeviceProfile, load_profile
 from graphdoctor.record import prepare
+from graphdoctor.strategies.gate import wait_at_gate
 from graphdoctor.strategies.job import Job, write_row
 from graphdoctor.strategies.strategy import Known
 from graphdoctor.strategies.trial import Terms, carry_out
@@ -27,10 +28,16 @@ _BEFORE_THE_END_S = 1.0
 
 
 def main() -> None:
-    """Try it and leave, without waiting for threads of the model or of a compiler."""
-    folder, begun_s = Path(sys.argv[1]), float(sys.argv[2])
-    job = Job.read(folder)
+    """Wait at the gate, try it and leave, without waiting for threads of the model or of a compiler.
+
+    Before the gate opens, another process works: all is imported by then, and no GPU touched.
+    """
+    folder = Path(sys.argv[1])
     faulthandler.enable()
+    begun_s = wait_at_gate()
+    if begun_s is None:
+        os._exit(0)
+    job = Job.read(folder)
     # Shortly before the parent ends it: where it hangs is the most that is known of a hang.
     left_s = job.time_limit_s - (time.time() - begun_s)
     faulthandler.dump_traceback_later(max(_SOONEST_S, left_s - _BEFORE_THE_END_S))

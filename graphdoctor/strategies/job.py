@@ -21,8 +21,7 @@ class Job:
     """One strategy on one target, which the process finds again by its `spec`.
 
     `row` is what was foreseen; `findings`, `safe_modules` and `iteration` are those of `Known`.
-    `gpu` names the device profile. The process has `time_limit_s` for all it does, its start and
-    its imports too.
+    `gpu` names the device profile. The process has `time_limit_s` from when its gate is opened.
     """
 
     spec: str

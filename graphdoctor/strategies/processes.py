@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from graphdoctor.escape import visible
 from graphdoctor.frames import is_machinery
 from graphdoctor.model import Location, StrategyOutcome
+from graphdoctor.strategies.gate import begun_now
 from graphdoctor.strategies.job import OUTPUT, Job, read_row
 
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.*)')
@@ -23,55 +25,123 @@ _MOST_WORDS = 300
 
 
 def in_own_process(job: Job) -> StrategyOutcome:
-    """Try it there; never raises for what happens there.
+    """Try it in a process of its own; never raises for what happens there."""
+    with own_processes() as processes:
+        return processes.run(job, is_last=True)
 
-    Compilers start cold: what they keep on disk goes to a folder of its own, and goes with it, so
-    that the time to prepare is that of a first use.
+
+@contextmanager
+def own_processes() -> Iterator[OwnProcesses]:
+    """Processes for one strategy each; none is left when the block is."""
+    processes = OwnProcesses()
+    try:
+        yield processes
+    finally:
+        processes.end()
+
+
+class OwnProcesses:
+    """One process at a time works; the next starts up beside it, and waits at its gate.
+
+    Interpreter, torch and graphdoctor take seconds to import, and touch no GPU. Compilers start cold:
+    what they keep on disk goes to a folder of its own, and goes with it, so that the time to prepare
+    is that of a first use.
     """
-    with tempfile.TemporaryDirectory(prefix="graphdoctor-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        job.write(folder)
-        code = _run(folder, job.time_limit_s)
-        row = read_row(folder)
+
+    def __init__(self) -> None:
+        self._next: _Process | None = None
+
+    def start_next(self) -> None:
+        """Let the process of the next job start up; no more than one waits."""
+        if self._next is None:
+            self._next = _Process()
+
+    def run(self, job: Job, *, is_last: bool) -> StrategyOutcome:
+        """Try it there, and have ended it, before this returns; never raises for what happens there."""
+        self.start_next()
+        process, self._next = self._next, None
+        assert process is not None
+        with process:
+            process.open_gate(job)
+            if not is_last:
+                self.start_next()
+            return process.row(job)
+
+    def end(self) -> None:
+        """End the one that waits, if one does."""
+        process, self._next = self._next, None
+        if process is not None:
+            process.end()
+
+
+class _Process:
+    """A process from its start to its end, and its private folder."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="graphdoctor-", ignore_cleanup_errors=True
+        )
+        self._path = Path(self._folder.name)
+        self._popen = _started(self._path)
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def open_gate(self, job: Job) -> None:
+        """Its time begins."""
+        job.write(self._path)
+        gate = self._popen.stdin
+        assert gate is not None
+        with suppress(OSError):  # it ended before: its exit code tells more
+            gate.write(begun_now())
+            gate.close()
+
+    def row(self, job: Job) -> StrategyOutcome:
+        """What it leaves when it ends, or how it ended, or that its time was over."""
+        try:
+            code: int | None = self._popen.wait(job.time_limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        row = read_row(self._path)
         if row is not None:
             return row
-        output = (folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
+        output = (self._path / OUTPUT).read_text(encoding="utf-8", errors="replace")
         failed = replace(job.row, code="", location=_last_own_line(output))
         if code is None:
             reason = f"it did not end within {job.time_limit_s:.0f} s"
             return replace(failed, status="timed-out", reason=reason)
         return replace(failed, status="failed", reason=_how_it_ended(code, output))
 
+    def end(self) -> None:
+        """With all that it started, and with its folder."""
+        _end(self._popen)
+        if self._popen.stdin is not None:
+            self._popen.stdin.close()
+        self._popen.wait()
+        self._folder.cleanup()
 
-def _run(folder: Path, time_limit_s: float) -> int | None:
-    """The exit code; None where the time was over, and all that it had started was ended."""
-    command = [
-        *(sys.executable, "-P", "-m", "graphdoctor.strategies.child"),
-        *(str(folder), repr(time.time())),
-    ]
+
+def _started(folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "graphdoctor.strategies.child", str(folder)]
     caches = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
     environment = {
         **os.environ,
         **{name: str(folder / below) for name, below in caches.items()},
         "PYTHONPATH": _search_path(),
     }
-    with (
-        (folder / OUTPUT).open("wb") as output,
-        subprocess.Popen(
+    with (folder / OUTPUT).open("wb") as output:
+        return subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            bufsize=0,  # what is written to its gate arrives there
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             env=environment,
             start_new_session=True,  # so that a compiler's own processes end with it
-        ) as process,
-    ):
-        try:
-            return process.wait(time_limit_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            _end(process)
+        )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from graphdoctor.model import Finding, Recommendation, StrategyOutcome
+from graphdoctor.model import Finding, Measurement, Range, Recommendation, StrategyOutcome
+from graphdoctor.strategies.eager_times import fair_speedup, reference_us, step_us
 
 NONE = "none"
 _LITTLE = 1.05  # a prediction is not that precise
@@ -14,41 +16,74 @@ _BUSY = "GD301"
 def recommend(
     rows: Sequence[StrategyOutcome], findings: Sequence[Finding], *, then: str = ""
 ) -> Recommendation | None:
-    """The fastest of those that were verified; None where nothing was compared.
+    """The simplest of the fastest that were verified; None where nothing was compared.
 
-    Measured rows are compared by measurement, else predicted ones by prediction. A comparator is
-    recommended only where its interval lies above that of the best of ours.
+    `rows` are in the order of STRATEGIES, which is that of what they ask for. Measured rows are
+    compared by the time of their fast step, which does not depend on how busy the machine was while
+    eager ran beside it; predicted ones by prediction. A comparator is recommended only where it is
+    clearly faster than the best of ours.
     """
     if not rows:
         return None
     verified = [row for row in rows if row.status == "verified"]
-    measured = [row for row in verified if row.measurement is not None]
-    best = _best_measured(measured) if measured else _best_predicted(verified)
+    contest = _measured(rows)
+    best = _best_measured(contest) if contest.rows else _best_predicted(verified)
     if best is None:
         return Recommendation(NONE, _none(rows, verified, findings), then=then)
-    return Recommendation(best.strategy, _sentence(best, measured), best.code, then)
+    return Recommendation(best.strategy, _sentence(best, contest), best.code, then)
 
 
-def _best_measured(rows: Sequence[StrategyOutcome]) -> StrategyOutcome | None:
-    faster = [
-        row for row in rows if row.measurement is not None and row.measurement.word == "faster"
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Verified rows with a measurement, and what eager takes, in microseconds."""
+
+    rows: tuple[tuple[StrategyOutcome, Measurement], ...]
+    eager_us: float
+
+    def faster(self, *, is_ours: bool) -> list[tuple[StrategyOutcome, Measurement]]:
+        """Those that are faster than eager, in their own process and beside the usual time of eager."""
+        return [
+            (row, timed)
+            for row, timed in self.rows
+            if row.is_ours == is_ours and timed.word == "faster" and self.speedup(timed).low > 1.0
+        ]
+
+    def speedup(self, timed: Measurement) -> Range:
+        return fair_speedup(timed, self.eager_us)
+
+
+def _measured(rows: Sequence[StrategyOutcome]) -> _Measured:
+    pairs = [
+        (row, row.measurement)
+        for row in rows
+        if row.status == "verified" and row.measurement is not None
     ]
-    ours = max((row for row in faster if row.is_ours), key=_speedup, default=None)
-    others = max((row for row in faster if not row.is_ours), key=_speedup, default=None)
-    if ours is None or others is None:
-        return ours or others
-    return others if _is_clearly_faster(others, ours) else ours
+    return _Measured(tuple(pairs), reference_us(rows) if pairs else 0.0)
 
 
-def _speedup(row: StrategyOutcome) -> float:
-    assert row.measurement is not None
-    return row.measurement.speedup
+def _best_measured(contest: _Measured) -> StrategyOutcome | None:
+    ours, others = contest.faster(is_ours=True), contest.faster(is_ours=False)
+    if not ours:
+        return _simplest(others)
+    _, best = _fastest(ours)
+    clearly_faster = [
+        (row, timed) for row, timed in others if step_us(timed).high < step_us(best).low
+    ]
+    return _simplest(clearly_faster) or _simplest(ours)
 
 
-def _is_clearly_faster(one: StrategyOutcome, other: StrategyOutcome) -> bool:
-    assert one.measurement is not None
-    assert other.measurement is not None
-    return one.measurement.speedup_low > other.measurement.speedup_high
+def _fastest(
+    pairs: Sequence[tuple[StrategyOutcome, Measurement]],
+) -> tuple[StrategyOutcome, Measurement]:
+    return min(pairs, key=lambda pair: pair[1].graph_us)
+
+
+def _simplest(pairs: Sequence[tuple[StrategyOutcome, Measurement]]) -> StrategyOutcome | None:
+    """The first that is not clearly slower than the fastest."""
+    if not pairs:
+        return None
+    limit_us = step_us(_fastest(pairs)[1]).high
+    return next(row for row, timed in pairs if step_us(timed).low <= limit_us)
 
 
 def _best_predicted(rows: Sequence[StrategyOutcome]) -> StrategyOutcome | None:
@@ -58,7 +93,7 @@ def _best_predicted(rows: Sequence[StrategyOutcome]) -> StrategyOutcome | None:
     return max(paying, key=lambda row: row.predicted.mid if row.predicted else 0.0, default=None)
 
 
-def _sentence(best: StrategyOutcome, measured: Sequence[StrategyOutcome]) -> str:
+def _sentence(best: StrategyOutcome, contest: _Measured) -> str:
     if best.measurement is None:
         assert best.predicted is not None
         low, mid, high = best.predicted.low, best.predicted.mid, best.predicted.high
@@ -67,22 +102,28 @@ def _sentence(best: StrategyOutcome, measured: Sequence[StrategyOutcome]) -> str
             f"{best.strategy}: {best.title}; its answers were verified, and the prediction is"
             f" {mid:.2f}x ({low:.2f} to {high:.2f}){caution}."
         )
-    timed = best.measurement
+    fair = contest.speedup(best.measurement)
     text = (
         f"{best.strategy}: {best.title}; its answers were verified, and it was measured at"
-        f" {timed.speedup:.2f}x ({timed.speedup_low:.2f} to {timed.speedup_high:.2f})"
+        f" {fair.mid:.2f}x ({fair.low:.2f} to {fair.high:.2f}){_against(best.measurement, fair)}"
     )
     if best.is_ours:
         return f"{text}."
-    ours = [row for row in measured if row.is_ours]
+    ours = [(row, timed) for row, timed in contest.rows if row.is_ours]
     if not ours:
         return f"{text}; none of graphdoctor's own ways was verified."
-    rival = max(ours, key=_speedup)
+    rival, timed = _fastest(ours)
     deviation = f" (it rounds differently, by up to {best.deviation:.1g})" if best.deviation else ""
     return (
         f"{text}, clearly faster than graphdoctor's own best, {rival.strategy} at"
-        f" {_speedup(rival):.2f}x{deviation}."
+        f" {contest.speedup(timed).mid:.2f}x{deviation}."
     )
+
+
+def _against(timed: Measurement, fair: Range) -> str:
+    """The table shows what its own pairs say; "" where that is the same."""
+    is_same = f"{timed.speedup:.2f}" == f"{fair.mid:.2f}"
+    return "" if is_same else " against the median of all rows' eager times"
 
 
 def _none(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,10 +16,11 @@ from graphdoctor.options import AnalyzeOptions
 from graphdoctor.profiles import DeviceProfile
 from graphdoctor.speed import profile_of_gpu
 from graphdoctor.strategies.choice import chosen
+from graphdoctor.strategies.eager_times import with_noise_told
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.job import Job
 from graphdoctor.strategies.next_finding import next_finding
-from graphdoctor.strategies.processes import in_own_process
+from graphdoctor.strategies.processes import OwnProcesses, own_processes
 from graphdoctor.strategies.recommend import recommend, would_pay_more
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
@@ -44,10 +45,15 @@ class Contest:
     profile: DeviceProfile
     spec: str | None
     deadline: float  # by time.monotonic()
+    processes: OwnProcesses
 
     @property
     def is_emulated(self) -> bool:
         return bool(self.evidence.session.device.kind == "emulated")
+
+    @property
+    def has_processes(self) -> bool:
+        return self.spec is not None and not self.is_emulated
 
     @property
     def left_s(self) -> float:
@@ -67,28 +73,38 @@ def compare_strategies(
 
     The graph of the whole step, which the analysis made and verified, is released on the way.
     """
-    contest = _contest(report, evidence, options=options, profile=profile, spec=spec)
-    strategies = chosen(options.strategies, is_emulated=contest.is_emulated)
+    with own_processes() as processes:
+        contest = _contest(
+            report, evidence, options=options, profile=profile, spec=spec, processes=processes
+        )
+        every = with_noise_told(_rows(contest, report, progress))
+    advice = recommend(every, report.findings, then=_then(contest, every))
+    return replace(report, strategies=every, recommendation=advice)
+
+
+def _rows(
+    contest: Contest, report: Report, progress: Callable[[str], None]
+) -> tuple[StrategyOutcome, ...]:
+    strategies = chosen(contest.options.strategies, is_emulated=contest.is_emulated)
+    if contest.has_processes and any(one.name != WHOLE_NAME for one in strategies):
+        contest.processes.start_next()  # beside what is foreseen here
     rows = {one.name: _foreseen(contest, one, report.estimate) for one in strategies}
     found = None
     if WHOLE_NAME in rows:
-        found = whole_row(rows[WHOLE_NAME], evidence, contest.known, profile=profile)
+        found = whole_row(
+            rows[WHOLE_NAME], contest.evidence, contest.known, profile=contest.profile
+        )
         rows[WHOLE_NAME] = found or rows[WHOLE_NAME]
-    if evidence.captured.step is not None:
-        evidence.captured.step.release()
+    if contest.evidence.captured.step is not None:
+        contest.evidence.captured.step.release()
     if not contest.is_emulated:
         torch.cuda.empty_cache()  # other processes need the memory
     waiting = [one for one in strategies if one.name != WHOLE_NAME or found is None]
     for number, strategy in enumerate(waiting, start=1):
         progress(f"trying {strategy.name} ({number} of {len(waiting)})")
-        row = rows[strategy.name]
-        rows[strategy.name] = _row(contest, strategy, row, rows, is_last=number == len(waiting))
-    every = tuple(rows.values())
-    return replace(
-        report,
-        strategies=every,
-        recommendation=recommend(every, report.findings, then=_then(contest, every)),
-    )
+        is_last = not any(_is_to_try(contest, later, rows) for later in waiting[number:])
+        rows[strategy.name] = _row(contest, strategy, rows, is_last=is_last)
+    return tuple(rows.values())
 
 
 def _contest(
@@ -98,6 +114,7 @@ def _contest(
     options: AnalyzeOptions,
     profile: DeviceProfile,
     spec: str | None,
+    processes: OwnProcesses,
 ) -> Contest:
     target = evidence.session.target
     known = Known(
@@ -108,7 +125,7 @@ def _contest(
         iteration=evidence.recording.captured[-1],
     )
     deadline = time.monotonic() + options.budget_s
-    return Contest(evidence, known, options, profile, spec, deadline)
+    return Contest(evidence, known, options, profile, spec, deadline, processes)
 
 
 def _foreseen(contest: Contest, strategy: Strategy, estimated: Estimate | None) -> StrategyOutcome:
@@ -123,16 +140,14 @@ def _foreseen(contest: Contest, strategy: Strategy, estimated: Estimate | None) 
 def _row(
     contest: Contest,
     strategy: Strategy,
-    row: StrategyOutcome,
-    rows: dict[str, StrategyOutcome],
+    rows: Mapping[str, StrategyOutcome],
     *,
     is_last: bool,
 ) -> StrategyOutcome:
+    row = rows[strategy.name]
     if row.status != "planned":
         return row
-    whole = rows.get(WHOLE_NAME)
-    is_moot = strategy.is_ours and whole is not None and whole.status == "verified"
-    if is_moot and contest.options.strategies is None:
+    if not _is_to_try(contest, strategy, rows):
         return replace(row, status="unfit", reason=_NOTHING_LEFT, code="")
     if strategy.compiles and contest.is_emulated:
         return row
@@ -145,7 +160,16 @@ def _row(
         return carry_out(row, strategy, session, contest.known, terms=terms)
     if contest.spec is None:
         return replace(row, status="unfit", reason=_NO_FILE, code="")
-    return in_own_process(_job(contest, contest.spec, strategy, row, is_last=is_last))
+    job = _job(contest, contest.spec, strategy, row, is_last=is_last)
+    return contest.processes.run(job, is_last=is_last)
+
+
+def _is_to_try(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOutcome]) -> bool:
+    """Unless it is known not to fit, or a captured whole step leaves it nothing and nobody asked."""
+    whole = rows.get(WHOLE_NAME)
+    is_moot = strategy.is_ours and whole is not None and whole.status == "verified"
+    is_asked = contest.options.strategies is not None
+    return rows[strategy.name].status == "planned" and (is_asked or not is_moot)
 
 
 def _job(

@@ -16,6 +16,7 @@ from graphdoctor.model import Measurement
 from graphdoctor.profiles import DeviceProfile
 from graphdoctor.record.profile import profile_step
 from graphdoctor.record.session import Session
+from graphdoctor.strategies._quiet import quiet
 from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.target.state import Snapshot, named_values
 from graphdoctor.trace import Trace
@@ -56,12 +57,13 @@ def time_built(
 
     try:
         step.start.restore()
-        measured = measure(
-            lambda: session.call(inputs),
-            lambda: step.call(inputs),
-            budget_s=measure_s,
-            blocks=blocks,
-        )
+        with quiet():
+            measured = measure(
+                lambda: session.call(inputs),
+                lambda: step.call(inputs),
+                budget_s=measure_s,
+                blocks=blocks,
+            )
         seen = profile_beside(
             session,
             lambda: step.call(inputs),

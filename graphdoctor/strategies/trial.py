@@ -16,6 +16,8 @@ from graphdoctor.model import StrategyOutcome, Verification
 from graphdoctor.profiles import DeviceProfile
 from graphdoctor.record.profile import ready_for_graphs
 from graphdoctor.record.session import Session
+from graphdoctor.recording import Iteration
+from graphdoctor.strategies._arithmetic import OWN_DIGITS, digits_of
 from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
@@ -25,6 +27,7 @@ from graphdoctor.target import Inputs, user_code
 
 FEWEST_REPLAYS = 3  # one may agree by chance, and the second is the first that can see old state
 MEASURE_S = 4.0  # six pairs are timed whatever they take; an interval seldom needs more
+_NO_GRAPH = "torch launched nothing of it by CUDA graphs, and did not say why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +90,11 @@ class _Trial:
             batches = self._batches()
             self._call_once(step, batches[0])
             cost = meter.read() if meter is not None else None
-            row = self._verified(with_cost(row, cost), step, batches)
-            if row.status == "verified" and not self.is_emulated:
+            judge = self._judge()
+            row = self._verified(with_cost(row, cost), step, batches, judge)
+            if self._may_be_timed(row, judge):
                 row = with_times(row, self._timed(step))
-            return _with_note(row, getattr(built, "note", ""))
+            return _with_note(row, getattr(built, "note", "") or self._lack(row))
         finally:
             if built is not None:
                 built.release()
@@ -118,10 +122,28 @@ class _Trial:
             more = tuple(self.session.target.fresh_inputs() for _ in range(missing))
         return (*self.session.batches, *more)
 
+    def _judge(self) -> CompiledJudge:
+        iteration = self.known.iteration
+        digits = OWN_DIGITS if self.is_emulated else digits_of(iteration)
+        return CompiledJudge(is_random=_is_random(iteration), digits=digits)
+
+    def _may_be_timed(self, row: StrategyOutcome, judge: CompiledJudge) -> bool:
+        """Code that draws other random numbers is no answer to recommend, and takes its time all the same."""
+        is_right = row.status == "verified"
+        return (is_right or judge.is_unprovable) and not self.is_emulated
+
+    def _lack(self, row: StrategyOutcome) -> str:
+        """What a strategy of CUDA graphs came without, where nothing else says so."""
+        has_graphs = getattr(self.strategy, "has_graphs", False)
+        return _NO_GRAPH if has_graphs and row.launches and not row.captured_share else ""
+
     def _verified(
-        self, row: StrategyOutcome, step: BuiltStep, batches: tuple[Inputs, ...]
+        self,
+        row: StrategyOutcome,
+        step: BuiltStep,
+        batches: tuple[Inputs, ...],
+        judge: CompiledJudge,
     ) -> StrategyOutcome:
-        judge = CompiledJudge(is_random=_is_random(self.known))
         found = verify_whole_step(
             self.session.target,
             step,
@@ -199,5 +221,5 @@ def _not_come_about(row: StrategyOutcome, error: BaseException) -> StrategyOutco
     return replace(row, status=status, reason=reason, location=location_of(cause))
 
 
-def _is_random(known: Known) -> bool:
-    return any("nondeterministic_seeded" in op.tags for op in known.iteration.ops)
+def _is_random(iteration: Iteration) -> bool:
+    return any("nondeterministic_seeded" in op.tags for op in iteration.ops)

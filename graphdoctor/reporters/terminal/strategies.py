@@ -35,8 +35,9 @@ _WORD_STYLES = {"faster": "bold green", "slower": "bold red", "no change": "bold
 _NOTHING: Piece = ("", "")
 _LEGEND = (
     "Captured: the share of what runs on the GPU that graphs launch. Setup: warm-up, compiling and"
-    " capture. Memory: beside what eager holds. Pays at: steps until the setup has paid."
+    " capture. Memory: beside what eager holds{less}. Pays at: steps until the setup has paid."
 )
+_LESS = ", below 0 for less"
 
 _Cell = Callable[[StrategyOutcome], Piece]
 
@@ -53,7 +54,9 @@ def write_strategies(page: Page, report: Report) -> None:
     _write_table(page, rows, measured=measured)
     if measured:
         page.blank()
-        page.paragraph(_LEGEND, indent=len(_INDENT), style="dim")
+        is_less = any((row.extra_bytes or 0) < 0 for row in rows)
+        legend = _LEGEND.format(less=_LESS if is_less else "")
+        page.paragraph(legend, indent=len(_INDENT), style="dim")
     if report.recommendation is not None:
         _write_recommendation(page, report.recommendation)
 
@@ -115,7 +118,7 @@ def _measured_cell(row: StrategyOutcome) -> Piece:
         "slower": f"{row.measurement.speedup:.2f}x slower",
         "no change": "no change",
     }[word]
-    return text, _WORD_STYLES[word]
+    return text, _WORD_STYLES[word] if row.status == "verified" else ""
 
 
 def _predicted_cell(row: StrategyOutcome) -> Piece:
@@ -125,7 +128,8 @@ def _predicted_cell(row: StrategyOutcome) -> Piece:
 
 
 def _share_cell(row: StrategyOutcome) -> Piece:
-    is_known = row.captured_share is not None and row.status in ("verified", "planned")
+    is_seen = row.measurement is not None or row.status in ("verified", "planned")
+    is_known = row.captured_share is not None and is_seen
     return (f"{row.captured_share:.0%}", "") if is_known else _NOTHING
 
 
