@@ -592,7 +592,7 @@ def test_the_time_of_a_process_is_counted_from_its_gate(
 def test_a_waiting_process_is_ended_with_its_folder_also_on_an_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt), own_processes() as running:
         running.start_next()
-        waiting = running._next
+        waiting: Any = running._next
         assert waiting is not None
         running.start_next()
         assert running._next is waiting
