@@ -7,10 +7,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from graphdoctor.frames import Place, locate
+from graphdoctor.record import operators
 from graphdoctor.recording import Iteration, Op, TensorUse
 from tests.diagnosing import recorded
 
@@ -84,6 +87,21 @@ def test_a_backward_operator_has_the_line_and_module_of_its_forward() -> None:
 def test_a_backward_of_ones_own_has_its_own_line() -> None:
     own = [op for op in ops_named(iteration_of(training), "mul") if op.phase == "backward"]
     assert [source_of(op) for op in own] == ["return gradient * 2 * x"] * 2
+
+
+def test_a_backward_operator_of_the_engines_own_thread_has_the_module_of_its_forward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def as_on_a_gpu(depth: int = 1) -> Place:
+        """The engine's thread has no caller on its stack there."""
+        in_backward = torch._C._current_autograd_node() is not None
+        return Place(None, (), in_engine=False) if in_backward else locate(depth + 1)
+
+    monkeypatch.setattr(operators, "locate", as_on_a_gpu)
+    iteration = iteration_of(training)
+    (backward,) = ops_named(iteration, "sigmoid_backward")
+    assert source_of(backward) == "return x.sigmoid()"
+    assert [op.module for op in ops_named(iteration, "mm")] == ["again.0", "again.0", "first"]
 
 
 def writing_into_a_view() -> object:

@@ -100,7 +100,8 @@ State = tuple[dict[str, torch.Tensor], dict[str, object]]
 
 def state_of(found: Tried) -> State:
     roots = found.session.target.roots
-    tensors = {path: tensor.clone() for path, tensor in named_tensors(roots).items()}
+    # A copy that hangs on autograd would keep its nodes, and their stream, alive.
+    tensors = {path: tensor.detach().clone() for path, tensor in named_tensors(roots).items()}
     return tensors, dict(named_values(roots))
 
 

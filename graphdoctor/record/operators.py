@@ -109,7 +109,8 @@ class OperatorObserver:
         place = locate()
         node = torch._C._current_autograd_node()
         forward = None
-        if node is not None and place.in_engine:
+        # On a GPU the engine has a thread of its own, on whose stack there is nobody who called it.
+        if node is not None and (place.in_engine or place.location is None):
             forward = self._forward(node)
         outputs = tuple(self.use(tensor) for tensor in tensors_of(call.result))
         location, stack, module = self._whereabouts(place, forward)
