@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -9,15 +10,17 @@ from typing import Any
 import torch
 from torch.nn.modules import module as module_hooks
 
+from graphdoctor.drop_in.machine import emulated_device
+
 # What a forward pass may look at, or kernels are chosen by; each a name and where it is asked for.
 # What this torch lacks is left out.
 _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("autocast", lambda: partial(torch.is_autocast_enabled, "cuda")),
     ("autocast's dtype", lambda: partial(torch.get_autocast_dtype, "cuda")),
     ("the default dtype", lambda: torch.get_default_dtype),
-    ("deterministic algorithms", lambda: torch.are_deterministic_algorithms_enabled),
-    ("the current device", lambda: torch.cuda.current_device),
-    ("the precision of matrix products", lambda: torch.get_float32_matmul_precision),
+    ("deterministic algorithms", lambda: torch._C._get_deterministic_algorithms),
+    ("the current device", lambda: _of_cuda("current_device", "_cuda_getDevice")),
+    ("the precision of matrix products", lambda: torch._C._get_float32_matmul_precision),
     ("cudnn.enabled", lambda: torch._C._get_cudnn_enabled),
     ("cudnn.benchmark", lambda: torch._C._get_cudnn_benchmark),
     ("cudnn.deterministic", lambda: torch._C._get_cudnn_deterministic),
@@ -28,8 +31,12 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("the number of function modes", lambda: torch._C._len_torch_function_stack),
     ("torch.func", lambda: torch._C._functorch.maybe_current_level),
     ("tracing", lambda: torch._C._get_tracing_state),
-    ("a capture of the caller's", lambda: torch.cuda.is_current_stream_capturing),
+    (
+        "a capture of the caller's",
+        lambda: _of_cuda("is_current_stream_capturing", "_cuda_isCurrentStreamCapturing"),
+    ),
 )
+_call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed asks for more)
 _GLOBAL_HOOKS = (
     "_global_forward_hooks",
     "_global_forward_pre_hooks",
@@ -49,7 +56,7 @@ class Context:
         self._before = [ask() for ask in self._asked]
 
     def is_same(self) -> bool:
-        return [ask() for ask in self._asked] == self._before and not any(self._hooks)
+        return list(map(_call, self._asked)) == self._before and not any(self._hooks)
 
     def difference(self) -> str:
         """What is set otherwise, in one sentence; "" where nothing is."""
@@ -59,6 +66,12 @@ class Context:
             if (now := ask()) != before:
                 return f"{name} changed from {before} to {now}"
         return ""
+
+
+def _of_cuda(name: str, in_c: str) -> Callable[[], object]:
+    """torch.cuda's function, or what it asks in C, which spares two calls in Python."""
+    found = getattr(torch._C, in_c, None) if emulated_device() is None else None
+    return found if found is not None else getattr(torch.cuda, name)  # type: ignore[no-any-return]
 
 
 def _available() -> Iterator[tuple[str, Callable[[], object]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,8 @@ from graphdoctor.drop_in.signature import Unwatchable, signature
 from graphdoctor.drop_in.state_watch import StateWatch
 from graphdoctor.target.clone import copy_values, is_overlapping, memory_of
 
-Load = Callable[[list[torch.Tensor]], None]
+Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
+Load = Callable[[Tensors], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +77,35 @@ def _loader(static: list[torch.Tensor]) -> Load:
         return lambda fresh: None
     if any(map(is_overlapping, static)):
 
-        def one_by_one(fresh: list[torch.Tensor]) -> None:
+        def one_by_one(fresh: Tensors) -> None:
             for into, values in zip(static, fresh, strict=True):
                 copy_values(into, values)
 
         return one_by_one
-    if len(static) == 1:
-        copy = static[0].copy_
+    by_dtype: dict[torch.dtype, list[int]] = {}
+    for place, tensor in enumerate(static):
+        by_dtype.setdefault(tensor.dtype, []).append(place)
+    copies = [_copier(static, places) for places in by_dtype.values()]
+    if len(copies) == 1:
+        return copies[0]
 
-        def only(fresh: list[torch.Tensor]) -> None:
-            copy(fresh[0])
+    def each_dtype(fresh: Tensors) -> None:
+        for copy in copies:
+            copy(fresh)
+
+    return each_dtype
+
+
+def _copier(static: list[torch.Tensor], places: list[int]) -> Load:
+    """Copies those of one dtype: one launch, where several dtypes together would take one each."""
+    if len(places) == len(static) > 1:
+        return lambda fresh: torch._foreach_copy_(static, fresh)
+    into, pick = [static[place] for place in places], operator.itemgetter(*places)
+    if len(places) == 1:
+        copy = into[0].copy_
+
+        def only(fresh: Tensors) -> None:
+            copy(pick(fresh))
 
         return only
-    return lambda fresh: torch._foreach_copy_(static, fresh)
+    return lambda fresh: torch._foreach_copy_(into, pick(fresh))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 OWN_NAMES = ("plan", "coverage", "fallbacks", "explain", "release")
 _SLOT = "_graphdoctor_drop_in"
+_CALL_SLOT = "_graphdoctor_call"
 
 
 def module_of(model: torch.nn.Module, behind: DropIn) -> Any:
@@ -40,6 +41,7 @@ def module_of(model: torch.nn.Module, behind: DropIn) -> Any:
             f"capture() makes a subclass of {kind.__name__}, which that class does not allow: {error}"
         ) from error
     object.__setattr__(made, _SLOT, behind)
+    object.__setattr__(made, _CALL_SLOT, behind.replays.call)
     return made
 
 
@@ -55,7 +57,7 @@ def drop_in_of(module: object) -> DropIn:
 
 
 def _call(self: object, *args: Any, **kwargs: Any) -> object:
-    return drop_in_of(self).replays.call(args, kwargs)
+    return object.__getattribute__(self, _CALL_SLOT)(args, kwargs)
 
 
 def _plan(self: object) -> object:
@@ -97,7 +99,7 @@ def _reduce_ex(self: object, protocol: Any) -> object:
 
 
 _MEMBERS: dict[str, object] = {
-    "__slots__": (_SLOT,),
+    "__slots__": (_SLOT, _CALL_SLOT),
     "__module__": __name__,
     "__call__": _call,
     "__deepcopy__": _deepcopy,

@@ -5,6 +5,9 @@ inputs, gradients, modes. Whether the model is still the captured one takes a lo
 attributes and addresses, and is checked while the GPU is at work; if it is not, the answer is thrown
 away and the model is called. A graph that changes state or draws random numbers must not run for
 nothing, so there everything is checked before.
+
+Most calls are of the same form as one before, which `CallForm` tells at once. Any other takes the
+long way, through the key of its inputs.
 """
 
 from __future__ import annotations
@@ -16,20 +19,24 @@ from typing import Any
 
 import torch
 
+from graphdoctor.drop_in.call_form import CallForm, form_of
 from graphdoctor.drop_in.context import Context
 from graphdoctor.drop_in.current_stream import current_stream_number
-from graphdoctor.drop_in.forward_graph import ForwardGraph
+from graphdoctor.drop_in.forward_graph import ForwardGraph, Tensors
 from graphdoctor.drop_in.mismatch import mismatch
 from graphdoctor.drop_in.signature import Unwatchable, signature
 from graphdoctor.target import Inputs
 
 _MOST_REASONS = 32
+_MOST_FORMS = 4
 _OTHER = "other reasons"
 _RELEASED = "it was released"
+_BUSY = "another call was under way"
 _GRADIENTS = (
     "gradients are wanted, and the model was captured without them: call it under torch.no_grad(), "
     'or capture it with mode="training"'
 )
+_are_gradients_enabled = torch.is_grad_enabled
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 Eager = Callable[..., object]
@@ -56,6 +63,7 @@ class Replays:
         self.fallbacks: Counter[str] = Counter()
         self.replayed = 0
         self._graphs: dict[object, ForwardGraph | str] = {}
+        self._forms: tuple[tuple[CallForm, ForwardGraph], ...] = ()  # of late, newest first
         self._max_graphs = max_graphs
         self._grow = grow
         self._context = context
@@ -77,6 +85,33 @@ class Replays:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """The model's answer to these arguments."""
+        if not _are_gradients_enabled() or not any(map(_wants_gradient, self._parameters)):
+            for form, graph in self._forms:
+                tensors = form.tensors_of(args, kwargs)
+                if tensors is not None:
+                    return self._guarded(args, kwargs, graph, tensors)
+        return self._call_by_key(args, kwargs)
+
+    def _guarded(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        graph: ForwardGraph,
+        tensors: Tensors,
+    ) -> object:
+        """Replay for inputs that are of the captured make, where modes and the model are too."""
+        if not self._context.is_same():
+            return self._fall_back(self._context.difference(), args, kwargs)
+        if not self._lock.acquire(blocking=False):
+            return self._fall_back(_BUSY, args, kwargs)
+        try:
+            # Another thread may have released the graph since.
+            answer, why = self._replay(graph, tensors) if self._forms else (None, _RELEASED)
+        finally:
+            self._lock.release()
+        return answer if not why else self._fall_back(why, args, kwargs)
+
+    def _call_by_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if not self._graphs:
             return self._without_graph(args, kwargs)
         if torch.is_grad_enabled() and any(map(_wants_gradient, self._parameters)):
@@ -90,15 +125,23 @@ class Replays:
         if not self._context.is_same():
             return self._fall_back(self._context.difference(), args, kwargs)
         if not self._lock.acquire(blocking=False):
-            return self._fall_back("another call was under way", args, kwargs)
+            return self._fall_back(_BUSY, args, kwargs)
         try:
             graph = self._graphs.get(key)
             if graph is None:
                 graph = self._graph_for_new(key, Inputs(args, kwargs))
-            answer, why = (None, graph) if isinstance(graph, str) else self._replay(graph, tensors)
+            if isinstance(graph, str):
+                answer, why = None, graph
+            else:
+                self._remember(form_of(args, kwargs), graph)
+                answer, why = self._replay(graph, tensors)
         finally:
             self._lock.release()
         return answer if not why else self._fall_back(why, args, kwargs)
+
+    def _remember(self, form: CallForm | None, graph: ForwardGraph) -> None:
+        if form is not None:
+            self._forms = ((form, graph), *self._forms)[:_MOST_FORMS]
 
     def _without_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if torch.is_grad_enabled() and self.training is not None:
@@ -112,7 +155,7 @@ class Replays:
             return self._fall_back(_GRADIENTS, args, kwargs)
         return self.training(*args, **kwargs)
 
-    def _replay(self, graph: ForwardGraph, tensors: list[torch.Tensor]) -> tuple[object, str]:
+    def _replay(self, graph: ForwardGraph, tensors: Tensors) -> tuple[object, str]:
         """The answer and "", or the reason why it does not count."""
         looks_first = self._is_suspect or not graph.traits.repeats
         if looks_first and (why := self._change_of(graph)):
@@ -156,5 +199,6 @@ class Replays:
             for graph in self.graphs:
                 graph.release()
             self._graphs.clear()
+            self._forms = ()
             self.why_not = _RELEASED
             self.training = self.parts = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
+TENSORS = (torch.Tensor, torch.nn.Parameter)
 _CONSTANTS = frozenset(
     {bool, int, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout}
     | {torch.memory_format}
@@ -23,6 +23,11 @@ class Unwatchable(Exception):
 def is_constant(value: object) -> bool:
     """Whether a value can never change behind a reference to it, and holds no tensor."""
     return type(value) in _CONSTANTS or isinstance(value, (float, enum.Enum))
+
+
+def is_plain_constant(value: object) -> bool:
+    """Whether a value is a constant of a type of Python's or torch's own."""
+    return type(value) in _CONSTANTS or type(value) is float
 
 
 def signature(
@@ -45,7 +50,7 @@ def signature(
 
 def _key(value: Any, tensors: list[torch.Tensor]) -> object:
     kind = type(value)
-    if kind in _TENSORS:
+    if kind in TENSORS:
         tensors.append(value)
         return (value.shape, value.dtype, value.device, value.stride(), value.layout)
     if kind in _CONSTANTS:

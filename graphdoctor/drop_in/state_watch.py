@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from graphdoctor.drop_in.dict_versions import DictVersions
 from graphdoctor.drop_in.global_reads import global_reads
 from graphdoctor.drop_in.module_watch import ModuleWatch
 from graphdoctor.drop_in.signature import is_constant
 from graphdoctor.target.attributes import attributes, has_walkable_state
+from graphdoctor.target.dict_versions import DictVersions
 from graphdoctor.target.variables import is_user_class
 from graphdoctor.target.walk import Walk, grad_of
 
