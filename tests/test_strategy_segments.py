@@ -154,6 +154,24 @@ def test_nothing_that_waits_gets_into_a_graph() -> None:
         assert made.replays == 3
 
 
+@pytest.mark.parametrize(("dropout", "captured"), [(0.0, [True]), (0.1, [True, False])])
+def test_attention_with_dropout_stays_eager_with_its_seed(
+    dropout: float, captured: list[bool]
+) -> None:
+    def attending(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        q = long(x + w)
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, q, q, dropout)[0]
+
+    shape = (1, 2, 8, 16)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        inputs = [torch.empty(shape, device="cuda", dtype=torch.float16) for _ in range(2)]
+        graph_module = make_fx(attending)(*inputs)
+    parts = split(graph_module.graph).plan.parts
+    assert [part.captured for part in parts] == captured
+    if dropout:
+        assert "random seed" in parts[1].unsafe[0].why
+
+
 def test_the_parts_say_why_they_are_not_captured() -> None:
     plan = split(traced(cut_in_the_middle, (4, 4), (4, 4)).graph, "forward graph 1").plan
     assert [part.captured for part in plan.parts] == [True, False, True]

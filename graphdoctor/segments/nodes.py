@@ -14,6 +14,7 @@ from graphdoctor.emulator.operators import OperatorFacts, facts_of, tensors_of
 from graphdoctor.frames import is_machinery
 from graphdoctor.model import Location
 from graphdoctor.operators import fact_about, load_table
+from graphdoctor.record.fx_operators import operator_named
 from graphdoctor.recording import Arg, Op, Opaque, TensorUse
 
 DeviceOf = Callable[[torch.Tensor], str]
@@ -198,9 +199,26 @@ def _why(op: Op) -> str:
                 return meaning
     if op.name.split(".", 1)[0] not in _KNOWN:
         return "is no operator of torch's own: what it does inside is not known"
+    if _is_attention_with_dropout(op):
+        return "keeps its random seed on the host in eager and on the device in a graph"
     if any(-1 in use.shape for use in uses):
         return "has a size that is known while it runs only"
     return ""
+
+
+def _is_attention_with_dropout(op: Op) -> bool:
+    """Its backward reads the seed where eager left it, or where a graph did: never the other's.
+
+    A forward in a graph and a backward outside of it read an address of the device on the host.
+    """
+    if "attention" not in op.base_name:
+        return False
+    schema = getattr(operator_named(op.name), "_schema", None)  # None: this torch lacks it
+    for place, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.name == "dropout_p":
+            given = dict(op.kwargs).get("dropout_p", argument.default_value)
+            return bool(op.args[place] if place < len(op.args) else given)
+    return False
 
 
 def _why_mixed(op: Op) -> str:
