@@ -1,0 +1,135 @@
+"""Dictionaries that hold state -> whether they may have been written to, asked without reading them.
+
+CPython counts, or reports, each write into a dictionary, and torch hands that on as a version. A
+dictionary of the version that it was found equal at is equal still; one of another version has to be
+compared, since it may have got the same value again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+# Dictionaries from which on guards in C++ are worth the import of torch._dynamo, 1 to 2 s.
+_MANY = 64
+_CALM = 64  # looks in a row that must find no write before guards are made anew, which takes 1 ms
+
+Check = Callable[[tuple[Any, ...]], bool]
+
+
+class DictVersions:
+    """Plain dictionaries that equal what was saved of them now, as `compare` tells at any time.
+
+    Empty ones have no place here: since Python 3.12 filling one from another goes unreported.
+    """
+
+    def __init__(self, dicts: Iterable[dict[Any, Any]], compare: Callable[[], bool]) -> None:
+        self._dicts = tuple(dicts)
+        self._compare = compare
+        self._version = _version_function()
+        self._versions = self._now()
+        self._check = _check_of(self._dicts) if self._version is not None else None
+        self._calm = 0
+        self._calm_wanted = _CALM
+
+    def are_same(self) -> bool:
+        """Whether each still equals what was saved. Raises what `compare` raises."""
+        return (self._check is not None and self._check(self._dicts)) or self._look()
+
+    def _look(self) -> bool:
+        if self._version is None:
+            return self._compare()
+        now = self._now()  # before the comparison, lest a write in between be taken for seen
+        if now == self._versions:
+            self._calmed()
+            return True
+        self._calm = 0
+        if not self._compare():
+            return False
+        self._versions = now
+        return True
+
+    def _calmed(self) -> None:
+        """Make the guards anew once writes have ceased; ever more rarely, should they go on."""
+        if self._check is None:
+            return
+        self._calm += 1
+        if self._calm >= self._calm_wanted:
+            self._calm, self._calm_wanted = 0, 2 * self._calm_wanted
+            made = _check_of(self._dicts)
+            # Versions were as saved before the guards were made, and are to be so after.
+            self._check = made if self._now() == self._versions else self._check
+
+    def _now(self) -> list[int]:
+        return list(map(self._version, self._dicts)) if self._version is not None else []
+
+
+def _version_function() -> Callable[[dict[Any, Any]], int] | None:
+    """torch's, where it exists and notices every kind of write."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    version = getattr(guards, "dict_version", None)
+    try:
+        return version if version is not None and _notices_writes(version) else None
+    except Exception:
+        return None
+
+
+def _notices_writes(version: Callable[[dict[Any, Any]], int]) -> bool:
+    module: Any = torch.nn.Module()
+    plain: dict[Any, Any] = {"kept": 1, "gone": 2}
+    own = module.__dict__
+    writes: tuple[tuple[dict[Any, Any], Callable[[], object]], ...] = (
+        (own, lambda: setattr(module, "training", False)),
+        (own, lambda: setattr(module, "new", 1)),
+        (own, lambda: delattr(module, "new")),
+        (own, lambda: own.update(training=True)),
+        (plain, lambda: plain.__setitem__("kept", 3)),
+        (plain, lambda: plain.setdefault("more", 3)),
+        (plain, lambda: plain.pop("gone")),
+        (plain, lambda: plain.update({"kept": 4})),
+        (plain, lambda: plain.__ior__({"kept": 5})),
+        (plain, plain.popitem),
+        (plain, plain.clear),
+    )
+    for written, write in writes:
+        before = version(written)
+        if version(written) != before:
+            return False
+        write()
+        if version(written) == before:
+            return False
+    return True
+
+
+def _check_of(dicts: tuple[dict[Any, Any], ...]) -> Check | None:
+    """Dynamo's guards of versions: all in one call into C++. None where this torch has no such."""
+    if len(dicts) < _MANY or not _may_import_dynamo():
+        return None
+    try:
+        from torch._dynamo.guards import GuardManagerType
+
+        root = torch._C._dynamo.guards.RootGuardManager()
+        for place, guarded in enumerate(dicts):
+            item = root.tuple_getitem_manager(
+                place, f"L[{place}]", guarded, GuardManagerType.GUARD_MANAGER
+            )
+            _guard_version(item, guarded)
+        check: Check = root.check
+        return check if check(dicts) else None
+    except Exception:  # another torch's guards want other arguments
+        return None
+
+
+def _may_import_dynamo() -> bool:
+    """Not while something stands in for torch.cuda: dynamo would keep the stand-ins for ever."""
+    return "torch._dynamo" in sys.modules or torch.cuda.Stream.__module__.startswith("torch.")
+
+
+def _guard_version(manager: Any, guarded: dict[Any, Any]) -> None:
+    try:
+        manager.add_dict_version_guard(guarded, ["version"], None)
+    except TypeError:  # before torch 2.11 or so there was no third argument
+        manager.add_dict_version_guard(guarded, ["version"])
