@@ -744,6 +744,27 @@ def test_on_a_gpu_each_strategy_but_the_captured_step_goes_to_a_process_of_its_o
 
 
 @pytest.mark.usefixtures("believed_gpu")
+def test_the_last_that_fits_has_all_that_is_left_of_the_budget_and_nothing_waits_behind_it(
+    listed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, bool, float]] = []
+
+    def run(self: object, job: Job, *, is_last: bool) -> StrategyOutcome:
+        asked.append((job.strategy.name, is_last, job.time_limit_s))
+        return job.row
+
+    monkeypatch.setattr(processes.OwnProcesses, "run", run)
+    listed(fakes.Fake(), fakes.OneGraph(), fakes.Unfit())
+    file = tmp_path / "last_step_of_test.py"
+    file.write_text(STEP_FILE)
+    names = ("fake", "one-graph", "unfit")
+    analyze_target(str(file), AnalyzeOptions(strategies=names), lambda doing: None)
+    assert [(name, is_last) for name, is_last, _ in asked] == [("fake", False), ("one-graph", True)]
+    assert asked[0][2] == pytest.approx(60.0, rel=0.1)
+    assert asked[1][2] == pytest.approx(120.0, rel=0.1)
+
+
+@pytest.mark.usefixtures("believed_gpu")
 def test_an_object_on_a_gpu_has_the_captured_step_only(listed: Any) -> None:
     listed(Whole(), fakes.OneGraph())
     model = torch.nn.Linear(8, 8).eval()

@@ -17,10 +17,7 @@ def begun_now() -> bytes:
 def wait_at_gate() -> float | None:
     """When the time began, as whoever opened the gate says; None where nobody will.
 
-    Read without a buffer, and closed after: a model that reads its input finds none.
+    Whoever opens it closes it behind: a model that reads its input finds nothing more there.
     """
     told = os.read(_STDIN, _MOST_BYTES)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, _STDIN)
-    os.close(nothing)
     return float(told) if told else None
