@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from graphdoctor.capture.static_inputs import InputMismatch, load_inputs
+from graphdoctor.capture.static_inputs import InputMismatch, StaticInputs
 from graphdoctor.target.clone import clone_inputs, is_overlapping, memory_of
 from graphdoctor.target.target import Inputs
 
@@ -141,7 +141,7 @@ def test_loading_copies_values_and_keeps_addresses() -> None:
     address = static.args[0].data_ptr()
     fresh = inputs(torch.randn(3, 2).t(), mask=torch.tensor([True, False, True]))
 
-    load_inputs(static, fresh)
+    StaticInputs(static).load(fresh)
 
     assert static.args[0].data_ptr() == address
     assert torch.equal(static.args[0], fresh.args[0])
@@ -153,7 +153,7 @@ def test_an_input_that_wants_gradients_can_be_loaded_twice() -> None:
 
     for _ in range(2):
         fresh = torch.randn(3, requires_grad=True)
-        load_inputs(static, inputs(fresh))
+        StaticInputs(static).load(inputs(fresh))
 
     assert torch.equal(static.args[0], fresh)
     assert static.args[0].is_leaf
@@ -163,7 +163,7 @@ def test_an_expanded_input_takes_another_expanded_one() -> None:
     static = clone_inputs(inputs(torch.zeros(1, 4).expand(3, 4)))
     fresh = torch.randn(1, 4).expand(3, 4)
 
-    load_inputs(static, inputs(fresh))
+    StaticInputs(static).load(inputs(fresh))
 
     assert torch.equal(static.args[0], fresh)
     assert static.args[0].stride() == (0, 1)
@@ -188,29 +188,29 @@ def test_an_expanded_input_takes_another_expanded_one() -> None:
 )
 def test_a_broken_invariant_is_named(old: object, new: object, message: str) -> None:
     with pytest.raises(InputMismatch, match=message):
-        load_inputs(inputs(old), inputs(new))
+        StaticInputs(inputs(old)).load(inputs(new))
 
 
 def test_nothing_is_copied_when_one_input_does_not_fit() -> None:
     static = inputs(torch.zeros(2), torch.zeros(2))
 
     with pytest.raises(InputMismatch):
-        load_inputs(static, inputs(torch.ones(2), torch.ones(3)))
+        StaticInputs(static).load(inputs(torch.ones(2), torch.ones(3)))
 
     assert torch.equal(static.args[0], torch.zeros(2))
 
 
 @pytest.mark.parametrize("value", [2, 1.5, "x", None, float("nan"), (1, 2), len])
 def test_equal_leaves_that_are_no_tensors_fit(value: object) -> None:
-    load_inputs(inputs(value), inputs(value))
+    StaticInputs(inputs(value)).load(inputs(value))
 
 
 def test_numpy_leaves_are_compared_by_value() -> None:
     numpy = pytest.importorskip("numpy")
 
-    load_inputs(inputs(numpy.arange(3)), inputs(numpy.arange(3)))
+    StaticInputs(inputs(numpy.arange(3))).load(inputs(numpy.arange(3)))
     with pytest.raises(InputMismatch):
-        load_inputs(inputs(numpy.arange(3)), inputs(numpy.zeros(3)))
+        StaticInputs(inputs(numpy.arange(3))).load(inputs(numpy.zeros(3)))
 
 
 @pytest.mark.parametrize(
@@ -227,3 +227,15 @@ def test_numpy_leaves_are_compared_by_value() -> None:
 )
 def test_overlap_is_seen(tensor: torch.Tensor, overlaps: bool) -> None:
     assert is_overlapping(tensor) is overlaps
+
+
+def test_the_same_call_loaded_again_brings_its_newer_values() -> None:
+    static, x = inputs(torch.zeros(3)), torch.ones(3)
+    loader, fresh = StaticInputs(static), inputs(x)
+    loader.load(fresh)
+    x.fill_(2.0)
+    loader.load(fresh)
+    (filled,) = static.args
+    assert isinstance(filled, torch.Tensor) and filled.tolist() == [2.0, 2.0, 2.0]
+    loader.load(inputs(torch.full((3,), 5.0)))
+    assert filled.tolist() == [5.0, 5.0, 5.0]

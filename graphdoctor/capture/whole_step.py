@@ -12,7 +12,7 @@ import torch
 
 from graphdoctor.capture.cause import in_words, location_of, true_cause
 from graphdoctor.capture.footprint import Footprint, footprint
-from graphdoctor.capture.static_inputs import load_inputs
+from graphdoctor.capture.static_inputs import StaticInputs
 from graphdoctor.errors import GraphDoctorError
 from graphdoctor.model import CaptureOutcome, Location, Verification
 from graphdoctor.target.clone import clone_inputs, memory_of
@@ -50,6 +50,7 @@ class CapturedStep:
     ) -> None:
         self.graph = graph
         self.static_inputs = static_inputs
+        self._static = StaticInputs(static_inputs)
         self.outputs = outputs
         self.footprint = seen
         self.start = start
@@ -64,7 +65,7 @@ class CapturedStep:
 
         Raises `InputMismatch` where anything else than values of tensors is new.
         """
-        load_inputs(self.static_inputs, inputs)
+        self._static.load(inputs)
 
     def replay(self) -> None:
         """Run the graph once, on what is in the static inputs and in the state now."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from graphdoctor.capture.footprint import Footprint, footprint
-from graphdoctor.capture.static_inputs import load_inputs
+from graphdoctor.capture.static_inputs import StaticInputs
 from graphdoctor.model import Location
 from graphdoctor.strategies._breakable import BreakableCapture
 from graphdoctor.strategies._glue import Gradients
@@ -56,6 +56,7 @@ class BuiltSplit:
         self.graph = Graphs(capture)
         self.start = made.start
         self.static_inputs = made.static_inputs
+        self._static = StaticInputs(made.static_inputs)
         self._roots = roots
         self._capture = capture
         self._made = made
@@ -68,7 +69,7 @@ class BuiltSplit:
 
     def load(self, inputs: Inputs) -> None:
         """Copy fresh values into the static inputs. Raises `InputMismatch`."""
-        load_inputs(self.static_inputs, inputs)
+        self._static.load(inputs)
 
     def replay(self) -> None:
         """One step, on what was loaded and on the state as it is now."""
