@@ -534,6 +534,95 @@ def test_a_changed_module_runs_eagerly(change: Any, reason: str) -> None:
         assert pair.reasons == [reason]
 
 
+class Listed(nn.Module):
+    """Settings of every plain kind, in the module itself and in one inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.inner.scales, self.inner.factor = [1.0, 2.0], 2  # type: ignore[assignment]
+        self.scales, self.factor = [3.0], 0.5
+        self.inner.register_buffer("one", torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.inner(x) * self.inner.scales[-1] * self.inner.factor * self.inner.one  # type: ignore
+        return y * sum(self.scales) * self.factor + len(self.inner._buffers)  # type: ignore
+
+
+def appended(listed: Any) -> None:
+    listed.inner.scales.append(5.0)
+
+
+def replaced_then_appended(listed: Any) -> None:
+    listed.inner.scales = list(listed.inner.scales)
+    listed.inner.scales[0] = 7.0
+
+
+def own_list(listed: Any) -> None:
+    listed.scales[0] = 4.0
+
+
+def equal_buffer(listed: Any) -> None:
+    listed.inner.one = torch.ones(1).cuda()
+
+
+def through_dict(listed: Any) -> None:
+    listed.inner.__dict__["factor"] = 9
+
+
+def more(listed: Any) -> None:
+    listed.inner.extra = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (appended, "inner.scales changed from [1.0, 2.0] to [1.0, 2.0, 5.0]"),
+        (replaced_then_appended, "inner.scales changed from [1.0, 2.0] to [7.0, 2.0]"),
+        (own_list, "scales changed from [3.0] to [4.0]"),
+        (equal_buffer, "inner.one is another object than the captured one"),
+        (through_dict, "inner.factor changed from 2 to 9"),
+        (more, "inner has more or fewer attributes than when it was captured"),
+    ],
+)
+def test_a_changed_setting_runs_eagerly(change: Any, reason: str) -> None:
+    with twins(Listed) as pair:
+        pair.both(train)
+        pair.both(lambda side: change(side.model))
+        pair.both(lambda side: train(side, 2))
+        assert pair.made.replays == 1
+        assert pair.reasons == [reason]
+
+
+def test_settings_of_the_users_own_modules_keep_their_type() -> None:
+    class Inner(nn.Module):
+        factor: float = 2
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = 2
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.factor
+
+    def integers(side: Side) -> torch.Tensor:
+        found: torch.Tensor = side.look(torch.arange(4, device="cuda"))
+        return found
+
+    def set_factor(side: Side, factor: float) -> None:
+        side.model.get_submodule("0").factor = factor  # type: ignore[assignment]
+
+    with twins(lambda: nn.Sequential(Inner()), [integers]) as pair:
+        pair.both(lambda side: set_factor(side, 2.0))
+        pair.both(integers)
+        assert pair.reasons == ["0.factor changed from 2 to 2.0"]
+        pair.both(lambda side: set_factor(side, 2))
+        pair.both(integers)
+        pair.both(lambda side: set_factor(side, int("2")))
+        pair.both(integers)
+        assert pair.made.replays == 2
+
+
 def loaded(side: Side) -> None:
     state = {name: value.clone() + 1 for name, value in side.model.state_dict().items()}
     side.model.load_state_dict(state)
