@@ -167,6 +167,15 @@ def test_a_plan_is_shown_where_nothing_was_run_and_cut_where_it_is_long() -> Non
     assert "graph 1:" not in page(replace(COMPARED_ON_GPU, strategies=(verified,)))
 
 
+def test_a_long_line_of_a_plan_keeps_its_indent() -> None:
+    plan = "forward graph 1:\n  eager: " + "a reason that goes on; " * 6
+    planned = replace(STRATEGIES_ON_GPU[1], status="planned", plan=plan)
+    lines = section(page(replace(COMPARED_ON_GPU, strategies=(planned,), recommendation=None)))
+    shown = [line for line in lines if "a reason" in line or "goes on" in line]
+    assert len(shown) > 1
+    assert all(line.startswith(" " * 6) and line[6] != " " for line in shown)
+
+
 def test_an_unverified_time_is_shown_without_the_colour_of_a_gain() -> None:
     row = STRATEGIES_ON_GPU[0]
     assert row.measurement is not None

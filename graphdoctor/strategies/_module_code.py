@@ -9,15 +9,15 @@ import torch
 from graphdoctor.strategies.strategy import Known
 
 _TRAINING = """\
-# Before the first step, in training mode; examples have the shapes and the
-# requires_grad of real inputs, and are on the GPU.
-# Modules take tensors as positional arguments only. Set .grad to None before
-# each backward pass (optimizer.zero_grad does): accumulated gradients are
-# wrong, pytorch/pytorch#181723.
+# Before the first step, in training mode. examples: a tuple of tensors on
+# the GPU, of the shapes and the requires_grad of that module's real inputs,
+# which are positional arguments only. Set .grad to None before each
+# backward pass (optimizer.zero_grad does): accumulated gradients are wrong,
+# pytorch/pytorch#181723.
 """
 _INFERENCE = """\
-# In evaluation mode; examples have the shapes of real inputs, and are on the
-# GPU.
+# In evaluation mode. examples: that module's inputs, with real shapes, on
+# the GPU.
 import graphdoctor
 
 """
@@ -27,7 +27,7 @@ def code_for(chosen: Iterable[str], known: Known) -> str:
     """One line for each module."""
     places = [_expression(path, known.roots) for path in chosen]
     if known.mode == "training":
-        made = "{0} = torch.cuda.make_graphed_callables({0}, examples)  # a tuple of tensors"
+        made = "{0} = torch.cuda.make_graphed_callables({0}, examples)"
         return _TRAINING + "\n".join(made.format(place) for place in places) + "\n"
     made = "{0} = graphdoctor.capture({0}, *examples)"
     return _INFERENCE + "\n".join(made.format(place) for place in places) + "\n"

@@ -54,8 +54,10 @@ def _noise_told(row: StrategyOutcome, rows: Sequence[StrategyOutcome]) -> Strate
     if timed is None or not others:
         return row
     usual, own = reference_us(others), timed.eager_us
-    if abs(own - usual) <= _MOST_APART * usual:
+    if not _is_apart(own, usual):
         return row
+    if len(others) > 1 and not _is_apart(own, reference_us(rows)):
+        return row  # one of two others is the odd one, which draws their median away
     which = "the others" if len(others) > 1 else f"the process of {others[0].strategy}"
     said = f"eager took {time_text(own)} here, {time_text(usual)} in {which}: noise of the machine"
     row = replace(row, reason="; ".join(filter(None, (row.reason, said))))
@@ -63,3 +65,7 @@ def _noise_told(row: StrategyOutcome, rows: Sequence[StrategyOutcome]) -> Strate
         return row
     fair = replace(timed, eager_us=reference_us(rows))
     return replace(row, break_even_calls=break_even_calls(row.prepare_s, fair))
+
+
+def _is_apart(own: float, usual: float) -> bool:
+    return abs(own - usual) > _MOST_APART * usual

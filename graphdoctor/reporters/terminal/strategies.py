@@ -80,7 +80,9 @@ def _write_plan(page: Page, row: StrategyOutcome) -> None:
         return
     most = len(lines) if page.look.show_all else _PLAN_LINES
     for line in lines[:most]:
-        page.hanging(_DETAIL_INDENT, line, style="dim")
+        part = line.lstrip(" ")
+        indent = _DETAIL_INDENT + " " * (len(line) - len(part))
+        page.hanging(indent, part, style="dim")
     if len(lines) > most:
         more = f"{len(lines) - most} more lines of its plan (--all shows them)"
         page.hanging(_DETAIL_INDENT, more, style="dim")
