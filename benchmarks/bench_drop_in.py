@@ -1,19 +1,24 @@
-"""Host time that `graphdoctor.capture` adds to each call: the guards, with nothing else in the way.
+"""Time that `graphdoctor.capture` adds to each call: the guards, with nothing else in the way.
 
-Without a GPU the replay, the copies of inputs and the clones of outputs are stubs, so that what is
-left is the Python of the guards on this processor. With a GPU, whole calls are timed beside the same
-copies, replay and clones made by hand, in blocks short enough never to wait for the GPU.
+With a GPU, whole calls are timed beside the same copies, replay and clones made by hand, in turns:
+this thread's time on the processor, in blocks short enough never to wait for the GPU; and the time
+that goes by a call while many follow each other and are waited for at the end, which is what a caller
+pays. Without a GPU the replay, the copies of inputs and the clones of outputs are stubs, so that what
+is left is the Python of the guards on this processor.
 
-    python benchmarks/bench_drop_in.py
+    python benchmarks/bench_drop_in.py [--json FILE]
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import platform
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +35,9 @@ from graphdoctor.drop_in.state_watch import StateWatch
 
 BLOCKS = 60
 CALLS = 50  # in a block; far below the 1024 launches that a stream queues
+TRAINS, TRAIN_CALLS = 9, 200
+
+Figures = dict[str, float]
 
 
 class Small(nn.Module):
@@ -116,17 +124,34 @@ def subjects(device: str) -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]
     }
 
 
-def median_us(call: Callable[[], object], settle: Callable[[], None]) -> float:
-    """This thread's time on the processor, over blocks of calls, each begun on an idle device."""
-    times = []
+def medians_us(
+    *calls: Callable[[], object], settle: Callable[[], None] = lambda: None
+) -> list[float]:
+    """This thread's time on the processor for each, over blocks begun on an idle device."""
+    times: list[list[float]] = [[] for _ in calls]
     for _ in range(BLOCKS):
-        settle()
-        start = time.thread_time_ns()
-        for _ in range(CALLS):
-            call()
-        times.append((time.thread_time_ns() - start) / CALLS / 1e3)
+        for call, found in zip(calls, times, strict=True):
+            settle()
+            start = time.thread_time_ns()
+            for _ in range(CALLS):
+                call()
+            found.append((time.thread_time_ns() - start) / CALLS / 1e3)
     settle()
-    return statistics.median(times)
+    return list(map(statistics.median, times))
+
+
+def trains_us(*calls: Callable[[], object], settle: Callable[[], None]) -> list[float]:
+    """The time that goes by a call while they follow each other, waited for once at the end."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(TRAINS):
+        for call, found in zip(calls, times, strict=True):
+            settle()
+            start = time.perf_counter_ns()
+            for _ in range(TRAIN_CALLS):
+                call()
+            settle()
+            found.append((time.perf_counter_ns() - start) / TRAIN_CALLS / 1e3)
+    return list(map(statistics.median, times))
 
 
 def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Replays, Any]:
@@ -145,19 +170,24 @@ def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Replays
     return replays, graph
 
 
-def without_gpu() -> None:
-    """Print what the guards cost here."""
-    torch.cuda.current_stream = lambda: SimpleNamespace(cuda_stream=0)  # type: ignore[assignment]
-    print(
-        f"{'model':18}{'parameters':>11}{'modules':>9}{'before':>9}{'after':>9}{'a call':>9}   us"
+def addresses(graph: Any) -> Callable[[], object]:
+    """The part of the look at the model that no version of a dictionary can spare."""
+    return lambda: list(map(torch.Tensor.data_ptr, graph.state.tensors))
+
+
+def without_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Figures:
+    """What the guards cost here."""
+    replays, graph = stubbed(model, inputs)
+    call, after, ptrs = medians_us(
+        partial(replays.call, inputs, {}), graph.state.is_same, addresses(graph)
     )
-    for name, (model, inputs) in subjects("cpu").items():
-        replays, graph = stubbed(model, inputs)
-        whole = median_us(partial(replays.call, inputs, {}), lambda: None)
-        after = median_us(graph.state.is_same, lambda: None)
-        assert not replays.fallbacks
-        counts = f"{len(list(model.parameters())):11}{len(list(model.modules())):9}"
-        print(f"{name:18}{counts}{whole - after:9.1f}{after:9.1f}{whole:9.1f}")
+    assert not replays.fallbacks
+    return {
+        "before_us": call - after,
+        "after_us": after,
+        "addresses_us": ptrs,
+        "added_us": call,
+    }
 
 
 def by_hand(graph: Any, inputs: tuple[torch.Tensor, ...]) -> object:
@@ -167,28 +197,73 @@ def by_hand(graph: Any, inputs: tuple[torch.Tensor, ...]) -> object:
     return graph.build(inputs)
 
 
-def with_gpu() -> None:
-    """Print whole calls beside the same work by hand."""
-    print(f"{'model':18}{'by hand':>9}{'a call':>9}{'added':>9}{'after':>9}   us of host time")
-    for name, (model, inputs) in subjects("cuda").items():
-        fast = graphdoctor.capture(model, *inputs)
-        (graph,) = drop_in_of(fast).replays.graphs
+def bare(graph: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+    """As `by_hand`, but the outputs stay where they are."""
+    graph.load(inputs)
+    graph.replay()
 
-        settle = torch.cuda.synchronize
-        hand = median_us(partial(by_hand, graph, inputs), settle)
-        call = median_us(partial(fast, *inputs), settle)
-        after = median_us(graph.state.is_same, settle)
-        assert not fast.fallbacks, fast.fallbacks
-        print(f"{name:18}{hand:9.1f}{call:9.1f}{call - hand:9.1f}{after:9.1f}")
-        fast.release()
+
+def with_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Figures:
+    """Whole calls beside the same work by hand."""
+    fast = graphdoctor.capture(model, *inputs)
+    (graph,) = drop_in_of(fast).replays.graphs
+    settle = torch.cuda.synchronize
+    hand, call = partial(by_hand, graph, inputs), partial(fast, *inputs)
+    after, ptrs, lean = medians_us(
+        graph.state.is_same, addresses(graph), partial(bare, graph, inputs), settle=settle
+    )
+    host_hand, host_call = medians_us(hand, call, settle=settle)
+    train_hand, train_call = trains_us(hand, call, settle=settle)
+    assert not fast.fallbacks, fast.fallbacks
+    fast.release()
+    return {
+        "bare_us": lean,
+        "by_hand_us": host_hand,
+        "call_us": host_call,
+        "added_us": host_call - host_hand,
+        "before_us": host_call - host_hand - after,
+        "after_us": after,
+        "addresses_us": ptrs,
+        "in_a_row_by_hand_us": train_hand,
+        "in_a_row_call_us": train_call,
+        "in_a_row_added_us": train_call - train_hand,
+    }
+
+
+def measured() -> dict[str, Figures]:
+    """Figures by model, of what this machine can do."""
+    if torch.cuda.is_available():
+        return {name: with_gpu(*subject) for name, subject in subjects("cuda").items()}
+    setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))  # noqa: B010
+    return {name: without_gpu(*subject) for name, subject in subjects("cpu").items()}
+
+
+def machine() -> dict[str, object]:
+    """What the figures are of."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "processor": platform.machine(),
+        "gpu": gpu,
+    }
 
 
 def main() -> None:
-    """Measure what this machine can."""
+    """Measure, print one line a figure, and write all of it as JSON if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}")
     with torch.no_grad():
-        without_gpu() if not torch.cuda.is_available() else with_gpu()
+        found = measured()
+    print(machine())
+    for figure in next(iter(found.values())):
+        cells = "".join(f"{name:>18}{figures[figure]:8.1f}" for name, figures in found.items())
+        print(f"{figure:22}{cells}")
+    if args.json:
+        text = json.dumps({"machine": machine(), "calls": CALLS, "models": found}, indent=1)
+        args.json.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

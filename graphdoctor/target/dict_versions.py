@@ -125,7 +125,8 @@ def _check_of(dicts: tuple[dict[Any, Any], ...]) -> Check | None:
 
 def _may_import_dynamo() -> bool:
     """Not while something stands in for torch.cuda: dynamo would keep the stand-ins for ever."""
-    return "torch._dynamo" in sys.modules or torch.cuda.Stream.__module__.startswith("torch.")
+    real = torch.cuda.Stream.__module__ == "torch.cuda.streams"  # an emulated one says torch.cuda
+    return "torch._dynamo" in sys.modules or real
 
 
 def _guard_version(manager: Any, guarded: dict[Any, Any]) -> None:
