@@ -570,6 +570,10 @@ def through_dict(listed: Any) -> None:
     listed.inner.__dict__["factor"] = 9
 
 
+def to_tensor(listed: Any) -> None:
+    listed.inner.factor = torch.ones(8).cuda()
+
+
 def more(listed: Any) -> None:
     listed.inner.extra = 1
 
@@ -582,6 +586,7 @@ def more(listed: Any) -> None:
         (own_list, "scales changed from [3.0] to [4.0]"),
         (equal_buffer, "inner.one is another object than the captured one"),
         (through_dict, "inner.factor changed from 2 to 9"),
+        (to_tensor, "inner.factor changed from 2 to one Tensor"),
         (more, "inner has more or fewer attributes than when it was captured"),
     ],
 )

@@ -118,9 +118,9 @@ class AttributeWatch:
     def changes(self) -> Iterator[str]:
         """What is not the same, in words."""
         yield from self._changed_values()
-        for path, holder, before in zip(self._holder_paths, self._holders, self._held, strict=True):
-            for key in dict.fromkeys((*before, *holder)):
-                if holder.get(key, _NOTHING) is not before.get(key, _NOTHING):
+        for path, holder, held in zip(self._holder_paths, self._holders, self._held, strict=True):
+            for key in dict.fromkeys((*held, *holder)):
+                if holder.get(key, _NOTHING) is not held.get(key, _NOTHING):
                     yield f"{joined(path, key)} is another object than the captured one"
         for path, own, key, before in zip(
             self._exact_paths, self._exact_in, self._exact_keys, self._exact, strict=True
@@ -136,12 +136,12 @@ class AttributeWatch:
             self._paths, self._own, self._names, self._values, strict=True
         ):
             for name, before in zip(names, values if len(names) > 1 else (values,), strict=True):
-                if (now := own.get(name, _NOTHING)) != before:
+                if _is_other(before, now := own.get(name, _NOTHING)):
                     yield _changed(joined(path, name), before, now)
         for path, own, key, before in zip(
             self._list_paths, self._lists_in, self._list_keys, self._lists, strict=True
         ):
-            if (now := own.get(key, _NOTHING)) != before:
+            if _is_other(before, now := own.get(key, _NOTHING)):
                 yield _changed(path, before, now)
 
 
@@ -156,6 +156,13 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, PLAIN)
 
 
+def _is_other(before: object, now: object) -> bool:
+    try:
+        return before is not now and bool(before != now)
+    except Exception:  # an array or a tensor took the place of a plain value
+        return True
+
+
 def _is_as_good(before: object, now: object) -> bool:
     """Whether a value that may be another object cannot be told from the one before."""
     if before is now:
@@ -166,4 +173,13 @@ def _is_as_good(before: object, now: object) -> bool:
 def _changed(path: str, before: object, now: object) -> str:
     if isinstance(before, _OBJECTS):
         return f"{path} is another object than the captured one"
-    return f"{path} changed from {before!r} to {'nothing' if now is _NOTHING else repr(now)}"
+    return f"{path} changed from {_short(before)} to {_short(now)}"
+
+
+def _short(value: object) -> str:
+    if value is _NOTHING:
+        return "nothing"
+    if not _is_plain(value) and type(value) is not list:
+        return f"one {type(value).__name__}"  # reading a tensor would wait for the GPU
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
