@@ -11,6 +11,7 @@ EXPECT = re.compile(r"^Expect(?:\[(?P<name>\w+)\])?:", re.MULTILINE)
 QUICK = ("whole", "split-step", "modules", "segments", "script", "script-graph", "cudagraphs")
 COMPILED = (*QUICK, "compile", "reduce-overhead")
 ALL = (*COMPILED, "max-autotune")
+SAMPLES = (*QUICK, "reduce-overhead")
 BATCHES = "1,4,16,64,256,1024,4096"
 
 
@@ -42,7 +43,8 @@ def _samples() -> list[Case]:
     for path in sorted((ROOT / "sample_models").glob("*.py")):
         for match in EXPECT.finditer(path.read_text(encoding="utf-8")):
             spec = f"sample_models/{path.name}" + (f":{match['name']}" if match["name"] else "")
-            found.append(_analyze(spec, COMPILED, 150))
+            published = path.name in ("gelu.py", "linear_dropout.py", "resnet50.py")
+            found.append(_analyze(spec, ALL if published else SAMPLES, 240 if published else 180))
     return found
 
 
