@@ -132,5 +132,5 @@ def _may_import_dynamo() -> bool:
 def _guard_version(manager: Any, guarded: dict[Any, Any]) -> None:
     try:
         manager.add_dict_version_guard(guarded, ["version"], None)
-    except TypeError:  # before torch 2.11 or so there was no third argument
+    except TypeError:  # some releases of torch take no third argument
         manager.add_dict_version_guard(guarded, ["version"])
