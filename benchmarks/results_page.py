@@ -231,13 +231,12 @@ def _sweeps(found: dict[str, Row]) -> Iterator[str]:
 
 def _sweep(swept: Row) -> Iterator[str]:
     head = ("batch", "eager", "graph", "speed-up")
-    yield from _table(head, map(_point, swept["points"]))
-    yield f"{swept.get('sentence', '')}\n"
+    yield from _table(head, map(_point, swept["rows"]))
+    yield f"{swept['end']['sentence']}\n"
 
 
 def _point(point: Row) -> Cells:
-    outcome = {"status": point.get("reason", ""), **point}
-    return str(point["batch"]), *_times(point.get("measurement")), _measured(outcome)
+    return str(point["batch"]), *_times(point["measurement"]), _measured(point)
 
 
 def _times(timed: Row | None) -> tuple[str, str]:

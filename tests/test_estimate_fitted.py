@@ -53,3 +53,10 @@ def test_half_of_the_step_as_a_graph_leaves_the_other_half_of_the_host_time() ->
 def test_nothing_as_a_graph_changes_nothing() -> None:
     found = fitted_speedup(chain(), H200, [], observed=Observed(wall_us=2_000.0, busy_us=200.0))
     assert found.mid == pytest.approx(1.0, abs=1e-3)
+
+
+def test_host_work_of_calling_the_graphs_costs_what_so_many_operators_do() -> None:
+    observed = Observed(wall_us=2_000.0, busy_us=20.0)
+    half = [tuple(range(COUNT // 2))]
+    found = fitted_speedup(chain(), H200, half, observed=observed, host_work=COUNT / 2)
+    assert found.mid == pytest.approx(1.0, rel=0.1)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphdoctor.estimate.layout import Case, Piece, lay_out
-from graphdoctor.estimate.predict import Regions, graph_pieces
+from graphdoctor.estimate.predict import Regions, calling, graph_pieces
 from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.model import Range
@@ -46,16 +46,18 @@ def fitted_speedup(
     regions: Regions | None,
     *,
     observed: Observed,
+    host_work: float = 0.0,
 ) -> Range:
     """Eager's wall time over the time with these regions as graphs; None: the whole step as one.
 
     The range covers the profile's bounds for launching a graph and for the gaps between its nodes.
+    `host_work` is what calling the graphs costs beside their launches, in operators of this step.
     """
     autograd = any(op.phase == "backward" for op in iteration.ops)
     eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
     factors = _factors(eager, profile, observed)
     here = _profile_of(profile, factors.host)
-    left = graph_pieces(iteration, profile, regions, eager)
+    left = (*calling(eager, host_work), *graph_pieces(iteration, profile, regions, eager))
     pieces = tuple(_scaled(piece, factors) for piece in left)
     ends: tuple[Level, Level] = ("low", "high")
     cases = [_MIDDLE, *(Case(host, device, 1.0, 1.0) for host in ends for device in ends)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from graphdoctor.estimate.layout import Case, Piece, lay_out
-from graphdoctor.estimate.ranges import ZERO, around, pooled_width
+from graphdoctor.estimate.ranges import ZERO, add, around, pooled_width, scale
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
 from graphdoctor.estimate.two_lanes import Laid
 from graphdoctor.estimate.work import matrix_flops
@@ -17,18 +17,23 @@ Regions = Sequence[Sequence[int]]  # operator indices of each region, in executi
 
 
 def estimate(
-    iteration: Iteration, profile: DeviceProfile, regions: Regions | None = None
+    iteration: Iteration,
+    profile: DeviceProfile,
+    regions: Regions | None = None,
+    *,
+    host_work: float = 0.0,
 ) -> Estimate:
     """Eager time and graph time of one step on the profile's GPU.
 
     `regions`: the operators that are replayed as graphs, the rest runs as it does today; None
     asks what the whole step would take as one graph. A range covers every combination of a slow
     or fast host with a slow or fast device, eager and graph being compared within each; it is
-    narrower than that of a single operator, since the errors of many partly cancel.
+    narrower than that of a single operator, since the errors of many partly cancel. `host_work` is
+    what calling the graphs costs the host beside their launches, in operators of this step.
     """
     autograd = any(op.phase == "backward" for op in iteration.ops)
     eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
-    graph = tuple(graph_pieces(iteration, profile, regions, eager))
+    graph = (*calling(eager, host_work), *graph_pieces(iteration, profile, regions, eager))
     cases = corner_cases(eager)
     before = [lay_out(eager, profile, case) for case in cases]
     after = [lay_out(graph, profile, case) for case in cases]
@@ -85,6 +90,16 @@ def _share(case: Laid) -> float:
 
 def _ratio(before: Laid, after: Laid) -> float:
     return before.span_us / after.span_us if before.span_us and after.span_us else 1.0
+
+
+def calling(eager: Sequence[Piece], host_work: float) -> tuple[Piece, ...]:
+    """Host work of so many operators that launches nothing, at what this step's cost on average."""
+    if not host_work or not eager:
+        return ()
+    total = ZERO
+    for piece in eager:
+        total = add(total, piece.host_us)
+    return (Piece(scale(total, host_work / len(eager)), ZERO, 0),)
 
 
 def graph_pieces(

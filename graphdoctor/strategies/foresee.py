@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from msgspec.structs import replace
 
 from graphdoctor.capture.cause import in_words, location_of
@@ -9,7 +11,7 @@ from graphdoctor.estimate import Observed, estimate, fitted_speedup, launches
 from graphdoctor.model import Range, StrategyOutcome
 from graphdoctor.profiles import DeviceProfile
 from graphdoctor.recording import Iteration
-from graphdoctor.strategies.strategy import Known, Planning, Regions, Strategy
+from graphdoctor.strategies.strategy import Calling, Known, Planning, Regions, Strategy
 
 _NEEDS_GPU = "planned only: it takes a real GPU to be tried"
 
@@ -33,6 +35,7 @@ def foresee(
         if reason := strategy.unfit(known):
             return replace(row, status="unfit", reason=reason)
         regions = strategy.regions(known)
+        host_work = strategy.host_work(known) if isinstance(strategy, Calling) else 0.0
         row = replace(row, code=strategy.code(known), plan=_plan(strategy, known))
     except Exception as error:
         reason = in_words(error)
@@ -41,19 +44,28 @@ def foresee(
         return row
     return replace(
         row,
-        predicted=_predicted(known.iteration, profile, regions, observed),
+        predicted=_Prediction(known.iteration, profile, host_work, observed).of(regions),
         captured_share=share_of(regions, known.iteration),
         launches_eager=float(sum(map(launches, known.iteration.ops))),
     )
 
 
-def _predicted(
-    iteration: Iteration, profile: DeviceProfile, regions: Regions, observed: Observed | None
-) -> Range:
-    graphs = _all_or(regions, iteration)
-    if observed is None:
-        return estimate(iteration, profile, graphs).speedup
-    return fitted_speedup(iteration, profile, graphs, observed=observed)
+@dataclass(frozen=True, slots=True)
+class _Prediction:
+    """What a step with graphs is predicted from."""
+
+    iteration: Iteration
+    profile: DeviceProfile
+    host_work: float
+    observed: Observed | None
+
+    def of(self, regions: Regions) -> Range:
+        step, graphs = self.iteration, _all_or(regions, self.iteration)
+        if self.observed is None:
+            return estimate(step, self.profile, graphs, host_work=self.host_work).speedup
+        return fitted_speedup(
+            step, self.profile, graphs, observed=self.observed, host_work=self.host_work
+        )
 
 
 def _plan(strategy: Strategy, known: Known) -> str:

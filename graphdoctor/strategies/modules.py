@@ -10,6 +10,10 @@ from graphdoctor.strategies._module_code import code_for
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.target import Inputs
 
+# Seen on an H200 (torch 2.11.0, 2026-11-20) in five samples, in operators of the step: a call's guards
+# and copies; with gradients autograd's function too, and for each parameter a gradient handed on.
+_PER_CALL, _PER_CALL_TRAINING, _PER_PARAMETER = 3.5, 5.0, 1.2
+
 
 class BuiltModules:
     """The user's step, run with graphed modules in place; between calls the modules are as they were."""
@@ -51,6 +55,15 @@ class Modules:
     def regions(self, known: Known) -> Regions | None:
         """Forward and backward of each call of a chosen module, by the recorded iteration."""
         return ModuleChoice(known).regions()
+
+    def host_work(self, known: Known) -> float:
+        choice = ModuleChoice(known)
+        calls = len(choice.regions())
+        if known.mode == "inference":
+            return _PER_CALL * calls
+        owned = {p for module in choice.chosen.values() for p in module.parameters()}
+        trained = sum(parameter.requires_grad for parameter in owned)
+        return _PER_CALL_TRAINING * calls + _PER_PARAMETER * trained
 
     def build(self, session: Session, known: Known) -> BuiltModules:
         """Watch what the modules are called with in each of the session's iterations; capture that."""

@@ -30,6 +30,10 @@ from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.target.state import named_tensors
 from graphdoctor.target.walk import Walk
 
+# Seen on an H200 (torch 2.11.0, 2026-11-20) with SGD and a schedule, in operators of the step: the
+# Python of an optimizer's step or a schedule's, which launches next to nothing.
+_PER_GLUE = 2.0
+
 
 class SplitStep:
     """A graph that ends at each call of the glue, and the next one behind it."""
@@ -44,6 +48,9 @@ class SplitStep:
 
     def regions(self, known: Known) -> Regions | None:
         return regions_of(known)
+
+    def host_work(self, known: Known) -> float:
+        return _PER_GLUE * len(glue_objects(known.roots))
 
     def build(self, session: Session, known: Known) -> BuiltSplit:
         """Warm up, then run one step that is captured piece by piece."""

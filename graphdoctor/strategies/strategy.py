@@ -102,3 +102,12 @@ class Planning(Protocol):
     def plan(self, known: Known) -> str:
         """One line for each graph and part, in execution order."""
         ...
+
+
+@runtime_checkable
+class Calling(Protocol):
+    """A strategy whose calls cost the host more than copying inputs and launching graphs."""
+
+    def host_work(self, known: Known) -> float:
+        """What a call costs beside, in operators of this step: checks, autograd, Python between."""
+        ...
