@@ -72,6 +72,5 @@ def cases() -> list[Case]:
         _workload("dlrm.py:training", COMPILED),
         Case("timing mistake", ("benchmarks/timing_mistake.py", "--json", "{out}")),
         Case("drop-in overhead", ("benchmarks/bench_drop_in.py", "--json", "{out}")),
-        Case("calibrate", ("-m", "graphdoctor", "calibrate", "--output", "{out}")),
         *_samples(),
     ]
