@@ -28,8 +28,8 @@ from graphdoctor.model import (
 )
 
 GOLDEN = Path(__file__).parent / "golden"
-FILE = "/work/project/models/branch.py"
-BASE = "/work/project"
+FILE = "/repo/project/models/branch.py"
+BASE = "/repo/project"
 
 
 def at(line: int, file: str = FILE) -> Location:
@@ -166,12 +166,12 @@ PARTLY_SAFE = Report(
     operators=44,
     iterations=4,
     limits=("The kernel `fused_gate` cannot run on a CPU, so its values were not compared.",),
-    trace_files=("/work/project/traces/branch.pt.trace.json",),
+    trace_files=("/repo/project/traces/branch.pt.trace.json",),
 )
 SAFE = Report(
     schema_version=SCHEMA_VERSION,
     tool_version="0.1.0",
-    target=TargetInfo("mlp.py", "/work/project/mlp.py", "graphdoctor_target()", "inference"),
+    target=TargetInfo("mlp.py", "/repo/project/mlp.py", "graphdoctor_target()", "inference"),
     machine=Machine("cuda", "NVIDIA H200", "3.12.1", "2.13.0", "Linux x86_64"),
     verdict="safe",
     reason="Nothing in the step stops a capture, and its replay computes what eager computes.",

@@ -64,7 +64,9 @@ every_sample = pytest.mark.parametrize("expected", EXPECTATIONS, ids=lambda e: e
 
 @cache
 def report_of(spec: str) -> Report:
-    return analyze_target(spec, AnalyzeOptions(device="emulated", strategies=()), lambda stage: None)
+    return analyze_target(
+        spec, AnalyzeOptions(device="emulated", strategies=()), lambda stage: None
+    )
 
 
 def sample_report(name: str, variant: str = "") -> Report:
