@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -528,6 +528,18 @@ def test_a_process_that_hangs_is_ended_and_told_where(
     assert row.reason == "it did not end within 15 s"
     assert row.location is not None
     assert Path(row.location.file).name == "fake_strategies.py"
+
+
+@pytest.mark.parametrize(
+    ("time_limit_s", "code", "told"), [(100.0, -11, -11), (1.0, -11, None), (1.0, 7, 7)]
+)
+def test_a_crash_in_the_last_second_is_an_end_of_the_time(
+    time_limit_s: float, code: int, told: int | None
+) -> None:
+    """Writing down the stacks of running threads can crash by itself."""
+    process = processes._Process.__new__(processes._Process)
+    process._popen = cast(Any, SimpleNamespace(wait=lambda limit_s: time.sleep(0.1) or code))
+    assert process._code(time_limit_s) == told
 
 
 def test_a_waiting_process_leaves_when_its_input_ends(

@@ -54,7 +54,8 @@ def fitted_speedup(
     """Eager's wall time over the time with these regions as graphs; None: the whole step as one.
 
     The range covers the profile's bounds for launching a graph and for the gaps between its nodes,
-    and how far off the model itself was where both were known. `host_work` is what calling the graphs costs beside their launches, in operators of this step.
+    and how far off the model itself was where both were known. `host_work` is what calling the
+    graphs costs beside their launches, in operators of this step.
     """
     autograd = any(op.phase == "backward" for op in iteration.ops)
     eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))

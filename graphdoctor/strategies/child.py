@@ -17,14 +17,13 @@ from graphdoctor.model import StrategyOutcome
 from graphdoctor.place import place
 from graphdoctor.profiles import DeviceProfile, load_profile
 from graphdoctor.record import prepare
-from graphdoctor.strategies.gate import wait_at_gate
+from graphdoctor.strategies.gate import BEFORE_THE_END_S, wait_at_gate
 from graphdoctor.strategies.job import Job, write_row
 from graphdoctor.strategies.strategy import Known
 from graphdoctor.strategies.trial import Terms, carry_out
 from graphdoctor.target import resolve
 
 _SOONEST_S = 0.1
-_BEFORE_THE_END_S = 1.0
 
 
 def main() -> None:
@@ -40,7 +39,7 @@ def main() -> None:
     job = Job.read(folder)
     # Shortly before the parent ends it: where it hangs is the most that is known of a hang.
     left_s = job.time_limit_s - (time.time() - begun_s)
-    faulthandler.dump_traceback_later(max(_SOONEST_S, left_s - _BEFORE_THE_END_S))
+    faulthandler.dump_traceback_later(max(_SOONEST_S, left_s - BEFORE_THE_END_S))
     row = _row(job)
     faulthandler.cancel_dump_traceback_later()
     write_row(folder, row)

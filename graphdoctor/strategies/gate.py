@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+BEFORE_THE_END_S = 1.0  # a process whose time is nearly over writes down where it is
 _STDIN = 0
 _MOST_BYTES = 64
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from graphdoctor.escape import visible
 from graphdoctor.frames import is_machinery
 from graphdoctor.model import Location, StrategyOutcome
-from graphdoctor.strategies.gate import begun_now
+from graphdoctor.strategies.gate import BEFORE_THE_END_S, begun_now
 from graphdoctor.strategies.job import OUTPUT, Job, read_row
 
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.*)')
@@ -101,10 +102,7 @@ class _Process:
 
     def row(self, job: Job) -> StrategyOutcome:
         """What it leaves when it ends, or how it ended, or that its time was over."""
-        try:
-            code: int | None = self._popen.wait(job.time_limit_s)
-        except subprocess.TimeoutExpired:
-            code = None
+        code = self._code(job.time_limit_s)
         row = read_row(self._path)
         if row is not None:
             return row
@@ -114,6 +112,20 @@ class _Process:
             reason = f"it did not end within {job.time_limit_s:.0f} s"
             return replace(failed, status="timed-out", reason=reason)
         return replace(failed, status="failed", reason=_how_it_ended(code, output))
+
+    def _code(self, time_limit_s: float) -> int | None:
+        """The exit code; None where its time was over.
+
+        Shortly before, it writes down where it is, and reading the stacks of running threads can
+        crash: such an end says nothing of the strategy, but that its time was over.
+        """
+        begun_s = time.monotonic()
+        try:
+            code = self._popen.wait(time_limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        is_at_the_end = time.monotonic() - begun_s > time_limit_s - BEFORE_THE_END_S
+        return None if code < 0 and is_at_the_end else code
 
     def end(self) -> None:
         """With all that it started, and with its folder."""
