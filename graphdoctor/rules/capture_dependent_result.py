@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule
+from graphdoctor.rule import MEASURED, Hit, Rule
 from graphdoctor.rules._parting import partings
 
 
@@ -27,10 +27,7 @@ class CaptureDependentResult(Rule):
     id = "GD214"
     name = "capture-dependent-result"
     effect = "replay-is-wrong"
-    evidence = (
-        "source: transformers' masking_utils asks whether it is traced, and an NVIDIA H200 "
-        "(torch 2.11.0) replays another result of its aimv2 than eager computes"
-    )
+    evidence = MEASURED
     fix = (
         "Compute the same whether the step is captured or not, or take the path of the capture in "
         "eager too."

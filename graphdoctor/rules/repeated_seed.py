@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.recording import HostEvent, Iteration, Recording
-from graphdoctor.rule import Hit, Rule, at_event
+from graphdoctor.rule import MEASURED, Hit, Rule, at_event
 
 _SEEDING = ("manual_seed()", "manual_seed_all()")
 
@@ -25,10 +25,7 @@ class RepeatedSeed(Rule):
     id = "GD215"
     name = "repeated-seed"
     effect = "replay-is-wrong"
-    evidence = (
-        "source: CUDAGeneratorState::replay_prologue in aten/src/ATen/cuda/CUDAGeneratorImpl.cpp; "
-        "that the call is captured was measured on NVIDIA H200, torch 2.11.0"
-    )
+    evidence = MEASURED
     fix = "Draw what must repeat once, before the step, and keep it in a tensor."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
