@@ -115,5 +115,6 @@ def test_every_format_has_its_module() -> None:
     folder = Path(__file__).parent.parent / "graphdoctor" / "reporters"
     shared = {"__init__", "figures", "look", "page", "changes", "checks"}
     shared |= {"trace_page", "trace_json", "trace_folder_page"}  # what `graphdoctor trace` shows
+    shared |= {"sweep_page", "sweep_json"}  # what `graphdoctor sweep` shows
     modules = {path.stem for path in folder.iterdir() if path.name != "__pycache__"}
     assert modules - shared == set(REPORTERS)
