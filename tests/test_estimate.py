@@ -298,6 +298,15 @@ def test_regions_lie_between_eager_and_the_whole_graph() -> None:
     assert split.graph_us.mid > whole.graph_us.mid
 
 
+def test_calling_graphs_costs_the_host_and_is_known_less_well() -> None:
+    step = chain(100, 256)
+    half = [range(50)]
+    free, called = (estimate(step, H100, half, host_work=work).speedup for work in (0.0, 20.0))
+    assert called.mid < free.mid
+    assert called.low <= called.mid / 1.25
+    assert called.high >= called.mid * 1.25
+
+
 def test_what_an_eager_operator_makes_is_copied_into_the_region_that_reads_it() -> None:
     step = chain(3, 64, 1024, 1024)
     late = estimate(step, H100, [range(1, 3)])

@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphdoctor.estimate.layout import Case, Piece, lay_out
-from graphdoctor.estimate.predict import Regions, calling, graph_pieces
-from graphdoctor.estimate.ranges import around
+from graphdoctor.estimate.predict import SLACK_BESIDE, Regions, calling, graph_pieces
+from graphdoctor.estimate.ranges import around, widened
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.model import Range
 from graphdoctor.profiles import DeviceProfile, Figure, Level
@@ -24,8 +24,8 @@ _SLOWEST_HOST, _FASTEST_HOST = 100.0, 0.01  # times the profile's
 _ROUNDS = 40  # of halving the factor's bounds
 _MIDDLE = Case("mid", "mid", 1.0, 1.0)
 # How far off the model itself was on an H200 (torch 2.11.0, 2026-11-20; benchmarks/results): ten of 12
-# whole steps lay within 0.1, and 33 of 39 steps with Python between graphs within 0.25.
-_SLACK, _SLACK_BESIDE = 0.10, 0.25
+# whole steps lay within 0.1; of steps with Python between graphs, see SLACK_BESIDE.
+_SLACK = 0.10
 _SCALED = "scaled to this step's measured time"
 
 
@@ -68,8 +68,7 @@ def fitted_speedup(
     spans = [max(lay_out(pieces, here, case).span_us, 1e-3) for case in cases]
     ratios = [observed.wall_us / span for span in spans]
     found = around(ratios[0], ratios[1:])
-    slack = 1 + (_SLACK if regions is None else _SLACK_BESIDE)
-    return Range(found.low / slack, found.mid, found.high * slack)
+    return widened(found, _SLACK if regions is None else SLACK_BESIDE)
 
 
 def _factors(eager: Sequence[Piece], profile: DeviceProfile, observed: Observed) -> Factors:

@@ -52,6 +52,11 @@ def towards(value: Range, level: Level, width: float) -> float:
     return value.mid * (end / value.mid) ** width if value.mid and level != "mid" else value.mid
 
 
+def widened(value: Range, share: float) -> Range:
+    """The same middle, with ends that lie further out by this share of them."""
+    return Range(value.low / (1 + share), value.mid, value.high * (1 + share))
+
+
 def around(mid: float, others: Iterable[float]) -> Range:
     """The range that the cases span, with the middle case in the middle."""
     values = (mid, *others)
