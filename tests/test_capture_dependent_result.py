@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+import torch.nn.functional as F
 from msgspec.structs import replace
 
 from graphdoctor.diagnose import diagnose
@@ -89,6 +90,69 @@ def another_size():
     return step, (data(),)
 
 
+def another_way_to_drop():
+    def step(x):
+        if is_capturing():
+            return x * torch.bernoulli(torch.full_like(x, 0.5)) / 0.5
+        return F.dropout(x, 0.5)
+
+    return step, (data(64, 64),)
+
+
+def a_number_more_is_drawn_before_dropout():
+    def step(x):
+        if is_capturing():
+            torch.rand(3, device=x.device)
+        return F.dropout(x, 0.5)
+
+    return step, (data(64, 64),)
+
+
+def another_dropout_reaches_the_next_step():
+    weight = torch.ones(64, 64, device="cuda")
+
+    def step(x):
+        y = torch.tanh(x * weight)
+        total = y.flatten().sum() if is_capturing() else y.sum(dim=0).sum()  # rounding only
+        keep = torch.full_like(x, 0.5)
+        weight.mul_(torch.bernoulli(keep) * 2 if is_capturing() else F.dropout(keep * 2, 0.5))
+        return total
+
+    return step, (data(64, 64),)
+
+
+def other_arithmetic_before_the_same_dropout():
+    def step(x):
+        factor = 2.0 if is_capturing() else 3.0
+        y = torch.tanh(x * factor)  # <- GD214
+        return F.dropout(y, 0.5)
+
+    return step, (data(64, 64),)
+
+
+def other_arithmetic_beside_another_dropout():
+    def step(x):
+        if is_capturing():  # <- GD214
+            dropped = x * torch.bernoulli(torch.full_like(x, 0.5)) / 0.5
+            other = torch.sin(x)
+        else:
+            dropped = F.dropout(x, 0.5)
+            other = torch.cos(x)
+        return dropped, other
+
+    return step, (data(64, 64),)
+
+
+def attention_that_drops_nothing():
+    def step(x):
+        q = x.reshape(2, 2, 16, 64)
+        mask = torch.zeros(16, 16, device=x.device) if is_capturing() else None  # <- GD214
+        scale = 0.5 if mask is not None else None
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=mask, scale=scale)
+
+    return step, (data(64, 64),)
+
+
 def a_clock_and_a_question():
     def step(x):
         is_capturing()
@@ -108,6 +172,36 @@ def test_another_path_to_the_same_result_is_no_finding(step) -> None:
     assert "GD214" not in {rule for rule, _ in found(diagnosed(step))}
     outcome = captured_and_verified(step)
     assert outcome.verification is not None and outcome.verification.status == "verified"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        another_way_to_drop,
+        a_number_more_is_drawn_before_dropout,
+        another_dropout_reaches_the_next_step,
+    ],
+)
+def test_of_other_random_numbers_nothing_is_said(step) -> None:
+    assert "GD214" not in {rule for rule, _ in found(diagnosed(step))}
+    verification = captured_and_verified(step).verification
+    assert verification is not None and verification.status == "not-verified"
+    assert "draws other random numbers" in verification.reason
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        other_arithmetic_before_the_same_dropout,
+        other_arithmetic_beside_another_dropout,
+        attention_that_drops_nothing,
+    ],
+)
+def test_other_arithmetic_is_found_beside_random_numbers(step) -> None:
+    assert found(diagnosed(step)) == marked(step)
+    verification = captured_and_verified(step).verification
+    assert verification is not None and verification.status == "wrong", verification
+    assert "something else while it is captured" in verification.differences[0].detail
 
 
 @pytest.mark.parametrize("step", [another_number, something_is_left_out, another_size])

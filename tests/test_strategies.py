@@ -171,6 +171,24 @@ def test_other_random_numbers_are_no_error_and_no_proof(device: EmulatedDevice) 
     assert "draws random numbers" in row.reason
 
 
+def test_attention_that_drops_nothing_is_no_excuse(device: EmulatedDevice) -> None:
+    class FarOff(fakes.Rounding):
+        def change(self, outputs: Any) -> Any:
+            return outputs * 1.01
+
+    session, known = a_session(device)
+    attention = msgspec.structs.replace(
+        known.iteration.ops[0],
+        name="aten._scaled_dot_product_flash_attention.default",
+        args=(),
+        kwargs=(("dropout_p", 0.0),),
+        tags=("nondeterministic_seeded",),
+    )
+    iteration = msgspec.structs.replace(known.iteration, ops=(attention, *known.iteration.ops[1:]))
+    known = Known(known.mode, known.roots, (), (), iteration)
+    assert try_strategy(FarOff(), session, known, terms=TERMS).status == "wrong"
+
+
 @pytest.mark.parametrize(
     ("strategy", "status", "words"),
     [

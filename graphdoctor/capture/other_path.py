@@ -2,31 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from graphdoctor.capture.compare import Gap
 from graphdoctor.capture.footprint import Footprint
+from graphdoctor.capture.other_numbers import reached_by_other_numbers
 from graphdoctor.capture.twin_trial import TwinTrial, gaps_of, kept, verified, wrong
 from graphdoctor.model import Verification
 
 _ELSE_WHILE_CAPTURED = "the step does something else while it is captured"
+_OTHER_NUMBERS = (
+    "the step takes another path while it is captured, which draws other random numbers: its answers "
+    "cannot be compared with eager's; replays follow that path exactly"
+)
 
 
-def judge_other_path(trial: TwinTrial, real: Sequence[Sequence[Gap]]) -> Verification:
-    """Whether the step itself takes another path while captured, and how far that leads away."""
+def judge_other_path(
+    trial: TwinTrial, expected: Sequence[Footprint], real: Sequence[Sequence[Gap]]
+) -> Verification:
+    """Whether the step itself takes another path while captured, and how far that leads away.
+
+    `real` are the gaps between `expected`, which eager left behind, and the replays.
+    """
     as_captured = kept(trial.eager_as_captured())
     replayed = gaps_of(as_captured, trial.replays())
-    gaps = [gap for step in real for gap in step]
-    steady = {gap.path for gap in gaps}
+    steady = {gap.path for step in real for gap in step}
     if any(trial.counts(gap) and gap.path in steady for step in replayed for gap in step):
         return wrong(trial, real)
     largest = largest_gradient_of(as_captured)
-    far = next((gap for gap in gaps if not is_other_rounding(gap, largest)), None)
-    if far is None:
-        return verified(trial, as_captured, note=_other_path(gaps[0], "no more than rounding"))
-    if any(_is_output(gap) and not gap.is_within_half_the_digits for gap in gaps):
+    far = [[gap for gap in step if not is_other_rounding(gap, largest)] for step in real]
+    if not any(far):
+        first = next(gap for step in real for gap in step)
+        return verified(trial, as_captured, note=_other_path(first, "no more than rounding"))
+    random = reached_by_other_numbers(trial, expected, as_captured)
+    return _judge_far(trial, _without(real, random), _without(far, random))
+
+
+def _judge_far(
+    trial: TwinTrial, real: Sequence[Sequence[Gap]], far: Sequence[Sequence[Gap]]
+) -> Verification:
+    """By what the random numbers that the other path draws cannot explain."""
+    gaps = [gap for step in far for gap in step]
+    if not gaps:
+        return trial.verdict("not-verified", _OTHER_NUMBERS)
+    if any(_is_output(gap) for gap in gaps):
         return wrong(trial, real, detail=_ELSE_WHILE_CAPTURED)
-    return trial.verdict("not-verified", _other_path(far, "more than rounding"))
+    return trial.verdict("not-verified", _other_path(gaps[0], "more than rounding"))
+
+
+def _without(gaps: Sequence[Sequence[Gap]], paths: Sequence[Set[str]]) -> list[list[Gap]]:
+    return [
+        [gap for gap in step if gap.path not in left_out]
+        for step, left_out in zip(gaps, paths, strict=True)
+    ]
 
 
 def is_other_rounding(gap: Gap, largest_gradient: float) -> bool:

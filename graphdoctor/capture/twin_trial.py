@@ -9,7 +9,7 @@ from typing import Literal
 from graphdoctor.capture.compare import Gap
 from graphdoctor.capture.footprint import Footprint, gaps_between, keep, stopped_host_state
 from graphdoctor.capture.replayable import Replayable
-from graphdoctor.capture.twins import assuming_capture, eager_twin, replay_twin
+from graphdoctor.capture.twins import FIRST_SEED, assuming_capture, eager_twin, replay_twin
 from graphdoctor.model import Difference, Location, Verification
 from graphdoctor.target.target import Inputs, Target
 
@@ -28,12 +28,12 @@ class TwinTrial:
         default_factory=list
     )  # Python state after each replay
 
-    def eager(self) -> Iterable[Footprint]:
-        return eager_twin(self.target, self.captured, self.batches)
+    def eager(self, *, first_seed: int = FIRST_SEED) -> Iterable[Footprint]:
+        return eager_twin(self.target, self.captured, self.batches, first_seed=first_seed)
 
-    def eager_as_captured(self) -> Iterable[Footprint]:
+    def eager_as_captured(self, *, first_seed: int = FIRST_SEED) -> Iterable[Footprint]:
         with assuming_capture(self.captured):
-            yield from eager_twin(self.target, self.captured, self.batches)
+            yield from self.eager(first_seed=first_seed)
 
     def replays(self) -> Iterable[Footprint]:
         self.hosts.clear()

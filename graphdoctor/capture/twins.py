@@ -17,7 +17,7 @@ from graphdoctor.target.state import named_tensors
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
 
-_FIRST_SEED = 20_000  # any number: each step gets one of its own, the same in every twin
+FIRST_SEED = 20_000  # any number: each step gets one of its own, the same in every twin
 
 
 class ReplayFailed(Exception):
@@ -25,14 +25,18 @@ class ReplayFailed(Exception):
 
 
 def eager_twin(
-    target: Target, captured: Replayable, batches: Sequence[Inputs]
+    target: Target,
+    captured: Replayable,
+    batches: Sequence[Inputs],
+    *,
+    first_seed: int = FIRST_SEED,
 ) -> Iterator[Footprint]:
     """Run the step on each batch, from the capture's state; yields what each step left behind."""
     captured.start.restore()
     state = memory_of(named_tensors(target.roots).values())
     for index, batch in enumerate(batches):
         inputs = clone_inputs(batch, kept=state)  # the step may write into them
-        _seed(index)
+        _seed(first_seed + index)
         with user_code("the step"):
             outputs = target.step(*inputs.args, **inputs.kwargs)
         yield footprint(target.roots, inputs, outputs)
@@ -61,7 +65,7 @@ def replay_twin(captured: Replayable, batches: Sequence[Inputs]) -> Iterator[Foo
     captured.start.restore()
     for index, batch in enumerate(batches):
         captured.load(batch)
-        _seed(index)
+        _seed(FIRST_SEED + index)
         try:
             captured.replay()
             torch.cuda.synchronize()
@@ -71,8 +75,7 @@ def replay_twin(captured: Replayable, batches: Sequence[Inputs]) -> Iterator[Foo
         yield captured.footprint
 
 
-def _seed(index: int) -> None:
-    seed = _FIRST_SEED + index
+def _seed(seed: int) -> None:
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:

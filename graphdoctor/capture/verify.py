@@ -12,6 +12,7 @@ it, and because it may reach a tensor in a later replay. Once it does, that tens
 
 Libraries take other paths while they are captured, and round differently there: such a replay
 equals an eager twin that believes it is captured, and half its digits agree with plain eager's.
+Where the other path draws other random numbers, nothing can be said of what these reach.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _verify(trial: TwinTrial) -> Verification:
     ]
     real = [[gap for gap in step if gap.path not in unsteady] for step in counting]
     if any(real):
-        return judge_other_path(trial, real)
+        return judge_other_path(trial, expected, real)
     return _judge_unsteady(trial, counting, drifts) if any(counting) else verified(trial, expected)
 
 

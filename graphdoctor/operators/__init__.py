@@ -1,6 +1,7 @@
 """An operator in, what a capture makes of it out, as the table beside says; without torch."""
 
 from graphdoctor.operators.conditions import CONDITIONS
+from graphdoctor.operators.randomness import call_draws, draws
 from graphdoctor.operators.table import (
     EFFECTS,
     Effect,
@@ -19,6 +20,8 @@ __all__ = [
     "OperatorFact",
     "Run",
     "Table",
+    "call_draws",
+    "draws",
     "evidence_words",
     "fact_about",
     "load_table",

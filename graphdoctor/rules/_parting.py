@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from graphdoctor.recording import HostEvent, Iteration, Op, Recording, TensorUse
 from graphdoctor.rule import Hit
 from graphdoctor.rules._difference import Difference
 from graphdoctor.rules._differences import differences, input_shapes
+from graphdoctor.rules._other_draws import other_draws
 from graphdoctor.rules._other_result import OtherResult, other_results
 from graphdoctor.rules._pair import Comparison
 from graphdoctor.rules._sources import sources_of
@@ -28,23 +29,36 @@ class _Parting(Struct, frozen=True):
 
 
 def partings(recording: Recording) -> Iterator[Hit]:
-    """Hits in the first iteration whose outputs differ: later ones start from another state."""
+    """Hits in the first iteration whose outputs differ: later ones start from another state.
+
+    What other random numbers reach is left out: whether that is another function, no value tells.
+    """
     for eager, captured in zip(recording.eager, recording.captured, strict=False):
         if input_shapes(eager) != input_shapes(captured):
             return
+        drawing = other_draws(eager, captured)
         results = other_results(eager, captured)
         if results:
-            pairs = align(eager.ops, captured.ops)
-            comparison = Comparison(eager, captured, may_settle=True)
-            causes = [
-                cause
-                for cause in comparison.run(pairs)
-                if _question(cause, comparison) and not _differs_anyway(cause, recording)
-            ]
-            found = _parting(comparison, causes, pairs, results)
-            if found is not None:
-                yield from _hits(found, comparison, pairs)
+            random = _flow(eager, drawing[0]), _flow(captured, drawing[1])
+            results = [result for result in results if not _reaches(random, result)]
+            yield from _parted(recording, eager, captured, results=results)
+        if results or any(drawing):
             return
+
+
+def _parted(
+    recording: Recording, eager: Iteration, captured: Iteration, *, results: list[OtherResult]
+) -> Iterator[Hit]:
+    pairs = align(eager.ops, captured.ops)
+    comparison = Comparison(eager, captured, may_settle=True)
+    causes = [
+        cause
+        for cause in comparison.run(pairs)
+        if _question(cause, comparison) and not _differs_anyway(cause, recording)
+    ]
+    found = _parting(comparison, causes, pairs, results)
+    if found is not None:
+        yield from _hits(found, comparison, pairs)
 
 
 def _differs_anyway(cause: Difference, recording: Recording) -> bool:
@@ -69,13 +83,13 @@ def _parting(
         ]
         flows = _flow(eager, marked[0]), _flow(captured, marked[1])
         for result in results:
-            if _in(flows[0], result.eager.value) or _in(flows[1], result.captured.value):
+            if _reaches(flows, result):
                 alone = {after for before, after in pairs if before is None}
                 return _Parting(cause, tuple(sorted(marked[1] & alone)), result)
     return None
 
 
-def _flow(iteration: Iteration, marked: set[int]) -> set[int]:
+def _flow(iteration: Iteration, marked: Set[int]) -> set[int]:
     """The storages that hold what these operators made, or what was computed from it."""
     found: set[int] = set()
     for op in iteration.ops:
@@ -83,6 +97,10 @@ def _flow(iteration: Iteration, marked: set[int]) -> set[int]:
             found.update(use.storage for use in op.outputs)
             found.update(op.writes)
     return found
+
+
+def _reaches(flows: tuple[set[int], set[int]], result: OtherResult) -> bool:
+    return _in(flows[0], result.eager.value) or _in(flows[1], result.captured.value)
 
 
 def _in(storages: set[int], value: TensorUse | str) -> bool:

@@ -18,6 +18,10 @@ class CaptureDependentResult(Rule):
     inputs an output differs by more than rounding. The graph holds the path of the capture, so its
     replays are not what eager computes.
 
+    Nothing is said of outputs that random numbers reach which the two paths draw differently, as two
+    kernels of attention do for their dropout: they drop other elements, and no value tells whether they
+    compute the same function. The verdict is then unknown.
+
     It is a false alarm where nobody minds which of the two results is used.
 
     Compute the same on both paths; or ask for the path of the capture in eager as well, so that the

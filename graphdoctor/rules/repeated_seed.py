@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.operators import draws
 from graphdoctor.recording import HostEvent, Iteration, Recording
 from graphdoctor.rule import MEASURED, Hit, Rule, at_event
 
@@ -66,7 +67,7 @@ def _seeds(event: HostEvent) -> bool:
 def _draws_after(event: HostEvent, iteration: Iteration) -> str:
     """The first operator on the device that draws after the call; "" if none does."""
     for op in iteration.ops[event.op_index :]:
-        if op.is_cuda and "nondeterministic_seeded" in op.tags:
+        if op.is_cuda and draws(op):
             return op.name.rpartition(".")[0]
     return ""
 

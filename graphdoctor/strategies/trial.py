@@ -13,6 +13,7 @@ from graphdoctor.capture.verify import verify_whole_step
 from graphdoctor.emulator import EmulationLimit
 from graphdoctor.errors import GraphDoctorError
 from graphdoctor.model import StrategyOutcome, Verification
+from graphdoctor.operators import draws
 from graphdoctor.profiles import DeviceProfile
 from graphdoctor.record.profile import ready_for_graphs
 from graphdoctor.record.session import Session
@@ -227,4 +228,4 @@ def _not_come_about(row: StrategyOutcome, error: BaseException) -> StrategyOutco
 
 
 def _is_random(iteration: Iteration) -> bool:
-    return any("nondeterministic_seeded" in op.tags for op in iteration.ops)
+    return any(map(draws, iteration.ops))
