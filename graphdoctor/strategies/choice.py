@@ -17,8 +17,9 @@ def check_names(names: Sequence[str] | None) -> None:
     known = [strategy.name for strategy in STRATEGIES]
     for name in names or ():
         if name not in known:
+            meant = nearest(name, (*known, "none"))
             raise UsageError(
-                f"there is no strategy {name!r}, did you mean {nearest(name, known)!r}? (there are"
+                f"there is no strategy {name!r}, did you mean {meant!r}? (there are"
                 f" {', '.join(known)}, and none to try none)"
             )
 
