@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from graphdoctor.operators import call_draws, draws
-from graphdoctor.recording import Op
+from graphdoctor.recording import HostEvent, Op, Recording
+from graphdoctor.rule import Hit
 from graphdoctor.rules._other_draws import other_draws
+from graphdoctor.rules.repeated_seed import RepeatedSeed
 from tests.builders import iteration, op, tensor
 
 _TAG = torch.Tag.nondeterministic_seeded
@@ -100,3 +103,15 @@ def test_another_kernel_of_attention_draws_otherwise_only_where_it_drops() -> No
 
 def test_the_host_s_generator_shifts_nothing_on_the_device() -> None:
     assert parted([drop()], [drop(device="cpu"), drop()]) == (set(), {0})
+
+
+def test_a_seed_before_attention_that_drops_nothing_repeats_nothing() -> None:
+    seeding = HostEvent("rng-state", "torch.manual_seed()", 0)
+
+    def hits(rate: float) -> list[Hit]:
+        drawing = attention("_scaled_dot_product_flash_attention", dropout_p=rate)
+        captured = replace(iteration([drawing], capturing=True), events=(seeding,))
+        return list(RepeatedSeed().check(Recording("cuda", "training", (), (captured,))))
+
+    assert hits(0.0) == []
+    assert len(hits(0.1)) == 1
