@@ -40,8 +40,8 @@ def a_check_is_left_out():
 def another_order_of_additions():
     def step(x):
         if is_capturing():
-            return x.flatten().sum()
-        return x.sum(dim=0).sum()
+            return x.abs().flatten().sum()  # a sum near 0 would have few digits
+        return x.abs().sum(dim=0).sum()
 
     return step, (data(64, 64),)
 
@@ -112,7 +112,7 @@ def another_dropout_reaches_the_next_step():
     weight = torch.ones(64, 64, device="cuda")
 
     def step(x):
-        y = torch.tanh(x * weight)
+        y = torch.tanh(x * weight).abs()  # a sum near 0 would have few digits
         total = y.flatten().sum() if is_capturing() else y.sum(dim=0).sum()  # rounding only
         keep = torch.full_like(x, 0.5)
         weight.mul_(torch.bernoulli(keep) * 2 if is_capturing() else F.dropout(keep * 2, 0.5))
