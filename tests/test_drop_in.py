@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import graphdoctor
+from graphdoctor.drop_in.module import drop_in_of
 from graphdoctor.emulator import EmulatedDevice
 from graphdoctor.errors import UsageError, UserCodeError
 from tests.drop_in_models import (
@@ -43,6 +44,26 @@ def fast(model: Any) -> Any:
 
 def why(fast: Any) -> str:
     return next(reversed(fast.fallbacks))
+
+
+class Attending(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.project, self.dropout = nn.Linear(8, 8), dropout
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = self.project(x)
+        return nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=self.dropout)
+
+
+@pytest.mark.parametrize(("dropout", "repeats"), [(0.0, True), (0.5, False)])
+def test_attention_may_run_for_nothing_unless_it_drops_something(
+    device: EmulatedDevice, dropout: float, repeats: bool
+) -> None:
+    """Only a graph that repeats itself is launched before the whole model was looked at."""
+    fast = graphdoctor.capture(on_device(Attending(dropout)), rand(2, 4, 6, 8))
+    (graph,) = drop_in_of(fast).replays.graphs
+    assert graph.traits.repeats is repeats
 
 
 class TestWholeForward:
@@ -678,8 +699,6 @@ class TestDropIn:
         assert "it was released" in fast.explain() and fast.coverage == 0.0
 
     def test_graphs_go_with_the_last_reference(self, model: Any) -> None:
-        from graphdoctor.drop_in.module import drop_in_of
-
         fast = graphdoctor.capture(model, rand(5, 4))
         graph = weakref.ref(drop_in_of(fast).replays.graphs[0])
         del fast

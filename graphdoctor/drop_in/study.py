@@ -22,6 +22,7 @@ from graphdoctor.emulator import EmulationLimit
 from graphdoctor.estimate import launches
 from graphdoctor.graphed import modules_by_path
 from graphdoctor.model import Finding, Location
+from graphdoctor.operators import draws
 from graphdoctor.partition import Plan, partition
 from graphdoctor.profiles import load_profile
 from graphdoctor.record import Session, prepare, record
@@ -215,9 +216,9 @@ def _graph_of(
     session: Session, made: CapturedStep, iterations: Sequence[Iteration], setup: Setup
 ) -> ForwardGraph:
     writes = any(_written(iteration) for iteration in iterations)
-    draws = any("nondeterministic_seeded" in op.tags for each in iterations for op in each.ops)
+    is_random = any(draws(op) for iteration in iterations for op in iteration.ops)
     traits = Traits(
-        repeats=not writes and not draws, launches=launches_of(iterations[-1]).get("", 0)
+        repeats=not writes and not is_random, launches=launches_of(iterations[-1]).get("", 0)
     )
     session.start.restore()
     return ForwardGraph(made, traits, setup, dict(session.target.roots))
