@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from graphdoctor.checked import Fault
+from graphdoctor.child_process import dumped_frames, search_path
 from graphdoctor.config import TargetSettings
 from graphdoctor.config_files import Project
 from graphdoctor.errors import CannotDoItHere, GraphDoctorError, UsageError, UserCodeError
@@ -24,7 +24,6 @@ from graphdoctor.locality import Locality, is_inside
 from graphdoctor.model import Report
 
 Ended = Callable[[int, int], None]  # how many targets ended, of how many
-_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.*)')
 _FRAMES_SHOWN = 5
 _STOP_S = 5.0
 
@@ -106,7 +105,7 @@ def _server(plan: Path, folder: str) -> Iterator[subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": _search_path()},
+            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": search_path()},
         ) as server,
     ):
         try:
@@ -120,13 +119,6 @@ def _server(plan: Path, folder: str) -> Iterator[subprocess.Popen[str]]:
         said = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         reason = visible(said[-1]) if said else f"exit code {server.returncode}"
         raise GraphDoctorError(f"the process that runs the targets failed: {reason}")
-
-
-def _search_path() -> str:
-    """Where this process found graphdoctor, also when that is a folder nobody installed."""
-    here = str(Path(__file__).resolve().parents[2])
-    given = os.environ.get("PYTHONPATH")
-    return f"{given}{os.pathsep}{here}" if given else here
 
 
 def _result(plan: Plan, job: Job, locality: Locality) -> Report | Fault:
@@ -151,7 +143,5 @@ def _last_frames(output: Path, locality: Locality) -> str:
         said = locality.text(output.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""
-    _, _, dump = said.rpartition("(most recent call first):")
-    frames = [match for match in map(_FRAME.match, dump.splitlines()) if match]
-    own = [match for match in frames if is_inside(match["file"])][:_FRAMES_SHOWN]
+    own = [match for match in dumped_frames(said) if is_inside(match["file"])][:_FRAMES_SHOWN]
     return "\n".join(match.group().strip() for match in reversed(own))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,13 +14,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from graphdoctor.child_process import dumped_frames, search_path
 from graphdoctor.escape import visible
 from graphdoctor.frames import is_machinery
 from graphdoctor.model import Location, StrategyOutcome
 from graphdoctor.strategies.gate import BEFORE_THE_END_S, begun_now
 from graphdoctor.strategies.job import OUTPUT, Job, read_row
 
-_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.*)')
 _MOST_WORDS = 300
 
 
@@ -142,7 +141,7 @@ def _started(folder: Path) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         **{name: str(folder / below) for name, below in caches.items()},
-        "PYTHONPATH": _search_path(),
+        "PYTHONPATH": search_path(),
     }
     with (folder / OUTPUT).open("wb") as output:
         return subprocess.Popen(
@@ -165,13 +164,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.kill()
 
 
-def _search_path() -> str:
-    """Where this process found graphdoctor, also when that is a folder nobody installed."""
-    here = str(Path(__file__).resolve().parents[2])
-    given = os.environ.get("PYTHONPATH")
-    return f"{given}{os.pathsep}{here}" if given else here
-
-
 def _how_it_ended(code: int, output: str) -> str:
     if code < 0:
         try:
@@ -187,8 +179,7 @@ def _how_it_ended(code: int, output: str) -> str:
 
 def _last_own_line(output: str) -> Location | None:
     """The innermost line of the user's in what the process could still say of its main thread."""
-    _, _, dump = output.rpartition("(most recent call first):")
-    for frame in filter(None, map(_FRAME.match, dump.splitlines())):
+    for frame in dumped_frames(output):
         if not is_machinery(frame["file"]):
             return Location(frame["file"], int(frame["line"]), frame["function"])
     return None
