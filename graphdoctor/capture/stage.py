@@ -13,9 +13,6 @@ from graphdoctor.model import CaptureOutcome
 from graphdoctor.partition import Plan
 from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.recording import Recording
-from graphdoctor.target import Inputs, user_code
-
-FEWEST_REPLAYS = 3  # one may agree by chance, and the second is the first that can see old state
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +71,10 @@ def _whole_step(
     if meter is not None:
         meter.read()
     verification = verify_whole_step(
-        session.target, made, _batches(session), exact=exact, now=session.start
+        session.target, made, session.batches_for_proof(), exact=exact, now=session.start
     )
     outcome = made.outcome(verification)
     if verification.status == "verified":
         return outcome, made
     made.release()
     return outcome, None
-
-
-def _batches(session: Session) -> tuple[Inputs, ...]:
-    """The session's inputs, and as many new ones as a proof needs where it has few iterations."""
-    missing = max(0, FEWEST_REPLAYS - len(session.batches))
-    with user_code("making the inputs"):
-        return (*session.batches, *(session.target.fresh_inputs() for _ in range(missing)))

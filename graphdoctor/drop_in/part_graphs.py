@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from graphdoctor.capture.footprint import Footprint, footprint
-from graphdoctor.capture.stage import FEWEST_REPLAYS
 from graphdoctor.capture.verify import verify_whole_step
 from graphdoctor.drop_in.context import Context
 from graphdoctor.drop_in.parts import Parts
@@ -80,8 +79,7 @@ def graph_parts(
 
 
 def _not_right(session: Session, graphed: GraphedModules) -> str:
-    missing = max(0, FEWEST_REPLAYS - len(session.batches))
-    batches = (*session.batches, *(session.target.fresh_inputs() for _ in range(missing)))
+    batches = session.batches_for_proof()
     step = _WithParts(session, graphed)
     session.start.restore()
     step.load(session.inputs(0))

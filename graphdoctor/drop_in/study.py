@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from graphdoctor.capture.stage import FEWEST_REPLAYS
 from graphdoctor.capture.verify import verify_whole_step
 from graphdoctor.capture.whole_step import CapturedStep, Refusal, capture_whole_step
 from graphdoctor.device import AnyDevice
@@ -197,8 +196,7 @@ def _capture(session: Session, recording: Recording, setup: Setup) -> ForwardGra
     made = capture_whole_step(session.target, warmup=0 if exact else WARM_UPS, now=session.start)
     if isinstance(made, Refusal):
         return f"the capture was refused{_at(made.location)}: {made.reason}"
-    missing = max(0, FEWEST_REPLAYS - len(session.batches))
-    batches = (*session.batches, *(session.target.fresh_inputs() for _ in range(missing)))
+    batches = session.batches_for_proof()
     verification = verify_whole_step(session.target, made, batches, exact=exact, now=session.start)
     if verification.status != "verified":
         made.release()

@@ -18,6 +18,7 @@ from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
 
 WARM_UPS = 3  # torch's own advice before a capture; the first iterations create state
+FEWEST_REPLAYS = 3  # one may agree by chance, and the second is the first that can see old state
 
 
 class Device(Protocol):
@@ -57,6 +58,12 @@ class Session:
     def inputs(self, index: int) -> Inputs:
         """The inputs of one iteration, on memory of their own; state that is passed in stays itself."""
         return clone_inputs(self.batches[index], kept=_state_of(self.target))
+
+    def batches_for_proof(self) -> tuple[Inputs, ...]:
+        """The session's inputs, and as many new ones as a proof needs where it has few iterations."""
+        missing = max(0, FEWEST_REPLAYS - len(self.batches))
+        with user_code("making the inputs"):
+            return (*self.batches, *(self.target.fresh_inputs() for _ in range(missing)))
 
     def call(self, inputs: Inputs) -> object:
         with user_code("running the step"):

@@ -24,9 +24,8 @@ from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 from graphdoctor.strategies.timing import Timed, break_even_calls, time_built
 from graphdoctor.strategies.verify_compiled import CompiledJudge
-from graphdoctor.target import Inputs, user_code
+from graphdoctor.target import Inputs
 
-FEWEST_REPLAYS = 3  # one may agree by chance, and the second is the first that can see old state
 MEASURE_S = 4.0  # six pairs are timed whatever they take; an interval seldom needs more
 _NO_GRAPH = "torch launched nothing of it by CUDA graphs, and did not say why"
 
@@ -93,7 +92,7 @@ class _Trial:
             meter = self._meter()
             built = self.strategy.build(self.session, self.known)
             step = BuiltStep(built, self.session)
-            batches = self._batches()
+            batches = self.session.batches_for_proof()
             self._call_once(step, batches[0])
             cost = meter.read() if meter is not None else None
             judge = self._judge()
@@ -120,13 +119,6 @@ class _Trial:
         step.start.restore()
         step.load(inputs)
         step.replay()
-
-    def _batches(self) -> tuple[Inputs, ...]:
-        """The session's inputs, and as many new ones as a proof needs."""
-        missing = max(0, FEWEST_REPLAYS - len(self.session.batches))
-        with user_code("making the inputs"):
-            more = tuple(self.session.target.fresh_inputs() for _ in range(missing))
-        return (*self.session.batches, *more)
 
     def _judge(self) -> CompiledJudge:
         iteration = self.known.iteration
