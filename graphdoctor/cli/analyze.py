@@ -9,7 +9,11 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.checking import add_settings_arguments
+from graphdoctor.cli.checking import (
+    add_input_arguments,
+    add_settings_arguments,
+    add_step_arguments,
+)
 from graphdoctor.cli.output import add_page_arguments, look_of, progress, show
 from graphdoctor.errors import CannotDoItHere, UserCodeError
 from graphdoctor.files import check_writable, save
@@ -44,14 +48,7 @@ class AnalyzeCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("target", metavar="TARGET", help="file.py, file.py:name or package.module:name")
-        add("--mode", choices=("inference", "training"), help="default: what the target has")
-        add(
-            "--device",
-            choices=("auto", "cuda", "emulated"),
-            default="auto",
-            help="auto (the default) takes a GPU where there is one, and else emulates one",
-        )
+        add_step_arguments(parser)
         add(
             "--iterations",
             type=_iterations,
@@ -59,17 +56,7 @@ class AnalyzeCommand:
             metavar="N",
             help="how many steps are compared with each other (default: 4)",
         )
-        add(
-            "--input",
-            action="append",
-            default=[],
-            metavar="SHAPE:DTYPE",
-            help="a tensor for a module that comes without inputs, such as"
-            " 8x3x224x224:float16; once for each argument",
-        )
-        add(
-            "--gpu", default="h100", help="predict for this GPU: h100 (the default), h200, a100 ..."
-        )
+        add_input_arguments(parser)
         add(
             "--strategies",
             type=_names,

@@ -1,4 +1,4 @@
-"""What `check` and `baseline` share: arguments -> settings, targets, and their outcomes."""
+"""What commands that run a step share: arguments -> settings, targets, and their outcomes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,33 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isolated", action="store_true", help="take no settings from any file of the project"
     )
+
+
+def add_step_arguments(parser: argparse.ArgumentParser) -> None:
+    """The target, and how and where it runs."""
+    add = parser.add_argument
+    add("target", metavar="TARGET", help="file.py, file.py:name or package.module:name")
+    add("--mode", choices=("inference", "training"), help="default: what the target has")
+    add(
+        "--device",
+        choices=("auto", "cuda", "emulated"),
+        default="auto",
+        help="auto (the default) takes a GPU where there is one, and else emulates one",
+    )
+
+
+def add_input_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tensors for a module without inputs, and the GPU that is predicted for."""
+    add = parser.add_argument
+    add(
+        "--input",
+        action="append",
+        default=[],
+        metavar="SHAPE:DTYPE",
+        help="a tensor for a module that comes without inputs, such as"
+        " 8x3x224x224:float16; once for each argument",
+    )
+    add("--gpu", default="h100", help="predict for this GPU: h100 (the default), h200, a100 ...")
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from graphdoctor.cli.checking import add_input_arguments, add_step_arguments
 from graphdoctor.cli.output import add_color_argument, look_of, progress, show
 from graphdoctor.errors import UserCodeError
 from graphdoctor.files import check_writable, save
@@ -34,7 +35,6 @@ class SweepCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("target", metavar="TARGET", help="file.py, file.py:name or package.module:name")
         add(
             "--batch",
             type=batch_sizes,
@@ -42,24 +42,8 @@ class SweepCommand:
             metavar="N,N,...",
             help=f"the batch sizes (default: {SIZES})",
         )
-        add("--mode", choices=("inference", "training"), help="default: what the target has")
-        add(
-            "--device",
-            choices=("auto", "cuda", "emulated"),
-            default="auto",
-            help="auto (the default) takes a GPU where there is one, and else emulates one",
-        )
-        add(
-            "--input",
-            action="append",
-            default=[],
-            metavar="SHAPE:DTYPE",
-            help="a tensor for a module that comes without inputs, such as"
-            " 8x3x224x224:float16; once for each argument",
-        )
-        add(
-            "--gpu", default="h100", help="predict for this GPU: h100 (the default), h200, a100 ..."
-        )
+        add_step_arguments(parser)
+        add_input_arguments(parser)
         add("--json", metavar="FILE", help="save the sweep too; - writes it instead of the page")
         add("--all", action="store_true", help="show the bounds of every figure")
         add_color_argument(parser)
