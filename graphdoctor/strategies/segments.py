@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
 
 from graphdoctor.record.session import Session
@@ -106,6 +108,14 @@ class Segments:
         return built
 
 
+# Whether it fits, what it takes, what that costs and the plan are asked one after the other.
+_FORECASTS: WeakKeyDictionary[Known, Forecast] = WeakKeyDictionary()
+
+
 def _foreseen(known: Known) -> Forecast:
-    tops, models = tops_of(known.roots), models_of(known.roots)
-    return forecast(known.iteration, left_out=tops.keys() - models.keys())
+    found = _FORECASTS.get(known)
+    if found is None:
+        tops, models = tops_of(known.roots), models_of(known.roots)
+        found = forecast(known.iteration, left_out=tops.keys() - models.keys())
+        _FORECASTS[known] = found
+    return found

@@ -15,9 +15,9 @@ from graphdoctor.target import Inputs
 Regions = Sequence[Sequence[int]]  # the operators of each graph, by index, in execution order
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Known:
-    """What the analysis found out before any strategy is tried.
+    """What the analysis found out before any strategy is tried; one of its kind, for one analysis.
 
     `safe_modules` are the paths of the outermost modules whose forward and backward can be
     captured by themselves, as `Plan.safe_modules` has them. `iteration` is a recorded steady-state
