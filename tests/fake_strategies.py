@@ -15,6 +15,7 @@ from graphdoctor.capture.footprint import Footprint, footprint
 from graphdoctor.capture.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+from graphdoctor.strategies.whole import BuiltWhole
 from graphdoctor.target import Inputs
 
 
@@ -187,24 +188,6 @@ class Compiling(Fake):
         raise AssertionError("a compiler was run on the emulated device")
 
 
-class BuiltGraph:
-    """One graph, as the strategy of the whole step builds it."""
-
-    def __init__(self, captured: CapturedStep) -> None:
-        self.captured = captured
-
-    def call(self, inputs: Inputs) -> object:
-        self.captured.load(inputs)
-        self.captured.replay()
-        return self.captured.outputs
-
-    def left_behind(self, inputs: Inputs, outputs: object) -> Footprint:
-        return self.captured.footprint
-
-    def release(self) -> None:
-        self.captured.release()
-
-
 class OneGraph(Fake):
     name = "one-graph"
 
@@ -212,4 +195,4 @@ class OneGraph(Fake):
         session.start.restore()
         made = capture_whole_step(session.target, warmup=0, now=session.start)
         assert isinstance(made, CapturedStep)
-        return BuiltGraph(made)
+        return BuiltWhole(made)
