@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_cases import ROOT, Case, cases
+from gpu_cases import Case, cases
+from gpu_check import ROOT
 
 LONGEST_S = 300.0
 _MACHINE_PATHS = re.compile(

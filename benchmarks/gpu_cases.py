@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-EXPECT = re.compile(r"^Expect(?:\[(?P<name>\w+)\])?:", re.MULTILINE)
+from gpu_check import sample_specs
+
 QUICK = ("whole", "split-step", "modules", "segments", "script", "script-graph", "cudagraphs")
 COMPILED = (*QUICK, "compile", "reduce-overhead")
 ALL = (*COMPILED, "max-autotune")
@@ -38,14 +36,9 @@ def _workload(name: str, strategies: tuple[str, ...], budget_s: int = 150) -> Ca
     return _analyze(f"benchmarks/workloads/{name}", strategies, budget_s)
 
 
-def _samples() -> list[Case]:
-    found = []
-    for path in sorted((ROOT / "sample_models").glob("*.py")):
-        for match in EXPECT.finditer(path.read_text(encoding="utf-8")):
-            spec = f"sample_models/{path.name}" + (f":{match['name']}" if match["name"] else "")
-            published = path.name in ("gelu.py", "linear_dropout.py", "resnet50.py")
-            found.append(_analyze(spec, ALL if published else SAMPLES, 240 if published else 180))
-    return found
+def _sample(spec: str) -> Case:
+    published = spec.partition(":")[0].endswith(("gelu.py", "linear_dropout.py", "resnet50.py"))
+    return _analyze(spec, ALL if published else SAMPLES, 240 if published else 180)
 
 
 def cases() -> list[Case]:
@@ -72,5 +65,5 @@ def cases() -> list[Case]:
         _workload("dlrm.py:training", COMPILED),
         Case("timing mistake", ("benchmarks/timing_mistake.py", "--json", "{out}")),
         Case("drop-in overhead", ("benchmarks/bench_drop_in.py", "--json", "{out}")),
-        *_samples(),
+        *map(_sample, sample_specs()),
     ]

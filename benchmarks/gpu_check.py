@@ -25,12 +25,18 @@ ROOT = Path(__file__).resolve().parent.parent
 EXPECT = re.compile(r"^Expect(?:\[(?P<name>\w+)\])?:", re.MULTILINE)
 
 
-def cases() -> list[str]:
+def sample_specs() -> list[str]:
+    """Each sample model and variant, as `graphdoctor analyze` takes it in the project's folder."""
     found = []
     for path in sorted((ROOT / "sample_models").glob("*.py")):
-        for match in EXPECT.finditer(path.read_text()):
+        for match in EXPECT.finditer(path.read_text(encoding="utf-8")):
             name = match["name"]
-            found.append(f"sample:{path.relative_to(ROOT)}" + (f":{name}" if name else ""))
+            found.append(f"{path.relative_to(ROOT)}" + (f":{name}" if name else ""))
+    return found
+
+
+def cases() -> list[str]:
+    found = [f"sample:{spec}" for spec in sample_specs()]
     from graphdoctor.rules import ALL_RULES
 
     found += [f"rule:{rule.id}:{which}" for rule in ALL_RULES for which in ("bad", "good")]
