@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from graphdoctor.capture.footprint import Footprint, footprint
 from graphdoctor.capture.verify import verify_whole_step
 from graphdoctor.drop_in.context import Context
 from graphdoctor.drop_in.parts import Parts
 from graphdoctor.graphed import Choices, GraphedModules, graph_modules
+from graphdoctor.partition.regions import FEWEST_LAUNCHES
 from graphdoctor.record import Session
-from graphdoctor.target import Inputs, named_tensors
-from graphdoctor.target.clone import clone_inputs, memory_of
-from graphdoctor.target.state import Snapshot
-
-FEWEST_LAUNCHES = 10  # of a module: below, copying its inputs costs about what a graph saves
-
-
-class _WithParts:
-    """The step with the graphed modules in place, to be compared with eager's."""
-
-    def __init__(self, session: Session, graphed: GraphedModules) -> None:
-        self.start: Snapshot = session.start
-        self.graph: Any = SimpleNamespace(device=session.device)
-        self.footprint = Footprint({}, {}, {})
-        self._session = session
-        self._graphed = graphed
-        self._inputs = Inputs()
-
-    def load(self, inputs: Inputs) -> None:
-        kept = memory_of(named_tensors(self._session.target.roots).values())
-        self._inputs = clone_inputs(inputs, kept=kept)  # the step may write into them
-
-    def replay(self) -> None:
-        with self._graphed.installed():
-            outputs = self._session.call(self._inputs)
-        self.footprint = footprint(self._session.target.roots, self._inputs, outputs)
+from graphdoctor.strategies.built_step import BuiltStep
+from graphdoctor.strategies.modules import BuiltModules
 
 
 def graph_parts(
@@ -80,7 +55,7 @@ def graph_parts(
 
 def _not_right(session: Session, graphed: GraphedModules) -> str:
     batches = session.batches_for_proof()
-    step = _WithParts(session, graphed)
+    step = BuiltStep(BuiltModules(session, graphed), session)
     session.start.restore()
     step.load(session.inputs(0))
     step.replay()

@@ -19,7 +19,7 @@ from graphdoctor.partition.schedule import Schedule
 from graphdoctor.profiles import DeviceProfile
 from graphdoctor.recording import Iteration, Op, TensorUse
 
-_FEWEST_LAUNCHES = 10  # below this, launching the graph costs about what it saves
+FEWEST_LAUNCHES = 10  # below this, launching the graph costs about what it saves
 
 _Key = tuple[int, int]  # a signature's number, and how often the iteration had it before
 
@@ -167,8 +167,8 @@ def _indices(ops: Sequence[Op]) -> tuple[int, ...]:
 def _judged(piece: Piece, saving: Range, copies: int) -> tuple[bool, str]:
     count = sum(piece.launches)
     launched = f"{count} launch{'es' if count != 1 else ''}"
-    if count < _FEWEST_LAUNCHES:
-        return False, f"too small to pay: {launched}, fewer than {_FEWEST_LAUNCHES}"
+    if count < FEWEST_LAUNCHES:
+        return False, f"too small to pay: {launched}, fewer than {FEWEST_LAUNCHES}"
     if saving.mid <= 0:
         copied = f" and copying {copies} input{'s' if copies != 1 else ''}" if copies else ""
         return False, f"too small to pay: launching a graph{copied} costs more than {launched}"

@@ -11,10 +11,9 @@ import torch
 from graphdoctor.estimate import launches
 from graphdoctor.graphed import modules_by_path
 from graphdoctor.model import Finding, Location
+from graphdoctor.partition.regions import FEWEST_LAUNCHES
 from graphdoctor.recording import Op
 from graphdoctor.strategies.strategy import Known
-
-FEWEST_LAUNCHES = 10  # below this, launching the graphs costs about what they save
 
 
 class ModuleChoice:
