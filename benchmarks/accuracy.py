@@ -30,8 +30,8 @@ from hf_models import Architecture, Built, architectures, build
 from raw_capture import attempt
 
 import graphdoctor
-from graphdoctor.errors import GraphDoctorError
-from graphdoctor.model import Finding, Report
+from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.report import Finding, Report
 
 ASKING = {"raw": attempt, "dynamo": breaks, "export": exported}
 SAYING = ("verdict", "raw", "dynamo", "export")

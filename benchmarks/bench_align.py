@@ -6,9 +6,9 @@ import random
 import time
 from collections.abc import Sequence
 
-from graphdoctor.align import align
-from graphdoctor.model import Location
-from graphdoctor.recording import Op
+from graphdoctor.rules.causes.align import align
+from graphdoctor.values.recording import Op
+from graphdoctor.values.report import Location
 
 
 def _op(key: int) -> Op:

@@ -27,12 +27,12 @@ from drop_in_models import subjects
 from torch import nn
 
 import graphdoctor
-from graphdoctor.drop_in.context import Context
-from graphdoctor.drop_in.forward_graph import Traits
-from graphdoctor.drop_in.module import drop_in_of
-from graphdoctor.drop_in.replays import Replays
-from graphdoctor.drop_in.signature import signature
-from graphdoctor.drop_in.state_watch import StateWatch
+from graphdoctor.captured.context import Context
+from graphdoctor.captured.forward_graph import Traits
+from graphdoctor.captured.module import drop_in_of
+from graphdoctor.captured.replays import Replays
+from graphdoctor.captured.signature import signature
+from graphdoctor.captured.state_watch import StateWatch
 
 BLOCKS = 60
 CALLS = 50  # in a block; far below the 1024 launches that a stream queues

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphdoctor.emulator import EmulatedDevice
+from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.record import prepare
 from graphdoctor.record.record import record_series
 from graphdoctor.target import from_object

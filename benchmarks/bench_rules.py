@@ -13,13 +13,13 @@ from pathlib import Path
 
 import torch
 
-from graphdoctor.diagnose import diagnose
-from graphdoctor.emulator import EmulatedDevice
-from graphdoctor.place import place
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.record import prepare, record
-from graphdoctor.recording import Recording
+from graphdoctor.record.place import place
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.target import resolve
+from graphdoctor.values.recording import Recording
 
 MODELS = Path(__file__).parent.parent / "sample_models"
 NAMES = ("bert_mlm", "resnet50", "adam_training", "moe", "scheduled_scale")

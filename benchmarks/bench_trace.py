@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.regimes import RegimeTrace
+from tests.support.regimes import RegimeTrace
 
 _EVENTS_PER_KERNEL = 6
 _STEPS = 20
@@ -35,7 +35,7 @@ _BEGIN = "began, began_cpu = time.perf_counter(), time.process_time()\n"
 OURS = """
 from pathlib import Path
 from graphdoctor.trace import read_trace
-from graphdoctor.estimate.trace_report import explain_trace
+from graphdoctor.trace.explain.trace_report import explain_trace
 {begin}
 idle = explain_trace(read_trace(Path(file)), Path(file)).idle_share
 """

@@ -21,7 +21,7 @@ import msgspec
 
 import graphdoctor.operators
 from graphdoctor.operators import OperatorFact, Run, Table
-from graphdoctor.recording import Arg, Op, Opaque, TensorUse
+from graphdoctor.values.recording import Arg, Op, Opaque, TensorUse
 
 TABLE = Path(graphdoctor.operators.__file__).with_name("table.json")
 _COPIES = ("_to_copy", "copy_")

@@ -18,11 +18,11 @@ from pathlib import Path
 from trace_ops import TracedOp, host_ops, traced_ops
 
 from graphdoctor.estimate import launches, op_cost
+from graphdoctor.estimate.gpus import LEVELS, DeviceProfile, load_profile
 from graphdoctor.estimate.kernels import kernel_kind
 from graphdoctor.estimate.ranges import pooled_width, towards
-from graphdoctor.profiles import LEVELS, DeviceProfile, load_profile
 from graphdoctor.trace import Trace, read_trace
-from graphdoctor.trace.hosts import outermost_waits
+from graphdoctor.trace.explain.hosts import outermost_waits
 from graphdoctor.trace.nesting import covered_ns, innermost, nest, own_ns
 
 _PROFILER_FACTORS = (1.7, 2.3)

@@ -19,7 +19,7 @@ from graphdoctor.estimate.kernels import kernel_kind
 from graphdoctor.estimate.work import bytes_moved, matrix_flops
 from graphdoctor.trace import Trace, read_trace
 from graphdoctor.trace.api import is_blocking, is_launch, which
-from graphdoctor.trace.gaps import gaps
+from graphdoctor.trace.explain.gaps import gaps
 from graphdoctor.trace.join import operator_of
 from graphdoctor.trace.nesting import covered_ns, nest
 

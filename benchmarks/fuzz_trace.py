@@ -25,12 +25,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from graphdoctor.errors import GraphDoctorError
-from graphdoctor.estimate.trace_report import TraceOptions, explain_trace
 from graphdoctor.reporters import trace_json, trace_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.trace import read_trace
-from tests.regimes import REGIMES, RegimeTrace
+from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
+from graphdoctor.values.errors import GraphDoctorError
+from tests.support.regimes import REGIMES, RegimeTrace
 
 _LONGEST_S = 10.0
 _VALUES: tuple[Any, ...] = (

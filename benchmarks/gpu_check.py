@@ -60,8 +60,8 @@ def run_case(case: str) -> dict[str, object]:
 
 
 def run_sample(spec: str) -> dict[str, object]:
-    from graphdoctor.analyze import analyze_target
-    from graphdoctor.options import AnalyzeOptions
+    from graphdoctor.pipeline import analyze_target
+    from graphdoctor.values.options import AnalyzeOptions
 
     options = AnalyzeOptions(device=DEVICE, gpu="h200", strategies=())
     return summary(analyze_target(str(ROOT / spec), options, lambda doing: None))
@@ -71,7 +71,7 @@ def run_huggingface(name: str, mode: str) -> dict[str, object]:
     sys.path.insert(0, str(ROOT / "tests"))
     from models.huggingface import BUILDERS
 
-    from graphdoctor.analyze import analyze
+    from graphdoctor.pipeline import analyze
 
     model, args, kwargs = BUILDERS[name]()
     if mode == "training":
@@ -96,12 +96,12 @@ def training_step(model: Any, names: list[str]) -> Callable[..., object]:
 
 def run_rule(rule_id: str, which: str) -> dict[str, object]:
     """What the device does with an example: whether it captures, and whether its replays are right."""
-    from graphdoctor.capture.verify import verify_whole_step
-    from graphdoctor.capture.whole_step import Refusal, capture_whole_step
-    from graphdoctor.device import open_device
-    from graphdoctor.place import place
-    from graphdoctor.profiles import load_profile
+    from graphdoctor.device.open import open_device
+    from graphdoctor.estimate.gpus import load_profile
+    from graphdoctor.graphs.whole_step import Refusal, capture_whole_step
+    from graphdoctor.proof.verify import verify_whole_step
     from graphdoctor.record import prepare
+    from graphdoctor.record.place import place
     from graphdoctor.rules import ALL_RULES
     from graphdoctor.target import from_object
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from graphdoctor.trace import launch_of, read_trace
 from graphdoctor.trace.api import is_graph_launch, which
-from graphdoctor.trace.gaps import gaps
+from graphdoctor.trace.explain.gaps import gaps
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "benchmarks/data/samples_h200_torch2.11.jsonl"

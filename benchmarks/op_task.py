@@ -30,7 +30,7 @@ def work(task: Task, part: Path) -> None:
     os.dup2(log, 2)
     with part.open("w", encoding="utf-8") as file, contextlib.ExitStack() as stack:
         if task.device == "emulated":
-            from graphdoctor.emulator import EmulatedDevice
+            from graphdoctor.device.emulated import EmulatedDevice
 
             stack.enter_context(EmulatedDevice())
         for line in _of_entries(task):

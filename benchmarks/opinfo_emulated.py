@@ -52,7 +52,7 @@ def examined(entry: Any, most: int, *, backward: bool = False) -> Iterator[Outco
     """The outcomes of at most so many samples of an entry, of those with gradients if so asked."""
     import torch
 
-    from graphdoctor.emulator import EmulatedDevice
+    from graphdoctor.device.emulated import EmulatedDevice
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # what op_db makes torch warn of
@@ -75,8 +75,8 @@ def examined(entry: Any, most: int, *, backward: bool = False) -> Iterator[Outco
 
 
 def _judged(draws: Sequence[Sample], device: Any) -> Outcome:
-    from graphdoctor.emulator import EmulationLimit
-    from graphdoctor.errors import GraphDoctorError
+    from graphdoctor.device.emulated import EmulationLimit
+    from graphdoctor.values.errors import GraphDoctorError
 
     try:
         return _analyzed(draws, device)
@@ -92,12 +92,12 @@ def _judged(draws: Sequence[Sample], device: Any) -> Outcome:
 
 
 def _analyzed(draws: Sequence[Sample], device: Any) -> Outcome:
-    from graphdoctor.capture.verify import verify_whole_step
-    from graphdoctor.capture.whole_step import Refusal, capture_whole_step
-    from graphdoctor.diagnose import diagnose
-    from graphdoctor.judge import judge
-    from graphdoctor.place import place
+    from graphdoctor.diagnose.diagnose import diagnose
+    from graphdoctor.diagnose.verdict import judge
+    from graphdoctor.graphs.whole_step import Refusal, capture_whole_step
+    from graphdoctor.proof.verify import verify_whole_step
     from graphdoctor.record import prepare, record
+    from graphdoctor.record.place import place
     from graphdoctor.target import from_object
 
     target = place(from_object(lambda: _step_of(draws)), device)

@@ -13,9 +13,9 @@ import json
 from pathlib import Path
 from statistics import median
 
-from graphdoctor.analyze import analyze_target
-from graphdoctor.model import Range
-from graphdoctor.options import AnalyzeOptions
+from graphdoctor.pipeline import analyze_target
+from graphdoctor.values.options import AnalyzeOptions
+from graphdoctor.values.report import Range
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "benchmarks/data/samples_h200_torch2.11.jsonl"

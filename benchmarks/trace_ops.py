@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from graphdoctor.recording import Op, TensorUse
 from graphdoctor.trace import Trace, operators_of_events
-from graphdoctor.trace.trace import KINDS, Shapes
+from graphdoctor.trace.arrays import KINDS, Shapes
+from graphdoctor.values.recording import Op, TensorUse
 
 _DTYPES = {
     "float": ("float32", 4),

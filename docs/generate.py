@@ -9,9 +9,9 @@ from pathlib import Path
 from graphdoctor.cli.rule_page import markdown
 from graphdoctor.operators import CONDITIONS, EFFECTS, OperatorFact, evidence_words, load_table
 from graphdoctor.reporters import sweep_json, trace_json
-from graphdoctor.reporters.figures import EFFECT_WORDS
-from graphdoctor.reporters.json import schema
+from graphdoctor.reporters.analysis.json import schema
 from graphdoctor.rules import ALL_RULES
+from graphdoctor.values.figures import EFFECT_WORDS
 
 DOCS = Path(__file__).parent
 

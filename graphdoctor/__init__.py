@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from graphdoctor.version import __version__
-
 if TYPE_CHECKING:
-    from graphdoctor.analyze import analyze
-    from graphdoctor.drop_in import capture
+    from graphdoctor.captured import capture
+    from graphdoctor.device.emulated import EmulatedDevice
+    from graphdoctor.graphs.segments import Segments
+    from graphdoctor.pipeline import analyze
 
-__all__ = ["__version__", "analyze", "capture"]
+__all__ = ["EmulatedDevice", "Segments", "__version__", "analyze", "capture"]
 
+__version__ = "0.1.0"
 
-class _Package(ModuleType):
-    """Makes `graphdoctor.analyze` and `.capture` functions, always; imports torch only when asked for.
-
-    The modules of the same names would take their places as soon as anything imports them: the
-    import system stores each submodule in its package. `from graphdoctor.analyze import ...` works.
-    """
-
-    @property
-    def analyze(self) -> object:
-        return importlib.import_module("graphdoctor.analyze").analyze
-
-    @analyze.setter
-    def analyze(self, submodule: ModuleType) -> None:
-        pass
-
-    @property
-    def capture(self) -> object:
-        return importlib.import_module("graphdoctor.drop_in").capture
-
-    @capture.setter
-    def capture(self, submodule: ModuleType) -> None:
-        pass
+# Public names load when they are asked for: they import torch, which takes seconds.
+_LOADED_FROM = {
+    "EmulatedDevice": "graphdoctor.device.emulated",
+    "Segments": "graphdoctor.graphs.segments",
+    "analyze": "graphdoctor.pipeline",
+    "capture": "graphdoctor.captured",
+}
 
 
-sys.modules[__name__].__class__ = _Package
+def __getattr__(name: str) -> object:
+    if name not in _LOADED_FROM:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(_LOADED_FROM[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LOADED_FROM})

@@ -22,7 +22,7 @@ from graphdoctor.cli.rules import RulesCommand
 from graphdoctor.cli.show_settings import ShowSettingsCommand
 from graphdoctor.cli.sweep import SweepCommand
 from graphdoctor.cli.trace import TraceCommand
-from graphdoctor.errors import UsageError
+from graphdoctor.values.errors import UsageError
 
 COMMANDS: tuple[Command, ...] = (
     AnalyzeCommand(),

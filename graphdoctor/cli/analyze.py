@@ -15,12 +15,12 @@ from graphdoctor.cli.checking import (
     add_step_arguments,
 )
 from graphdoctor.cli.output import add_page_arguments, look_of, progress, show
-from graphdoctor.errors import CannotDoItHere, UserCodeError
-from graphdoctor.files import check_writable, save
+from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.values.errors import CannotDoItHere, UserCodeError
 
 if TYPE_CHECKING:
-    from graphdoctor.model import Report
-    from graphdoctor.options import AnalyzeOptions
+    from graphdoctor.values.options import AnalyzeOptions
+    from graphdoctor.values.report import Report
 
 STDOUT = "-"
 FEWEST_ITERATIONS = 2
@@ -80,13 +80,13 @@ class AnalyzeCommand:
         saved_to = Path(args.json) if args.json and args.json != STDOUT else None
         if saved_to is not None:
             check_writable(saved_to)
-        from graphdoctor.config_files import load
+        from graphdoctor.check.settings.files import load
 
         project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
         report = _analyze(args)
 
-        from graphdoctor.reporters import REPORTERS
-        from graphdoctor.selection import selected
+        from graphdoctor.check.selection import selected
+        from graphdoctor.reporters.analysis import REPORTERS
 
         report = selected(report, project)
         look = look_of(args)
@@ -102,7 +102,7 @@ def _analyze(args: argparse.Namespace) -> Report:
     try:
         with progress(sys.stderr) as tell, redirect_stdout(sys.stderr):
             tell("importing torch")
-            from graphdoctor.analyze import analyze_target
+            from graphdoctor.pipeline import analyze_target
 
             return analyze_target(args.target, _options(args), tell)
     except SystemExit as error:
@@ -123,7 +123,7 @@ def _check_judged(args: argparse.Namespace, report: Report) -> None:
 
 
 def _options(args: argparse.Namespace) -> AnalyzeOptions:
-    from graphdoctor.options import AnalyzeOptions
+    from graphdoctor.values.options import AnalyzeOptions
 
     return AnalyzeOptions(
         mode=args.mode,

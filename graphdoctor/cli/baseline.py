@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from graphdoctor.cli.checking import add_run_arguments, choose, load_project, run
 from graphdoctor.cli.output import show
-from graphdoctor.escape import visible
-from graphdoctor.files import check_writable, save
+from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.values.escape import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphdoctor.accept import Acceptance
-    from graphdoctor.gate import Outcome
+    from graphdoctor.check.baseline_update import Acceptance
+    from graphdoctor.check.gate import Outcome
 
 GROWN = 1
 _SHOWN = 20
@@ -42,7 +42,7 @@ class BaselineCommand:
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        from graphdoctor.baseline import read, render
+        from graphdoctor.check.baseline import read, render
 
         project = load_project(args)
         path = project.baseline_path
@@ -52,7 +52,7 @@ class BaselineCommand:
         targets, is_complete = choose(args.paths, project)
         outcomes = run(targets, project)
 
-        from graphdoctor.accept import accept, prune
+        from graphdoctor.check.baseline_update import accept, prune
 
         change = prune if args.prune else accept
         accepted = change(outcomes, old, project, is_complete=is_complete)
@@ -85,7 +85,7 @@ def _summary(accepted: Acceptance, path: str) -> str:
 
 def _tell_faults(outcomes: Sequence[Outcome]) -> int:
     """Targets that could not be analysed keep what they had; the worst of them is the exit code."""
-    from graphdoctor.checked import Fault
+    from graphdoctor.values.check import Fault
 
     codes = []
     for outcome in outcomes:

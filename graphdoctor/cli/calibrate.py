@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from graphdoctor.cli.output import progress, show
-from graphdoctor.files import check_writable, save
+from graphdoctor.reporters.files import check_writable, save
 
 
 class CalibrateCommand:
@@ -43,10 +43,10 @@ class CalibrateCommand:
 
 def _profile(tell: Callable[[str], None]) -> tuple[str, tuple[str, ...]]:
     """The profile, and what was measured on the way to it."""
-    from graphdoctor.calibrate import calibrate, profile_text
-    from graphdoctor.calibrate.gpu import GpuMachine
-    from graphdoctor.errors import UsageError
-    from graphdoctor.profiles import load_profile
+    from graphdoctor.estimate.gpus import load_profile
+    from graphdoctor.measure.calibrate import calibrate, profile_text
+    from graphdoctor.measure.calibrate.gpu import GpuMachine
+    from graphdoctor.values.errors import UsageError
 
     machine = GpuMachine()
     try:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from graphdoctor.cli.checking import add_run_arguments, choose, load_project, run
 from graphdoctor.cli.output import add_page_arguments, look_of, show
-from graphdoctor.errors import UsageError
-from graphdoctor.files import check_writable, save
+from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.values.errors import UsageError
 
 if TYPE_CHECKING:
-    from graphdoctor.checked import Check
+    from graphdoctor.values.check import Check
 
 FORMATS = ("full", "concise", "json", "sarif", "github", "gitlab", "junit", "markdown")
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -53,14 +53,14 @@ class CheckCommand:
     def run(self, args: argparse.Namespace) -> int:
         for _, path in args.report:
             check_writable(path)
-        from graphdoctor.baseline import read
+        from graphdoctor.check.baseline import read
 
         project = load_project(args)
         accepted = read(project.baseline_path)
         targets, is_complete = choose(args.paths, project)
         outcomes = run(targets, project)
 
-        from graphdoctor.gate import gate
+        from graphdoctor.check.gate import gate
 
         check = gate(outcomes, accepted, project, is_complete=is_complete)
         _report_all(check, args)
@@ -79,8 +79,8 @@ def _report(text: str) -> tuple[str, Path]:
 
 def _report_all(check: Check, args: argparse.Namespace) -> None:
     """Files first: they must be there even if nobody reads stdout to its end."""
-    from graphdoctor.reporters import Look
-    from graphdoctor.reporters.checks import CHECK_REPORTERS
+    from graphdoctor.reporters.check import CHECK_REPORTERS
+    from graphdoctor.reporters.look import Look
 
     for name, path in args.report:
         save(CHECK_REPORTERS[name](check, Look(show_all=True)), path)
@@ -91,7 +91,7 @@ def _report_all(check: Check, args: argparse.Namespace) -> None:
 
 def _write_step_summary(check: Check) -> None:
     """On GitHub, what exceeds the caps of annotations is on the page of the job."""
-    from graphdoctor.reporters.checks.markdown import render_within
+    from graphdoctor.reporters.check.markdown import render_within
 
     path = os.environ.get(STEP_SUMMARY)
     if not path:

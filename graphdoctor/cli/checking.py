@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import progress
-from graphdoctor.errors import UsageError
+from graphdoctor.values.errors import UsageError
 
 if TYPE_CHECKING:
-    from graphdoctor.config import TargetSettings
-    from graphdoctor.config_files import Project
-    from graphdoctor.gate import Outcome
+    from graphdoctor.check.gate import Outcome
+    from graphdoctor.check.settings.files import Project
+    from graphdoctor.check.settings.settings import TargetSettings
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +80,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def load_project(args: argparse.Namespace) -> Project:
     """The settings that hold here, with what the command line says on top."""
-    from graphdoctor.config_files import load
+    from graphdoctor.check.settings.files import load
 
     given = {"device": "device", "jobs": "jobs", "time_limit": "time-limit"}
     overrides = [
@@ -113,7 +113,7 @@ def choose(paths: Sequence[str], project: Project) -> tuple[tuple[TargetSettings
 
 def run(targets: Sequence[TargetSettings], project: Project) -> list[Outcome]:
     """Analyse them, with a line of progress on a terminal."""
-    from graphdoctor.fleet import run_all
+    from graphdoctor.check.processes import run_all
 
     with progress(sys.stderr) as tell:
         tell(f"analyzing {len(targets)} targets")
@@ -122,7 +122,7 @@ def run(targets: Sequence[TargetSettings], project: Project) -> list[Outcome]:
 
 def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
     """A name of the settings; else what the settings have below the path; else the path itself."""
-    from graphdoctor.config import TargetSettings, default_name, root_relative
+    from graphdoctor.check.settings.settings import TargetSettings, default_name, root_relative
 
     targets = project.settings.targets
     named = [target for target in targets if target.name == path]
@@ -145,7 +145,7 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
 
 
 def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
-    from graphdoctor.config import root_relative
+    from graphdoctor.check.settings.settings import root_relative
 
     below = root_relative(folder, project.root)
     configured = [
@@ -155,7 +155,7 @@ def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
     ]
     if configured:
         return configured
-    from graphdoctor.discover import discover
+    from graphdoctor.check.discover import discover
 
     inside = folder.resolve().is_relative_to(project.root)
     root = project.root if inside else folder.resolve()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from graphdoctor.cli.output import add_color_argument, look_of, show
 
 if TYPE_CHECKING:
-    from graphdoctor.model import Report
+    from graphdoctor.values.report import Report
 
 FORMATS = ("full", "markdown")
 
@@ -33,8 +33,8 @@ class DiffCommand:
         add_color_argument(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        from graphdoctor.compare import compare
-        from graphdoctor.reporters.changes import CHANGES_REPORTERS
+        from graphdoctor.check.compare import compare
+        from graphdoctor.reporters.diff import CHANGES_REPORTERS
 
         names = (args.before.name, args.after.name)
         changes = compare(_read(args.before), _read(args.after), names=names)
@@ -44,9 +44,9 @@ class DiffCommand:
 
 def _read(path: Path) -> dict[str, Report]:
     """The reports in a file, by target. Raises UsageError."""
-    from graphdoctor.errors import UsageError
-    from graphdoctor.reporters.checks.json import is_check, parse
-    from graphdoctor.reporters.json import parse as parse_report
+    from graphdoctor.reporters.analysis.json import parse as parse_report
+    from graphdoctor.reporters.check.json import is_check, parse
+    from graphdoctor.values.errors import UsageError
 
     try:
         content = path.read_bytes()

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import add_color_argument, look_of, show
-from graphdoctor.errors import UsageError
+from graphdoctor.values.errors import UsageError
 
 if TYPE_CHECKING:
     from graphdoctor.reporters.page import Page
-    from graphdoctor.rule import Rule
+    from graphdoctor.rules.rule import Rule
 
 _NAMED = 4
 
@@ -71,7 +71,7 @@ def _named(rules: Iterable[Rule | type[Rule]]) -> str:
 
 
 def _list(page: Page, rules: Sequence[Rule | type[Rule]]) -> None:
-    from graphdoctor.reporters.figures import EFFECT_WORDS
+    from graphdoctor.values.figures import EFFECT_WORDS
 
     effect = None
     for rule in sorted(rules, key=lambda rule: rule.id):

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from graphdoctor.cli.output import ReaderGone
-from graphdoctor.errors import GraphDoctorError, UserCodeError
-from graphdoctor.escape import visible, visible_lines
+from graphdoctor.values.errors import GraphDoctorError, UserCodeError
+from graphdoctor.values.escape import visible, visible_lines
 
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "GRAPHDOCTOR_DEBUG"

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import show
-from graphdoctor.errors import UsageError
-from graphdoctor.escape import visible
-from graphdoctor.files import check_writable, save
+from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.escape import visible
 
 if TYPE_CHECKING:
-    from graphdoctor.config import TargetSettings
+    from graphdoctor.check.settings.settings import TargetSettings
 
 _LONE_SHOWN = 5
 
@@ -36,7 +36,7 @@ class InitCommand:
     def run(self, args: argparse.Namespace) -> int:
         if not args.folder.is_dir():
             raise UsageError(f"{args.folder} is no folder")
-        from graphdoctor.discover import discover, lone_modules
+        from graphdoctor.check.discover import discover, lone_modules
 
         root = args.folder.resolve()
         path, before = _place(root)
@@ -56,7 +56,7 @@ class InitCommand:
 
 def _place(root: Path) -> tuple[Path, str]:
     """The file to write into, and its text. Raises UsageError where it has settings already."""
-    from graphdoctor.config_files import OWN_FILE, SHARED_FILE, read_toml
+    from graphdoctor.check.settings.files import OWN_FILE, SHARED_FILE, read_toml
 
     own, shared = root / OWN_FILE, root / SHARED_FILE
     if own.exists():
@@ -70,7 +70,7 @@ def _place(root: Path) -> tuple[Path, str]:
 
 
 def _section(found: list[TargetSettings], *, is_own: bool) -> str:
-    from graphdoctor.config_toml import targets_toml
+    from graphdoctor.check.settings.toml import targets_toml
 
     prefix = "" if is_own else "tool.graphdoctor."
     head = ['fail-on = "warning"  # new findings of this severity, or worse, fail the check']

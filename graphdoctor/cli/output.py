@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from graphdoctor.errors import UsageError
-from graphdoctor.escape import visible
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.escape import visible
 
 if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look

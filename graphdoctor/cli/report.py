@@ -19,8 +19,8 @@ class ReportCommand:
         add_page_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        from graphdoctor.reporters import REPORTERS
-        from graphdoctor.reporters.json import read
+        from graphdoctor.reporters.analysis import REPORTERS
+        from graphdoctor.reporters.analysis.json import read
 
         show(REPORTERS["terminal"](read(args.file), look_of(args)))
         return 0

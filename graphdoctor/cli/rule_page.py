@@ -6,13 +6,13 @@ import inspect
 import textwrap
 from typing import TYPE_CHECKING
 
-from graphdoctor.reporters.figures import EFFECT_WORDS
+from graphdoctor.values.figures import EFFECT_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from graphdoctor.reporters.page import Page
-    from graphdoctor.rule import Rule
+    from graphdoctor.rules.rule import Rule
 
 
 def write_page(page: Page, rule: Rule | type[Rule]) -> None:

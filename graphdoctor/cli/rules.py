@@ -17,8 +17,8 @@ class RulesCommand:
         """It has none."""
 
     def run(self, args: argparse.Namespace) -> int:
-        from graphdoctor.reporters.figures import EFFECT_WORDS
         from graphdoctor.rules import ALL_RULES
+        from graphdoctor.values.figures import EFFECT_WORDS
 
         rules = sorted(ALL_RULES, key=lambda rule: rule.id)
         names = max(len(rule.name) for rule in rules)

@@ -9,7 +9,7 @@ from graphdoctor.cli.checking import add_settings_arguments, load_project
 from graphdoctor.cli.output import show
 
 if TYPE_CHECKING:
-    from graphdoctor.config_files import Project
+    from graphdoctor.check.settings.files import Project
 
 
 class ShowSettingsCommand:
@@ -27,6 +27,6 @@ class ShowSettingsCommand:
 
 
 def _text(project: Project) -> str:
-    from graphdoctor.config_toml import settings_toml
+    from graphdoctor.check.settings.toml import settings_toml
 
     return f"# from {project.source}\n{settings_toml(project.settings)}"

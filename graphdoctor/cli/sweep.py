@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from graphdoctor.cli.checking import add_input_arguments, add_step_arguments
 from graphdoctor.cli.output import add_color_argument, look_of, progress, show
-from graphdoctor.errors import UserCodeError
-from graphdoctor.files import check_writable, save
+from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.values.errors import UserCodeError
 
 if TYPE_CHECKING:
-    from graphdoctor.swept import Sweep
+    from graphdoctor.values.sweep import Sweep
 
 STDOUT = "-"
 SIZES = "1,2,4,8,16,32,64"
@@ -70,8 +70,8 @@ def _sweep(args: argparse.Namespace) -> Sweep:
     try:
         with progress(sys.stderr) as tell, redirect_stdout(sys.stderr):
             tell("importing torch")
-            from graphdoctor.options import AnalyzeOptions
             from graphdoctor.sweep import sweep_target
+            from graphdoctor.values.options import AnalyzeOptions
 
             options = AnalyzeOptions(
                 mode=args.mode,

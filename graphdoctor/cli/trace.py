@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import add_page_arguments, look_of, progress, show
-from graphdoctor.errors import UsageError
-from graphdoctor.files import check_writable, save
+from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.values.errors import UsageError
 
 if TYPE_CHECKING:
-    from graphdoctor.trace.report import FolderReport, TraceReport
+    from graphdoctor.values.trace import FolderReport, TraceReport
 
 STDOUT = "-"
 
@@ -56,8 +56,9 @@ class TraceCommand:
             check_writable(args.annotate)
         report = _explain(args)
 
-        from graphdoctor.reporters import trace_folder_page, trace_json, trace_page
-        from graphdoctor.trace.report import TraceReport
+        from graphdoctor.reporters import trace_folder as trace_folder_page
+        from graphdoctor.reporters import trace_json, trace_page
+        from graphdoctor.values.trace import TraceReport
 
         if saved_to is not None:
             save(trace_json.render(report), saved_to)
@@ -71,11 +72,11 @@ class TraceCommand:
 
 
 def _explain(args: argparse.Namespace) -> TraceReport | FolderReport:
-    from graphdoctor.estimate.trace_folder import explain_folder
-    from graphdoctor.estimate.trace_report import TraceOptions, explain_trace
     from graphdoctor.trace.annotate import annotate
-    from graphdoctor.trace.gap_notes import notes_of_gaps
-    from graphdoctor.trace.read import read_trace
+    from graphdoctor.trace.explain.folder import explain_folder
+    from graphdoctor.trace.explain.gap_notes import notes_of_gaps
+    from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
+    from graphdoctor.trace.read.file import read_trace
 
     path: Path = args.trace
     options = TraceOptions(

@@ -1,4 +1,4 @@
-"""A recording or a trace and a device profile in, predicted times as ranges out; no torch."""
+"""A recording and a device profile in, predicted times as ranges out; no torch."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from graphdoctor.estimate.cause_cost import with_costs
 from graphdoctor.estimate.costs import OpCost, op_cost
 from graphdoctor.estimate.fitted import Observed, fitted_speedup
 from graphdoctor.estimate.kernels import launches, syncs
-from graphdoctor.estimate.measured import estimate_from_trace
 from graphdoctor.estimate.predict import estimate, saving_us
 
 __all__ = [
     "Observed",
     "OpCost",
     "estimate",
-    "estimate_from_trace",
     "fitted_speedup",
     "launches",
     "op_cost",

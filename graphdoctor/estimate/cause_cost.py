@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from graphdoctor.callers import own_line
+from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.kernels import is_copy_between_devices
 from graphdoctor.estimate.layout import Piece, lay_out
 from graphdoctor.estimate.predict import corner_cases
 from graphdoctor.estimate.ranges import ZERO, around
 from graphdoctor.estimate.timeline import eager_pieces
-from graphdoctor.model import Finding, Location, Range
-from graphdoctor.profiles import DeviceProfile
-from graphdoctor.recording import HostEvent, Iteration, Op, Recording
+from graphdoctor.values.callers import own_line
+from graphdoctor.values.recording import HostEvent, Iteration, Op, Recording
+from graphdoctor.values.report import Finding, Location, Range
 
 _GONE = Piece(ZERO, ZERO, 0)
 

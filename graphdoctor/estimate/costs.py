@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from graphdoctor.estimate.gpus import DeviceProfile, Figure
 from graphdoctor.estimate.kernels import (
     is_attention,
     is_copy_between_devices,
@@ -19,9 +20,8 @@ from graphdoctor.estimate.work import (
     layout_bytes,
     matrix_flops,
 )
-from graphdoctor.model import Range
-from graphdoctor.profiles import DeviceProfile, Figure
-from graphdoctor.recording import Op
+from graphdoctor.values.recording import Op
+from graphdoctor.values.report import Range
 
 _LIBRARY_CALLS = ("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "convolution_backward")
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level
 from graphdoctor.estimate.layout import Case, Piece, lay_out
 from graphdoctor.estimate.predict import SLACK_BESIDE, Regions, calling, graph_pieces
 from graphdoctor.estimate.ranges import around, widened
 from graphdoctor.estimate.timeline import eager_pieces
-from graphdoctor.model import Range
-from graphdoctor.profiles import DeviceProfile, Figure, Level
-from graphdoctor.recording import Iteration
+from graphdoctor.values.recording import Iteration
+from graphdoctor.values.report import Range
 
 _SLOWEST_HOST, _FASTEST_HOST = 100.0, 0.01  # times the profile's
 _ROUNDS = 40  # of halving the factor's bounds

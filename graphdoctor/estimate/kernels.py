@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.recording import Op, TensorUse
+from graphdoctor.values.recording import Op, TensorUse
 
 KernelKind = Literal[
     "stream", "strided", "reduce", "normalize", "concat", "gather", "matmul", "attention"

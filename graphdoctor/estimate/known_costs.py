@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from graphdoctor.estimate.costs import OpCost, op_cost
-from graphdoctor.profiles import DeviceProfile
-from graphdoctor.recording import Arg, Op, TensorUse
+from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.values.recording import Arg, Op, TensorUse
 
 Key = tuple[object, ...]
 _MOST = 200_000  # different operators; no model has so many

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import Struct
 
+from graphdoctor.estimate.gpus import DeviceProfile, Level
 from graphdoctor.estimate.ranges import towards
 from graphdoctor.estimate.two_lanes import Laid, Work, run
-from graphdoctor.model import Range
-from graphdoctor.profiles import DeviceProfile, Level
+from graphdoctor.values.report import Range
 
 _SETTLED = 3  # steps, until each takes as long as the one before
 

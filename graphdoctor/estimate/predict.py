@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level, assumed_figures
 from graphdoctor.estimate.layout import Case, Piece, lay_out
 from graphdoctor.estimate.ranges import ZERO, add, around, pooled_width, scale, widened
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
 from graphdoctor.estimate.two_lanes import Laid
 from graphdoctor.estimate.work import matrix_flops
-from graphdoctor.model import Estimate, Range, Term
-from graphdoctor.profiles import DeviceProfile, Figure, Level, assumed_figures
-from graphdoctor.recording import Iteration, Op, TensorUse
+from graphdoctor.values.recording import Iteration, Op, TensorUse
+from graphdoctor.values.report import Estimate, Range, Term
 
 Regions = Sequence[Sequence[int]]  # operator indices of each region, in execution order
 # What Python between graphs costs is known to this share: 33 of 39 steps with it were predicted that

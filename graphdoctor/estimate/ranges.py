@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from math import sqrt
 
-from graphdoctor.model import Range
-from graphdoctor.profiles import Level
+from graphdoctor.estimate.gpus import Level
+from graphdoctor.values.report import Range
 
 ZERO = Range(0.0, 0.0, 0.0)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from graphdoctor.estimate.costs import bandwidth_gb_s, transfer_us
+from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.known_costs import known_costs
 from graphdoctor.estimate.layout import Piece
 from graphdoctor.estimate.ranges import ZERO, add, scale
-from graphdoctor.model import Range
-from graphdoctor.profiles import DeviceProfile
-from graphdoctor.recording import HostEvent, Op, TensorUse
+from graphdoctor.values.recording import HostEvent, Op, TensorUse
+from graphdoctor.values.report import Range
 
 _NOTHING = Piece(ZERO, ZERO, 0)
 

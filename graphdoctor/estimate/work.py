@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from graphdoctor.estimate.kernels import changes_layout, is_attention
-from graphdoctor.recording import Op, TensorUse
+from graphdoctor.values.recording import Op, TensorUse
 
 _WRITE_ONLY = frozenset(
     {"fill_", "zero_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "arange"}

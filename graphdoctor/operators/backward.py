@@ -8,7 +8,7 @@ when stream is capturing" (benchmarks/data/opinfo_h200_torch2.11.jsonl.gz).
 
 from __future__ import annotations
 
-from graphdoctor.recording import Op
+from graphdoctor.values.recording import Op
 
 WAITING_BACKWARD = frozenset({"prod", "cumprod"})
 # autograd's nodes of the same operators, by the name that a running node tells

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from graphdoctor.recording import Arg, Op, TensorUse
+from graphdoctor.values.recording import Arg, Op, TensorUse
 
 _MASKS = ("bool", "uint8")
 _LONGEST_MODE = 2048  # elements that one block of threads sorts

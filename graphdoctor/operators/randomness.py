@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from graphdoctor.recording import Op
+from graphdoctor.values.recording import Op
 
 RANDOM_TAG = "nondeterministic_seeded"
 

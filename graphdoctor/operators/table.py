@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from graphdoctor.operators.conditions import CONDITIONS
-from graphdoctor.recording import Op
+from graphdoctor.values.recording import Op
 
 Effect = Literal[
     "captured", "reads-value", "sizes-result", "waits", "copies", "pins", "refused", "freezes"

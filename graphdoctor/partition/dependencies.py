@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphdoctor.recording import Op, TensorUse
+from graphdoctor.values.recording import Op, TensorUse
 
 _Value = tuple[int, int, tuple[int, ...], tuple[int, ...], str]
 # A host that has read a value goes on as the value says: what it does then cannot move before.

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from graphdoctor.model import Location
 from graphdoctor.partition.dependencies import is_host_read
 from graphdoctor.partition.signature import Signatures, input_signature
-from graphdoctor.recording import Iteration, Op, Recording
-from graphdoctor.rule import Hit
+from graphdoctor.rules.rule import Hit
 from graphdoctor.rules.scalars_differ import ScalarsDiffer
 from graphdoctor.rules.shapes_differ import ShapesDiffer
+from graphdoctor.values.recording import Iteration, Op, Recording
+from graphdoctor.values.report import Location
 
 _Key = tuple[str, Location | None, str, str, int]
 _Rules = dict[str, None]  # an ordered set

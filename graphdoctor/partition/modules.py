@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
-from graphdoctor.recording import Op
+from graphdoctor.values.recording import Op
 
 
 def covered(inside: Counter[str], totals: Counter[str]) -> tuple[str, ...]:

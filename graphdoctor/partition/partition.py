@@ -7,7 +7,8 @@ from itertools import compress
 
 import networkx as nx
 
-from graphdoctor.diagnose import Diagnosis
+from graphdoctor.diagnose.diagnose import Diagnosis
+from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.partition.hazards import Hazards, cutting, hazards
 from graphdoctor.partition.modules import forward_work, safe_modules
 from graphdoctor.partition.plan import Plan, PlannedRegion
@@ -22,9 +23,8 @@ from graphdoctor.partition.regions import (
 )
 from graphdoctor.partition.schedule import Schedule, schedule
 from graphdoctor.partition.signature import Signatures
-from graphdoctor.profiles import DeviceProfile
-from graphdoctor.recording import Iteration, Recording
-from graphdoctor.rule import Hit
+from graphdoctor.rules.rule import Hit
+from graphdoctor.values.recording import Iteration, Recording
 
 
 def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProfile) -> Plan:

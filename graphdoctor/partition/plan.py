@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import networkx as nx
 
 from graphdoctor.estimate import launches
-from graphdoctor.model import Region
-from graphdoctor.recording import Iteration
+from graphdoctor.values.recording import Iteration
+from graphdoctor.values.report import Region
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -34,7 +34,7 @@ class PlannedRegion:
     @cached_property
     def graph(self) -> GraphModule:
         """Its operators as a torch.fx graph, from the first iteration that runs it."""
-        from graphdoctor.record.fx import to_fx
+        from graphdoctor.partition.fx import to_fx
 
         ops = [self.iteration.ops[index] for index in self.ops_in(self.iteration.index)]
         return to_fx(self.iteration, ops, launches=launches)

@@ -10,14 +10,14 @@ from pathlib import PurePath
 from string import ascii_uppercase
 
 from graphdoctor.estimate import saving_us
+from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.timeline import copy_pieces
-from graphdoctor.model import Range, Region
 from graphdoctor.partition.hazards import Hazards
 from graphdoctor.partition.modules import covered, forward_work
 from graphdoctor.partition.plan import PlannedRegion
 from graphdoctor.partition.schedule import Schedule
-from graphdoctor.profiles import DeviceProfile
-from graphdoctor.recording import Iteration, Op, TensorUse
+from graphdoctor.values.recording import Iteration, Op, TensorUse
+from graphdoctor.values.report import Range, Region
 
 FEWEST_LAUNCHES = 10  # below this, launching the graph costs about what it saves
 

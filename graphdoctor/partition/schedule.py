@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graphdoctor.estimate import launches
 from graphdoctor.partition.dependencies import predecessors
 from graphdoctor.partition.hazards import Hazards
-from graphdoctor.recording import Op
+from graphdoctor.values.recording import Op
 
 _BEFORE_ALL = -1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphdoctor.recording import Arg, Iteration, Leaf, Op, Opaque, TensorUse
+from graphdoctor.values.recording import Arg, Iteration, Leaf, Op, Opaque, TensorUse
 
 
 class Signatures:

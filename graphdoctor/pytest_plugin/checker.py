@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from graphdoctor.baseline import Baseline
-from graphdoctor.checked import CheckedTarget, Fault
-from graphdoctor.config import TargetSettings
-from graphdoctor.errors import GraphDoctorError
-from graphdoctor.faults import fault_of
-from graphdoctor.gate import Outcome, accepted_of, entries_of, gate
-from graphdoctor.locality import Locality
-from graphdoctor.model import Report
+from graphdoctor.check.baseline import Baseline
+from graphdoctor.check.faults import fault_of
+from graphdoctor.check.gate import Outcome, accepted_of, entries_of, gate
+from graphdoctor.check.relative_paths import Locality
+from graphdoctor.check.settings.settings import TargetSettings
 from graphdoctor.pytest_plugin.failure import failure_text
 from graphdoctor.pytest_plugin.limits import limits_of
 from graphdoctor.pytest_plugin.session import CheckedTest, Session
-from graphdoctor.reporters.checks import wording
+from graphdoctor.reporters.check import wording
+from graphdoctor.values.check import CheckedTarget, Fault
+from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.report import Report
 
 if TYPE_CHECKING:
     import torch
 
-    from graphdoctor.config_files import Project
+    from graphdoctor.check.settings.files import Project
 
 SEED = 0
 
@@ -88,7 +88,7 @@ class Checker:
 
     def _analyzed(self, model: object, *inputs: object, **kwargs: Any) -> Report:
         __tracebackhide__ = True
-        from graphdoctor.analyze import analyze
+        from graphdoctor.pipeline import analyze
 
         settings = self._project().settings
         try:
@@ -143,7 +143,7 @@ class Checker:
 
 def _accepting(outcome: Outcome, project: Project) -> Baseline:
     """A baseline of just this outcome, against which only the test's own budgets can fail."""
-    from graphdoctor.baseline import make
+    from graphdoctor.check.baseline import make
 
     accepted = accepted_of(outcome)
     return make(entries_of(outcome, project), [accepted] if accepted is not None else [])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.checked import Check, Occurrence, fails, occurrences
-from graphdoctor.escape import visible
-from graphdoctor.reporters.checks import wording
+from graphdoctor.reporters.check import wording
+from graphdoctor.values.check import Check, Occurrence, fails, occurrences
+from graphdoctor.values.escape import visible
 
 _SHOWN = 5
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from graphdoctor.config import Budgets, TargetSettings, parse
-from graphdoctor.errors import UsageError
-from graphdoctor.model import Mode
+from graphdoctor.check.settings.settings import Budgets, TargetSettings, parse
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.report import Mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from graphdoctor.baseline import Accepted, Baseline, Entry, make, read, render
-from graphdoctor.checked import Check
-from graphdoctor.config_files import Project, load
-from graphdoctor.errors import UsageError
-from graphdoctor.files import check_writable, save
-from graphdoctor.gate import merged
-from graphdoctor.reporters import Look
-from graphdoctor.reporters.checks import CHECK_REPORTERS
-from graphdoctor.reporters.json import writable
+from graphdoctor.check.baseline import Accepted, Baseline, Entry, make, read, render
+from graphdoctor.check.gate import merged
+from graphdoctor.check.settings.files import Project, load
+from graphdoctor.reporters.analysis.json import writable
+from graphdoctor.reporters.check import CHECK_REPORTERS
+from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.check import Check
+from graphdoctor.values.errors import UsageError
 
 
 class CheckedTest(msgspec.Struct, frozen=True):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from graphdoctor.emulator.storages import StorageTable
-from graphdoctor.recording import StateChange
-from graphdoctor.target.state import named_state
+from graphdoctor.device.observe.storages import StorageTable
+from graphdoctor.target.state.snapshot import named_state
+from graphdoctor.values.recording import StateChange
 
 
 class HostState:

@@ -8,10 +8,10 @@ import time
 from types import FrameType
 from typing import Any
 
-from graphdoctor.emulator.dispatch import Call
-from graphdoctor.frames import Place, is_machinery, locate_from
+from graphdoctor.device.observe.dispatch import Call
 from graphdoctor.record.numpy_draws import NumpyDraws
-from graphdoctor.recording import EventKind, HostEvent
+from graphdoctor.target.frames import Place, is_machinery, locate_from
+from graphdoctor.values.recording import EventKind, HostEvent
 
 _CLOCKS = frozenset(
     {

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
-from graphdoctor.frames import Place, is_machinery, locate_from
-from graphdoctor.target.walk import Walk
+from graphdoctor.target.frames import Place, is_machinery, locate_from
+from graphdoctor.target.state.walk import Walk
 
 
 def numpy_generators(roots: Mapping[str, object]) -> list[Any]:

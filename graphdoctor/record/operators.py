@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from graphdoctor.emulator.dispatch import Call
-from graphdoctor.emulator.operators import tensors_of, written_tensors
-from graphdoctor.emulator.storages import StorageInfo, StorageTable
-from graphdoctor.frames import Place, locate
-from graphdoctor.model import Location
+from graphdoctor.device.observe.dispatch import Call
+from graphdoctor.device.observe.operators import tensors_of, written_tensors
+from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.scopes import Scopes
-from graphdoctor.recording import Arg, External, HostEvent, Op, Opaque, OriginKind, TensorUse
+from graphdoctor.target.frames import Place, locate
+from graphdoctor.values.recording import Arg, External, HostEvent, Op, Opaque, OriginKind, TensorUse
+from graphdoctor.values.report import Location
 
 _NO_FORWARD = 2**64 - 1  # the sequence number of AccumulateGrad, which has no forward operator
 _MIXED = "a GPU refuses tensors of dimension > 0 on different devices in one operator"

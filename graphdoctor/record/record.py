@@ -9,15 +9,22 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from graphdoctor.emulator.storages import parts_of
+from graphdoctor.device.observe.storages import parts_of
 from graphdoctor.record.changes import HostState
 from graphdoctor.record.host import HostObserver
 from graphdoctor.record.numpy_draws import numpy_generators, state_of
 from graphdoctor.record.operators import OperatorObserver
 from graphdoctor.record.sample import sample_of
 from graphdoctor.record.session import Session
-from graphdoctor.recording import HostEvent, Iteration, Leaf, OptimizerInfo, Recording, StateChange
-from graphdoctor.target.tree import input_leaves, leaves
+from graphdoctor.target.state.tree import input_leaves, leaves
+from graphdoctor.values.recording import (
+    HostEvent,
+    Iteration,
+    Leaf,
+    OptimizerInfo,
+    Recording,
+    StateChange,
+)
 
 
 def record(session: Session, *, progress: Callable[[str], None]) -> Recording:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from graphdoctor.recording import Sample
+from graphdoctor.values.recording import Sample
 
 _MOST = 256  # values, spread evenly over the tensor
 

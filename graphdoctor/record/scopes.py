@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-from graphdoctor.target.walk import Walk
+from graphdoctor.target.state.walk import Walk
 
 
 class Scopes:

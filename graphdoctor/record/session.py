@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import torch
 
-from graphdoctor.emulator.dispatch import Observer
-from graphdoctor.emulator.storages import StorageInfo, StorageTable
+from graphdoctor.device.observe.dispatch import Observer
+from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.scopes import Scopes
-from graphdoctor.target.clone import clone_inputs, memory_of
-from graphdoctor.target.state import Snapshot, named_tensors, snapshot
+from graphdoctor.target.state.clone import clone_inputs, memory_of
+from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
 

@@ -9,8 +9,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from graphdoctor.escape import visible, visible_lines
 from graphdoctor.reporters.look import Look
+from graphdoctor.values.escape import visible, visible_lines
 
 Piece = tuple[str, str]  # text, rich style
 LABEL_COLUMNS = 16

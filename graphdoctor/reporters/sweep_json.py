@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from graphdoctor.reporters.json import writable
-from graphdoctor.swept import SWEEP_SCHEMA_VERSION, Sweep
+from graphdoctor.reporters.analysis.json import writable
+from graphdoctor.values.sweep import SWEEP_SCHEMA_VERSION, Sweep
 
 
 def render(sweep: Sweep) -> str:

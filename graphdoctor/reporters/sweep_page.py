@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphdoctor.model import Range
-from graphdoctor.reporters.figures import path_text, share_range, time_range, time_text
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
-from graphdoctor.swept import SMALLEST_GAIN, EndKind, Sweep, SweepRow
+from graphdoctor.values.figures import path_text, share_range, time_range, time_text
+from graphdoctor.values.report import Range
+from graphdoctor.values.sweep import SMALLEST_GAIN, EndKind, Sweep, SweepRow
 
 _TITLES: dict[EndKind, tuple[str, str]] = {
     "ends": ("THE GAIN ENDS", "bold yellow"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from graphdoctor.trace.report import TRACE_SCHEMA_VERSION, FolderReport, TraceReport
+from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, FolderReport, TraceReport
 
 
 def render(report: TraceReport | FolderReport) -> str:

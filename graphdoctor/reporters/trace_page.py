@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from graphdoctor.model import Location
-from graphdoctor.reporters.figures import (
+from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.page import Page
+from graphdoctor.values.figures import (
     count_text,
     path_text,
     place_text,
@@ -15,15 +16,8 @@ from graphdoctor.reporters.figures import (
     time_range,
     time_text,
 )
-from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.page import Page
-from graphdoctor.trace.report import (
-    HostCost,
-    Queue,
-    TracePrediction,
-    TraceReport,
-    TraceVerdict,
-)
+from graphdoctor.values.report import Location
+from graphdoctor.values.trace import HostCost, Queue, TracePrediction, TraceReport, TraceVerdict
 
 _Row = TypeVar("_Row")
 _ROWS = 6

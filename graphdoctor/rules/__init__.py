@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from graphdoctor.rule import Rule
 from graphdoctor.rules.backward_beyond_step import BackwardBeyondStep
 from graphdoctor.rules.capture_dependent_result import CaptureDependentResult
 from graphdoctor.rules.cpu_operator import CpuOperator
@@ -28,6 +27,7 @@ from graphdoctor.rules.operators_differ import OperatorsDiffer
 from graphdoctor.rules.rebound_state import ReboundState
 from graphdoctor.rules.repeated_seed import RepeatedSeed
 from graphdoctor.rules.rng_state_call import RngStateCall
+from graphdoctor.rules.rule import Rule
 from graphdoctor.rules.scalars_differ import ScalarsDiffer
 from graphdoctor.rules.shapes_differ import ShapesDiffer
 from graphdoctor.rules.stream_or_event_query import StreamOrEventQuery

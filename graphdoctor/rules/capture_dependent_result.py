@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule
-from graphdoctor.rules._parting import partings
+from graphdoctor.rules.causes.parting import partings
+from graphdoctor.rules.rule import MEASURED, Hit, Rule
+from graphdoctor.values.recording import Recording
 
 
 class CaptureDependentResult(Rule):

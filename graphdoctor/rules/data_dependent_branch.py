@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Iteration, Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._branch_points import Branch
-from graphdoctor.rules._branches import Side
-from graphdoctor.rules._reads import Read, host_reads
-from graphdoctor.rules._words import place_words, tensor_words
+from graphdoctor.rules.causes.branch_points import Branch
+from graphdoctor.rules.causes.branches import Side
+from graphdoctor.rules.causes.reads import Read, host_reads
+from graphdoctor.rules.causes.words import place_words, tensor_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import Iteration, Recording
 
 
 class DataDependentBranch(Rule):

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from graphdoctor.operators import fact_about
 from graphdoctor.operators.conditions import has_mask_index, is_masked_fill
-from graphdoctor.recording import Op, Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._words import operator_words, tensor_words
+from graphdoctor.rules.causes.words import operator_words, tensor_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import Op, Recording
 
 # Tagged dynamic_output_shape, but their shapes follow from their inputs' shapes on CUDA.
 _NOT_SO = frozenset({"index", "_ctc_loss", "linalg_lstsq", "one_hot"})

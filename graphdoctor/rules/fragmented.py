@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from graphdoctor.model import Finding, Region
-from graphdoctor.recording import Recording
-from graphdoctor.rule import Hit, Rule
-from graphdoctor.rules._words import counted
+from graphdoctor.rules.causes.words import counted
+from graphdoctor.rules.rule import Hit, Rule
+from graphdoctor.values.recording import Recording
+from graphdoctor.values.report import Finding, Region
 
 
 class Fragmented(Rule):

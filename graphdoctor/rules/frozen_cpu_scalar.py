@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._cpu_data import Steering, steering_values
-from graphdoctor.rules._reads import is_read
-from graphdoctor.rules._words import operator_words, tensor_words
+from graphdoctor.rules.causes.cpu_data import Steering, steering_values
+from graphdoctor.rules.causes.reads import is_read
+from graphdoctor.rules.causes.words import operator_words, tensor_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import Recording
 
 
 class FrozenCpuScalar(Rule):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
 from graphdoctor.rules.scalars_differ import scalar_hits, unexplained_scalars
+from graphdoctor.values.recording import Recording
 
 
 class FrozenLearningRate(Rule):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._differences import Found, differences
-from graphdoctor.rules._words import counted, operator_words, shape_words
+from graphdoctor.rules.causes.differences import Found, differences
+from graphdoctor.rules.causes.words import counted, operator_words, shape_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import Recording
 
 
 class GrowingState(Rule):

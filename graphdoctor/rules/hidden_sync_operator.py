@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from graphdoctor.operators import OperatorFact, evidence_words, fact_about
 from graphdoctor.operators.backward import waits_in_backward
-from graphdoctor.recording import Iteration, Op, Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._copies import transfer_of
-from graphdoctor.rules._words import operator_words
+from graphdoctor.rules.causes.copies import transfer_of
+from graphdoctor.rules.causes.words import operator_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import Iteration, Op, Recording
 
 
 class HiddenSyncOperator(Rule):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import HostEvent, Recording
-from graphdoctor.rule import MEASURED, Hit, Rule
-from graphdoctor.rules._differences import differences
-from graphdoctor.rules._host_values import host_value_hits, source_place
-from graphdoctor.rules._words import operator_words
+from graphdoctor.rules.causes.differences import differences
+from graphdoctor.rules.causes.host_values import host_value_hits, source_place
+from graphdoctor.rules.causes.words import operator_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule
+from graphdoctor.values.recording import HostEvent, Recording
 
 
 class HostRandom(Rule):

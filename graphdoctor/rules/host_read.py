@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._reads import Read, host_reads
-from graphdoctor.rules._source import is_formatting, written
-from graphdoctor.rules._words import operator_words, tensor_words
+from graphdoctor.rules.causes.reads import Read, host_reads
+from graphdoctor.rules.causes.source import is_formatting, written
+from graphdoctor.rules.causes.words import operator_words, tensor_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import Recording
 
 _METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "any", "all"})
 _BUILTINS = frozenset({"float", "int", "bool", "complex", "max", "min", "range", "round"})

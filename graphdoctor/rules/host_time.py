@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule
-from graphdoctor.rules._differences import differences
-from graphdoctor.rules._host_values import host_value_hits, source_place
-from graphdoctor.rules._sources import sources_of
+from graphdoctor.rules.causes.differences import differences
+from graphdoctor.rules.causes.host_values import host_value_hits, source_place
+from graphdoctor.rules.causes.sources import sources_of
+from graphdoctor.rules.rule import MEASURED, Hit, Rule
+from graphdoctor.values.recording import Recording
 
 
 class HostTime(Rule):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import HostEvent, Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._events import event_hits
+from graphdoctor.rules.causes.events import event_hits
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import HostEvent, Recording
 
 
 class NonCapturableOptimizer(Rule):

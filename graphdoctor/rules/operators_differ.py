@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.model import Location
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._cpu_data import unexplained
-from graphdoctor.rules._differences import Found
-from graphdoctor.rules._words import counted, operator_words, place_words
+from graphdoctor.rules.causes.cpu_data import unexplained
+from graphdoctor.rules.causes.differences import Found
+from graphdoctor.rules.causes.words import counted, operator_words, place_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import Recording
+from graphdoctor.values.report import Location
 
 
 class OperatorsDiffer(Rule):

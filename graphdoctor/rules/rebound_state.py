@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._differences import Found, differences
-from graphdoctor.rules._words import operator_words, place_words, tensor_words
+from graphdoctor.rules.causes.differences import Found, differences
+from graphdoctor.rules.causes.words import operator_words, place_words, tensor_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import Recording
 
 
 class ReboundState(Rule):

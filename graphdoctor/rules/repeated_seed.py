@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.operators import draws
-from graphdoctor.recording import HostEvent, Iteration, Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_event
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_event
+from graphdoctor.values.recording import HostEvent, Iteration, Recording
 
 _SEEDING = ("manual_seed()", "manual_seed_all()")
 

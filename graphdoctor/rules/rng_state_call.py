@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from graphdoctor.recording import HostEvent, Iteration, Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_event
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_event
+from graphdoctor.values.recording import HostEvent, Iteration, Recording
 
 
 class RngStateCall(Rule):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from graphdoctor.recording import Op, Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._cpu_data import unexplained
-from graphdoctor.rules._differences import Found
-from graphdoctor.rules._words import counted, listed, operator_words, value_words
+from graphdoctor.rules.causes.cpu_data import unexplained
+from graphdoctor.rules.causes.differences import Found
+from graphdoctor.rules.causes.words import counted, listed, operator_words, value_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import Op, Recording
 
 
 class ScalarsDiffer(Rule):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphdoctor.rule import MEASURED
-from graphdoctor.rules._events import EventRule
+from graphdoctor.rules.causes.events import EventRule
+from graphdoctor.rules.rule import MEASURED
 
 
 class StreamOrEventQuery(EventRule):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._copies import transfers
-from graphdoctor.rules._words import tensor_words
+from graphdoctor.rules.causes.copies import transfers
+from graphdoctor.rules.causes.words import tensor_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import Recording
 
 
 class TensorFromPythonData(Rule):

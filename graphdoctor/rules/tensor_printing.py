@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._events import event_hits
-from graphdoctor.rules._reads import host_reads
-from graphdoctor.rules._source import is_formatting
-from graphdoctor.rules._words import tensor_words
+from graphdoctor.rules.causes.events import event_hits
+from graphdoctor.rules.causes.reads import host_reads
+from graphdoctor.rules.causes.source import is_formatting
+from graphdoctor.rules.causes.words import tensor_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import Recording
 
 
 class TensorPrinting(Rule):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Iteration, Leaf, Op, Recording, TensorUse
-from graphdoctor.rule import MEASURED, Hit, Rule, at_op
-from graphdoctor.rules._words import listed, shape_words
+from graphdoctor.rules.causes.words import listed, shape_words
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.values.recording import Iteration, Leaf, Op, Recording, TensorUse
 
 
 class VaryingInputShapes(Rule):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.recording import Recording
-from graphdoctor.rule import MEASURED, Hit, Rule, at_event
+from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_event
+from graphdoctor.values.recording import Recording
 
 
 class WorkOnAnotherStream(Rule):

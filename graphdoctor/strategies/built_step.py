@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from graphdoctor.capture.footprint import Footprint
-from graphdoctor.capture.whole_step import CapturedStep
+from graphdoctor.graphs.footprint import Footprint
+from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.strategy import Built
-from graphdoctor.target.clone import clone_inputs, memory_of
-from graphdoctor.target.state import Snapshot, named_tensors
+from graphdoctor.target.state.clone import clone_inputs, memory_of
+from graphdoctor.target.state.snapshot import Snapshot, named_tensors
 from graphdoctor.target.target import Inputs
 
 

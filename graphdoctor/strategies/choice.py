@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphdoctor.errors import UsageError
-from graphdoctor.nearest import nearest
 from graphdoctor.strategies import STRATEGIES
 from graphdoctor.strategies.strategy import Strategy
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.spelling import nearest
 
 COMPARATORS = ("reduce-overhead", "cudagraphs")  # on a GPU, unless others are asked for
 

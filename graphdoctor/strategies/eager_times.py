@@ -7,9 +7,9 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from graphdoctor.model import Measurement, Range, StrategyOutcome
-from graphdoctor.reporters.figures import time_text
 from graphdoctor.strategies.timing import break_even_calls
+from graphdoctor.values.figures import time_text
+from graphdoctor.values.report import Measurement, Range, StrategyOutcome
 
 _MOST_APART = 0.15
 

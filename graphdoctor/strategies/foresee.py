@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from graphdoctor.capture.cause import in_words, location_of
 from graphdoctor.estimate import Observed, estimate, fitted_speedup, launches
-from graphdoctor.model import Range, StrategyOutcome
-from graphdoctor.profiles import DeviceProfile
-from graphdoctor.recording import Iteration
+from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.graphs.cause import in_words, location_of
 from graphdoctor.strategies.strategy import Calling, Known, Planning, Regions, Strategy
+from graphdoctor.values.recording import Iteration
+from graphdoctor.values.report import Range, StrategyOutcome
 
 _NEEDS_GPU = "planned only: it takes a real GPU to be tried"
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from graphdoctor.capture.footprint import Footprint, footprint
-from graphdoctor.graphed import Choices, GraphedModules, graph_modules, modules_by_path, wrapper_of
+from graphdoctor.graphs.footprint import Footprint, footprint
+from graphdoctor.graphs.modules import (
+    Choices,
+    GraphedModules,
+    graph_modules,
+    modules_by_path,
+    wrapper_of,
+)
 from graphdoctor.record.session import Session
-from graphdoctor.strategies._module_choice import ModuleChoice
-from graphdoctor.strategies._module_code import code_for
+from graphdoctor.strategies.module_choice import ModuleChoice
+from graphdoctor.strategies.module_code import code_for
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.target import Inputs
 

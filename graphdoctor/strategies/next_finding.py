@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from graphdoctor.assemble import Evidence
-from graphdoctor.diagnose import Diagnosis
+from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.estimate import estimate
-from graphdoctor.model import Finding, Range
+from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.partition import Plan, partition
-from graphdoctor.profiles import DeviceProfile
-from graphdoctor.recording import Iteration
-from graphdoctor.strategies._words import in_place
+from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import share_of
 from graphdoctor.strategies.strategy import Regions
+from graphdoctor.values.code_words import in_place
+from graphdoctor.values.recording import Iteration
+from graphdoctor.values.report import Finding, Range
 
 _MOST_TRIED = 3  # each cuts the recording anew
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphdoctor.model import Finding, Measurement, Range, Recommendation, StrategyOutcome
 from graphdoctor.strategies.eager_times import fair_speedup, reference_us, step_us
+from graphdoctor.values.report import Finding, Measurement, Range, Recommendation, StrategyOutcome
 
 NONE = "none"
 _LITTLE = 1.05  # a prediction is not that precise

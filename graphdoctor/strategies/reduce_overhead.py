@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphdoctor.strategies._compiler import Compiler
+from graphdoctor.strategies.compilers.compiler import Compiler
 
 
 class ReduceOverhead(Compiler):

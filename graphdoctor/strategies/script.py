@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from graphdoctor.record.session import Session
-from graphdoctor.strategies._compiled_models import CompiledModels, models_of
-from graphdoctor.strategies._scripted import scripted_step
+from graphdoctor.strategies.compilers.models import CompiledModels, models_of
+from graphdoctor.strategies.compilers.scripted import scripted_step
 from graphdoctor.strategies.strategy import Known, Regions
 
 

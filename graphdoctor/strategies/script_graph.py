@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from graphdoctor.capture.whole_step import Refusal, capture_whole_step
+from graphdoctor.graphs.whole_step import Refusal, capture_whole_step
 from graphdoctor.record.session import WARM_UPS, Session
-from graphdoctor.strategies._compiled_models import CompiledModels
-from graphdoctor.strategies._scripted import scripted_step
-from graphdoctor.strategies._words import with_place
+from graphdoctor.strategies.compilers.models import CompiledModels
+from graphdoctor.strategies.compilers.scripted import scripted_step
 from graphdoctor.strategies.script import script_lines
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.strategies.whole import BuiltWhole, Whole
 from graphdoctor.target import Inputs
+from graphdoctor.values.code_words import with_place
 
 
 class BuiltScriptGraph(BuiltWhole):

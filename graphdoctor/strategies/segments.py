@@ -6,11 +6,17 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from graphdoctor.graphs.segments import Forecast, forecast
+from graphdoctor.graphs.segments import Segments as SegmentsBackend
+from graphdoctor.graphs.segments.tracing import settings
 from graphdoctor.record.session import Session
-from graphdoctor.segments import Forecast, forecast
-from graphdoctor.segments import Segments as SegmentsBackend
-from graphdoctor.segments.tracing import settings
-from graphdoctor.strategies._compiled_models import (
+from graphdoctor.strategies.compilers.dynamo import (
+    check_device,
+    dynamo_errors,
+    forget_compiled,
+    unfit_for_dynamo,
+)
+from graphdoctor.strategies.compilers.models import (
     CompiledModels,
     Function,
     compiled_models,
@@ -18,16 +24,10 @@ from graphdoctor.strategies._compiled_models import (
     tops_of,
     warmed_up,
 )
-from graphdoctor.strategies._dynamo import (
-    check_device,
-    dynamo_errors,
-    forget_compiled,
-    unfit_for_dynamo,
-)
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 
 _CODE = """\
-from graphdoctor.segments import Segments
+import graphdoctor
 
 {lines}
 # call it as before; the first calls trace and capture
@@ -87,7 +87,9 @@ class Segments:
 
     def code(self, known: Known) -> str:
         compiled = list(models_of(known.roots)) or ["step"]
-        lines = (f"{path} = torch.compile({path}, backend=Segments())" for path in compiled)
+        lines = (
+            f"{path} = torch.compile({path}, backend=graphdoctor.Segments())" for path in compiled
+        )
         return _CODE.format(lines="\n".join(lines))
 
     def _called(self, session: Session, backend: SegmentsBackend, *, whole: bool) -> CompiledModels:

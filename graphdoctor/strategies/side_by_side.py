@@ -9,22 +9,22 @@ from dataclasses import dataclass
 import torch
 from msgspec.structs import replace
 
-from graphdoctor.assemble import Evidence
 from graphdoctor.estimate import Observed
-from graphdoctor.model import Estimate, Report, StrategyOutcome
-from graphdoctor.options import AnalyzeOptions
-from graphdoctor.profiles import DeviceProfile
-from graphdoctor.speed import profile_of_gpu
+from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.measure.speed import profile_of_gpu
 from graphdoctor.strategies.choice import chosen
 from graphdoctor.strategies.eager_times import with_noise_told
+from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import foresee
-from graphdoctor.strategies.job import Job
 from graphdoctor.strategies.next_finding import next_finding
-from graphdoctor.strategies.processes import OwnProcesses, own_processes
+from graphdoctor.strategies.processes.job import Job
+from graphdoctor.strategies.processes.run import OwnProcesses, own_processes
 from graphdoctor.strategies.recommend import recommend, would_pay_more
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
 from graphdoctor.strategies.whole_row import whole_row
+from graphdoctor.values.options import AnalyzeOptions
+from graphdoctor.values.report import Estimate, Report, StrategyOutcome
 
 WHOLE_NAME = "whole"
 _NOTHING_LEFT = "the whole step is captured, so that nothing is left for it to gain"

@@ -7,28 +7,28 @@ from typing import Any
 
 import torch
 
-from graphdoctor.capture.cause import in_words, location_of, true_cause
-from graphdoctor.capture.whole_step import (
+from graphdoctor.device.observe.patches import Patches
+from graphdoctor.graphs.cause import in_words, location_of, true_cause
+from graphdoctor.graphs.split.breakable import BreakableCapture, trained_tensors
+from graphdoctor.graphs.split.built_split import BuiltSplit, Made, holds_pending
+from graphdoctor.graphs.split.glue import glue_objects
+from graphdoctor.graphs.split.pending import StepRefused
+from graphdoctor.graphs.split.python_changes import PythonChanges
+from graphdoctor.graphs.split.stand_ins import Glue
+from graphdoctor.graphs.whole_step import (
     detached,
     device_usable_after_failure,
     fresh_inputs,
     warm_up,
 )
-from graphdoctor.emulator.patches import Patches
-from graphdoctor.errors import GraphDoctorError
-from graphdoctor.model import Finding
 from graphdoctor.record.session import WARM_UPS, Session
-from graphdoctor.strategies._breakable import BreakableCapture, trained_tensors
-from graphdoctor.strategies._built_split import BuiltSplit, Made, holds_pending
-from graphdoctor.strategies._glue import glue_objects
-from graphdoctor.strategies._pending import StepRefused
-from graphdoctor.strategies._python_changes import PythonChanges
-from graphdoctor.strategies._split_plan import code_for, first_outside, regions_of, why_unfit
-from graphdoctor.strategies._stand_ins import Glue
-from graphdoctor.strategies._words import in_place, with_place
+from graphdoctor.strategies.split_plan import code_for, first_outside, regions_of, why_unfit
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
-from graphdoctor.target.state import named_tensors
-from graphdoctor.target.walk import Walk
+from graphdoctor.target.state.snapshot import named_tensors
+from graphdoctor.target.state.walk import Walk
+from graphdoctor.values.code_words import in_place, with_place
+from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.report import Finding
 
 # Seen on an H200 (torch 2.11.0, 2026-11-20) with SGD and a schedule, in operators of the step: the
 # Python of an optimizer's step or a schedule's, which launches next to nothing.

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from graphdoctor.capture.footprint import Footprint
-from graphdoctor.model import Finding, Mode
+from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.record.session import Session
-from graphdoctor.recording import Iteration
 from graphdoctor.target import Inputs
+from graphdoctor.values.recording import Iteration
+from graphdoctor.values.report import Finding, Mode
 
 Regions = Sequence[Sequence[int]]  # the operators of each graph, by index, in execution order
 

@@ -8,20 +8,20 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import Struct
 
-from graphdoctor.capture.endurance import blocks_for
-from graphdoctor.capture.measure import Blocks, measure
-from graphdoctor.errors import UsageError
-from graphdoctor.estimate import estimate_from_trace
-from graphdoctor.model import Measurement
-from graphdoctor.profiles import DeviceProfile
-from graphdoctor.record.profile import profile_step
+from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.measure.endurance import blocks_for
+from graphdoctor.measure.profile import profile_step
+from graphdoctor.measure.wall_clock import Blocks, measure
 from graphdoctor.record.session import Session
-from graphdoctor.strategies._quiet import quiet
 from graphdoctor.strategies.built_step import BuiltStep
-from graphdoctor.target.state import Snapshot, named_values
+from graphdoctor.strategies.processes.quiet import quiet
+from graphdoctor.target.state.snapshot import Snapshot, named_values
 from graphdoctor.trace import Trace
 from graphdoctor.trace.api import is_graph_launch, which
+from graphdoctor.trace.explain.estimate import estimate_from_trace
 from graphdoctor.trace.join import launch_of
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.report import Measurement
 
 _PROFILED_STEPS = 3
 

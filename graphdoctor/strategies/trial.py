@@ -7,24 +7,24 @@ from dataclasses import dataclass
 import torch
 from msgspec.structs import replace
 
-from graphdoctor.capture.cause import in_words, is_refusal, location_of, true_cause
-from graphdoctor.capture.cost import Cost, Meter
-from graphdoctor.capture.verify import verify_whole_step
-from graphdoctor.emulator import EmulationLimit
-from graphdoctor.errors import GraphDoctorError
-from graphdoctor.model import StrategyOutcome, Verification
+from graphdoctor.device.emulated import EmulationLimit
+from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.graphs.cause import in_words, is_refusal, location_of, true_cause
+from graphdoctor.graphs.cost import Cost, Meter
+from graphdoctor.measure.profile import ready_for_graphs
 from graphdoctor.operators import draws
-from graphdoctor.profiles import DeviceProfile
-from graphdoctor.record.profile import ready_for_graphs
+from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record.session import Session
-from graphdoctor.recording import Iteration
-from graphdoctor.strategies._arithmetic import OWN_DIGITS, digits_of
 from graphdoctor.strategies.built_step import BuiltStep
+from graphdoctor.strategies.compilers.arithmetic import OWN_DIGITS, digits_of
+from graphdoctor.strategies.compilers.verify import CompiledJudge
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 from graphdoctor.strategies.timing import Timed, break_even_calls, time_built
-from graphdoctor.strategies.verify_compiled import CompiledJudge
 from graphdoctor.target import Inputs
+from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.recording import Iteration
+from graphdoctor.values.report import StrategyOutcome, Verification
 
 MEASURE_S = 4.0  # six pairs are timed whatever they take; an interval seldom needs more
 _NO_GRAPH = "torch launched nothing of it by CUDA graphs, and did not say why"

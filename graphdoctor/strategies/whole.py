@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from graphdoctor.capture.footprint import Footprint
-from graphdoctor.capture.whole_step import CapturedStep, Refusal, capture_whole_step
-from graphdoctor.model import Finding
+from graphdoctor.graphs.footprint import Footprint
+from graphdoctor.graphs.whole_step import CapturedStep, Refusal, capture_whole_step
 from graphdoctor.record.session import WARM_UPS, Session
-from graphdoctor.strategies._words import in_place, with_place
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.target import Inputs
+from graphdoctor.values.code_words import in_place, with_place
+from graphdoctor.values.report import Finding
 
 _INFERENCE = """\
 static_input = example.clone()  # in evaluation mode, on the GPU

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from graphdoctor.assemble import Evidence
-from graphdoctor.judge import WHOLE
-from graphdoctor.model import CaptureOutcome, StrategyOutcome
-from graphdoctor.profiles import DeviceProfile
+from graphdoctor.diagnose.verdict import WHOLE
+from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.strategy import Known
 from graphdoctor.strategies.timing import Timed, profile_beside
 from graphdoctor.strategies.trial import with_cost, with_times, with_verification
+from graphdoctor.values.report import CaptureOutcome, StrategyOutcome
 
 _MAY_BE_WRONG = "its replays were right in this run, but "
 

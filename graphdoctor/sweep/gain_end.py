@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from graphdoctor.model import Range
-from graphdoctor.swept import SMALLEST_GAIN, GainEnd, SweepRow
+from graphdoctor.values.report import Range
+from graphdoctor.values.sweep import SMALLEST_GAIN, GainEnd, SweepRow
 
 
 def gain_end(rows: Sequence[SweepRow]) -> GainEnd:

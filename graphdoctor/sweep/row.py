@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphdoctor.model import Measurement, Range, Report
-from graphdoctor.swept import RowStatus, Scope, SweepRow
+from graphdoctor.values.report import Measurement, Range, Report
+from graphdoctor.values.sweep import RowStatus, Scope, SweepRow
 
 
 def row_of(batch: int, report: Report, *, notes: tuple[str, ...] = ()) -> SweepRow:

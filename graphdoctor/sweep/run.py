@@ -9,28 +9,28 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from graphdoctor.assemble import Evidence, assemble, could_not_run
-from graphdoctor.capture.stage import capture_and_verify
-from graphdoctor.device import AnyDevice, open_device
-from graphdoctor.diagnose import diagnose
-from graphdoctor.emulator import EmulationLimit
-from graphdoctor.errors import GraphDoctorError
-from graphdoctor.model import Report
-from graphdoctor.options import AnalyzeOptions
+from graphdoctor import __version__
+from graphdoctor.device.emulated import EmulationLimit
+from graphdoctor.device.open import AnyDevice, open_device
+from graphdoctor.diagnose.diagnose import diagnose
+from graphdoctor.estimate.gpus import DeviceProfile, load_profile
+from graphdoctor.measure.speed import time_step
 from graphdoctor.partition import partition
-from graphdoctor.profiles import DeviceProfile, load_profile
+from graphdoctor.proof.stage import capture_and_verify
 from graphdoctor.record import prepare, record
-from graphdoctor.recording import Recording, TensorUse
-from graphdoctor.speed import time_step
+from graphdoctor.strategies.evidence import Evidence, assemble, could_not_run
 from graphdoctor.sweep.gain_end import gain_end
 from graphdoctor.sweep.row import row_of
 from graphdoctor.sweep.sizes import Find, Sizes, open_sizes
 from graphdoctor.sweep.stuck import stuck_outputs
-from graphdoctor.swept import SWEEP_SCHEMA_VERSION, Sweep, SweepRow, SweptInput
 from graphdoctor.target import Target, from_object, resolve, snapshot
-from graphdoctor.target.rebatch import held_batches
+from graphdoctor.target.inputs.rebatch import held_batches
 from graphdoctor.target.user_code import is_out_of_memory
-from graphdoctor.version import __version__
+from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.options import AnalyzeOptions
+from graphdoctor.values.recording import Recording, TensorUse
+from graphdoctor.values.report import Report
+from graphdoctor.values.sweep import SWEEP_SCHEMA_VERSION, Sweep, SweepRow, SweptInput
 
 Progress = Callable[[str], None]
 SIZES = (1, 2, 4, 8, 16, 32, 64)

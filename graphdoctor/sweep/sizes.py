@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from graphdoctor.device import AnyDevice
-from graphdoctor.errors import UsageError
-from graphdoctor.place import PLACED, place
+from graphdoctor.device.open import AnyDevice
+from graphdoctor.record.place import PLACED, place
 from graphdoctor.target import Inputs, Snapshot, Target, named_tensors, snapshot, user_code
-from graphdoctor.target.clone import clone_inputs, memory_of
-from graphdoctor.target.rebatch import BatchPlan, find_batch, rebatch, shapes_of
-from graphdoctor.target.tree import leaves
+from graphdoctor.target.inputs.rebatch import BatchPlan, find_batch, rebatch, shapes_of
+from graphdoctor.target.state.clone import clone_inputs, memory_of
+from graphdoctor.target.state.tree import leaves
 from graphdoctor.target.user_code import is_out_of_memory
+from graphdoctor.values.errors import UsageError
 
 Find = Callable[[int | None], Target]  # a batch size, or None for what the file says by itself
 Shapes = Mapping[str, tuple[int, ...]]

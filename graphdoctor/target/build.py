@@ -8,16 +8,16 @@ from functools import partial
 
 import torch
 
-from graphdoctor.errors import UsageError
-from graphdoctor.model import Mode
 from graphdoctor.target import steps
 from graphdoctor.target.description import Description
-from graphdoctor.target.inputs import Supply, supply
+from graphdoctor.target.inputs.fresh import Supply, supply
 from graphdoctor.target.instantiate import needed_arguments
 from graphdoctor.target.roots import roots_among, roots_of, trains
+from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
-from graphdoctor.target.walk import Walk
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.report import Mode
 
 Step = Callable[..., object]
 

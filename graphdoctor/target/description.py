@@ -8,10 +8,10 @@ from types import FunctionType, MethodType
 
 import torch
 
-from graphdoctor.errors import UsageError
-from graphdoctor.target.inputs import Called, to_inputs
+from graphdoctor.target.inputs.fresh import Called, to_inputs
 from graphdoctor.target.target import Inputs
 from graphdoctor.target.user_code import user_code
+from graphdoctor.values.errors import UsageError
 
 SHAPES = (
     "a module, (module, args), (module, args, kwargs), (step, args), "

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from graphdoctor.model import Mode
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description, describe, is_step_object
 from graphdoctor.target.forms.form import call
 from graphdoctor.target.instantiate import instantiate
 from graphdoctor.target.target import Inputs, Target
+from graphdoctor.values.report import Mode
 
 
 def from_object(obj: object, *args: object, mode: Mode | None = None, **kwargs: object) -> Target:

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from graphdoctor.errors import UsageError
 from graphdoctor.target.user_code import user_code
+from graphdoctor.values.errors import UsageError
 
 
 def instantiate(cls: Any, *args: object, **kwargs: object) -> Any:

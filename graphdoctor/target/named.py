@@ -9,12 +9,12 @@ from functools import reduce
 
 import torch
 
-from graphdoctor.errors import UsageError
 from graphdoctor.target.description import SHAPES, Description, describe, is_step_object
 from graphdoctor.target.forms.form import Source, call
 from graphdoctor.target.forms.model_class import init_inputs
-from graphdoctor.target.inputs import Called
+from graphdoctor.target.inputs.fresh import Called
 from graphdoctor.target.instantiate import instantiate, needed_arguments
+from graphdoctor.values.errors import UsageError
 
 
 def describe_named(source: Source, name: str) -> tuple[Description, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphdoctor.errors import UsageError, UserCodeError
+from graphdoctor.values.errors import UsageError, UserCodeError
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from graphdoctor.errors import UsageError
-from graphdoctor.model import Mode
-from graphdoctor.target.batch_argument import BatchArgument
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
 from graphdoctor.target.forms import FORMS, Form, Source, only_module
+from graphdoctor.target.inputs.batch_argument import BatchArgument
+from graphdoctor.target.inputs.specs import InputSpec, parse_input
 from graphdoctor.target.named import describe_named
 from graphdoctor.target.outline import Outline, outline
-from graphdoctor.target.specs import InputSpec, parse_input
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.workspace import Workspace, import_module, run_file
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.report import Mode
 
 TEMPLATE = """\
 def graphdoctor_target():

@@ -8,11 +8,11 @@ from types import FunctionType, MethodType
 
 import torch
 
-from graphdoctor.target.attributes import attributes
-from graphdoctor.target.structure import leaves
+from graphdoctor.target.state.attributes import attributes
+from graphdoctor.target.state.structure import leaves
+from graphdoctor.target.state.variables import mentions
+from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs
-from graphdoctor.target.variables import mentions
-from graphdoctor.target.walk import Walk
 
 _KINDS = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from graphdoctor.errors import UsageError
-from graphdoctor.target.structure import leaves
+from graphdoctor.target.state.structure import leaves
+from graphdoctor.values.errors import UsageError
 
 LEARNING_RATE = 0.01
 INFERENCE_NOTE = "the step is the module's forward under torch.no_grad()"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from graphdoctor.model import Mode
+from graphdoctor.values.report import Mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from graphdoctor.errors import GraphDoctorError, UserCodeError
-from graphdoctor.frames import is_machinery
+from graphdoctor.target.frames import is_machinery
+from graphdoctor.values.errors import GraphDoctorError, UserCodeError
 
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MAX_FRAMES = 20

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from graphdoctor.errors import UsageError
 from graphdoctor.target.user_code import is_user_file, user_code
+from graphdoctor.values.errors import UsageError
 
 
 class Workspace:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from graphdoctor.trace.arrays import Calls, DeviceEvents, Spans, Trace
+from graphdoctor.trace.explain.lanes import Lanes, lanes
 from graphdoctor.trace.join import (
     KernelTotal,
     OperatorTotal,
@@ -10,9 +12,7 @@ from graphdoctor.trace.join import (
     operator_totals,
     operators_of_events,
 )
-from graphdoctor.trace.lanes import Lanes, lanes
-from graphdoctor.trace.read import parse_trace, read_trace
-from graphdoctor.trace.trace import Calls, DeviceEvents, Spans, Trace
+from graphdoctor.trace.read.file import parse_trace, read_trace
 
 __all__ = [
     "Calls",

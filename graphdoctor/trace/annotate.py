@@ -9,11 +9,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from graphdoctor.errors import UsageError
-from graphdoctor.escape import visible
 from graphdoctor.trace.annotations import Anchor, Note
-from graphdoctor.trace.blocks import CutShort, blocks
-from graphdoctor.trace.split import split
+from graphdoctor.trace.read.blocks import CutShort, blocks
+from graphdoctor.trace.read.split import split
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.escape import visible
 
 PROCESS = "graphdoctor"  # no number: those of processes and devices are taken
 _FIRST = -10  # above all processes of the trace

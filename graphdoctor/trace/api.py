@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from graphdoctor.trace.trace import Mask
+from graphdoctor.trace.arrays import Mask
 
 _BLOCKING = frozenset(
     {

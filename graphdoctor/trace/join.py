@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import Struct
 
 from graphdoctor.trace.api import is_launch, which
+from graphdoctor.trace.arrays import NO_CORRELATION, DeviceEvents, Ints, Trace, distinct
 from graphdoctor.trace.nesting import NONE, innermost, nest
-from graphdoctor.trace.trace import NO_CORRELATION, DeviceEvents, Ints, Trace, distinct
 
 
 class OperatorTotal(Struct, frozen=True):

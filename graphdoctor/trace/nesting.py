@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphdoctor.trace.trace import Ints, Mask, Spans, Table
+from graphdoctor.trace.arrays import Ints, Mask, Spans, Table
 
 NONE = -1
 

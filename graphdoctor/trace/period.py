@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from graphdoctor.trace.trace import Ints
+from graphdoctor.trace.arrays import Ints
 
 _FEWEST_REPEATS = 3
 _SHORTEST = 8  # fewer launches are a loop inside of a step

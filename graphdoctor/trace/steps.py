@@ -10,14 +10,14 @@ from typing import Literal
 
 import numpy as np
 
-from graphdoctor.errors import UsageError
-from graphdoctor.trace.gaps import events_of
+from graphdoctor.trace.arrays import Ints, Trace
+from graphdoctor.trace.explain.gaps import events_of
+from graphdoctor.trace.explain.lanes import whole_span
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.lanes import whole_span
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.period import period
-from graphdoctor.trace.trace import Ints, Trace
 from graphdoctor.trace.windows import Window
+from graphdoctor.values.errors import UsageError
 
 _MARK = re.compile(r"ProfilerStep#(\d+)$")
 _WARM_UP = frozenset({"Lazy Function Loading", "Runtime Triggered Module Loading"})

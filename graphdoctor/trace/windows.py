@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphdoctor.trace.trace import Ints, Mask
+from graphdoctor.trace.arrays import Ints, Mask
 
 Window = tuple[int, int]  # from, to in ns
 OUTSIDE = -1

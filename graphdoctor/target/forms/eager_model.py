@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from graphdoctor.errors import UsageError
 from graphdoctor.target.description import Description
 from graphdoctor.target.forms.form import Form, Source, call
-from graphdoctor.target.inputs import Called
+from graphdoctor.target.inputs.fresh import Called
 from graphdoctor.target.instantiate import instantiate
 from graphdoctor.target.outline import Outline
+from graphdoctor.values.errors import UsageError
 
 _NAMES = ("get_eager_model", "get_example_inputs")
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from graphdoctor.model import Mode
-from graphdoctor.target.batch_argument import BatchArgument
 from graphdoctor.target.description import Description
-from graphdoctor.target.inputs import Called
+from graphdoctor.target.inputs.batch_argument import BatchArgument
+from graphdoctor.target.inputs.fresh import Called
+from graphdoctor.target.inputs.specs import InputSpec
 from graphdoctor.target.outline import Outline
-from graphdoctor.target.specs import InputSpec
 from graphdoctor.target.user_code import user_code
+from graphdoctor.values.report import Mode
 
 
 @dataclass(frozen=True, slots=True)

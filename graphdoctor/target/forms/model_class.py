@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from graphdoctor.errors import UsageError
 from graphdoctor.target.description import Description
 from graphdoctor.target.forms.form import Form, Source, call
 from graphdoctor.target.instantiate import instantiate
+from graphdoctor.values.errors import UsageError
 
 
 def _describe(source: Source) -> Description:

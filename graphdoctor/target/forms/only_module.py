@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from graphdoctor.errors import UsageError
 from graphdoctor.target.description import Description
 from graphdoctor.target.forms.form import Form, Source
 from graphdoctor.target.instantiate import instantiate, needed_arguments
 from graphdoctor.target.outline import Outline
+from graphdoctor.values.errors import UsageError
 
 
 def _matches(outline: Outline) -> bool:

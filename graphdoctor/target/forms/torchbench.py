@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from graphdoctor.errors import UsageError
 from graphdoctor.target.description import Description
 from graphdoctor.target.forms.form import Form, Source, call
-from graphdoctor.target.inputs import to_inputs
+from graphdoctor.target.inputs.fresh import to_inputs
 from graphdoctor.target.instantiate import instantiate
 from graphdoctor.target.outline import Outline
+from graphdoctor.values.errors import UsageError
 
 
 def _matches(outline: Outline) -> bool:

@@ -1,9 +1,0 @@
-"""A machine with a GPU in, a device profile with its own figures out."""
-
-from __future__ import annotations
-
-from graphdoctor.calibrate.figures import Calibrated, calibrate
-from graphdoctor.calibrate.machine import Machine
-from graphdoctor.calibrate.profile_file import profile_text
-
-__all__ = ["Calibrated", "Machine", "calibrate", "profile_text"]

@@ -1,0 +1,112 @@
+"""A model and what calls it -> a module that is the model, but for how it is called.
+
+The captured module is of a subclass of the model's class, and its attributes *are* the model's: both
+have one `__dict__`. So `state_dict`, `parameters`, `to`, `train`, hooks and attributes are the
+model's own, an optimizer sees each parameter once, and it can be put in the model's place.
+"""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import types
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphdoctor.values.errors import UsageError
+
+if TYPE_CHECKING:
+    from graphdoctor.captured.captured_model import DropIn
+
+OWN_NAMES = ("plan", "coverage", "fallbacks", "explain", "release")
+_SLOT = "_graphdoctor_drop_in"
+_CALL_SLOT = "_graphdoctor_call"
+
+
+def module_of(model: torch.nn.Module, behind: DropIn) -> Any:
+    """The model with other calls. Raises `UsageError` for a class that cannot be derived from."""
+    taken = [name for name in OWN_NAMES if hasattr(model, name)]
+    members = {name: value for name, value in _MEMBERS.items() if name not in taken}
+    kind = type(model)
+    try:
+        derived = types.new_class(
+            f"Captured{kind.__name__}", (kind,), exec_body=lambda body: body.update(members)
+        )
+        made: Any = derived.__new__(derived)  # type: ignore[call-overload]
+        object.__setattr__(made, "__dict__", model.__dict__)
+    except TypeError as error:
+        raise UsageError(
+            f"capture() makes a subclass of {kind.__name__}, which that class does not allow: {error}"
+        ) from error
+    object.__setattr__(made, _SLOT, behind)
+    object.__setattr__(made, _CALL_SLOT, behind.replays.call)
+    return made
+
+
+def is_captured(module: object) -> bool:
+    """Whether a module came from `module_of`."""
+    return hasattr(type(module), _SLOT)
+
+
+def drop_in_of(module: object) -> DropIn:
+    """What is behind a captured module; also where the model has a `plan` or `release` itself."""
+    found: DropIn = object.__getattribute__(module, _SLOT)
+    return found
+
+
+def _call(self: object, *args: Any, **kwargs: Any) -> object:
+    return object.__getattribute__(self, _CALL_SLOT)(args, kwargs)
+
+
+def _plan(self: object) -> object:
+    """How the model is run: as a whole, in parts, or eagerly; with the reasons."""
+    return drop_in_of(self).plan
+
+
+def _coverage(self: object) -> float:
+    """The share of one call's launches that are in graphs, 0.0 to 1.0."""
+    return drop_in_of(self).plan.coverage
+
+
+def _fallbacks(self: object) -> Counter[str]:
+    """How many calls, or calls of parts, ran eagerly, by the reason."""
+    return drop_in_of(self).fallbacks()
+
+
+def _explain(self: object) -> str:
+    """What is replayed, what is not and why, and what happened since, in sentences."""
+    return drop_in_of(self).explain()
+
+
+def _release(self: object) -> None:
+    """Give the memory of the graphs back; calls are eager from now on."""
+    drop_in_of(self).release()
+
+
+def _deepcopy(self: object, memo: dict[int, Any]) -> object:
+    """A copy of the model: a graph belongs to the memory of one model, and is not copied."""
+    return copy.deepcopy(drop_in_of(self).model, memo)
+
+
+def _reduce_ex(self: object, protocol: Any) -> object:
+    """Saved as the model itself, which can be captured again where it is loaded."""
+    made = drop_in_of(self).model.__reduce_ex__(protocol)
+    if isinstance(made, tuple) and made[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
+        return (object.__new__, *made[1:])  # pickle insists that __newobj__ makes the same class
+    return made
+
+
+_MEMBERS: dict[str, object] = {
+    "__slots__": (_SLOT, _CALL_SLOT),
+    "__module__": __name__,
+    "__call__": _call,
+    "__deepcopy__": _deepcopy,
+    "__reduce_ex__": _reduce_ex,
+    "plan": property(_plan),
+    "coverage": property(_coverage),
+    "fallbacks": property(_fallbacks),
+    "explain": _explain,
+    "release": _release,
+}

@@ -1,0 +1,222 @@
+"""A model and inputs on the device -> its forward as a verified graph, or why it is none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from graphdoctor.captured.forward_graph import ForwardGraph, Setup, Traits
+from graphdoctor.captured.part_graphs import graph_parts
+from graphdoctor.captured.parts import Parts
+from graphdoctor.captured.signature import Unwatchable
+from graphdoctor.device.emulated import EmulationLimit
+from graphdoctor.device.open import AnyDevice
+from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
+from graphdoctor.estimate import launches
+from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.graphs.modules import modules_by_path
+from graphdoctor.graphs.whole_step import CapturedStep, Refusal, capture_whole_step
+from graphdoctor.operators import draws
+from graphdoctor.partition import Plan, partition
+from graphdoctor.proof.verify import verify_whole_step
+from graphdoctor.record import Session, prepare, record
+from graphdoctor.record.session import WARM_UPS
+from graphdoctor.target import Inputs, Target, snapshot
+from graphdoctor.target.build import Origin, build
+from graphdoctor.target.description import Description
+from graphdoctor.values.recording import Iteration, Recording
+from graphdoctor.values.report import Finding, Location
+
+_GPU = "h100"  # whose figures say which parts are worth it, where that is not measured
+_ITERATIONS = 4
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is known about one model on inputs of one make.
+
+    `obstacles` are sentences: why the forward pass as a whole is not replayed; none where `graph`
+    is there. `launches` is of one forward pass, by module path; "" is the model itself.
+    """
+
+    obstacles: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+    safe_modules: tuple[str, ...] = ()
+    launches: dict[str, int] = field(default_factory=dict)
+    graph: ForwardGraph | None = None
+    parts: Parts | None = None
+
+
+def study(model: torch.nn.Module, inputs: Inputs, device: AnyDevice, setup: Setup) -> Study:
+    """Record, diagnose, capture and verify the forward pass; everything else stays as it was.
+
+    Raises `UserCodeError` where the model itself fails on these inputs.
+    """
+    with alone():
+        target = target_of(model, inputs)
+        before = snapshot(target.roots)
+        try:
+            found = _study(target, device, setup)
+        except EmulationLimit as limit:
+            return Study((str(limit),))
+        finally:
+            before.restore()
+            target.close()
+    if found.graph is None or not (changed := found.graph.state.difference()):
+        return found
+    found.graph.release()
+    why = (
+        f"calls leave something behind in Python ({changed}): call the model once, then capture it"
+    )
+    return replace(found, obstacles=(why,), graph=None)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Outside inference mode, whose tensors nobody may write to later, and without autocast's cache.
+
+    A cached copy of a weight would be all that the graph ever sees of it.
+    """
+    caches = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    torch.clear_autocast_cache()
+    generators = snapshot({})
+    try:
+        with torch.inference_mode(False):
+            yield
+    finally:
+        generators.restore()
+        torch.set_autocast_cache_enabled(caches)
+
+
+def target_of(model: torch.nn.Module, inputs: Inputs) -> Target:
+    """The forward pass without gradients, on inputs like these."""
+    name = type(model).__name__
+    description = Description(model, inputs=inputs)
+    origin = Origin(name, "", "the given module")
+    return build(description, origin, mode="inference", close=lambda: None)
+
+
+def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
+    session = prepare(target, device, iterations=_ITERATIONS)
+    recording = record(session, progress=lambda doing: None)
+    diagnosis = diagnose(recording)
+    plan = partition(recording, diagnosis, profile=load_profile(_GPU))
+    known = Study(
+        obstacles=tuple(obstacles_of(recording, diagnosis, plan)),
+        findings=diagnosis.findings,
+        safe_modules=plan.safe_modules,
+        launches=launches_of(recording.captured[-1]),
+    )
+    if not known.obstacles:
+        made = _capture(session, recording, setup)
+        if isinstance(made, ForwardGraph):
+            return replace(known, graph=made)
+        known = replace(known, obstacles=(made,))
+    parts = graph_parts(session, _safe(session, plan), known.launches, context=setup.context)
+    if isinstance(parts, str):
+        return replace(known, obstacles=(*known.obstacles, parts))
+    return replace(known, parts=parts)
+
+
+def _safe(session: Session, plan: Plan) -> dict[str, torch.nn.Module]:
+    paths = modules_by_path(session.target.roots)
+    return {path: paths[path] for path in plan.safe_modules if path in paths}
+
+
+def obstacles_of(recording: Recording, diagnosis: Diagnosis, plan: Plan) -> Iterator[str]:
+    """Why the step cannot be one graph, in sentences."""
+    for finding in diagnosis.findings:
+        if finding.effect != "replay-is-slow":
+            yield f"{finding.rule} {finding.name}{_at(finding.location)}: {finding.message}"
+    if not any(op.is_cuda for iteration in recording.captured for op in iteration.ops):
+        yield "the forward pass runs nothing on the GPU, so there is nothing to capture"
+    elif not plan.whole and not diagnosis.findings:
+        yield "the recorded iterations cannot be captured as one graph"
+    changed = {change.path: change for each in recording.captured for change in each.changes}
+    for path, change in changed.items():
+        yield (
+            f"each call changes {path} in Python (from {change.before} to {change.after}), "
+            "which a replay would not do"
+        )
+    yield from _strangers(recording)
+    if any("inputs" in _written(iteration) for iteration in recording.captured):
+        yield "the forward pass writes into its inputs, and a replay would write into copies"
+
+
+def _at(location: Location | None) -> str:
+    return f" at {os.path.basename(location.file)}:{location.line}" if location else ""
+
+
+def _strangers(recording: Recording) -> Iterator[str]:
+    """Memory that nobody can watch: a cache of a library's may be freed while the graph reads it."""
+    seen = {
+        external.name: external
+        for iteration in recording.captured
+        for external in iteration.externals
+        if external.origin in ("unknown", "previous-iteration")
+        and external.device.startswith("cuda")
+    }
+    for external in seen.values():
+        yield (
+            f"it reads a tensor on the GPU that is neither an input nor reached from the model"
+            f"{_at(external.location)}, so nothing would tell when it is replaced"
+        )
+
+
+def _written(iteration: Iteration) -> set[str]:
+    """ "inputs" and "state", where operators write into such memory."""
+    origins = {external.storage: external.origin for external in iteration.externals}
+    kinds = {
+        origins[storage] for op in iteration.ops for storage in op.writes if storage in origins
+    }
+    return {"inputs" if kind == "input" else "state" for kind in kinds}
+
+
+def launches_of(iteration: Iteration) -> dict[str, int]:
+    """What each module puts on the GPU, with all inside it; "" is the model."""
+    counts: dict[str, int] = {}
+    for op in iteration.ops:
+        if launched := launches(op):
+            path = op.module
+            while path:
+                counts[path] = counts.get(path, 0) + launched
+                path = path.rpartition(".")[0]
+            counts[""] = counts.get("", 0) + launched
+    return counts
+
+
+def _capture(session: Session, recording: Recording, setup: Setup) -> ForwardGraph | str:
+    exact = session.device.kind == "emulated"
+    session.start.restore()
+    made = capture_whole_step(session.target, warmup=0 if exact else WARM_UPS, now=session.start)
+    if isinstance(made, Refusal):
+        return f"the capture was refused{_at(made.location)}: {made.reason}"
+    batches = session.batches_for_proof()
+    verification = verify_whole_step(session.target, made, batches, exact=exact, now=session.start)
+    if verification.status != "verified":
+        made.release()
+        return (
+            f"replays could not be shown to be right ({verification.status}): {verification.reason}"
+        )
+    try:
+        return _graph_of(session, made, recording.captured, setup)
+    except Unwatchable as reason:
+        made.release()
+        return str(reason)
+
+
+def _graph_of(
+    session: Session, made: CapturedStep, iterations: Sequence[Iteration], setup: Setup
+) -> ForwardGraph:
+    writes = any(_written(iteration) for iteration in iterations)
+    is_random = any(draws(op) for iteration in iterations for op in iteration.ops)
+    traits = Traits(
+        repeats=not writes and not is_random, launches=launches_of(iterations[-1]).get("", 0)
+    )
+    session.start.restore()
+    return ForwardGraph(made, traits, setup, dict(session.target.roots))

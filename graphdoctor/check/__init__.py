@@ -1,0 +1,1 @@
+"""Several targets -> what is new or worse than a baseline, and the exit code."""

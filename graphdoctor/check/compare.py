@@ -1,0 +1,193 @@
+"""Reports before and after a change, by target -> what the change did."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from graphdoctor.check.fingerprint import Key, keys_of
+from graphdoctor.check.relative_paths import Locality
+from graphdoctor.check.step_figures import figures_of
+from graphdoctor.values.diff import Changes, FigureChange, Moved, RegionChange, TargetChange
+from graphdoctor.values.report import Estimate, Finding, Location, Measurement, Region, Report
+
+Reports = Mapping[str, Report]
+
+
+def compare(before: Reports, after: Reports, *, names: tuple[str, str]) -> Changes:
+    """Every target of either side. Two lone reports are compared whatever they are called."""
+    pairs: dict[str, tuple[Report | None, Report | None]] = {
+        name: (before.get(name), after.get(name)) for name in sorted({*before, *after})
+    }
+    if len(before) == len(after) == 1:
+        pairs = {next(iter(after)): (next(iter(before.values())), next(iter(after.values())))}
+    targets = tuple(_target(name, *pair) for name, pair in pairs.items())
+    return Changes(*names, targets, tuple(_notes([*before.values()], [*after.values()])))
+
+
+def _target(name: str, before: Report | None, after: Report | None) -> TargetChange:
+    if before is None or after is None:
+        only = before or after
+        assert only is not None
+        found = only.findings
+        return TargetChange(
+            name,
+            before=before.verdict if before else None,
+            after=after.verdict if after else None,
+            new=found if after else (),
+            gone=found if before else (),
+        )
+    before, after = _at_home(before), _at_home(after)
+    old, new = _by_key(before), _by_key(after)
+    return TargetChange(
+        name,
+        before=before.verdict,
+        after=after.verdict,
+        new=tuple(new[key] for key in new if key not in old),
+        gone=tuple(old[key] for key in old if key not in new),
+        moved=tuple(_moved(old, new)),
+        regions=tuple(_regions(before.regions, after.regions)),
+        figures=tuple(_figures(before, after)),
+    )
+
+
+def _at_home(report: Report) -> Report:
+    """Paths without the folder of the checkout, which is another one for each side."""
+    named = report.target.file.replace(os.sep, "/")
+    if os.path.isabs(named):
+        folder = os.path.dirname(named)
+    else:
+        places = (place.file.replace(os.sep, "/") for place in _places(report))
+        folder = next(
+            (file[: -len(named)] for file in places if named and file.endswith(named)), ""
+        )
+    return Locality(Path(folder)).report(report) if os.path.isabs(folder) else report
+
+
+def _places(report: Report) -> Iterator[Location]:
+    for finding in report.findings:
+        yield from (place for place in (finding.location, *finding.stack) if place is not None)
+    for region in report.regions:
+        yield from (place for place in (region.first, region.last) if place is not None)
+
+
+def _by_key(report: Report) -> dict[Key, Finding]:
+    keys = keys_of(report.findings, root=Path(), otherwise=report.target.file)
+    return dict(zip(keys, report.findings, strict=True))
+
+
+def _moved(old: Mapping[Key, Finding], new: Mapping[Key, Finding]) -> Iterator[Moved]:
+    for key, finding in new.items():
+        was = old[key].location if key in old else None
+        if was is not None and finding.location is not None and was.line != finding.location.line:
+            yield Moved(finding, was)
+
+
+def _regions(before: tuple[Region, ...], after: tuple[Region, ...]) -> Iterator[RegionChange]:
+    """Names are given in order and lines move, so regions are known again by what they run."""
+    successors = {old.name: [new for new in after if _overlap(old, new)] for old in before}
+    for old in before:
+        found = successors[old.name]
+        if not found:
+            yield RegionChange("lost", f"{_described(old)} is lost")
+        elif len(found) > 1:
+            parts = " and ".join(_described(new) for new in found)
+            yield RegionChange("split", f"{_described(old)} is split into {parts}")
+    for new in after:
+        found = [old for old in before if new in successors[old.name]]
+        if not found:
+            yield RegionChange("new", f"{_described(new)} is new")
+        elif len(found) > 1:
+            parts = " and ".join(_described(old) for old in found)
+            yield RegionChange("merged", f"{parts} became {_described(new)}")
+        elif len(successors[found[0].name]) == 1 and found[0].operators != new.operators:
+            kind = "grown" if new.operators > found[0].operators else "shrunk"
+            word = "grew" if kind == "grown" else "shrank"
+            yield RegionChange(kind, f"{_described(found[0])} {word} to {_described(new)}")  # type: ignore[arg-type]
+
+
+def _overlap(old: Region, new: Region) -> bool:
+    """They share a phase and a module; without modules, the function that they start in."""
+    if not set(old.phases) & set(new.phases):
+        return False
+    if old.modules and new.modules:
+        return bool(set(old.modules) & set(new.modules))
+    if old.first is None or new.first is None:
+        return old.first is new.first
+    return (old.first.file, old.first.function) == (new.first.file, new.first.function)
+
+
+def _described(region: Region) -> str:
+    return f"region {region.name} ({region.operators:,} operators, {region.launches:,} launches)"
+
+
+def _figures(before: Report, after: Report) -> Iterator[FigureChange]:
+    old, new = figures_of(before), figures_of(after)
+    for name, more_is_better in (("syncs", False), ("launches", False), ("graphs", None)):
+        was, now = getattr(old, name), getattr(new, name)
+        if was != now:
+            better = None if more_is_better is None else (now > was) == more_is_better
+            yield FigureChange(name, f"{was:,}", f"{now:,}", better)
+    if old.coverage != new.coverage:
+        shares = (f"{old.coverage:.1%}", f"{new.coverage:.1%}")
+        yield FigureChange("coverage", *shares, new.coverage > old.coverage)
+    yield from _prediction(before.estimate, after.estimate)
+    yield from _measurement(before.measurement, after.measurement)
+
+
+def _prediction(old: Estimate | None, new: Estimate | None) -> Iterator[FigureChange]:
+    """Eager time and speed-up with their bounds; ranges that overlap tell no better from worse."""
+    if old == new:
+        return
+    for name, attribute, more_is_better in (
+        ("eager time", "eager_us", False),
+        ("graph time", "graph_us", False),
+        ("speed-up", "speedup", True),
+    ):
+        texts, ranges = [], []
+        for side in (old, new):
+            value = getattr(side, attribute) if side is not None else None
+            unit = "x" if attribute == "speedup" else " us"
+            number = (
+                f"{value.mid:.3g}{unit} ({value.low:.3g} to {value.high:.3g})" if value else "none"
+            )
+            texts.append(number)
+            ranges.append(value)
+        if texts[0] == texts[1]:
+            continue
+        basis = new.basis if new is not None else "predicted"
+        better = None
+        if ranges[0] is not None and ranges[1] is not None:
+            if ranges[1].low > ranges[0].high:
+                better = more_is_better
+            elif ranges[1].high < ranges[0].low:
+                better = not more_is_better
+        yield FigureChange(f"{basis} {name}", texts[0], texts[1], better)
+
+
+def _measurement(old: Measurement | None, new: Measurement | None) -> Iterator[FigureChange]:
+    texts = [
+        f"{side.speedup:.2f}x ({side.speedup_low:.2f} to {side.speedup_high:.2f}) on {side.gpu}"
+        if side is not None
+        else "not measured"
+        for side in (old, new)
+    ]
+    if texts[0] == texts[1]:
+        return
+    better = None
+    if old is not None and new is not None and old.gpu == new.gpu:
+        if new.speedup_low > old.speedup_high:
+            better = True
+        elif new.speedup_high < old.speedup_low:
+            better = False
+    yield FigureChange("measured speed-up", texts[0], texts[1], better)
+
+
+def _notes(before: list[Report], after: list[Report]) -> Iterator[str]:
+    """What else differs between the sides, so that the change is not blamed for it."""
+    for name, attribute in (("torch", "torch"), ("device", "device_name")):
+        old = sorted({getattr(report.machine, attribute) for report in before})
+        new = sorted({getattr(report.machine, attribute) for report in after})
+        if old != new:
+            yield f"the two sides differ in {name}: {', '.join(old)} and {', '.join(new)}"

@@ -1,0 +1,63 @@
+"""A folder -> the Python files in it that describe a model, found without running any of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+from graphdoctor.check.settings.settings import TargetSettings, default_name
+from graphdoctor.target.forms import FORMS, only_module
+from graphdoctor.target.outline import Outline, outline
+from graphdoctor.values.errors import GraphDoctorError, UserCodeError
+
+_NO_SOURCES = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
+_DESCRIBING = tuple(form for form in FORMS if form is not only_module.FORM)
+
+
+def discover(folder: Path, *, root: Path, exclude: Sequence[str] = ()) -> list[TargetSettings]:
+    """A target for each file that describes one, by path; what cannot be parsed describes none."""
+    found = []
+    for path in python_files(folder, root=root, exclude=exclude):
+        if any(form.matches(shape) for shape in _shape(path) for form in _DESCRIBING):
+            entry = path.relative_to(root).as_posix()
+            found.append(TargetSettings(default_name(entry), entry))
+    return found
+
+
+def lone_modules(folder: Path, *, root: Path, exclude: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Files with a model that say nowhere what its inputs are, each with the name of the class."""
+    found = []
+    for path in python_files(folder, root=root, exclude=exclude):
+        for shape in _shape(path):
+            classes = [cls.name for cls in shape.classes if "forward" in cls.methods]
+            if classes and not any(form.matches(shape) for form in _DESCRIBING):
+                found.append((path.relative_to(root).as_posix(), classes[0]))
+    return found
+
+
+def python_files(folder: Path, *, root: Path, exclude: Sequence[str] = ()) -> Iterator[Path]:
+    """In a fixed order; no hidden folders, no environments, nothing that a pattern excludes."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if _is_source(Path(parent, name)))
+        for name in sorted(files):
+            path = Path(parent, name)
+            relative = path.relative_to(root).as_posix()
+            excluded = any(fnmatch(relative, pattern) for pattern in exclude)
+            if name.endswith(".py") and not excluded:
+                yield path
+
+
+def _is_source(folder: Path) -> bool:
+    is_hidden = folder.name.startswith(".") or folder.name in _NO_SOURCES
+    return not is_hidden and not (folder / "pyvenv.cfg").exists()
+
+
+def _shape(path: Path) -> Iterator[Outline]:
+    """Only names that are really there count: a star import may bring in anything."""
+    try:
+        yield replace(outline(path), has_star_import=False)
+    except (GraphDoctorError, UserCodeError):
+        return

@@ -1,0 +1,91 @@
+"""Paths of this machine in a report -> paths relative to the project, equal in every checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from graphdoctor.values.report import Finding, Location, Report
+
+LIBRARIES = "site-packages/"
+PYTHON = "python/"
+
+
+class Locality:
+    """The project's folder, and the repository's, which the paths in machine formats start from."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self.repository = _repository(self.root)
+        self._prefixes = _prefixes(self.root, Path(os.path.abspath(root)))
+
+    @property
+    def prefix(self) -> str:
+        """What leads from the repository to the project: "" or "packages/model/"."""
+        relative = self.root.relative_to(self.repository).as_posix()
+        return "" if relative == "." else f"{relative}/"
+
+    def text(self, text: str) -> str:
+        """The text without this machine's folders."""
+        for folder, name in self._prefixes:
+            text = folder.sub(lambda _, name=name: name, text)  # type: ignore[misc]
+        return text
+
+    def report(self, report: Report) -> Report:
+        """The report without this machine's folders, in all of its texts."""
+        return msgspec.convert(self._walk(msgspec.to_builtins(report)), Report)
+
+    def _walk(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {key: self._walk(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._walk(item) for item in value]
+        return value
+
+
+def is_inside(path: str) -> bool:
+    """Whether a path, as `Locality` writes it, is a file of the project itself."""
+    return bool(path) and not path.startswith((LIBRARIES, PYTHON, "<", "../")) and not _is_far(path)
+
+
+def nearest_place(finding: Finding, *, otherwise: str) -> Location:
+    """The finding's line, or that of the nearest caller in the project; else the target's file."""
+    frames = ([finding.location] if finding.location is not None else []) + [*finding.stack]
+    inside = (frame for frame in frames if is_inside(frame.file))
+    return next(inside, Location(otherwise, 1))
+
+
+def _is_far(path: str) -> bool:
+    return os.path.isabs(path) or (len(path) > 1 and path[1] == ":")
+
+
+def _repository(root: Path) -> Path:
+    """The nearest folder above that git knows as a work tree; a plain file .git marks one too."""
+    for folder in (root, *root.parents):
+        if (folder / ".git").exists():
+            return folder
+    return root
+
+
+def _prefixes(root: Path, named: Path) -> list[tuple[re.Pattern[str], str]]:
+    """Folders of this machine and what stands for them, longest first: one may hold another."""
+    paths = sysconfig.get_paths()
+    found = {paths[key] + os.sep: LIBRARIES for key in ("purelib", "platlib")}
+    found |= {os.path.realpath(folder) + os.sep: name for folder, name in found.items()}
+    for folder in (paths["stdlib"], os.path.realpath(paths["stdlib"])):
+        found.setdefault(folder + os.sep, PYTHON)
+    for project in (root, named):
+        found.setdefault(str(project).rstrip(os.sep) + os.sep, "")
+    found.pop(os.sep, None)  # a project in the root folder: its paths stay as they are
+    longest_first = sorted(found.items(), key=lambda pair: (-len(pair[0]), pair))
+    # Only where a path begins: the same names may occur within another one.
+    return [
+        (re.compile(rf"(?<![\w./\\-]){re.escape(folder)}"), name) for folder, name in longest_first
+    ]

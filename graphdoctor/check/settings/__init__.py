@@ -1,0 +1,1 @@
+"""A project's settings: read, found and written."""

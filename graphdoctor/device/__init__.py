@@ -1,0 +1,1 @@
+"""The device that a step runs on: a real GPU, watched, or an emulated one."""

@@ -1,0 +1,179 @@
+"""`torch.cuda` for a machine without a GPU: what it answers, and what it tells the observers."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphdoctor.device.emulated.graph import EmulatedGraph
+from graphdoctor.device.emulated.streams import EmulatedEvent, EmulatedStream, EmulatedStreamContext
+from graphdoctor.device.observe.patches import Patches
+from graphdoctor.device.observe.random_state import stand_in_for_random_state
+from graphdoctor.target.frames import is_machinery
+
+if TYPE_CHECKING:
+    from graphdoctor.device.emulated.device import EmulatedDevice
+
+_MEMORY_BYTES = 80 * 2**30
+
+
+def stand_in_for_cuda(device: EmulatedDevice, patches: Patches) -> None:
+    """Replace what `torch.cuda` (and what leans on it) asks of the driver."""
+    _presence(device, patches)
+    _memory(patches)
+    _streams_and_graphs(device, patches)
+    stand_in_for_random_state(device, patches)
+    _accelerator(device, patches)
+
+
+def _set_all(patches: Patches, owner: object, **values: object) -> None:
+    for name, value in values.items():
+        patches.set(owner, name, value)
+
+
+def _always(value: object) -> Callable[..., object]:
+    return lambda *args, **kwargs: value
+
+
+def _presence(device: EmulatedDevice, patches: Patches) -> None:
+    major, minor = device.capability
+    properties = SimpleNamespace(
+        name=device.name,
+        major=major,
+        minor=minor,
+        total_memory=_MEMORY_BYTES,
+        multi_processor_count=132,
+        warp_size=32,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=232448,
+        shared_memory_per_multiprocessor=233472,
+        L2_cache_size=50 * 2**20,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        gcnArchName="",
+    )
+    _set_all(
+        patches,
+        torch.cuda,
+        is_available=_always(True),
+        is_initialized=_always(True),
+        init=_always(None),
+        _lazy_init=_always(None),
+        _initialized=True,
+        device_count=_always(1),
+        current_device=_always(0),
+        set_device=_set_device,
+        _exchange_device=_always(0),
+        _maybe_exchange_device=_always(0),
+        get_device_name=_always(device.name),
+        get_device_capability=_always(device.capability),
+        get_device_properties=_always(properties),
+        get_arch_list=_always([f"sm_{major}{minor}"]),
+        is_bf16_supported=_always(True),
+        is_tf32_supported=_always(True),
+        can_device_access_peer=_always(False),
+        set_sync_debug_mode=_always(None),
+        get_sync_debug_mode=_always(0),
+        synchronize=lambda *args, **kwargs: device.event("sync", "torch.cuda.synchronize()"),
+    )
+    patches.set(torch.backends.cuda, "is_built", _always(True))
+    if torch.version.cuda is None:
+        patches.set(torch.version, "cuda", "12.8")
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        patches.set(torch.cuda.nvtx, name, _always(0))
+
+
+def _set_device(device: Any) -> None:
+    from graphdoctor.device.emulated.functions import wants_cuda
+
+    wants_cuda(device)
+
+
+def _memory(patches: Patches) -> None:
+    zeros = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+    resets = (
+        "empty_cache", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated",
+        "reset_accumulated_memory_stats", "set_per_process_memory_fraction",
+    )  # fmt: skip
+    for module in (torch.cuda, torch.cuda.memory):
+        for name in zeros:
+            patches.set(module, name, _always(0))
+        for name in resets:
+            patches.set(module, name, _always(None))
+        patches.set(module, "mem_get_info", _always((_MEMORY_BYTES, _MEMORY_BYTES)))
+        patches.set(module, "memory_summary", _always(""))
+        patches.set(module, "memory_snapshot", _always([]))
+        patches.set(module, "memory_stats", lambda device=None: defaultdict(int))
+    patches.set(torch._C, "_host_emptyCache", _always(None))
+
+
+def _streams_and_graphs(device: EmulatedDevice, patches: Patches) -> None:
+    state = device.streams
+    bound = {"state": state, "__module__": "torch.cuda"}
+    stream = type("Stream", (EmulatedStream,), bound)
+    event = type("Event", (EmulatedEvent,), bound)
+    context = type("StreamContext", (EmulatedStreamContext,), bound)
+    graph = type("CUDAGraph", (EmulatedGraph,), {"device": device, "__module__": "torch.cuda"})
+
+    def set_stream(wanted: EmulatedStream | None) -> None:
+        if wanted is not None:
+            state.switch_to(wanted)
+
+    def is_capturing() -> bool:
+        if not is_machinery(sys._getframe(1).f_code.co_filename):
+            device.event("capture-query", "torch.cuda.is_current_stream_capturing()")
+        return device.is_capturing
+
+    def graph_pool_handle() -> Any:
+        return graph().pool()
+
+    for module in (torch.cuda, torch.cuda.streams):
+        _set_all(patches, module, Stream=stream, Event=event)
+    for module in (torch.cuda, torch.cuda.graphs):
+        _set_all(
+            patches,
+            module,
+            CUDAGraph=graph,
+            graph_pool_handle=graph_pool_handle,
+            is_current_stream_capturing=is_capturing,
+        )
+    _set_all(
+        patches,
+        torch.cuda,
+        stream=context,
+        StreamContext=context,
+        set_stream=set_stream,
+        current_stream=lambda *args, **kwargs: state.current,
+        default_stream=lambda *args, **kwargs: state.default,
+    )
+    patches.set(torch.cuda.graph, "default_capture_stream", None)
+    patches.set(torch._C, "_cuda_isCurrentStreamCapturing", lambda: device.is_capturing)
+
+
+def _accelerator(device: EmulatedDevice, patches: Patches) -> None:
+    for name in ("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"):
+        patches.replace(torch._C, name, lambda original: _always(0))
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None:
+        return
+    _set_all(
+        patches,
+        accelerator,
+        is_available=_always(True),
+        device_count=_always(1),
+        current_accelerator=_always(torch.device("cuda")),
+        current_device_index=_always(0),
+        current_device_idx=_always(0),
+        set_device_index=lambda device: _set_device(device),
+        current_stream=lambda *args, **kwargs: device.streams.current,
+        set_stream=lambda stream: setattr(device.streams, "current", stream),
+        synchronize=lambda *args, **kwargs: device.event("sync", "torch.accelerator.synchronize()"),
+        empty_cache=_always(None),
+    )

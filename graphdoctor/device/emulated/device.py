@@ -1,0 +1,179 @@
+"""Code that says "cuda", in `with EmulatedDevice():` -> the same run on the CPU, as on a GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.utils import _device as default_device
+
+from graphdoctor.device.emulated.cuda import stand_in_for_cuda
+from graphdoctor.device.emulated.functions import LogicalFunctionMode
+from graphdoctor.device.emulated.graph import EmulatedGraph
+from graphdoctor.device.emulated.legacy import stand_in_for_legacy_types
+from graphdoctor.device.emulated.methods import stand_in_for_methods
+from graphdoctor.device.emulated.saving import stand_in_for_saving
+from graphdoctor.device.emulated.stream_order import UNJOINED, StreamOrder
+from graphdoctor.device.emulated.streams import EmulatedStream, StreamState
+from graphdoctor.device.emulated.threads import stand_in_for_threads
+from graphdoctor.device.observe.dispatch import LogicalDeviceMode, Observer
+from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_python
+from graphdoctor.device.observe.stand_ins import stand_in_for_python
+from graphdoctor.device.observe.storages import StorageInfo, StorageTable
+from graphdoctor.values.errors import UsageError
+
+
+class EmulatedDevice:
+    """One CUDA device that is not there.
+
+    Storages carry a logical device; operators run on the CPU; `torch.cuda` is stood in for, and put
+    back on leaving. It is there for this thread and for those that begin inside.
+    """
+
+    kind = "emulated"
+
+    def __init__(
+        self, *, capability: tuple[int, int] = (9, 0), name: str = "emulated CUDA device"
+    ) -> None:
+        self.capability = capability
+        self.name = name
+        self.table = StorageTable()
+        self.streams = StreamState(self)
+        self.capturing: EmulatedGraph | None = None
+        self.order: StreamOrder | None = None  # of the capture under way, or of one assumed
+        self.assumes_capture = False
+        self.uses_cuda_api = False  # somebody placed something on the device
+        self._modes = threading.local()
+        self._stack: ExitStack | None = None
+
+    def __enter__(self) -> EmulatedDevice:
+        if _is_emulated():
+            raise UsageError(
+                "A CUDA device is emulated already: leave it before you enter another."
+            )
+        with ExitStack() as stack:
+            stack.callback(self.table.close)
+            stack.callback(torch.set_default_device, default_device.CURRENT_DEVICE)
+            stack.callback(self._reset_streams)
+            patches = stack.enter_context(Patches())
+            hide_function_mode_from_python(patches)
+            stand_in_for_cuda(self, patches)
+            stand_in_for_methods(self, patches)
+            stand_in_for_python(self, patches)
+            stand_in_for_legacy_types(self, patches)
+            stand_in_for_saving(self, patches)
+            stand_in_for_threads(self, patches)
+            patches.reach_imported_names()
+            stack.enter_context(self.in_this_thread())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._stack is not None
+        stack, self._stack = self._stack, None
+        stack.close()
+
+    def _reset_streams(self) -> None:
+        if self.capturing is not None:
+            self.capturing.abandon()
+        self.streams.current = self.streams.default
+
+    @contextmanager
+    def in_this_thread(self) -> Iterator[None]:
+        """Emulate the device in the calling thread: torch's modes belong to one thread each."""
+        dispatch = self._modes.dispatch = LogicalDeviceMode(self.table)
+        try:
+            with dispatch, LogicalFunctionMode(self, dispatch):
+                yield
+        finally:
+            del self._modes.dispatch
+
+    @property
+    def _dispatch(self) -> LogicalDeviceMode:
+        mode: LogicalDeviceMode = self._modes.dispatch
+        return mode
+
+    @property
+    def is_capturing(self) -> bool:
+        if self.capturing is None:
+            return self.assumes_capture
+        return self.assumes_capture or self.capturing.includes(self.streams.current)
+
+    def run_with_target(
+        self,
+        cuda: bool | None,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Call a C function whose results go to CUDA, or the CPU, wherever its arguments are."""
+        before = self._dispatch.target
+        self._dispatch.target = cuda
+        try:
+            with torch._C.DisableTorchFunction():
+                return func(*args, **kwargs)
+        finally:
+            self._dispatch.target = before
+
+    def event(self, kind: str, name: str, detail: str = "") -> None:
+        """Tell the observers what the host did; raises where a capture under way forbids it."""
+        mode = getattr(self._modes, "dispatch", None)  # None in a thread from before
+        for observer in mode.observers if mode is not None else ():
+            observer.event(kind, name, detail)
+        if self.capturing is not None:
+            self.capturing.refuse_event(kind, name, detail)
+
+    def attach(self, observer: Observer) -> None:
+        """Let a capture observe, which ends by a call of its own, or never."""
+        self._dispatch.observers = (*self._dispatch.observers, observer)
+
+    def detach(self, observer: Observer) -> None:
+        kept = [other for other in self._dispatch.observers if other is not observer]
+        self._dispatch.observers = tuple(kept)
+
+    @contextmanager
+    def observed_by(self, observer: Observer) -> Iterator[None]:
+        """Let an observer see every operator and host event; where a capture is assumed, of one."""
+        before = self._dispatch.observers
+        order = StreamOrder(self) if self.assumes_capture and self.order is None else None
+        self._dispatch.observers = (*before, *((order,) if order is not None else ()), observer)
+        if order is not None:
+            self.order = order
+        try:
+            yield
+            if order is not None and order.unjoined():
+                self.event("stream-order", "torch.cuda.stream()", UNJOINED)
+        finally:
+            self._dispatch.observers = before
+            if order is not None:
+                self.order = None
+
+    @contextmanager
+    def assuming_capture(self) -> Iterator[None]:
+        """Let `is_current_stream_capturing()` answer true, without forbidding anything."""
+        self.assumes_capture = True
+        try:
+            yield
+        finally:
+            self.assumes_capture = False
+
+    def put(self, tensor: torch.Tensor) -> None:
+        """Declare that a tensor's storage lies on the device, in place and without a copy."""
+        self.table.put_on_cuda(tensor)
+
+    def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str:
+        """The logical device of a tensor with this storage: "cuda:0" or "cpu"."""
+        return "cuda:0" if info.cuda else "cpu"
+
+
+def _is_emulated() -> bool:
+    return issubclass(torch.cuda.Stream, EmulatedStream)

@@ -1,0 +1,122 @@
+"""A torch function that names a device -> the same call on the CPU, its results placed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _device as default_device
+
+from graphdoctor.device.emulated.copies import MoveTo, copy_to
+from graphdoctor.device.emulated.cuda_paths import CUDA_PATHS
+from graphdoctor.device.observe.dispatch import LogicalDeviceMode
+
+if TYPE_CHECKING:
+    from graphdoctor.device.emulated.device import EmulatedDevice
+
+CPU = torch.device("cpu")
+_PARSE_TO = torch._C._nn._parse_to
+
+
+def wants_cuda(device: Any) -> bool | None:
+    """Whether a device argument names CUDA; None for no device, or neither CUDA nor CPU.
+
+    Raises RuntimeError, as CUDA does, for a device index that is not there: one device is emulated.
+    """
+    if device is None:
+        return None
+    if isinstance(device, int) and not isinstance(device, bool):
+        device = torch.device("cuda", device)
+    parsed = torch.device(device)
+    if parsed.type == "cuda":
+        if (parsed.index or 0) != 0:
+            raise RuntimeError("CUDA error: invalid device ordinal")
+        return True
+    return False if parsed.type == "cpu" else None
+
+
+class LogicalFunctionMode(TorchFunctionMode):
+    """Answers for devices, and turns calls that name a CUDA device into calls the CPU can run."""
+
+    def __init__(self, device: EmulatedDevice, dispatch: LogicalDeviceMode) -> None:
+        super().__init__()
+        self.device = device
+        self.dispatch = dispatch
+        self.constructors = default_device._device_constructors()
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if kwargs is None:
+            kwargs = {}
+        if func is _PARSE_TO:  # it only reads its arguments
+            return func(*args, **kwargs)
+        if func is torch.device and args and isinstance(args[0], int):
+            return func("cuda", *args)
+        if "device" in kwargs and kwargs["device"] is not None:
+            return call_on(self.device, func, args, kwargs, kwargs["device"])
+        if func in self.constructors:
+            default = default_device.CURRENT_DEVICE
+            if default is not None and wants_cuda(default) is not None:
+                return call_on(self.device, func, args, kwargs, default)
+            if kwargs.get("pin_memory"):
+                return call_on(self.device, func, args, kwargs, CPU)
+        path = CUDA_PATHS.get(func)
+        if path is not None:
+            return path(self.device, *args, **kwargs)
+        return self._run_asking(func, args, kwargs)
+
+    def _run_asking(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a C function that names no device: what it makes lies where its arguments lie."""
+        dispatch = self.dispatch
+        before = dispatch.asking
+        dispatch.asking = (args, kwargs)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            dispatch.asking = before
+
+
+def call_on(
+    device: EmulatedDevice, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: Any
+) -> Any:
+    """Call a function that names a device, with its results on the logical one."""
+    cuda = wants_cuda(where)
+    if cuda is None:
+        return func(*args, **kwargs)
+    kwargs = {**kwargs, "device": CPU}
+    if kwargs.pop("pin_memory", False):
+        device.event("pinned-allocation", f"{func.__name__}(pin_memory=True)")
+        result = device.run_with_target(False, func, args, kwargs)
+        device.table.info(result).pinned = True
+        return result
+    if func in FROM_HOST_DATA and cuda:
+        return _from_host_data(device, func, args, kwargs)
+    return device.run_with_target(cuda, func, args, kwargs)
+
+
+def _from_host_data(
+    device: EmulatedDevice, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """torch.tensor(data, device="cuda"): made on the CPU, then copied over, as torch does it."""
+    data = kwargs.get("data", kwargs.get("obj", args[-1] if args else None))
+    if isinstance(data, torch.Tensor) and device.table.is_cuda(data):
+        return device.run_with_target(True, func, args, kwargs)
+    requires_grad = kwargs.pop("requires_grad", False)
+    made = device.run_with_target(False, func, args, kwargs)
+    moved = copy_to(device, made, MoveTo(cuda=True))
+    return moved.requires_grad_() if requires_grad else moved
+
+
+FROM_HOST_DATA = frozenset(
+    {
+        torch.tensor, torch.as_tensor, torch.asarray, torch._C.TensorBase.new_tensor,
+        torch.sparse_coo_tensor, torch.sparse_compressed_tensor, torch.sparse_csr_tensor,
+        torch.sparse_csc_tensor, torch.sparse_bsr_tensor, torch.sparse_bsc_tensor,
+    }
+)  # fmt: skip

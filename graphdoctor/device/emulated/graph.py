@@ -1,0 +1,189 @@
+"""The emulated torch.cuda.CUDAGraph: what runs in a capture, less what is forbidden -> replays."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphdoctor.device.emulated.forbidden import refusal_of_call, refusal_of_event
+from graphdoctor.device.emulated.stream_order import UNJOINED, StreamOrder
+from graphdoctor.device.emulated.streams import EmulatedStream
+from graphdoctor.device.observe.dispatch import Call
+from graphdoctor.device.observe.operators import written_tensors
+from graphdoctor.device.observe.storages import parts_of
+from graphdoctor.device.observe.tape import Tape
+from graphdoctor.target.frames import locate
+from graphdoctor.values.report import Location
+
+if TYPE_CHECKING:
+    from graphdoctor.device.emulated.device import EmulatedDevice
+
+_POOLS = count(1)
+_EMPTY = (
+    "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on "
+    "wrong device or stream."
+)
+
+
+class EmulatedGraph:
+    """Records the operators of a capture, and runs them again in place.
+
+    A real capture executes nothing. Here the operators do run, so that Python can go on; afterwards
+    the contents of every storage that was there before, and the generator, are put back.
+    """
+
+    device: EmulatedDevice
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._device = type(self).device
+        self._pool = (0, next(_POOLS))
+        self._tape: Tape | None = None
+        self._generators = {_identity(torch.default_generator)}
+        self._finished = False
+        self._saved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._invalid: str | None = None
+        self._order: StreamOrder | None = None
+
+    def capture_begin(
+        self, pool: Any = None, capture_error_mode: str = "global", **options: Any
+    ) -> None:
+        device = self._device
+        if device.streams.current.is_default:
+            raise RuntimeError(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, "
+                "it's ok to replay them on the default stream.)"
+            )
+        if device.capturing is not None:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        if pool is not None:
+            self._pool = pool
+        self._tape = Tape(device.table)
+        self._finished = False
+        self._invalid = None
+        self._order = device.order = StreamOrder(device)
+        self._mode, self._thread = capture_error_mode, threading.get_ident()
+        self._rng = torch.get_rng_state()
+        self._newest_before = device.table.info(torch.empty(0)).number
+        device.capturing = self
+        device.attach(self)
+
+    def capture_end(self) -> None:
+        if self._device.capturing is not self:
+            raise RuntimeError("CUDA error: capture was not initiated in this stream")
+        self._device.detach(self)
+        self.abandon()
+        if self._invalid is not None:
+            self._tape = None
+            raise RuntimeError(
+                "CUDA error: operation failed due to a previous error during capture"
+            )
+        assert self._order is not None
+        if self._order.unjoined():
+            self._tape = None
+            raise RuntimeError(UNJOINED)
+        self._device.streams.captured_nodes.append(self._order.nodes())
+        self._finished = True
+        if not self.operators:
+            warnings.warn(_EMPTY, stacklevel=2)
+
+    def abandon(self) -> None:
+        """Leave the capture, with the state that it began with."""
+        self._device.capturing = self._device.order = None
+        self._put_back()
+
+    def replay(self) -> None:
+        if self._tape is None or not self._finished:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        self._device.event("graph-replay", "torch.cuda.CUDAGraph.replay()")
+        self._tape.replay()
+
+    def reset(self) -> None:
+        self._tape = None
+        self._finished = False
+
+    def pool(self) -> Any:
+        return self._pool
+
+    def instantiate(self) -> None:
+        """Nothing to do: the recording is what is replayed."""
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Let the capture draw from a generator other than the default one."""
+        self._generators.add(_identity(generator))
+
+    def enable_debug_mode(self) -> None:
+        """Nothing to do: there is no driver's graph to dump."""
+
+    def last_writer(self, tensor: torch.Tensor) -> tuple[str, Location | None] | None:
+        """The last captured operator that wrote into a tensor, and the line that called it."""
+        return self._tape.last_writer(tensor) if self._tape is not None else None
+
+    @property
+    def operators(self) -> int:
+        return len(self._tape.entries) if self._tape is not None else 0
+
+    # What the device tells a capture under way.
+
+    def before(self, call: Call) -> None:
+        assert self._order is not None
+        self._order.before(call)
+        reason = refusal_of_call(call, self._device.table) or self._refusal_of_generator(call)
+        if reason is not None:
+            self._refuse(reason)
+        for tensor in written_tensors(call.facts, call.args, call.kwargs):
+            self._save(tensor)
+
+    def after(self, call: Call) -> None:
+        assert self._tape is not None and self._order is not None
+        self._order.after(call)
+        if not call.on_cuda or self.includes(self._device.streams.current):
+            self._tape.add(call, locate().location)
+
+    def event(self, kind: str, name: str, detail: str) -> None:
+        """Events are refused by `refuse_event`, after every observer has seen them."""
+
+    def includes(self, stream: EmulatedStream) -> bool:
+        """Whether work on a stream is captured: it is the capture's own, or forked from it."""
+        return self._order is not None and self._order.includes(stream)
+
+    def refuse_event(self, kind: str, name: str, detail: str) -> None:
+        """Another thread is forbidden the same in "global" mode only."""
+        if self._mode != "global" and threading.get_ident() != self._thread:
+            return
+        reason = refusal_of_event(kind, name, detail)
+        if reason is not None:
+            self._refuse(reason)
+
+    def _refusal_of_generator(self, call: Call) -> str | None:
+        """A generator of one's own is captured only after it was registered with the graph."""
+        generator = call.kwargs.get("generator")
+        if not call.on_cuda or generator is None or _identity(generator) in self._generators:
+            return None
+        return "Attempt to increase offset for a CUDA generator not in capture mode."
+
+    def _refuse(self, text: str) -> None:
+        self._invalid = text
+        raise RuntimeError(text)
+
+    def _save(self, tensor: torch.Tensor) -> None:
+        for part in parts_of(tensor):
+            info = self._device.table.info(part)
+            if info.cuda and info.number not in self._saved and info.number <= self._newest_before:
+                storage = part.untyped_storage()
+                self._saved[info.number] = (storage, storage.clone())
+
+    def _put_back(self) -> None:
+        for storage, contents in self._saved.values():
+            storage.copy_(contents)
+        self._saved.clear()
+        torch.set_rng_state(self._rng)
+
+
+def _identity(generator: Any) -> int:
+    """Which generator it is: torch hands operators another wrapper of the same one."""
+    identity: int = generator._cdata
+    return identity

@@ -1,0 +1,115 @@
+"""torch's legacy tensor types ("torch.cuda.FloatTensor") -> the same on the emulated device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphdoctor.device.emulated.copies import BASE, MoveTo, copy_to
+from graphdoctor.device.observe.patches import Patches
+
+if TYPE_CHECKING:
+    from graphdoctor.device.emulated.device import EmulatedDevice
+
+_DTYPES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "LongTensor": torch.int64,
+    "IntTensor": torch.int32,
+    "ShortTensor": torch.int16,
+    "CharTensor": torch.int8,
+    "ByteTensor": torch.uint8,
+    "BoolTensor": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+def stand_in_for_legacy_types(device: EmulatedDevice, patches: Patches) -> None:
+    """Replace `torch.cuda.*Tensor`, `set_default_tensor_type` and the methods that know them."""
+    for name in _DTYPES:
+        patches.set(torch.cuda, name, CudaTensorType(device, name))
+
+    def set_default(kind: Any) -> None:
+        dtype, cuda = _read(kind)
+        torch.set_default_dtype(dtype or torch.float32)
+        torch.set_default_device("cuda" if cuda else None)
+
+    patches.set(torch, "set_default_tensor_type", set_default)
+
+
+class CudaTensorType:
+    """Stands in for a class such as torch.cuda.FloatTensor: constructor and isinstance test."""
+
+    __module__ = "torch.cuda"
+
+    def __init__(self, device: EmulatedDevice, name: str) -> None:
+        self._device = device
+        self.__name__ = name
+        self.dtype = _DTYPES[name]
+        self.is_cuda = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        kwargs.pop("device", None)
+        if args and isinstance(args[0], torch.Tensor):
+            return args[0]
+        made: torch.Tensor = getattr(torch, self.__name__)(*args, **kwargs)
+        return place(self._device, made, from_data=holds_data(args))
+
+    def __instancecheck__(self, value: object) -> bool:
+        if not isinstance(value, torch.Tensor) or value.dtype != self.dtype:
+            return False
+        return self._device.table.is_cuda(value)
+
+    def __repr__(self) -> str:
+        return f"<class 'torch.cuda.{self.__name__}'>"
+
+
+def holds_data(args: tuple[Any, ...]) -> bool:
+    """Whether the arguments of a legacy constructor are values, and not sizes."""
+    return bool(args) and not isinstance(args[0], (int, torch.Size, torch.device))
+
+
+def place(device: EmulatedDevice, made: torch.Tensor, *, from_data: bool) -> torch.Tensor:
+    """Put a tensor made on the CPU on the device: by a copy where its values come from the host."""
+    if from_data:
+        return copy_to(device, made, MoveTo(cuda=True))
+    device.put(made)
+    return made
+
+
+def type_of(
+    device: EmulatedDevice, tensor: torch.Tensor, /, dtype: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Tensor.type(): with a legacy type it may move between devices, else it names its own."""
+    cuda = device.table.is_cuda(tensor)
+    if dtype is None:
+        return f"torch.{'cuda.' if cuda else ''}{_NAMES.get(tensor.dtype, 'Tensor')}"
+    if isinstance(dtype, torch.dtype):
+        return copy_to(device, tensor, MoveTo(dtype=dtype))
+    known, to_cuda = _read(dtype)
+    if known is None:
+        return BASE.type(tensor, dtype, *args, **kwargs)
+    return copy_to(device, tensor, MoveTo(cuda=to_cuda, dtype=known))
+
+
+def new(device: EmulatedDevice, tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Tensor.new(): sizes or values, in the tensor's dtype and on its device."""
+    kwargs.pop("device", None)
+    with torch._C.DisableTorchFunction():
+        made: torch.Tensor = BASE.new(tensor, *args, **kwargs)
+    if not device.table.is_cuda(tensor) or isinstance(args[0] if args else None, torch.Tensor):
+        return made
+    return place(device, made, from_data=holds_data(args))
+
+
+def type_as(device: EmulatedDevice, tensor: torch.Tensor, other: torch.Tensor, /) -> torch.Tensor:
+    return copy_to(device, tensor, MoveTo(cuda=device.table.is_cuda(other), dtype=other.dtype))
+
+
+def _read(kind: Any) -> tuple[torch.dtype | None, bool]:
+    """The dtype and device that a legacy type, or its name, stands for."""
+    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+    return _DTYPES.get(name.rpartition(".")[2]), ".cuda." in name

@@ -1,0 +1,195 @@
+"""Streams and events of the emulated device: work runs at once; waits and queries are tracked."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphdoctor.device.emulated.stream_order import OUTSIDE, StreamOrder
+
+if TYPE_CHECKING:
+    from graphdoctor.device.emulated.device import EmulatedDevice
+
+
+class StreamState:
+    """The device's default stream, and each thread's current one."""
+
+    def __init__(self, device: EmulatedDevice) -> None:
+        self.device = device
+        self.created = 0
+        self.default = EmulatedStream.make(self, is_default=True)
+        self._chosen = threading.local()
+        self.captured_nodes: list[range] = []  # of autograd, by their numbers
+
+    @property
+    def current(self) -> EmulatedStream:
+        chosen: EmulatedStream = getattr(self._chosen, "stream", self.default)
+        return chosen
+
+    @current.setter
+    def current(self, stream: EmulatedStream) -> None:
+        self._chosen.stream = stream
+
+    def switch_to(self, stream: EmulatedStream) -> None:
+        """Make a stream the current one, as the step asked."""
+        self.current = stream
+        self.device.event("stream-switch", "torch.cuda.stream()")
+
+    def tell_of_wait(self, name: str, refusal: str | None) -> None:
+        if refusal is not None:
+            self.device.event("stream-order", name, refusal)
+
+
+class EmulatedStream:
+    """Stands in for torch.cuda.Stream. Work runs at once, in the order the host issues it."""
+
+    state: StreamState
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        self._set_up(type(self).state, is_default=False, priority=priority)
+
+    @staticmethod
+    def make(state: StreamState, *, is_default: bool) -> EmulatedStream:
+        stream = EmulatedStream.__new__(EmulatedStream)
+        stream._set_up(state, is_default=is_default, priority=0)
+        return stream
+
+    def _set_up(self, state: StreamState, *, is_default: bool, priority: int) -> None:
+        self._state = state
+        self.is_default = is_default
+        self.priority = priority
+        self.stream_id = self.cuda_stream = state.created
+        self.device_index = 0
+        self.device_type = 1
+        self._before: list[EmulatedStream] = []
+        state.created += 1
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+    def wait_event(self, event: EmulatedEvent) -> None:
+        event.wait(self)
+
+    def wait_stream(self, stream: EmulatedStream) -> None:
+        order = self._state.device.order
+        if order is not None:
+            refusal = order.wait(self, stream, work=order.work_on(stream))
+            self._state.tell_of_wait("torch.cuda.Stream.wait_stream()", refusal)
+
+    def record_event(self, event: EmulatedEvent | None = None) -> EmulatedEvent:
+        event = event if event is not None else EmulatedEvent.of(self._state)
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        self._state.device.event("query", "torch.cuda.Stream.query()")
+        return True
+
+    def synchronize(self) -> None:
+        self._state.device.event("sync", "torch.cuda.Stream.synchronize()")
+
+    def is_capturing(self) -> bool:
+        self._state.device.event("capture-query", "torch.cuda.Stream.is_capturing()")
+        return self._state.device.is_capturing
+
+    def __enter__(self) -> EmulatedStream:
+        self._before.append(self._state.current)
+        self._state.switch_to(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._state.current = self._before.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EmulatedStream) and other.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return hash(self.stream_id)
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device=cuda:0 cuda_stream={self.stream_id:#x}>"
+
+
+class EmulatedEvent:
+    """Stands in for torch.cuda.Event. Times are not emulated: elapsed_time() is 0.0 ms."""
+
+    state: StreamState
+
+    def __init__(
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> None:
+        self._state = type(self).state
+        self.external = external
+        self._recorded_on: EmulatedStream | None = None
+        self._recorded_in: tuple[StreamOrder | None, int] = (None, 0)
+
+    @classmethod
+    def of(cls, state: StreamState) -> EmulatedEvent:
+        event = cls.__new__(cls)
+        event._state, event.external, event._recorded_on = state, False, None
+        event._recorded_in = (None, 0)
+        return event
+
+    @property
+    def cuda_event(self) -> int:
+        return id(self) if self._recorded_on is not None else 0
+
+    def record(self, stream: EmulatedStream | None = None) -> None:
+        on = self._recorded_on = stream if stream is not None else self._state.current
+        order = self._state.device.order
+        self._recorded_in = (order, order.work_on(on) if order is not None else 0)
+
+    def wait(self, stream: EmulatedStream | None = None) -> None:
+        waiting = stream if stream is not None else self._state.current
+        order = self._state.device.order
+        if order is None or self._recorded_on is None or self.external:
+            return
+        recorded_in, work = self._recorded_in
+        if recorded_in is order:
+            refusal = order.wait(waiting, self._recorded_on, work=work)
+        else:  # recorded before this capture, on whatever stream
+            refusal = OUTSIDE if order.includes(waiting) else None
+        self._state.tell_of_wait("torch.cuda.Stream.wait_event()", refusal)
+
+    def query(self) -> bool:
+        self._state.device.event("query", "torch.cuda.Event.query()")
+        return True
+
+    def synchronize(self) -> None:
+        self._state.device.event("sync", "torch.cuda.Event.synchronize()")
+
+    def elapsed_time(self, end_event: EmulatedEvent) -> float:
+        self._state.device.event("query", "torch.cuda.Event.elapsed_time()")
+        return 0.0
+
+
+class EmulatedStreamContext:
+    """Stands in for torch.cuda.stream(s) and torch.cuda.StreamContext; None changes nothing."""
+
+    state: StreamState
+
+    def __init__(self, stream: EmulatedStream | None) -> None:
+        self.stream = stream
+        self._before: EmulatedStream | None = None
+
+    def __enter__(self) -> None:
+        self._before = self.state.current
+        if self.stream is not None:
+            self.state.switch_to(self.stream)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._before is not None
+        self.state.current = self._before

@@ -1,0 +1,1 @@
+"""What both devices tell about a run: operators, storages, random state."""

@@ -1,0 +1,196 @@
+"""Every ATen operator -> seen by observers and run: on the CPU, as if on the device it belongs to."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass_type,
+)
+
+from graphdoctor.device.observe.custom_operators import python_body, unseen
+from graphdoctor.device.observe.fallback import run_operator
+from graphdoctor.device.observe.operators import (
+    OperatorFacts,
+    facts_of,
+    parts_in_order,
+    tensors_of,
+    tensors_of_call,
+)
+from graphdoctor.device.observe.storages import StorageInfo, StorageTable, parts_of
+
+_CPU = torch.device("cpu")
+# Their last result stays on the host. Source: aten/src/ATen/native/PackedSequence.cpp.
+_LAST_RESULT_ON_HOST = frozenset({"_pack_padded_sequence"})
+
+
+class Call:
+    """One operator call, as handed to an observer: what it is, what it got, where it runs."""
+
+    __slots__ = (
+        "args",
+        "facts",
+        "fallback",
+        "func",
+        "infos",
+        "inputs",
+        "kwargs",
+        "mixed",
+        "on_cuda",
+        "result",
+    )
+
+    def __init__(
+        self, func: Any, facts: OperatorFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.func = func
+        self.facts = facts
+        self.args = args
+        self.kwargs = kwargs
+        self.inputs = tensors_of_call(args, kwargs)
+        self.infos: list[StorageInfo] = []  # of the inputs' storages
+        self.on_cuda = False
+        self.mixed = False
+        self.result: Any = None
+        self.fallback: str | None = None
+
+
+class Observer(Protocol):
+    """Sees each operator before and after it ran, and what the host does between operators."""
+
+    def before(self, call: Call) -> None: ...
+
+    def after(self, call: Call) -> None: ...
+
+    def event(self, kind: str, name: str, detail: str) -> None: ...
+
+
+class ObservedMode(TorchDispatchMode):
+    """Shows every operator to the observers, before and after it ran; how it runs is the device's."""
+
+    def __init__(self, table: StorageTable, observers: tuple[Observer, ...] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.table = table
+        self.observers = observers
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keeps torch from importing its compiler (seconds) to wrap the method below."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if types and any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # it is made of plain tensors: their operators will come here
+        facts = facts_of(func)
+        if facts.is_marker:
+            return func(*args, **(kwargs or {}))
+        body = parts_in_order(func) if facts.is_composite else self.body_of(func, facts)
+        if body is not None:
+            with self:  # the operators in it come here, as those of any other function
+                return body(*args, **(kwargs or {}))
+        call = Call(func, facts, args, kwargs or {})
+        call.infos = list(map(self.table.info, call.inputs))
+        self.place(call)
+        for observer in self.observers:
+            observer.before(call)
+        self.run(call)
+        for observer in self.observers:
+            observer.after(call)
+        return call.result
+
+    def body_of(self, func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
+        """What to run in place of an operator, operator by operator; None for the operator itself."""
+        return None
+
+    @abstractmethod
+    def place(self, call: Call) -> None:
+        """Decide where the call runs, from its arguments, before any observer sees it."""
+
+    @abstractmethod
+    def run(self, call: Call) -> None:
+        """Set the call's result, and what is known of it only then."""
+
+
+class LogicalDeviceMode(ObservedMode):
+    """Runs operators physically on the CPU and keeps track of the device each result lies on.
+
+    `target` is set by the function mode while a call with an explicit device runs: None, or whether
+    the results go to CUDA. `asking` are the arguments of the torch function that runs, if any.
+    """
+
+    def __init__(self, table: StorageTable) -> None:
+        super().__init__(table)
+        self.target: bool | None = None
+        self.asking: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._last_on_cuda = False
+
+    def body_of(self, func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
+        return python_body(func, facts)
+
+    def run(self, call: Call) -> None:
+        call.result = run_operator(call)
+        if call.on_cuda:
+            call.fallback = call.fallback or unseen(call.facts)
+            self._mark_new(call)
+        elif is_unblocked_copy_to_host(call):
+            self.table.info(call.result).pinned = True  # torch allocates the result pinned
+
+    def place(self, call: Call) -> None:
+        """From its arguments and the device that was asked for."""
+        some_cuda = False
+        cpu_with_dims = False
+        for tensor, info in zip(call.inputs, call.infos, strict=True):
+            if info.cuda:
+                some_cuda = True
+            elif tensor.dim() > 0:
+                cpu_with_dims = True
+        device = call.kwargs.get("device") if call.kwargs else None
+        if device is not None and device.type == "cuda":  # C++ that was told so by another way
+            call.kwargs = {**call.kwargs, "device": _CPU}
+            call.on_cuda = True
+        elif device is not None and self.target is not None:
+            call.on_cuda = self.target
+        elif not call.inputs:
+            call.on_cuda = self._made_inside_cuda_code()
+        else:
+            call.on_cuda = some_cuda
+        self._last_on_cuda = call.on_cuda
+        call.mixed = some_cuda and cpu_with_dims
+
+    def _made_inside_cuda_code(self) -> bool:
+        """Where a factory without tensors belongs: C++ asks for its tensors' physical device."""
+        if torch._C._current_autograd_node() is not None and self.asking is None:
+            return self._last_on_cuda
+        if self.asking is None:
+            return False
+        args, kwargs = self.asking
+        return any(map(self.table.is_cuda, tensors_of_call(args, kwargs)))
+
+    def _mark_new(self, call: Call) -> None:
+        """New storages of a CUDA call lie on CUDA; an output that is an input stays where it is."""
+        table = self.table
+        made = call.result
+        if call.facts.base_name in _LAST_RESULT_ON_HOST:
+            made = made[:-1]
+        for result in tensors_of(made):
+            for tensor in (result,) if result.layout is torch.strided else parts_of(result):
+                info = table.info(tensor)
+                if not info.cuda and info not in call.infos:
+                    info.cuda = True
+
+
+def is_unblocked_copy_to_host(call: Call) -> bool:
+    """`x.to("cpu", non_blocking=True)` of a tensor on the device."""
+    if call.facts.base_name != "_to_copy" or call.on_cuda or not call.kwargs.get("non_blocking"):
+        return False
+    return call.infos[0].cuda

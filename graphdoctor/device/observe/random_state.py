@@ -1,0 +1,156 @@
+"""The device generator's state: read, set and seeded through stand-ins that tell what a capture refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphdoctor.device.emulated.versions import captures_rng_state
+from graphdoctor.device.observe.patches import Patches
+
+if TYPE_CHECKING:
+    from graphdoctor.device.emulated.device import EmulatedDevice
+
+RNG_CALLS = (
+    "get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all", "manual_seed",
+    "manual_seed_all", "seed", "seed_all", "initial_seed",
+)  # fmt: skip
+_NOT_IN_CAPTURE = (
+    "Cannot call CUDAGeneratorImpl::{} during CUDA graph capture. If you need this call to be "
+    "captured, please file an issue."
+)
+_OTHER_SEED = (
+    "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is "
+    "the same as the original seed."
+)
+
+
+def refusal_of_rng_call(
+    method: str,
+    argument: Any,
+    *,
+    current_seed: Callable[[], int],
+    seed_of: Callable[[torch.Tensor], int],
+) -> str:
+    """What torch says to this call in a capture; "" where it captures it.
+
+    `argument` is the seed or the state that the call sets. torch captures a call that leaves the
+    seed as it is, since only the offset of a captured generator lives on the device.
+    """
+    if method in ("seed", "seed_all"):
+        return _NOT_IN_CAPTURE.format("seed")
+    sets = method in ("set_rng_state", "set_rng_state_all", "manual_seed", "manual_seed_all")
+    if not captures_rng_state():
+        return _NOT_IN_CAPTURE.format("set_current_seed" if sets else "current_seed")
+    if not sets:
+        return ""
+    states = argument[:1] if isinstance(argument, (list, tuple)) else [argument]
+    wanted = [seed_of(x) if isinstance(x, torch.Tensor) else int(x) for x in states]
+    same = all(seed % 2**64 == current_seed() % 2**64 for seed in wanted)
+    return "" if same else _OTHER_SEED
+
+
+def stand_in_for_random_state(device: EmulatedDevice, patches: Patches) -> None:
+    """The emulated device draws from the CPU's generator, so its state is that one."""
+
+    def telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            _tell(device, f"torch.cuda.{name}()", torch.default_generator, (name, args, kwargs))
+            return function(*args, **kwargs)
+
+        return call
+
+    generator = torch.default_generator
+    functions: dict[str, Callable[..., Any]] = {
+        "get_rng_state": lambda device="cuda": generator.get_state(),
+        "get_rng_state_all": lambda: [generator.get_state()],
+        "set_rng_state": lambda new_state, device="cuda": generator.set_state(new_state),
+        "set_rng_state_all": lambda new_states: generator.set_state(new_states[0]),
+        "manual_seed": lambda seed: generator.manual_seed(int(seed)),
+        "manual_seed_all": lambda seed: generator.manual_seed(int(seed)),
+        "seed": generator.seed,
+        "seed_all": generator.seed,
+        "initial_seed": generator.initial_seed,
+    }
+    for name, function in functions.items():
+        for module in (torch.cuda, torch.cuda.random):
+            patches.set(module, name, telling(name, function))
+    patches.set(torch.cuda, "default_generators", (generator,))
+    patches.set(torch, "Generator", _generator_class(device, torch.Generator))
+
+
+def _tell(
+    device: EmulatedDevice,
+    name: str,
+    generator: torch.Generator,
+    call: tuple[str, tuple[Any, ...], dict[str, Any]],
+) -> None:
+    method, args, kwargs = call
+    argument = args[0] if args else next(iter(kwargs.values()), None)
+    refusal = refusal_of_rng_call(
+        method, argument, current_seed=generator.initial_seed, seed_of=_seed_of
+    )
+    device.event("rng-state", name, refusal)
+
+
+_PLAIN_GENERATOR = torch.Generator
+
+
+def _seed_of(state: torch.Tensor) -> int:
+    generator = _PLAIN_GENERATOR()
+    generator.set_state(state)
+    return int(generator.initial_seed())
+
+
+def _generator_class(
+    emulated: EmulatedDevice, original: type[torch.Generator]
+) -> type[torch.Generator]:
+    class AnyGenerator(type(original)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, original)
+
+    class Generator(original, metaclass=AnyGenerator):  # type: ignore[misc, valid-type]
+        """A generator of the emulated device draws on the CPU and says where it belongs."""
+
+        def __new__(cls, device: Any = "cpu") -> Any:
+            made: Any = original.__new__(cls, "cpu")  # type: ignore[call-arg]
+            made._logical = torch.device(device)
+            return made
+
+        @property
+        def device(self) -> torch.device:
+            where: torch.device = self._logical
+            return torch.device("cuda", 0) if where.type == "cuda" else where
+
+        def manual_seed(self, seed: int) -> Any:
+            self._tell("manual_seed", "manual_seed", seed)
+            return super().manual_seed(seed)
+
+        def set_state(self, new_state: torch.Tensor) -> Any:
+            self._tell("set_state", "set_rng_state", new_state)
+            return super().set_state(new_state)
+
+        def seed(self) -> int:
+            self._tell("seed", "seed")
+            return int(super().seed())
+
+        def get_state(self) -> torch.Tensor:
+            self._tell("get_state", "get_rng_state")
+            state: torch.Tensor = super().get_state()
+            return state
+
+        def graphsafe_get_state(self) -> torch.Generator:
+            state: torch.Generator = self.clone_state()
+            return state
+
+        def graphsafe_set_state(self, state: torch.Generator) -> Any:
+            super().set_state(original.get_state(state))
+            return self
+
+        def _tell(self, name: str, method: str, *args: Any) -> None:
+            if self._logical.type == "cuda":
+                _tell(emulated, f"torch.Generator.{name}()", self, (method, args, {}))
+
+    return Generator

@@ -1,0 +1,193 @@
+"""torch's Python code that would meet the physical device below the modes -> stand-ins."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from graphdoctor.device.observe.fallback import EmulationLimit
+from graphdoctor.device.observe.patches import Patches
+from graphdoctor.device.observe.storages import StorageTable
+
+if TYPE_CHECKING:
+    from graphdoctor.device.emulated.device import EmulatedDevice
+
+
+def stand_in_for_python(device: EmulatedDevice, patches: Patches) -> None:
+    """Replace Python functions that read tensors or devices behind the modes' back."""
+    patches.replace(torch._tensor_str, "_str", lambda original: telling_repr(device, original))
+    patches.replace(
+        torch.Tensor, "__deepcopy__", lambda original: _placed_deepcopy(device, original)
+    )
+    patches.replace(torch.autocast, "__enter__", _autocast_enter)
+    patches.replace(torch.autocast, "__exit__", _autocast_exit)
+    note_refused_optimizers(device, patches)
+    _group_by_logical_device(device, patches)
+    _compile_bypass(device, patches)
+    _nested_tensors(device, patches)
+    _one_gpu_parallel(patches)
+    patches.set(torch._C, "_cuda_jiterator_compile_and_launch_kernel", _no_kernels_from_text)
+
+
+def _no_kernels_from_text(code: str, name: str, *args: object) -> object:
+    raise EmulationLimit(f"The emulated CUDA device cannot run {name}, a kernel in CUDA C++.")
+
+
+class Tells(Protocol):
+    """What a stand-in needs of a device: where storages lie, and somebody to tell."""
+
+    table: StorageTable
+    assumes_capture: bool
+
+    def event(self, kind: str, name: str, detail: str = "") -> None: ...
+
+
+def note_refused_optimizers(device: Tells, patches: Patches) -> None:
+    """Note optimizers that torch refuses to capture, in a recording that only assumes a capture."""
+    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+        patches.replace(
+            torch.optim.Optimizer, name, lambda original: _health_check(device, original)
+        )
+
+
+def telling_repr(device: Tells, original: Callable[..., str]) -> Callable[..., str]:
+    """repr, str and print of a tensor copy it to the host, with the modes switched off by torch."""
+
+    def tensor_str(self: torch.Tensor, *, tensor_contents: str | None = None) -> str:
+        if not device.table.is_cuda(self):
+            return original(self, tensor_contents=tensor_contents)
+        device.event("tensor-repr", "repr(tensor)")
+        return original(self, tensor_contents=tensor_contents)
+
+    return tensor_str
+
+
+def _placed_deepcopy(device: EmulatedDevice, original: Callable[..., Any]) -> Callable[..., Any]:
+    """copy.deepcopy clones the storage below the dispatcher: put the clone where it belongs."""
+
+    def deep_copy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
+        copied = original(self, memo)
+        if device.table.is_cuda(self):
+            device.put(copied)
+        return copied
+
+    return deep_copy
+
+
+def _autocast_enter(original: Callable[..., Any]) -> Callable[..., Any]:
+    """autocast("cuda") also casts for the CPU, on which the operators really run.
+
+    Known limit: the CPU's lists of operators that run in float32 are shorter than CUDA's.
+    """
+
+    def enter(self: Any) -> Any:
+        if self.device == "cuda":
+            self._cpu_before = (
+                torch.is_autocast_enabled("cpu"),
+                torch.get_autocast_dtype("cpu"),
+            )
+            torch.set_autocast_enabled("cpu", self._enabled)
+            torch.set_autocast_dtype("cpu", self.fast_dtype)
+        return original(self)
+
+    return enter
+
+
+def _autocast_exit(original: Callable[..., Any]) -> Callable[..., Any]:
+    def leave(self: Any, *exc_info: Any) -> Any:
+        result = original(self, *exc_info)
+        if self.device == "cuda":
+            enabled, dtype = self._cpu_before
+            torch.set_autocast_enabled("cpu", enabled)
+            torch.set_autocast_dtype("cpu", dtype)
+        return result
+
+    return leave
+
+
+def _health_check(device: Tells, original: Callable[..., None]) -> Callable[..., None]:
+    """torch refuses optimizers that are not capturable; a recording notes it and goes on."""
+
+    def check(self: torch.optim.Optimizer) -> None:
+        if not device.assumes_capture:
+            original(self)
+        elif not all(group.get("capturable", False) for group in self.param_groups):
+            device.event("refused-optimizer", f"{type(self).__name__}.step()", type(self).__name__)
+
+    return check
+
+
+def _group_by_logical_device(device: EmulatedDevice, patches: Patches) -> None:
+    """Optimizers and clip_grad_norm_ group tensors in C++, by the physical device."""
+    from torch.utils import _foreach_utils
+
+    name = "_group_tensors_by_device_and_dtype"
+
+    def group(tensorlistlist: Any, with_indices: bool = False) -> dict[Any, Any]:
+        grouped: dict[Any, Any] = {}
+        for index, first in enumerate(tensorlistlist[0]):
+            if first is None:
+                continue
+            lists, indices = grouped.setdefault(
+                (first.device, first.dtype), ([[] for _ in tensorlistlist], [])
+            )
+            for into, tensors in zip(lists, tensorlistlist, strict=True):
+                if tensors:
+                    into.append(tensors[index])
+            if with_indices:
+                indices.append(index)
+        return grouped
+
+    original = getattr(_foreach_utils, name)
+    for module in list(sys.modules.values()):
+        if (
+            getattr(module, "__name__", "").startswith("torch")
+            and vars(module).get(name) is original
+        ):
+            patches.set(module, name, group)
+
+
+def _compile_bypass(device: EmulatedDevice, patches: Patches) -> None:
+    """Compilers give their argument back: they would trace the emulation, not the model."""
+
+    def run_eagerly(model: Any = None, **options: Any) -> Any:
+        device.event("compile-bypassed", "torch.compile()")
+        return model if model is not None else (lambda function: function)
+
+    def traced(function: Any, *args: Any, **kwargs: Any) -> Any:
+        device.event("compile-bypassed", "torch.jit.trace()")
+        return function
+
+    def compile_in_place(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        run_eagerly(self)
+
+    patches.set(torch, "compile", run_eagerly)
+    patches.set(torch.nn.Module, "compile", compile_in_place)
+    patches.set(torch.jit, "trace", traced)
+
+
+def _nested_tensors(device: EmulatedDevice, patches: Patches) -> None:
+    """Their constructors hand the device to C++: make them on the CPU, then move them."""
+    from graphdoctor.device.emulated.functions import wants_cuda
+
+    def moving(original: Callable[..., Any]) -> Callable[..., Any]:
+        def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+            if not wants_cuda(device) or kwargs.get("layout") is torch.jagged:
+                return original(*args, device=device, **kwargs)
+            return original(*args, device="cpu", **kwargs).cuda()
+
+        return make
+
+    for name in ("nested_tensor", "as_nested_tensor"):
+        patches.replace(torch.nested, name, moving)
+
+
+def _one_gpu_parallel(patches: Patches) -> None:
+    """DataParallel on one GPU only moves its input; torch's C++ for it is not in a CPU build."""
+    from torch.nn.parallel import _functions, comm
+
+    patches.set(_functions, "_get_stream", lambda device: None)
+    patches.set(comm, "scatter", lambda tensor, *args, **kwargs: (tensor.cuda(),))

@@ -1,0 +1,174 @@
+"""The device's part of a run, with the very tensors it touched -> the same run again, in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graphdoctor.device.observe.dispatch import Call, is_unblocked_copy_to_host
+from graphdoctor.device.observe.fallback import run_operator
+from graphdoctor.device.observe.operators import OperatorFacts, tensors_of, written_tensors
+from graphdoctor.device.observe.storages import StorageTable
+from graphdoctor.values.report import Location
+
+_COPIES = frozenset({"_to_copy", "copy_"})
+
+
+@dataclass(frozen=True, slots=True)
+class TapeEntry:
+    """One kernel launch to be: the operator, its frozen arguments, and the tensors it fills."""
+
+    func: Any
+    facts: OperatorFacts
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    fills: tuple[
+        tuple[int | None, torch.Tensor], ...
+    ]  # position in the result (None: the result itself)
+    location: Location | None
+    grad_enabled: bool  # some CPU kernels choose another algorithm by it, such as oneDNN's LSTM
+
+    def call(self, made: dict[int, Any]) -> Call:
+        """The call once more; `made` are results of this replay, by entry."""
+        args, kwargs = self.args, self.kwargs
+        if made:
+            args = tuple(_resolved(value, made) for value in args)
+            kwargs = {name: _resolved(value, made) for name, value in kwargs.items()}
+        call = Call(self.func, self.facts, args, kwargs)
+        call.on_cuda = True
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class FromEntry:
+    """An argument that an earlier entry makes anew in each replay: attention's random seed and offset.
+
+    They lie on the CPU in eager and on the device in a capture, so that no memory can be kept for them.
+    """
+
+    entry: int
+    position: int | None
+
+
+class Tape:
+    """Operators in the order they ran. `replay` runs them again on the same storages.
+
+    Scalars are frozen as they were. A CPU tensor of no dimension is frozen too: CUDA kernels take
+    its value as an argument, and only copies read host memory in a replay. Random operators draw
+    afresh.
+    """
+
+    def __init__(self, table: StorageTable) -> None:
+        self._table = table
+        self.entries: list[TapeEntry] = []
+        self._made_on_cpu: dict[int, FromEntry] = {}  # by storage number
+
+    def add(self, call: Call, location: Location | None) -> None:
+        """Keep a call that ran on the device, unless replaying it would do nothing (a view)."""
+        to_host = is_unblocked_copy_to_host(call)
+        if not call.on_cuda and not to_host:
+            return
+        made = self._made(call)
+        is_kept = self._table.is_pinned if to_host else self._table.is_cuda
+        fills = tuple((p, _alias(tensor)) for p, tensor in made if is_kept(tensor))
+        writes = bool(call.facts.written_args or call.facts.written_kwargs)
+        if not fills and not writes:
+            return
+        by_value = call.facts.base_name not in _COPIES
+        entry = TapeEntry(
+            func=call.func,
+            facts=call.facts,
+            args=tuple(self._freeze(value, by_value=by_value) for value in call.args),
+            kwargs={n: self._freeze(value, by_value=by_value) for n, value in call.kwargs.items()},
+            fills=fills,
+            location=location,
+            grad_enabled=torch.is_grad_enabled(),
+        )
+        for position, tensor in made:
+            if not is_kept(tensor):
+                source = FromEntry(len(self.entries), position)
+                self._made_on_cpu[self._table.info(tensor).number] = source
+        self.entries.append(entry)
+
+    def _made(self, call: Call) -> tuple[tuple[int | None, torch.Tensor], ...]:
+        """What a call made, with the position in its result."""
+        if call.facts.makes_garbage:
+            return ()
+        number = self._table.info
+        read = {number(tensor).number for tensor in call.inputs}
+        result = call.result
+        if isinstance(result, torch.Tensor):
+            return () if number(result).number in read else ((None, result),)
+        if not isinstance(result, (tuple, list)):
+            return ()
+        return tuple(
+            (position, item)
+            for position, item in enumerate(result)
+            if isinstance(item, torch.Tensor) and number(item).number not in read
+        )
+
+    def _freeze(self, value: Any, *, by_value: bool) -> Any:
+        if isinstance(value, torch.Tensor):
+            if not self._table.is_cuda(value):
+                source = self._made_on_cpu.get(self._table.info(value).number)
+                if source is not None:
+                    return source
+            alias = _alias(value)
+            if by_value and value.dim() == 0 and not self._table.is_cuda(value):
+                with torch._C._DisableTorchDispatch():
+                    return alias.clone()
+            return alias
+        if isinstance(value, (list, tuple)) and any(True for _ in tensors_of(value)):
+            return type(value)(self._freeze(item, by_value=by_value) for item in value)
+        return value
+
+    def replay(self) -> None:
+        """Run every operator again; results go into the tensors of the first run."""
+        # DisableTorchDispatch keeps the modes out: a replay is the device's work, not the host's.
+        with (
+            torch._C._DisableTorchDispatch(),
+            torch._C.DisableTorchFunction(),
+            torch._C._AutoDispatchBelowAutograd(),
+            torch._C._DisableAutocast(),  # it was applied when the operators were captured
+            torch.enable_grad(),  # puts back what there was
+        ):
+            wanted = {source.entry for source in self._made_on_cpu.values()}
+            kept: dict[int, Any] = {}
+            for index, entry in enumerate(self.entries):
+                torch._C._set_grad_enabled(entry.grad_enabled)
+                result = run_operator(entry.call(kept))
+                if index in wanted:
+                    kept[index] = result
+                for position, tensor in entry.fills:
+                    made = result if position is None else result[position]
+                    if made is not tensor:
+                        tensor.copy_(made)
+
+    def last_writer(self, tensor: torch.Tensor) -> tuple[str, Location | None] | None:
+        """The last operator that wrote into a tensor's storage, and its line."""
+        wanted = self._table.info(tensor).number
+        for entry in reversed(self.entries):
+            written = [item for _, item in entry.fills]
+            written.extend(written_tensors(entry.facts, entry.args, entry.kwargs))
+            if any(self._table.info(item).number == wanted for item in written):
+                return entry.facts.name, entry.location
+        return None
+
+
+def _alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor on the same memory.
+
+    The tensor itself must not be kept: autograd looks at how many hold a gradient to decide whether
+    it takes it or clones it, so that a tape that kept it would change what it records.
+    """
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        return tensor.detach()
+
+
+def _resolved(value: Any, made: dict[int, Any]) -> Any:
+    if not isinstance(value, FromEntry):
+        return value
+    result = made[value.entry]
+    return result if value.position is None else result[value.position]

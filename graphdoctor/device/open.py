@@ -1,0 +1,37 @@
+"""The choice of a device -> the device: the real one, watched, or the emulated one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.real import WatchedDevice
+from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.values.errors import CannotDoItHere
+from graphdoctor.values.options import DeviceChoice
+
+AnyDevice = EmulatedDevice | WatchedDevice
+
+
+@contextmanager
+def open_device(choice: DeviceChoice, profile: DeviceProfile) -> Iterator[AnyDevice]:
+    """Inside the block, code that says "cuda" runs on the device.
+
+    The emulated device answers with the name of the GPU that is predicted for. Raises
+    CannotDoItHere for "cuda" on a machine without a GPU.
+    """
+    has_gpu = torch.cuda.is_available()
+    if choice == "cuda" and not has_gpu:
+        raise CannotDoItHere(
+            "--device cuda needs an NVIDIA GPU, and torch finds none here: "
+            "use --device emulated, which needs no GPU."
+        )
+    if choice == "emulated" or not has_gpu:
+        with EmulatedDevice(name=profile.title) as emulated:
+            yield emulated
+    else:
+        with WatchedDevice() as watched:
+            yield watched

@@ -1,0 +1,164 @@
+"""A real CUDA device, only watched -> the same things, for the same observers, as emulated."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from graphdoctor.device.observe.dispatch import Call, ObservedMode, Observer
+from graphdoctor.device.observe.operators import tensors_of
+from graphdoctor.device.observe.patches import Patches
+from graphdoctor.device.observe.random_state import RNG_CALLS, refusal_of_rng_call
+from graphdoctor.device.observe.stand_ins import note_refused_optimizers, telling_repr
+from graphdoctor.device.observe.storages import StorageInfo, StorageTable
+from graphdoctor.target.frames import is_machinery
+
+
+class RealStorageTable(StorageTable):
+    """Storages of tensors that know themselves where they lie."""
+
+    def is_cuda(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_cuda
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return not tensor.is_cuda and tensor.is_pinned()
+
+    def _add(self, storage: torch.UntypedStorage) -> StorageInfo:
+        info = super()._add(storage)
+        info.pinned = storage.device.type == "cpu" and storage.is_pinned()
+        return info
+
+
+class _WatchingMode(ObservedMode):
+    """Runs each operator as it is; the tensors know where they lie."""
+
+    def place(self, call: Call) -> None:
+        call.on_cuda = any(tensor.is_cuda for tensor in call.inputs)
+
+    def run(self, call: Call) -> None:
+        call.result = call.func(*call.args, **call.kwargs)
+        call.on_cuda = call.on_cuda or any(tensor.is_cuda for tensor in tensors_of(call.result))
+
+
+class WatchedDevice:
+    """The current CUDA device."""
+
+    kind = "cuda"
+
+    def __init__(self) -> None:
+        self.table: StorageTable = RealStorageTable()
+        self.assumes_capture = False
+        self._observers: tuple[Observer, ...] = ()
+
+    def __enter__(self) -> WatchedDevice:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.table.close()
+
+    def event(self, kind: str, name: str, detail: str = "") -> None:
+        for observer in self._observers:
+            observer.event(kind, name, detail)
+
+    @contextmanager
+    def observed_by(self, observer: Observer) -> Iterator[None]:
+        """Let an observer see every operator, and calls of torch.cuda that a capture forbids."""
+        before = self._observers
+        self._observers = (*before, observer)
+        try:
+            with Patches() as patches, _WatchingMode(self.table, self._observers):
+                self._tell_of_calls(patches)
+                yield
+        finally:
+            self._observers = before
+
+    @contextmanager
+    def assuming_capture(self) -> Iterator[None]:
+        """Let `is_current_stream_capturing()` answer true, while nothing is captured."""
+        self.assumes_capture = True
+        try:
+            with Patches() as patches:
+                for module in (torch.cuda, torch.cuda.graphs):
+                    patches.set(module, "is_current_stream_capturing", lambda: True)
+                patches.set(torch._C, "_cuda_isCurrentStreamCapturing", lambda: True)
+                note_refused_optimizers(self, patches)
+                yield
+        finally:
+            self.assumes_capture = False
+
+    def put(self, tensor: torch.Tensor) -> None:
+        """Move a tensor to the device, as the same tensor object."""
+        tensor.data = tensor.data.cuda()
+
+    def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str:
+        return str(tensor.device)
+
+    def _tell_of_calls(self, patches: Patches) -> None:
+        def telling(kind: str, name: str) -> Callable[[Any], Any]:
+            def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+                def call(*args: Any, **kwargs: Any) -> Any:
+                    self.event(kind, name)
+                    return original(*args, **kwargs)
+
+                return call
+
+            return wrap
+
+        patches.replace(torch._tensor_str, "_str", lambda original: telling_repr(self, original))
+        patches.replace(torch.cuda, "synchronize", telling("sync", "torch.cuda.synchronize()"))
+        for owner, path in ((torch.cuda.Stream, "Stream"), (torch.cuda.Event, "Event")):
+            for kind, method in _FORBIDDEN_METHODS:
+                name = f"torch.cuda.{path}.{method}()"
+                patches.replace(owner, method, telling(kind, name))
+        for method in RNG_CALLS:
+            for module in (torch.cuda, torch.cuda.random):
+                patches.replace(module, method, partial(self._telling_of_seed, method))
+        patches.replace(
+            torch.Tensor, "pin_memory", telling("pinned-allocation", "Tensor.pin_memory()")
+        )
+        for module in (torch.cuda, torch.cuda.graphs):
+            patches.replace(module, "is_current_stream_capturing", self._telling_of_question)
+        graph = torch.cuda.CUDAGraph
+        patches.replace(graph, "replay", telling("graph-replay", "torch.cuda.CUDAGraph.replay()"))
+
+    def _telling_of_question(self, original: Callable[[], bool]) -> Callable[[], bool]:
+        def is_capturing() -> bool:
+            if not is_machinery(sys._getframe(1).f_code.co_filename):
+                self.event("capture-query", "torch.cuda.is_current_stream_capturing()")
+            return original()
+
+        return is_capturing
+
+    def _telling_of_seed(self, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            argument = args[0] if args else next(iter(kwargs.values()), None)
+            refusal = refusal_of_rng_call(
+                method, argument, current_seed=_current_seed, seed_of=_seed_of_state
+            )
+            self.event("rng-state", f"torch.cuda.{method}()", refusal)
+            return original(*args, **kwargs)
+
+        return call
+
+
+def _current_seed() -> int:
+    return int(torch.cuda.default_generators[torch.cuda.current_device()].initial_seed())
+
+
+def _seed_of_state(state: torch.Tensor) -> int:
+    """A CUDA generator's state begins with its seed, in 8 bytes."""
+    return int(state[:8].view(torch.int64).item())
+
+
+_FORBIDDEN_METHODS = (("sync", "synchronize"), ("query", "query"), ("query", "elapsed_time"))

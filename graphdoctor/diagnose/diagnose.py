@@ -1,0 +1,135 @@
+"""A recording in, its findings out: worst first, one for each cause, with its source lines."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from graphdoctor.rules import ALL_RULES
+from graphdoctor.rules.rule import Hit, Rule
+from graphdoctor.values.callers import own_line
+from graphdoctor.values.recording import Recording
+from graphdoctor.values.report import Excerpt, Finding, Location
+
+_CONTEXT_LINES = 3
+_EFFECTS = ("capture-fails", "replay-is-wrong", "replay-is-slow")
+
+# Where both speak about one line, the rule on the left is a part or a consequence of what one of
+# the rules on the right says, and is not reported.
+SAID_BY: Mapping[str, tuple[str, ...]] = {
+    "GD101": ("GD102", "GD106", "GD107", "GD110", "GD111", "GD112", "GD114"),
+    "GD103": ("GD101", "GD102", "GD107", "GD110", "GD111"),
+    "GD104": ("GD103", "GD105", "GD110", "GD111"),
+    "GD107": ("GD112",),
+    "GD201": ("GD106", "GD107", "GD111", "GD207", "GD208", "GD209"),
+    "GD202": ("GD101", "GD103", "GD106", "GD107", "GD111", "GD205", "GD206", "GD207", "GD208"),
+    "GD203": (
+        "GD101", "GD103", "GD106", "GD107", "GD111", "GD112", "GD202", "GD206", "GD207", "GD208",
+        "GD209", "GD211",
+    ),
+    "GD204": ("GD111", "GD101"),
+    "GD205": ("GD111", "GD206"),
+    "GD209": ("GD101", "GD103", "GD104", "GD105", "GD107", "GD111", "GD207"),
+    "GD211": ("GD104", "GD105", "GD111", "GD209"),
+}  # fmt: skip
+
+
+class Diagnosis(Struct, frozen=True):
+    """`findings` are for people, one for each cause; `hits` are all places, by rule id."""
+
+    findings: tuple[Finding, ...]
+    hits: tuple[tuple[str, Hit], ...]
+
+
+class _Place(Struct, frozen=True):
+    """Where findings are one: a line, or an operator of a module where the line is not known.
+
+    A line of a library that the user calls from two lines is two places: each is theirs to change.
+    """
+
+    file: str
+    line: int
+    operator: str = ""
+    module: str = ""
+    caller: Location | None = None
+
+
+def diagnose(recording: Recording, rules: Sequence[type[Rule]] = ALL_RULES) -> Diagnosis:
+    """Run every rule that a recording decides; the time is linear in the number of operators."""
+    asked = [rule for rule in rules if rule.decided_by == "recording"]
+    hits = [(rule, hit) for rule in asked for hit in rule().check(recording)]
+    groups: dict[tuple[type[Rule], _Place], list[Hit]] = {}
+    for rule, hit in hits:
+        groups.setdefault((rule, _place(hit)), []).append(hit)
+    speaking: dict[_Place, set[str]] = {}
+    for rule, place in groups:
+        speaking.setdefault(place, set()).add(rule.id)
+    kept = [
+        (rule, group)
+        for (rule, place), group in groups.items()
+        if not speaking[place].intersection(SAID_BY.get(rule.id, ()))
+    ]
+    kept.sort(key=lambda pair: _order(*pair))
+    return Diagnosis(
+        findings=tuple(_finding(rule, group) for rule, group in kept),
+        hits=tuple((rule.id, hit) for rule, hit in hits),
+    )
+
+
+def excerpt_at(place: Location | None) -> Excerpt | None:
+    """The source lines around a place, or None where the file cannot be read."""
+    if place is None:
+        return None
+    source = linecache.getlines(place.file)
+    if not 1 <= place.line <= len(source):
+        return None
+    first = max(1, place.line - _CONTEXT_LINES)
+    lines = source[first - 1 : place.line + _CONTEXT_LINES]
+    return Excerpt(first_line=first, lines=tuple(line.rstrip("\n") for line in lines))
+
+
+def _place(hit: Hit) -> _Place:
+    if hit.location is None:
+        return _Place("", 0, hit.operator, hit.module)
+    own = own_line((hit.location, *hit.stack))
+    caller = own if own is not hit.location else None
+    return _Place(hit.location.file, hit.location.line, caller=caller)
+
+
+def _order(rule: type[Rule], group: Sequence[Hit]) -> tuple[int, int, str]:
+    return _EFFECTS.index(rule.effect), min(hit.op_index for hit in group), rule.id
+
+
+def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
+    first = min(group, key=lambda hit: (hit.iteration, hit.op_index))
+    return Finding(
+        rule=rule.id,
+        name=rule.name,
+        effect=rule.effect,
+        message=first.message,
+        why=_first_paragraph(rule.explanation()),
+        fix=rule.fix,
+        location=first.location,
+        excerpt=excerpt_at(first.location),
+        stack=first.stack,
+        module=first.module,
+        phase=first.phase,
+        operator=first.operator,
+        count=_per_step(group),
+    )
+
+
+def _per_step(group: Sequence[Hit]) -> int:
+    """How many places of one iteration the rule found, at most."""
+    places: dict[int, set[int]] = {}
+    for hit in group:
+        found = places.setdefault(hit.iteration, set())
+        if not hit.follows:
+            found.add(hit.op_index)
+    return max(1, *map(len, places.values()))
+
+
+def _first_paragraph(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split())

@@ -1,0 +1,149 @@
+"""Findings and the user's comments -> the findings, some marked as suppressed, and idle comments."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from graphdoctor.diagnose.comments import Comment, comments_in
+from graphdoctor.rules import ALL_RULES
+from graphdoctor.values.callers import is_library, own_line
+from graphdoctor.values.recording import HostEvent, Iteration, Op, Recording
+from graphdoctor.values.report import Finding, IdleComment, Location, Suppression
+from graphdoctor.values.spelling import nearest
+
+NO_REASON = "no reason given"
+_HOW = "write `# graphdoctor: ignore[GD101] reason`, or `file-ignore[...]` for the whole file"
+_IDS: Mapping[str, str] = {
+    key.lower(): rule.id for rule in ALL_RULES for key in (rule.id, rule.name)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """One rule that a comment names; `rule` is its id, or None where there is no such rule."""
+
+    file: str
+    comment: Comment
+    name: str
+    rule: str | None
+
+    @property
+    def location(self) -> Location:
+        return Location(self.file, self.comment.line)
+
+    def is_about(self, rule: str, places: Sequence[Location]) -> bool:
+        return rule == self.rule and any(
+            _same(place.file, self.file) and self.comment.covers(place.line) for place in places
+        )
+
+
+def suppress(
+    findings: Sequence[Finding], recording: Recording, *, file: str
+) -> tuple[tuple[Finding, ...], tuple[IdleComment, ...]]:
+    """Mark what the comments name; `file` is the target's, which findings without a line are in."""
+    run = _lines_run(recording)
+    said = [one for path in _own_files(run, file) for one in _said_in(path)]
+    if not said:
+        return tuple(findings), ()
+    used: set[_Said] = set()
+    marked = tuple(_marked(finding, said, file, used) for finding in findings)
+    return marked, tuple(_idle(said, used, run))
+
+
+def _marked(finding: Finding, said: Sequence[_Said], file: str, used: set[_Said]) -> Finding:
+    """A finding in a library is the user's where their own line calls into it."""
+    own = own_line((finding.location, *finding.stack))
+    places = [place for place in (finding.location, own) if place is not None]
+    matching = [one for one in said if one.is_about(finding.rule, places or [Location(file, 0)])]
+    if not matching:
+        return finding
+    nearest = min(matching, key=lambda one: one.comment.is_for_file)
+    used.add(nearest)
+    reason = nearest.comment.reason or NO_REASON
+    return msgspec.structs.replace(finding, suppressed=Suppression(reason, nearest.location))
+
+
+def _said_in(file: str) -> Iterator[_Said]:
+    for comment in comments_in(linecache.getlines(file)):
+        for name in comment.rules or ("",):
+            yield _Said(file, comment, name, _IDS.get(name.lower()))
+
+
+def _own_files(run: Mapping[str, set[int]], file: str) -> list[str]:
+    """The user's files that the step ran in, and the target's, each once."""
+    own = (path for path in (file, *run) if not is_library(path))
+    return list({os.path.abspath(path): path for path in own}.values())
+
+
+def _lines_run(recording: Recording) -> dict[str, set[int]]:
+    """By file, the lines from which the step called torch, or called what does."""
+    places = {
+        id(place): place for iteration in recording.captured for place in _places_of(iteration)
+    }
+    lines: dict[str, set[int]] = {}
+    for place in places.values():
+        lines.setdefault(place.file, set()).add(place.line)
+    return lines
+
+
+def _places_of(iteration: Iteration) -> Iterator[Location]:
+    happened: tuple[Op | HostEvent, ...] = (*iteration.ops, *iteration.events)
+    for one in happened:
+        if one.location is not None:
+            yield one.location
+        yield from one.stack
+
+
+def _idle(
+    said: Sequence[_Said], used: set[_Said], run: Mapping[str, set[int]]
+) -> Iterator[IdleComment]:
+    for one in said:
+        comment = one.comment
+        if not comment.rules:
+            message = f"`# graphdoctor: {comment.text}` is not understood; {_HOW}"
+            yield IdleComment(one.location, "", "not-understood", message)
+        elif one.rule is None:
+            yield IdleComment(one.location, one.name, "unknown-rule", _unknown(one.name))
+        elif not comment.is_for_file and not comment.first:
+            message = f"ignore[{one.name}] stands on no statement; put it at the end of its line"
+            yield IdleComment(one.location, one.name, "misplaced", message)
+        elif one not in used and _was_run(one, run):
+            message = f"{'file-' * comment.is_for_file}ignore[{one.name}] suppresses nothing"
+            yield IdleComment(one.location, one.name, "unused", message)
+
+
+def _unknown(name: str) -> str:
+    known = (key for rule in ALL_RULES for key in (rule.id, rule.name))
+    return f"there is no rule {name!r}; the nearest one is {nearest(name, known)!r}"
+
+
+def _was_run(one: _Said, run: Mapping[str, set[int]]) -> bool:
+    """Whether the step ran the code around a comment: of other code nothing is known."""
+    lines = {line for path, found in run.items() if _same(path, one.file) for line in found}
+    if one.comment.is_for_file:
+        return bool(lines)
+    first, last = _function_around(one.file, one.comment.first)
+    return any(first <= line <= last for line in lines)
+
+
+def _function_around(file: str, line: int) -> tuple[int, int]:
+    """The lines of the innermost function that holds a line; of the file where none does."""
+    source = linecache.getlines(file)
+    tree = ast.parse("".join(source))
+    spans = [
+        (node.lineno, node.end_lineno or node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    around = [span for span in spans if span[0] <= line <= span[1]]
+    return max(around, default=(1, len(source)))
+
+
+def _same(one: str, other: str) -> bool:
+    return one == other or os.path.abspath(one) == os.path.abspath(other)

@@ -1,0 +1,68 @@
+"""What the stages found -> the verdict, and the reason for it in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphdoctor.values.report import CaptureOutcome, Finding, Region, Verdict
+
+WHOLE = "whole step"
+
+
+def judge(
+    findings: Sequence[Finding],
+    regions: Sequence[Region],
+    captures: Sequence[CaptureOutcome],
+    doubts: Sequence[str],
+) -> tuple[Verdict, str]:
+    """Safe only with proof: no finding that stops a capture or spoils a replay, and a verified replay.
+
+    `doubts` are the reasons why the emulated device's results may not be a GPU's.
+    """
+    blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
+    whole = next((capture for capture in captures if capture.scope == WHOLE), None)
+    if blocking:
+        return _with_findings(blocking, regions, captures)
+    if whole is None or whole.status == "refused":
+        reason = whole.reason if whole is not None else "it was not captured"
+        return "unsafe", f"The capture of the whole step was refused: {reason}"
+    verification = whole.verification
+    if verification is None or verification.status == "not-verified":
+        reason = verification.reason if verification is not None else "its replay was not compared"
+        return "unknown", f"No hazard was found, but the replay could not be verified: {reason}"
+    if verification.status == "wrong":
+        return "unsafe", f"It captures, but a replay computes something else: {verification.reason}"
+    if doubts:
+        return "unknown", f"No hazard was found, but the result is not verified: {doubts[0]}"
+    return "safe", (
+        f"The whole step can be captured; {verification.replays} replays on fresh inputs"
+        " computed what eager computes."
+    )
+
+
+def _with_findings(
+    blocking: Sequence[Finding], regions: Sequence[Region], captures: Sequence[CaptureOutcome]
+) -> tuple[Verdict, str]:
+    fails = sum(finding.effect == "capture-fails" for finding in blocking)
+    wrong = len(blocking) - fails
+    parts = []
+    if fails:
+        parts.append(f"{_count(fails, 'hazard')} would make a capture fail")
+    if wrong:
+        parts.append(f"{_count(wrong, 'hazard')} would make a replay compute something else")
+    why = " and ".join(parts)
+    verified = {
+        capture.scope.removeprefix("region ")
+        for capture in captures
+        if capture.verification is not None and capture.verification.status == "verified"
+    }
+    safe = [region for region in regions if region.worthwhile and region.name in verified]
+    if not safe:
+        return "unsafe", f"{why[0].upper()}{why[1:]}, and no part worth capturing remains."
+    return "partly-safe", (
+        f"{why[0].upper()}{why[1:]}; {_count(len(safe), 'region')} of the step can be captured."
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

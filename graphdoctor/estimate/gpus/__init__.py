@@ -1,0 +1,198 @@
+"""A GPU's name in, the figures that its time is estimated from out; each figure with its source."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.report import Range
+
+Level = Literal["low", "mid", "high"]
+LEVELS: tuple[Level, ...] = ("low", "mid", "high")
+ASSUMED = "assumed"  # the source of a figure that nobody measured; such a figure has a wide range
+
+_COMMON = "common.toml"
+
+
+class Figure(Struct, frozen=True, forbid_unknown_fields=True):
+    """A figure within bounds, and where it comes from."""
+
+    low: float
+    mid: float
+    high: float
+    source: str
+
+    def at(self, level: Level) -> float:
+        value: float = getattr(self, level)
+        return value
+
+    @property
+    def range(self) -> Range:
+        return Range(self.low, self.mid, self.high)
+
+
+class HostCosts(Struct, frozen=True, forbid_unknown_fields=True):
+    """Host time of one operator by what it has to do, in us, launches not included."""
+
+    module_call: Figure  # nn.Module.__call__ and the Python of its forward
+    operator: Figure  # Python binding and dispatch of one operator
+    autograd: Figure  # added where the operator is recorded for backward
+    library_call: Figure  # added for cuBLAS and cuDNN: choosing the kernel
+    backward_node: Figure  # the autograd engine runs one node
+    optimizer_foreach: Figure  # added to one _foreach or fused operator: grouping its lists
+    view: Figure  # an operator that only makes a view
+    allocation: Figure  # one block from the caching allocator
+
+
+class MathRates(Struct, frozen=True, forbid_unknown_fields=True):
+    """Dense matrix arithmetic at its peak, in TFLOP/s."""
+
+    fp64: Figure
+    fp32: Figure
+    tf32: Figure
+    fp16: Figure
+    bf16: Figure
+
+
+class KernelFigures(Struct, frozen=True, forbid_unknown_fields=True):
+    """One figure for each kind of kernel."""
+
+    stream: Figure  # elementwise on contiguous memory
+    strided: Figure  # elementwise with a strided or broadcast operand
+    reduce: Figure
+    normalize: Figure  # softmax, layer norm: several passes over a row
+    concat: Figure
+    gather: Figure  # index, embedding, scatter
+    matmul: Figure
+    attention: Figure
+
+
+class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that an estimate needs to know about one GPU and the host that feeds it."""
+
+    name: str
+    title: str
+    device_names: tuple[str, ...]  # what torch.cuda.get_device_name() contains
+    fitted_on: str  # the profile of the GPU whose traces the kernel figures come from
+    launch_us: Figure  # host time of one kernel launch
+    launch_latency_us: Figure  # from the start of a launch to the kernel on an idle device
+    host_us: HostCosts
+    memory_gb_s: Figure  # peak
+    cache_mb: Figure  # the last-level cache
+    cache_speedup: Figure  # of the memory bandwidth, for operands that the cache holds
+    memory_share: KernelFigures  # of the peak, reached by each kind of kernel
+    math_tflops: MathRates
+    math_share: Figure  # of the peak, reached by matrix products
+    unaligned_share: Figure  # of math_share, by half-precision rows of no multiple of 16 bytes
+    attention_share: Figure  # of the peak, reached by attention
+    smallest_kernel_us: KernelFigures
+    queue_gap_us: Figure  # between two kernels of a stream that were both queued
+    node_gap_us: Figure  # between two nodes of a graph
+    graph_launch_us: Figure  # host time of one graph launch, however few nodes it has
+    graph_node_launch_us: Figure  # host time that each node adds to it
+    copy_gb_s: Figure  # host to device and back
+    copy_latency_us: Figure
+    sync_us: Figure  # from the end of the device's work to the host going on
+
+    def launch_of_graph_us(self, nodes: int) -> Range:
+        """Host time of launching a graph of so many nodes."""
+        fixed, each = self.graph_launch_us, self.graph_node_launch_us
+        return Range(
+            fixed.low + nodes * each.low,
+            fixed.mid + nodes * each.mid,
+            fixed.high + nodes * each.high,
+        )
+
+
+def profile_names() -> tuple[str, ...]:
+    """The names that `load_profile` knows, in alphabetical order."""
+    folder = files(__name__)
+    found = (entry.name for entry in folder.iterdir())
+    return tuple(
+        sorted(
+            name[: -len(".toml")] for name in found if name.endswith(".toml") and name != _COMMON
+        )
+    )
+
+
+@cache
+def load_profile(name: str) -> DeviceProfile:
+    """The profile called `name` ("h100"), the one of a device name ("NVIDIA H100 80GB HBM3"), or a file.
+
+    A file, which `graphdoctor calibrate` writes, is what ends in .toml. Raises UsageError, naming
+    the known profiles, when there is none.
+    """
+    if name.endswith(".toml"):
+        return read_profile(Path(name))
+    wanted = name.strip().lower()
+    if wanted in profile_names():
+        return _read(wanted)
+    matches = [
+        (len(part), profile)
+        for profile in map(_read, profile_names())
+        for part in profile.device_names
+        if re.search(rf"(?<!\w){re.escape(part.lower())}(?!\w)", wanted)
+    ]
+    if not matches:
+        known = ", ".join(profile_names())
+        raise UsageError(f"There is no device profile for {name!r}; known are: {known}.")
+    # "H100 PCIe" is also an "H100": the longest text that fits is the closest.
+    return max(matches, key=lambda match: match[0])[1]
+
+
+def read_profile(path: Path) -> DeviceProfile:
+    """A profile of one's own; figures that it lacks are those that all profiles start from."""
+    try:
+        own = tomllib.loads(path.read_text(encoding="utf-8"))
+        return msgspec.convert(_overlay(_common(), own), DeviceProfile)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the device profile {path}: {error.strerror or error}"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"{path} is not a device profile: {error}") from error
+
+
+def assumed_figures(profile: DeviceProfile) -> tuple[str, ...]:
+    """The figures that nobody measured, by path ("host_us.module_call")."""
+    return tuple(path for path, figure in figures(profile) if figure.source.startswith(ASSUMED))
+
+
+def figures(profile: Struct, prefix: str = "") -> Iterator[tuple[str, Figure]]:
+    """Every figure of a profile with its path."""
+    for field in profile.__struct_fields__:
+        value = getattr(profile, field)
+        if isinstance(value, Figure):
+            yield prefix + field, value
+        elif isinstance(value, Struct):
+            yield from figures(value, f"{prefix}{field}.")
+
+
+@cache
+def _read(name: str) -> DeviceProfile:
+    own = tomllib.loads((files(__name__) / f"{name}.toml").read_text(encoding="utf-8"))
+    return msgspec.convert(_overlay(_common(), own), DeviceProfile)
+
+
+@cache
+def _common() -> dict[str, Any]:
+    return tomllib.loads((files(__name__) / _COMMON).read_text(encoding="utf-8"))
+
+
+def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` wins, figure by figure; a figure is replaced whole, so that its source stays true."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        is_group = isinstance(value, dict) and "source" not in value
+        merged[key] = _overlay(under, value) if is_group and isinstance(under, dict) else value
+    return merged

@@ -1,0 +1,91 @@
+"""One run of a step -> what it left behind: outputs, gradients, state, inputs, Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from graphdoctor.graphs.compare import Gap, gap_between, has_same_bits
+from graphdoctor.graphs.static_inputs import is_same_value
+from graphdoctor.target.state.snapshot import named_tensors, named_values
+from graphdoctor.target.target import Inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a run left behind, by path; outputs first, then gradients, state and inputs.
+
+    `values` are numbers and strings that the step returned; `host` is Python state behind the
+    roots. The tensors are the step's own, not copies, until `keep` makes some.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    values: Mapping[str, object]
+    host: Mapping[str, object]
+
+
+def footprint(roots: Mapping[str, object], inputs: Inputs, outputs: object) -> Footprint:
+    """Look at what is there now."""
+    returned = {"output": outputs}
+    state = named_tensors(roots)
+    given = {"inputs": inputs.args}, {"inputs": dict(inputs.kwargs)}
+    tensors = named_tensors(returned)
+    tensors |= {path: tensor for path, tensor in state.items() if path.endswith(".grad")}
+    tensors |= {path: tensor for path, tensor in state.items() if path not in tensors}
+    for part in given:
+        tensors |= named_tensors(part)
+    return Footprint(tensors, named_values(returned), named_values(roots))
+
+
+def keep(seen: Footprint, before: Footprint | None = None) -> Footprint:
+    """Copies that later steps cannot change; shares with `before`, itself a copy, what is equal."""
+    earlier = before.tensors if before is not None else {}
+    return Footprint(
+        {path: _copy(tensor, earlier.get(path)) for path, tensor in seen.tensors.items()},
+        dict(seen.values),
+        dict(seen.host),
+    )
+
+
+def _copy(tensor: torch.Tensor, earlier: torch.Tensor | None) -> torch.Tensor:
+    tensor = tensor.detach()
+    if earlier is not None and has_same_bits(earlier, tensor):
+        return earlier
+    return tensor.clone()
+
+
+def gaps_between(expected: Footprint, actual: Footprint) -> list[Gap]:
+    """Everything but Python state that differs, in the order of `expected`."""
+    found = list(_tensor_gaps(expected.tensors, actual.tensors))
+    found.extend(_value_gaps(expected.values, actual.values))
+    return found
+
+
+def _tensor_gaps(
+    expected: Mapping[str, torch.Tensor], actual: Mapping[str, torch.Tensor]
+) -> Iterator[Gap]:
+    for path, tensor in expected.items():
+        if path not in actual:
+            yield Gap(path, detail="eager leaves this tensor behind, a replay does not")
+        elif (gap := gap_between(path, tensor, actual[path])) is not None:
+            yield gap
+    for path in actual.keys() - expected.keys():
+        yield Gap(path, detail="a replay leaves this tensor behind, eager does not")
+
+
+def _value_gaps(expected: Mapping[str, object], actual: Mapping[str, object]) -> Iterator[Gap]:
+    for path, value in expected.items():
+        if path not in actual or not is_same_value(value, actual[path]):
+            frozen = repr(actual[path]) if path in actual else "absent"
+            yield Gap(path, detail=f"a Python value: {value!r} in eager, {frozen} at every replay")
+
+
+def stopped_host_state(expected: Mapping[str, object], actual: Mapping[str, object]) -> list[str]:
+    """Paths of Python state that eager advanced, and replays, which run no Python, did not."""
+    return [
+        path
+        for path, value in expected.items()
+        if path not in actual or not is_same_value(value, actual[path])
+    ]

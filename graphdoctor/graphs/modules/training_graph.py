@@ -1,0 +1,97 @@
+"""A call with a backward pass -> two CUDA graphs by `torch.cuda.make_graphed_callables`, made safe to use."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from graphdoctor.graphs.modules.captured_call import ToCapture
+from graphdoctor.graphs.modules.gates import Returned
+from graphdoctor.graphs.modules.gradients import Gradients
+from graphdoctor.graphs.whole_step import device_usable_after_failure
+
+
+class _Nothing:
+    """Stands for the graphs, which make_graphed_callables keeps to itself."""
+
+    def reset(self) -> None:
+        pass
+
+
+class OnePass:
+    """A forward pass whose intermediate values the graph holds, until its backward pass has run."""
+
+    __slots__ = ("__weakref__", "_graph", "came", "is_done")
+
+    def __init__(self, graph: TrainingGraph) -> None:
+        self._graph = graph
+        self.is_done = False
+        self.came: tuple[bool, ...] = ()
+
+    def redeem(self, came: tuple[bool, ...]) -> None:
+        if self.is_done:
+            raise RuntimeError(
+                "A backward pass through a graphed module runs a second time for one forward, but "
+                "its graph keeps what it needs for one only. Leave this module out of the graphs."
+            )
+        self.is_done, self.came = True, came
+        self._graph.before_backward(came)
+
+
+class TrainingGraph:
+    """The graphs of one forward and of its backward.
+
+    It serves no other call between a forward and its backward, which would overwrite the values
+    that the backward needs.
+    """
+
+    def __init__(self, call: ToCapture) -> None:
+        self._lane = call.lane
+        self._owns_outputs = call.choices.owns_outputs
+        self._latest: weakref.ref[OnePass] | None = None
+        with call.as_observed(), device_usable_after_failure(_Nothing()):
+            graphed: Any = torch.cuda.make_graphed_callables(
+                call.body,
+                call.static,
+                num_warmup_iters=call.choices.warm_ups,
+                allow_unused_input=True,
+            )
+        assert call.observed.returned is not None
+        self._run: Callable[..., Any] | None = graphed.forward
+        self._filled = call.observed.returned.filled
+        self._differentiable = call.body.differentiable
+        self._gradients = Gradients(call, graphed.forward)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no forward pass waits for its backward pass."""
+        latest = self._latest() if self._latest is not None else None
+        return latest is None or latest.is_done
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Run the forward on these tensors, which are as the captured call's."""
+        assert self._run is not None
+        self._lane.enter()
+        this = OnePass(self)
+        self._latest = weakref.ref(this)
+        found = self._run(*tensors)
+        gradients = self._gradients
+        node = next(tensor.grad_fn for tensor in found if tensor.grad_fn is not None)
+        node.register_hook(lambda given, _: gradients.handed_out(given, this.came))
+        outputs: Any = Returned.apply(  # type: ignore[no-untyped-call]
+            this, self._differentiable, self._owns_outputs, *found
+        )
+        return self._filled(outputs)
+
+    def before_backward(self, came: tuple[bool, ...]) -> None:
+        """The backward graph is about to run."""
+        self._lane.enter()
+        self._gradients.check(came)
+        self._gradients.move_out()
+
+    def release(self) -> None:
+        """Give the graphs and their memory back, as soon as no backward pass waits for them."""
+        self._run = None

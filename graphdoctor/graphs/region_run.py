@@ -1,0 +1,204 @@
+"""One iteration, watched -> for each region of it, what the region read and what it wrote.
+
+Storages are numbered by first use within the region ("slots"): in every iteration the same, as long as
+the region's tensors share memory in the same way. `pattern` is the sequence of slots, to tell that they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from graphdoctor.device.observe.dispatch import Call
+from graphdoctor.device.observe.operators import tensors_of, written_tensors
+from graphdoctor.device.observe.storages import StorageInfo, StorageTable
+from graphdoctor.device.observe.tape import Tape
+from graphdoctor.graphs.generator import generator_state
+from graphdoctor.target.frames import locate
+from graphdoctor.values.recording import Iteration
+from graphdoctor.values.report import Location
+
+
+class Geometry(NamedTuple):
+    """Which part of a storage a tensor is: the rest of it may hold anything."""
+
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @staticmethod
+    def of_tensor(tensor: torch.Tensor) -> Geometry:
+        return Geometry(
+            int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype
+        )
+
+    def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
+        """The tensor that lies there in another storage of the same layout."""
+        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
+        return empty.set_(storage, self.offset, self.shape, self.stride)
+
+
+_SEED = (
+    "it takes the random state of a forward outside it, which only a captured forward can hand over"
+)
+
+Part = tuple[int, Geometry]  # a slot and where in it
+Writer = tuple[str, Location | None]
+
+
+@dataclass
+class RegionRun:
+    """One run through a region.
+
+    With a tape it keeps the operators and their memory, to be run again. Without one it copies: `before` has
+    the contents of what the region read from outside, `after` of what it left behind.
+    """
+
+    tape: Tape | None
+    slots: dict[int, int] = field(default_factory=dict)  # storage number -> slot
+    pattern: list[int] = field(default_factory=list)
+    made: set[int] = field(default_factory=set)
+    written: dict[Part, StorageInfo] = field(default_factory=dict)
+    writers: dict[int, Writer] = field(default_factory=dict)
+    storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+    before: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+    after: dict[Part, torch.Tensor] = field(default_factory=dict)
+    generator: torch.Tensor | None = None
+    trouble: str = ""
+
+    def slot(self, number: int) -> tuple[int, bool]:
+        """The slot of a storage, and whether it is new."""
+        slot = self.slots.get(number)
+        new = slot is None
+        if slot is None:
+            slot = self.slots[number] = len(self.slots)
+        self.pattern.append(slot)
+        return slot, new
+
+
+class RegionWatcher:
+    """Follows one iteration and fills a `RegionRun` for each region; `spans` are their operators' indices.
+
+    `repeated` turns false where the iteration does not repeat what was recorded.
+    """
+
+    def __init__(
+        self,
+        table: StorageTable,
+        iteration: Iteration,
+        spans: Sequence[tuple[int, ...]],
+        runs: Sequence[RegionRun],
+    ) -> None:
+        self.repeated = True
+        self._table = table
+        self._ops = iteration.ops
+        self._index = 0
+        self._runs = runs
+        self._run_of_op = {
+            index: run for span, run in zip(spans, runs, strict=True) for index in span
+        }
+        self._last = {max(span) for span in spans}
+        self._made_on_cpu: set[int] = set()  # by device operators: attention's seed and offset
+
+    def event(self, kind: str, name: str, detail: str) -> None:
+        """What the host does is no part of a region."""
+
+    def before(self, call: Call) -> None:
+        run = self._run_of_op.get(self._index)
+        if run is None:
+            return
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            if call.facts.is_random and run.generator is None:
+                run.generator = generator_state()
+            for tensor in call.inputs:
+                self._read(run, tensor)
+
+    def after(self, call: Call) -> None:
+        index = self._index
+        self._index += 1
+        if index >= len(self._ops) or self._ops[index].name != call.facts.name:
+            self.repeated = False
+            return
+        run = self._run_of_op.get(index)
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            self._note_seeds(call)
+            if run is None:
+                self._overwritten(call)
+                return
+            self._wrote(run, call)
+            if index in self._last:
+                _finish(run)
+
+    def _read(self, run: RegionRun, tensor: torch.Tensor) -> None:
+        number = self._table.info(tensor).number
+        slot, new = run.slot(number)
+        if new and number in self._made_on_cpu:
+            run.trouble = _SEED
+        if not new or not self._table.is_cuda(tensor):
+            return
+        if tensor.layout != torch.strided:
+            run.trouble = "it works on tensors that are not strided"
+            return
+        storage = tensor.untyped_storage()
+        if run.tape is not None:
+            run.storages[slot] = storage
+        else:
+            run.before[slot] = storage.clone()
+
+    def _wrote(self, run: RegionRun, call: Call) -> None:
+        location = locate().location
+        writer = (call.facts.name, location)
+        for tensor in tensors_of(call.result):
+            slot, new = run.slot(self._table.info(tensor).number)
+            if new or slot in run.made:
+                run.made.add(slot)
+                self._note_write(run, slot, tensor, writer)
+        for tensor in written_tensors(call.facts, call.args, call.kwargs):
+            slot, _ = run.slot(self._table.info(tensor).number)
+            self._note_write(run, slot, tensor, writer)
+        if run.tape is not None:
+            run.tape.add(call, location)
+
+    def _note_write(self, run: RegionRun, slot: int, tensor: torch.Tensor, writer: Writer) -> None:
+        if not self._table.is_cuda(tensor):
+            return
+        if tensor.layout != torch.strided:
+            run.trouble = "it makes tensors that are not strided"
+            return
+        run.written[slot, Geometry.of_tensor(tensor)] = self._table.info(tensor)
+        run.writers[slot] = writer
+        if run.tape is not None:
+            run.storages[slot] = tensor.untyped_storage()
+
+    def _note_seeds(self, call: Call) -> None:
+        if call.on_cuda and call.facts.is_random:
+            for tensor in tensors_of(call.result):
+                if not self._table.is_cuda(tensor):
+                    self._made_on_cpu.add(self._table.info(tensor).number)
+
+    def _overwritten(self, call: Call) -> None:
+        """What an operator between a region's operators writes over is no result of the region."""
+        numbers = {
+            self._table.info(tensor).number
+            for tensor in written_tensors(call.facts, call.args, call.kwargs)
+        }
+        if not numbers:
+            return
+        for run in self._runs:
+            if not run.after:  # a finished run has its copies already
+                for part in [p for p, info in run.written.items() if info.number in numbers]:
+                    del run.written[part]
+
+
+def _finish(run: RegionRun) -> None:
+    """Copy what the region wrote and somebody still holds; the rest was scratch."""
+    if run.tape is not None:
+        return
+    for (slot, geometry), info in run.written.items():
+        storage = info.storage()
+        if storage is not None:
+            run.after[slot, geometry] = geometry.of(storage).clone()

@@ -1,0 +1,148 @@
+"""A recorded step -> the graphs that Dynamo would find in it and their parts, foreseen without running Dynamo."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from graphdoctor.estimate import launches
+from graphdoctor.graphs.segments.nodes import ends_graph
+from graphdoctor.graphs.segments.parts import Break, GraphPlan, SegmentsPlan
+from graphdoctor.graphs.segments.split import split
+from graphdoctor.operators import fact_about
+from graphdoctor.values.recording import HostEvent, Iteration, Op
+
+# What Python does that Dynamo leaves to Python.
+_ENDING_EVENTS = frozenset(
+    {"sync", "query", "tensor-repr", "rng-state", "pinned-allocation", "graph-replay"}
+)
+
+_TAKING = frozenset({"index", "_unsafe_index", "index_select", "gather", "take", "embedding"})
+_VARIES = "works on a size that depends on values"
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What would be captured. `regions` are the operators of each captured part, by index."""
+
+    plan: SegmentsPlan
+    regions: tuple[tuple[int, ...], ...]
+
+
+def forecast(iteration: Iteration, *, left_out: Collection[str] = ()) -> Forecast:
+    """Cut the operators of the models, but for the modules `left_out`, as Dynamo and the splitter would.
+
+    A graph ends where the host reads a value or a size, and where Python does what Dynamo cannot
+    trace; other reasons of Dynamo's are not seen in a recording. What runs outside the models, such as
+    the optimizer, stays with Python. Each forward graph has a backward graph where it is trained.
+    """
+    step = _Step(iteration, frozenset(left_out))
+    forward = list(step.forward_graphs())
+    groups = [("forward", ops) for ops in forward]
+    groups += [("backward", ops) for ops in _backward_graphs(iteration, forward)]
+    graphs: list[GraphPlan] = []
+    regions: list[tuple[int, ...]] = []
+    for name, ops in groups:
+        number = sum(plan.name.startswith(name) for plan in graphs) + 1
+        graph, captured = step.planned(ops, f"{name} graph {number}")
+        graphs.append(graph)
+        regions.extend(captured)
+    plan = SegmentsPlan(tuple(graphs), tuple(dict.fromkeys(step.breaks())))
+    return Forecast(plan, tuple(sorted(regions)))
+
+
+class _Step:
+    """One iteration, and which of its operators belong to models."""
+
+    def __init__(self, iteration: Iteration, left_out: Collection[str]) -> None:
+        self._iteration = iteration
+        self._left_out = left_out
+        self._has_models = any(op.module for op in iteration.ops)
+        self._varying = varying_sizes(iteration)
+
+    def planned(self, ops: Sequence[Op], name: str) -> tuple[GraphPlan, Iterator[tuple[int, ...]]]:
+        from graphdoctor.partition.fx import to_fx
+
+        parts = split(to_fx(self._iteration, ops).graph, name, also=self._also)
+        members: dict[int, list[int]] = {}
+        for node, number in parts.numbers.items():
+            op = node.meta.get("op")
+            if isinstance(op, Op) and parts.plan.parts[number].captured:
+                members.setdefault(number, []).append(op.index)
+        return parts.plan, (tuple(dict.fromkeys(found)) for found in members.values())
+
+    def _also(self, node: fx.Node) -> str:
+        op = node.meta.get("op")
+        varies = isinstance(op, Op) and op.index in self._varying and launches(op)
+        return _VARIES if varies else ""
+
+    def forward_graphs(self) -> Iterator[list[Op]]:
+        """Runs of forward operators inside models, between what ends a graph."""
+        stops = {event.op_index for event in self._ending_events()}
+        run: list[Op] = []
+        for position, op in enumerate(self._iteration.ops):
+            belongs = self._belongs(op)
+            ends = not belongs or position in stops or bool(ends_graph(op))
+            if ends and any(map(launches, run)):
+                yield run
+                run = []
+            if belongs and not ends_graph(op):
+                run.append(op)
+        if any(map(launches, run)):
+            yield run
+
+    def breaks(self) -> Iterator[Break]:
+        for op in self._iteration.ops:
+            if self._belongs(op) and (why := ends_graph(op)):
+                yield Break(f"{op.name} {why}", op.location)
+        for event in self._ending_events():
+            if not self._has_models or event.module:
+                yield Break(f"{event.name} is called", event.location)
+
+    def _belongs(self, op: Op) -> bool:
+        """Whether it is the forward of a model; one without a name is told by the method that runs."""
+        if op.phase != "forward" or op.module.partition(".")[0] in self._left_out:
+            return False
+        frames = ((op.location,) if op.location is not None else ()) + op.stack
+        in_forward = any(frame.function == "forward" for frame in frames)
+        return not self._has_models or bool(op.module) or in_forward
+
+    def _ending_events(self) -> Iterator[HostEvent]:
+        return (event for event in self._iteration.events if event.kind in _ENDING_EVENTS)
+
+
+def varying_sizes(iteration: Iteration) -> frozenset[int]:
+    """The operators, by index, that work on tensors whose size depends on values.
+
+    Such a size comes from an operator whose result the host had to learn the size of, and goes on
+    to every result that is not of the size of something that has it not.
+    """
+    varying: set[int] = set()
+    found: set[int] = set()
+    for op in iteration.ops:
+        if fact_about(op, "sizes-result") is not None:
+            varying.update(use.storage for use in op.outputs)
+            continue
+        inputs = op.inputs
+        if not any(use.storage in varying for use in inputs):
+            continue
+        found.add(op.index)
+        fixed = {use.shape for use in inputs if use.storage not in varying}
+        if op.base_name in _TAKING:
+            fixed = set()  # as many as the index has, which may be as many as there are
+        for use in op.outputs:
+            if use.shape and use.shape not in fixed and use.storage not in op.writes:
+                varying.add(use.storage)
+    return frozenset(found)
+
+
+def _backward_graphs(iteration: Iteration, forward: Sequence[Sequence[Op]]) -> Iterator[list[Op]]:
+    """The backward operators of each forward graph, the last one's first."""
+    graph_of = {op.index: number for number, ops in enumerate(forward) for op in ops}
+    found: dict[int, list[Op]] = {}
+    for op in iteration.ops:
+        if op.phase == "backward" and op.forward_index in graph_of:
+            found.setdefault(graph_of[op.forward_index], []).append(op)
+    yield from found.values()

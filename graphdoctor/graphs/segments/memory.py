@@ -1,0 +1,104 @@
+"""Tensors that a graph was captured with -> copies into them, copies out of them, and who still uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from graphdoctor.target import Inputs
+from graphdoctor.target.state.clone import clone_inputs, copy_values, is_overlapping
+
+
+def clones(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors on memory of their own; those that share memory share it in the clones too."""
+    made = clone_inputs(Inputs(args=tuple(tensors))).args
+    return [tensor for tensor in made if isinstance(tensor, torch.Tensor)]
+
+
+def copy_all(into: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Fill tensors with others' values."""
+    for one, other in zip(into, values, strict=True):
+        copy_values(one, other)
+
+
+class Copier:
+    """Copies to or from the same tensors again and again, in as few kernels as torch can.
+
+    How is decided once: the host has no time for that in a replay.
+    """
+
+    def __init__(self, own: Sequence[torch.Tensor]) -> None:
+        self._own = list(own)
+        memories = set(map(memory_of, own))
+        self._is_plain = len(memories) == len(own) and all(map(_is_dense, own))
+        self._is_spread = not any(map(is_overlapping, own))
+
+    def fill(self, values: list[torch.Tensor]) -> None:
+        """Copy values into the tensors."""
+        if not values:
+            return
+        if self._is_spread:
+            torch._foreach_copy_(self._own, values)
+        else:
+            copy_all(self._own, values)
+
+    def taken(self) -> list[torch.Tensor]:
+        """The tensors' values in new memory, of the same strides, shared where the tensors share it."""
+        if not self._is_plain:
+            return clones(self._own)
+        made = [torch.empty_like(tensor) for tensor in self._own]
+        if made:
+            torch._foreach_copy_(made, self._own)
+        return made
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Without gaps and overlaps, so that `empty_like` has the same strides."""
+    return tensor.numel() > 0 and torch.empty_like(tensor).stride() == tensor.stride()
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Equal for tensors of one storage."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+class Lent:
+    """Memory that a graph's results lie in, some of it handed out without a copy, for autograd to keep.
+
+    A replay overwrites it, which is right only when nobody holds the results of the last one any
+    more. `is_held` asks the storages how many tensors look into them.
+    """
+
+    def __init__(self) -> None:
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self._own: dict[int, int] = {}
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return memory_of(tensor) in self._storages
+
+    def add(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._storages.setdefault(storage._cdata, storage)
+
+    def watch(self, handed_out: Sequence[torch.Tensor], *, but: Iterable[torch.Tensor]) -> None:
+        """Take down how many hold the memory of these now, without the tensors that will be gone."""
+        self._own = {memory_of(tensor): _users(memory_of(tensor)) for tensor in handed_out}
+        for key in map(memory_of, but):
+            if key in self._own:
+                self._own[key] -= 1
+
+    def is_held(self) -> bool:
+        return any(_users(key) > own for key, own in self._own.items())
+
+
+def can_lend() -> bool:
+    """Whether this torch tells how many hold a storage."""
+    return hasattr(torch._C, "_storage_Use_Count")
+
+
+def _users(key: int) -> int:
+    count: Any = torch._C._storage_Use_Count(key)
+    return int(count)

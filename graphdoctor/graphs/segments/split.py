@@ -1,0 +1,146 @@
+"""A torch.fx graph of ATen operators -> its parts: runs of operators to capture, and the rest between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+from torch.fx.passes.split_module import split_module
+
+from graphdoctor.estimate import launches
+from graphdoctor.graphs.segments.nodes import (
+    DeviceOf,
+    device_of,
+    is_free,
+    location_of,
+    op_of,
+    why_unsafe,
+)
+from graphdoctor.graphs.segments.parts import GraphPlan, Part, Unsafe
+
+FEWEST_LAUNCHES = 5  # a replay costs about as much as two launches, and copying in and out as well
+_OUTSIDE = frozenset({"placeholder", "get_attr", "output"})
+
+
+@dataclass(slots=True)
+class _Run:
+    """Consecutive nodes of one kind, while they are collected."""
+
+    safe: bool
+    nodes: list[fx.Node] = field(default_factory=list)
+    launches: int = 0
+    unsafe: list[Unsafe] = field(default_factory=list)
+
+    @property
+    def captured(self) -> bool:
+        return self.safe and self.launches >= FEWEST_LAUNCHES
+
+    def part(self) -> Part:
+        lines = [line for line in map(location_of, self.nodes) if line is not None]
+        return Part(
+            captured=self.captured,
+            nodes=len(self.nodes),
+            launches=self.launches,
+            first=lines[0] if lines else None,
+            last=lines[-1] if lines else None,
+            unsafe=tuple(dict.fromkeys(self.unsafe)),
+        )
+
+
+@dataclass(frozen=True)
+class Split:
+    """The parts of a graph, and the part that each node belongs to, by position in `plan.parts`."""
+
+    plan: GraphPlan
+    numbers: Mapping[fx.Node, int]
+
+
+Why = Callable[[fx.Node], str]  # what stands in the way of capturing a node; "" if nothing does
+
+
+def split(
+    graph: fx.Graph, name: str = "graph", *, where: DeviceOf = device_of, also: Why | None = None
+) -> Split:
+    """Cut a graph before and after what cannot be captured; `also` knows of more than the nodes tell.
+
+    What takes no launch, such as a view, stays with what comes before it. Safe runs too short to
+    pay join what is eager around them. The order of the nodes stays as it is, so that what is written
+    in place is written at its time.
+    """
+    runs = list(_merged(_runs(graph, where, also or _nothing_more)))
+    numbers = {node: number for number, run in enumerate(runs) for node in run.nodes}
+    return Split(GraphPlan(name, tuple(run.part() for run in runs)), numbers)
+
+
+def _nothing_more(node: fx.Node) -> str:
+    return ""
+
+
+def _runs(graph: fx.Graph, where: DeviceOf, also: Why) -> Iterator[_Run]:
+    run = _Run(safe=True)
+    owner: dict[fx.Node, _Run] = {}
+    for node in graph.nodes:
+        if node.op in _OUTSIDE:
+            continue
+        if is_free(node):
+            source = node.args[0]
+            taken_from = owner.get(source, run) if isinstance(source, fx.Node) else run
+            owner[node] = taken_from
+            taken_from.nodes.append(node)
+            continue
+        why, count = why_unsafe(node, where) or also(node), _launches(node, where)
+        if (why or count) and bool(why) == run.safe:
+            if run.nodes:
+                yield run
+            run = _Run(safe=not why)
+        owner[node] = run
+        run.nodes.append(node)
+        run.launches += count
+        if why:
+            run.unsafe.append(Unsafe(_operator(node), why, location_of(node)))
+    if run.nodes:
+        yield run
+
+
+def _launches(node: fx.Node, where: DeviceOf) -> int:
+    op = op_of(node, where)
+    return launches(op) if op is not None else 0
+
+
+def _operator(node: fx.Node) -> str:
+    op = op_of(node)
+    return op.name if op is not None else str(node.target)
+
+
+def _merged(runs: Iterator[_Run]) -> Iterator[_Run]:
+    """Runs that are captured, and everything between two of them as one."""
+    between: _Run | None = None
+    for run in list(runs):
+        if run.captured:
+            if between is not None:
+                yield between
+                between = None
+            yield run
+            continue
+        if between is None:
+            between = _Run(safe=False)
+        between.nodes += run.nodes
+        between.launches += run.launches
+        between.unsafe += run.unsafe
+    if between is not None:
+        yield between
+
+
+def modules_of(
+    graph_module: fx.GraphModule, parts: Split
+) -> tuple[fx.GraphModule, tuple[str, ...]]:
+    """The graph with a submodule for each part, and the names of those, in order."""
+    numbers = parts.numbers
+
+    def number(node: Any) -> int:
+        return numbers[node]
+
+    whole = split_module(graph_module, graph_module, number, keep_original_order=True)
+    return whole, tuple(f"submod_{place}" for place in range(len(parts.plan.parts)))

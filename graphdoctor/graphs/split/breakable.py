@@ -1,0 +1,216 @@
+"""A step that runs once -> the graphs and the calls that it is made of, in order."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+import torch
+
+from graphdoctor.graphs.split.glue import Call, GlueCall, Gradients
+from graphdoctor.graphs.split.optimizer_step import OptimizerStep
+from graphdoctor.graphs.split.pending import Watch, read
+from graphdoctor.graphs.split.python_changes import PythonChanges
+from graphdoctor.target.frames import Place
+from graphdoctor.values.code_words import line_of
+
+_EMPTY = "The CUDA Graph is empty"
+
+
+class Piece(Protocol):
+    """One part of a step: a graph, or a call that is made again."""
+
+    def run(self) -> object: ...
+
+
+class Segment:
+    """A graph between two calls."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+
+    def run(self) -> None:
+        self.graph.replay()
+
+
+class BreakableCapture:
+    """A capture that ends at a call of the glue, and goes on behind it in the next graph.
+
+    A capture computes nothing, so each graph is replayed as soon as it is there: the call after it
+    finds the values of a real step. All graphs share one pool of memory, and are replayed in the
+    order of their captures only.
+    """
+
+    def __init__(self, side: Any, changes: PythonChanges, trained: Iterable[torch.Tensor]) -> None:
+        self.pieces: list[Piece] = []
+        self.places: list[Place] = []  # of the calls
+        self.watch = Watch()
+        self.changes = changes
+        self._trained = tuple(trained)
+        self._side = side
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        self._thread = threading.get_ident()
+        self._running: tuple[Any, Any] | None = None  # a graph and its context
+        self._making: GlueCall | None = None
+        self._steps: list[OptimizerStep] = []
+        self._left: Gradients | None = None  # by the last call
+
+    @property
+    def graphs(self) -> list[Any]:
+        """All graphs, those of optimizers too."""
+        found = [piece.graph for piece in self.pieces if isinstance(piece, Segment)]
+        return [*found, *(step.graph for step in self._steps if step.graph is not None)]
+
+    @property
+    def is_inside_call(self) -> bool:
+        """Whether a call of the glue is being made: what that calls in turn is part of it."""
+        return self._making is not None
+
+    def begin(self) -> None:
+        """Capture what follows."""
+        with self.watch.asleep():
+            self.changes.before_python()
+        self._start()
+
+    def end(self) -> None:
+        """Close the running graph and replay it; one without a kernel is dropped."""
+        graph = self._stop()
+        with self.watch.asleep():
+            self.changes.after_python(self.watch)
+        if graph is not None:
+            graph.replay()
+            self.pieces.append(Segment(graph))
+
+    def abandon(self) -> None:
+        """Leave a capture that failed, and forget everything."""
+        running, self._running = self._running, None
+        if running is not None:
+            # Ending a spoilt capture raises once more.
+            with suppress(RuntimeError), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                running[1].__exit__(None, None, None)
+        self.reset()
+
+    def reset(self) -> None:
+        """Give all graphs back."""
+        for graph in self.graphs:
+            graph.reset()
+        self.pieces.clear()
+        self._left = None
+        self._steps.clear()
+
+    def make(self, call: Call) -> object:
+        """Make a call between two graphs, and remember it as a piece."""
+        self._check_can_break(call)
+        self.end()
+        self.places.append(call.place)
+        piece = self._making = GlueCall(call, self._gradients_for(call), self.watch)
+        try:
+            result = piece.first()
+        finally:
+            self._making = None
+        self._begin_after(piece)
+        return result
+
+    def step_in_call(self, optimizer: torch.optim.Optimizer, step: Callable[[], object]) -> object:
+        """An optimizer's step that a call of the glue makes, or leaves out: a graph within it."""
+        assert self._making is not None
+        made = OptimizerStep(optimizer, step)
+        self._capture_step(made, step)
+        self._making.steps.append(made)
+        return None
+
+    def step_alone(self, call: Call, optimizer: torch.optim.Optimizer) -> object:
+        """An optimizer's step as a graph of its own, which falls back to the call itself."""
+        self._check_can_break(call)
+        self.end()
+        self.places.append(call.place)
+        made = OptimizerStep(optimizer, call.function)
+        alone = Call(call.name, made, (), {}, call.place)
+        piece = GlueCall(alone, self._gradients_for(call), self.watch)
+        self._capture_step(made, call.again)
+        self._begin_after(piece)
+        return None
+
+    def gradients_at_end(self) -> Gradients | None:
+        """Those that the step leaves behind; None where its last call did."""
+        return self._unless_left(Gradients(self._trained))
+
+    def _gradients_for(self, call: Call) -> Gradients | None:
+        return self._unless_left(Gradients([*self._trained, *_leaves_in(call.args)]))
+
+    def _unless_left(self, gradients: Gradients) -> Gradients | None:
+        left = self._left
+        return gradients if left is None or gradients.differ_from(left) else None
+
+    def _begin_after(self, piece: GlueCall) -> None:
+        self._left = Gradients([*self._trained, *_leaves_in(piece.call.args)])
+        self.pieces.append(piece)
+        self.begin()
+
+    def _capture_step(self, made: OptimizerStep, step: Callable[[], object]) -> None:
+        self._steps.append(made)
+        self._start()
+        step()
+        graph = self._stop()
+        if graph is not None:
+            graph.replay()
+            made.take(graph)
+
+    def _start(self) -> None:
+        graph: Any = torch.cuda.CUDAGraph()
+        context: Any = torch.cuda.graph(
+            graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"
+        )
+        context.__enter__()
+        self._running = graph, context
+
+    def _stop(self) -> Any:
+        """The graph that was running; None where nothing was captured."""
+        assert self._running is not None
+        (graph, context), self._running = self._running, None
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            context.__exit__(None, None, None)
+        for warning in said:
+            if _EMPTY not in str(warning.message):
+                warnings.warn_explicit(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
+        if any(_EMPTY in str(warning.message) for warning in said):
+            graph.reset()
+            return None
+        return graph
+
+    def _check_can_break(self, call: Call) -> None:
+        where = f"{call.name} in {line_of(call.place.location)}"
+        if threading.get_ident() != self._thread or is_in_backward():
+            self.watch.refuse(f"{where} runs inside the backward pass, which a graph cannot leave")
+        if torch.cuda.current_stream() != self._side:
+            self.watch.refuse(f"{where} runs on another stream than the step")
+
+
+def is_in_backward() -> bool:
+    """Whether autograd's engine is running this code, as it does hooks."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _leaves_in(args: Iterable[object]) -> list[torch.Tensor]:
+    """The tensors among a call's arguments that gradients belong to."""
+    found: list[torch.Tensor] = []
+    for arg in map(read, args):
+        items = arg if isinstance(arg, (list, tuple)) else (arg,)
+        found.extend(
+            item
+            for item in items
+            if isinstance(item, torch.Tensor) and item.is_leaf and item.requires_grad
+        )
+    return found
+
+
+def trained_tensors(tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Those that can have a gradient."""
+    return [tensor for tensor in tensors.values() if tensor.is_leaf and tensor.requires_grad]

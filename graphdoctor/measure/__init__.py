@@ -1,0 +1,1 @@
+"""Wall clock, intervals, profiles, and what this GPU costs."""

@@ -1,0 +1,9 @@
+"""A machine with a GPU in, a device profile with its own figures out."""
+
+from __future__ import annotations
+
+from graphdoctor.measure.calibrate.figures import Calibrated, calibrate
+from graphdoctor.measure.calibrate.machine import Machine
+from graphdoctor.measure.calibrate.profile_file import profile_text
+
+__all__ = ["Calibrated", "Machine", "calibrate", "profile_text"]

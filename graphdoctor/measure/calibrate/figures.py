@@ -1,0 +1,236 @@
+"""A Machine in, its figures with bounds and sources out, by their path in a device profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, quantiles
+
+from graphdoctor.estimate.gpus import DeviceProfile, Figure
+from graphdoctor.measure.calibrate.bursts import Bounds, burst_of, launch_bounds
+from graphdoctor.measure.calibrate.machine import Machine
+from graphdoctor.measure.calibrate.traced import (
+    inflation,
+    kernel_us,
+    latency_us,
+    launch_us,
+    node_us,
+    queue_gaps_us,
+    sync_us,
+)
+from graphdoctor.measure.calibrate.work import CHAINS, GRAPHS, MIXED, SIDES, TOKENS
+from graphdoctor.values.errors import CannotDoItHere
+
+KINDS = ("stream", "strided", "reduce", "normalize", "concat", "gather", "matmul", "attention")
+_BANDWIDTH_KINDS = KINDS[:6]
+_LEAST = 0.05  # us or share: a difference of two noisy figures may be below zero
+_MOST_SHOWN = 10
+_LEAST_NODE = 0.0005  # us that one more node adds to a graph's launch
+Samples = Sequence[float]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """The figures by path, and what was measured on the way to those that are no plain median."""
+
+    figures: dict[str, Figure]
+    seen: tuple[str, ...]
+
+
+def calibrate(machine: Machine, base: DeviceProfile, tell: Tell) -> Calibrated:
+    """The machine's own figures; `base` has the data sheet's peaks.
+
+    What cannot be measured here keeps the base's figure, and is not in the result.
+    """
+    made = _Maker(machine, base)
+    for name, measure in (
+        ("host costs", made.host),
+        ("launches", made.launches),
+        ("kernels", made.kernels),
+        ("bandwidth", made.bandwidth),
+        ("arithmetic", made.arithmetic),
+        ("gaps between nodes", made.node_gaps),
+        ("launches of graphs", made.graph_launches),
+        ("copies and waits", made.copies),
+    ):
+        tell(f"measuring {name}")
+        measure()
+    return Calibrated(made.figures, tuple(made.seen))
+
+
+class _Maker:
+    """Collects figures; every method measures one group of them."""
+
+    def __init__(self, machine: Machine, base: DeviceProfile) -> None:
+        self._machine = machine
+        self._base = base
+        self.figures: dict[str, Figure] = {}
+        self.seen: list[str] = []
+
+    def host(self) -> None:
+        """Costs of operators by what they have to do, as differences between two kinds of them."""
+        host = self._machine.host_us
+        plain, traced = host("in place"), self._machine.traced("in place")
+        if not len(traced.device_events):
+            raise CannotDoItHere(
+                "torch.profiler sees no kernels on this machine, and many figures come from it: "
+                "let this process use CUPTI, or calibrate on a machine where it may."
+            )
+        self._inflation = inflation(traced, median(plain))
+        launch = [value / self._inflation for value in launch_us(traced)]
+        self._put("launch_us", launch, "cudaLaunchKernel under the profiler, over its slowness")
+        cost = _less(plain, median(launch))
+        self._put("host_us.operator", cost, "an operator in place, less its launch")
+        fresh = _less(host("with result"), median(plain))
+        self._put("host_us.allocation", fresh, "an operator with a result, less one in place")
+        self._put("host_us.view", host("view"), "Tensor.view")
+        self._put("host_us.module_call", host("module"), "a call of nn.Identity")
+        recorded = _less(host("recorded"), median(host("not recorded")))
+        self._put("host_us.autograd", recorded, "an operator that autograd records, less one not")
+        product = _less(host("product"), median(host("with result")))
+        self._put("host_us.library_call", product, "a small product, less an elementwise operator")
+        foreach = _less(host("foreach"), median(plain))
+        self._put("host_us.optimizer_foreach", foreach, "_foreach_add_ of 30 tensors")
+        self._backward()
+
+    def _backward(self) -> None:
+        """By a longer chain less a shorter one, and by the distance of nodes under the profiler."""
+        short, long = (f"backward {length}" for length in CHAINS)
+        own = median(self._machine.host_us("not recorded"))
+        fixed = median(self._machine.host_us(short))
+        more = self._machine.amount(long) - self._machine.amount(short)
+        total = [(value - fixed) / more for value in self._machine.host_us(long)]
+        profiled = node_us(self._machine.traced(short)) / self._inflation
+        self._see("backward, one operator and its node", total)
+        self._see("the same by the profiler, over its slowness", [profiled])
+        self._see("an operator with a result, which is part of it", [own])
+        self._put(
+            "host_us.backward_node",
+            _less([*total, profiled], own),
+            f"backward of {CHAINS[1]} operators less that of {CHAINS[0]}, and by the profiler, a"
+            " node, less its operator",
+        )
+
+    def launches(self) -> None:
+        trace = self._machine.traced("synchronize")
+        self._put(
+            "launch_latency_us", latency_us(trace), "launch to start on an idle device, profiled"
+        )
+        self._put("sync_us", sync_us(trace), "from the device's end to the end of the waiting call")
+
+    def kernels(self) -> None:
+        for kind in KINDS:
+            samples = kernel_us(self._machine.traced(f"small {kind}"))
+            self._put(f"smallest_kernel_us.{kind}", samples, f"kernels of a small {kind} operator")
+
+    def bandwidth(self) -> None:
+        peak = self._base.memory_gb_s.mid
+        for kind in _BANDWIDTH_KINDS:
+            shares = list(self._bandwidth_shares(f"large {kind}", peak))
+            if kind == "strided":  # the worst, a transposed operand, and a milder one
+                shares += self._bandwidth_shares("large sliced", peak)
+            self._put(f"memory_share.{kind}", shares, f"a large {kind} operator over {peak:g} GB/s")
+
+    def _bandwidth_shares(self, work: str, peak: float) -> Iterator[float]:
+        moved = self._machine.amount(work)
+        return (moved / 1e3 / value / peak for value in self._machine.device_us(work))
+
+    def arithmetic(self) -> None:
+        rates = self._base.math_tflops
+        shares = [share for side in SIDES for share in self._shares(f"bf16 {side}", rates.bf16.mid)]
+        self._put(
+            "math_share", shares, f"bf16 products of {SIDES} squared over the data sheet's rate"
+        )
+        shares = [
+            share
+            for tokens in TOKENS
+            for share in self._shares(f"attention {tokens}", rates.fp16.mid)
+        ]
+        self._put(
+            "attention_share", shares, f"attention over {TOKENS} tokens over the data sheet's rate"
+        )
+
+    def _shares(self, work: str, tflops: float) -> Iterator[float]:
+        amount = self._machine.amount(work)
+        return (amount / 1e6 / value / tflops for value in self._machine.device_us(work))
+
+    def node_gaps(self) -> None:
+        """What a node takes beyond its kernel's own time, from two sizes, so that fixed costs cancel.
+
+        Trivial kernels follow each other more closely than those of a model do, and no node waits
+        longer than a kernel that is queued outside of a graph.
+        """
+        trivial = self._gap_us(("graph of 100", "graph of 2000"), "in place")
+        mixed = self._gap_us(tuple(f"mixed graph of {rounds}" for rounds in MIXED), "mixed kernels")
+        queued = queue_gaps_us(self._machine.traced("large stream"))
+        self._put("queue_gap_us", queued, "between queued kernels, profiled")
+        self._see("gap between nodes of one trivial kernel", trivial)
+        self._see("gap between nodes of different kernels", mixed)
+        likely = median(mixed)
+        self._bounded(
+            "node_gap_us",
+            (min(median(trivial), likely), likely, max(likely, median(queued or mixed))),
+            "time of a node less its kernel's: of trivial kernels, of different ones, and between queued kernels",
+        )
+
+    def _gap_us(self, graphs: Sequence[str], kernels: str) -> list[float]:
+        machine, (short, long) = self._machine, graphs
+        kernel = fmean(kernel_us(machine.traced(kernels)))
+        self._see(f"kernels of {kernels}", [kernel])
+        fixed = median(machine.device_us(short))
+        more = machine.amount(long) - machine.amount(short)
+        return [(value - fixed) / more - kernel for value in machine.device_us(long)]
+
+    def graph_launches(self) -> None:
+        """The host's cost by the number of nodes, where neither it nor the device waits."""
+        bursts = {}
+        for nodes in GRAPHS:
+            bursts[nodes] = burst_of(self._machine.burst_us(f"graph of {nodes}"))
+            places = bursts[nodes].places
+            self._see(f"CUDAGraph.replay() of {nodes} nodes, by its place in a row", places)
+        fixed, node = launch_bounds(bursts)
+        what = f"CUDAGraph.replay() of {GRAPHS} nodes, host time"
+        self._bounded("graph_launch_us", fixed, f"{what} without nodes; the high end after a wait")
+        self._bounded("graph_node_launch_us", node, f"{what} of one more node", least=_LEAST_NODE)
+
+    def copies(self) -> None:
+        rates = []
+        for work in ("upload pinned", "upload pageable", "download pinned"):
+            moved = self._machine.amount(work)
+            rates += [moved / 1e3 / value for value in self._machine.device_us(work)]
+        self._put("copy_gb_s", rates, "64 MB up and down, pinned and pageable")
+        self._put("copy_latency_us", self._machine.host_us("read"), "reading one value")
+
+    def _put(self, path: str, samples: Iterable[float], what: str) -> None:
+        values = [max(_LEAST, value) for value in samples]
+        if values:
+            low, high = _bounds(values)
+            self._bounded(path, (low, median(values), high), what)
+
+    def _bounded(self, path: str, bounds: Bounds, what: str, *, least: float = _LEAST) -> None:
+        machine = self._machine
+        source = f"measured by graphdoctor calibrate on {machine.name}, {machine.software}: {what}"
+        low, mid, high = (max(least, value) for value in bounds)
+        self.figures[path] = Figure(low, mid, high, source)
+
+    def _see(self, what: str, values_us: Samples) -> None:
+        """Keep what a figure was made of: many samples as their median and bounds."""
+        if len(values_us) > _MOST_SHOWN:
+            low, high = _bounds(values_us)
+            shown = f"{median(values_us):.3f} ({low:.3f} to {high:.3f})"
+        else:
+            shown = " ".join(f"{value:.3f}" for value in values_us)
+        self.seen.append(f"{what}: {shown} us")
+
+
+def _bounds(values: Samples) -> tuple[float, float]:
+    """The 10th and the 90th percentile."""
+    if len(values) < 2:
+        return values[0], values[0]
+    tenths = quantiles(values, n=10, method="inclusive")
+    return tenths[0], tenths[-1]
+
+
+def _less(samples: Samples, amount: float) -> list[float]:
+    return [value - amount for value in samples]

@@ -1,0 +1,56 @@
+"""A machine's figures and the profile below them in; the text of a profile file out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from graphdoctor.estimate.gpus import DeviceProfile, Figure
+from graphdoctor.measure.calibrate.figures import Calibrated
+from graphdoctor.values.escape import visible
+
+
+def profile_text(found: Calibrated, base: DeviceProfile, gpu: str) -> str:
+    """TOML that `--gpu FILE` reads: every figure of the base, with the machine's own in their place.
+
+    What was seen on the way follows as comments.
+    """
+    figures = found.figures
+    lines = [
+        f"# {gpu}: figures measured by graphdoctor calibrate; the others are those of {base.title}.",
+        f"name = {_text(_slug(gpu))}",
+        f"title = {_text(gpu)}",
+        f"device_names = {json.dumps([gpu])}",
+        f"fitted_on = {_text(_slug(gpu))}",
+    ]
+    tables = []
+    for field in base.__struct_fields__:
+        value = getattr(base, field)
+        if isinstance(value, Figure):
+            lines.append(f"{field} = {_figure(figures.get(field, value))}")
+        elif isinstance(value, Struct):
+            tables += ["", f"[{field}]", *_table(field, value, figures)]
+    seen = [f"# {visible(line)}" for line in found.seen]
+    return "\n".join([*lines, *tables, "", *seen, ""])
+
+
+def _table(group: str, value: Struct, figures: Mapping[str, Figure]) -> Iterator[str]:
+    for name in value.__struct_fields__:
+        yield f"{name} = {_figure(figures.get(f'{group}.{name}', getattr(value, name)))}"
+
+
+def _figure(figure: Figure) -> str:
+    low, mid, high = (f"{value:.6g}" for value in (figure.low, figure.mid, figure.high))
+    return f"{{ low = {low}, mid = {mid}, high = {high}, source = {_text(figure.source)} }}"
+
+
+def _text(text: str) -> str:
+    """A TOML string; JSON's escapes are TOML's."""
+    return json.dumps(text, ensure_ascii=True)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

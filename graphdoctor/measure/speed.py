@@ -1,0 +1,181 @@
+"""A session and its captures -> launch-bound share and speed-up: predicted, or measured on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphdoctor.estimate import estimate
+from graphdoctor.estimate.gpus import DeviceProfile, load_profile, profile_names
+from graphdoctor.graphs.whole_step import CapturedStep
+from graphdoctor.measure.endurance import blocks_for
+from graphdoctor.measure.profile import Profile, profile_step
+from graphdoctor.measure.wall_clock import Blocks, measure
+from graphdoctor.partition import Plan
+from graphdoctor.proof.stage import Captured
+from graphdoctor.record.session import Session
+from graphdoctor.trace import Trace
+from graphdoctor.trace.explain.estimate import estimate_from_trace
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.options import AnalyzeOptions
+from graphdoctor.values.recording import Recording
+from graphdoctor.values.report import Estimate, Measurement
+
+_BUDGET_S = 10.0
+_PROFILED_STEPS = 3
+EAGER, CAPTURED = RUNS = ("eager", "captured")
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """`measurement` only of a real GPU and a verified graph; `runs` only where they were asked for."""
+
+    estimate: Estimate
+    measurement: Measurement | None = None
+    runs: tuple[ProfiledRun, ...] = ()
+    limits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledRun:
+    """One of `RUNS` under the profiler, its traces kept in a folder of that name."""
+
+    name: str
+    profile: Profile
+
+
+def time_step(
+    session: Session,
+    recording: Recording,
+    captured: Captured,
+    plan: Plan,
+    options: AnalyzeOptions,
+    profile: DeviceProfile,
+) -> Speed:
+    """Predict from the recording; on a GPU, measure, and estimate from what the profiler saw."""
+    predicted = _predicted(recording, plan, captured, profile)
+    if session.device.kind == "emulated":
+        wanted = options.trace_dir is not None
+        return Speed(predicted, runs=(_eager_run(session, options),) if wanted else ())
+    measurement = _measured(session, captured.step) if captured.step is not None else None
+    eager = _eager_run(session, options)
+    runs, limits = _kept(eager, session, captured.step, options)
+    try:
+        wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
+        traced = eager.profile.trace
+        found = estimate_from_trace(traced, wall_us, _of_this_gpu(traced, profile))
+    except UsageError as error:
+        return Speed(predicted, measurement, runs, (str(error), *limits))
+    return Speed(found, measurement, runs, limits)
+
+
+def _of_this_gpu(trace: Trace, profile: DeviceProfile) -> DeviceProfile:
+    return profile_of_gpu(next(iter(trace.about.device_names), ""), profile)
+
+
+def profile_of_gpu(name: str, profile: DeviceProfile) -> DeviceProfile:
+    """Costs of graphs are those of the GPU that is there, unless the user brought a profile."""
+    if profile.name not in profile_names():
+        return profile
+    try:
+        return load_profile(name)
+    except UsageError:
+        return profile
+
+
+def _predicted(
+    recording: Recording, plan: Plan, captured: Captured, profile: DeviceProfile
+) -> Estimate:
+    """Of the last iteration: graphs in place of what can be captured, the rest as it is."""
+    iteration = recording.captured[-1]
+    if plan.whole or captured.step is not None:
+        return estimate(iteration, profile)
+    regions = [
+        planned.ops_in(iteration.index) for planned in plan.regions if planned.region.worthwhile
+    ]
+    return estimate(iteration, profile, [region for region in regions if region])
+
+
+def _measured(session: Session, step: CapturedStep) -> Measurement:
+    """Eager against a replay with the inputs copied into place, which is what a caller has to do."""
+    inputs = session.inputs(0)
+
+    def graphed() -> None:
+        step.load(inputs)
+        step.replay()
+
+    session.start.restore()
+    try:
+        blocks = blocks_for(step, verified_calls=len(session.batches))
+        return measure(lambda: session.call(inputs), graphed, budget_s=_BUDGET_S, blocks=blocks)
+    finally:
+        session.start.restore()
+
+
+def _wall_us(session: Session) -> float:
+    """The step's own wall time, where there is no graph to compare it with."""
+    inputs = session.inputs(0)
+    session.start.restore()
+    try:
+        # The recording has shown that so many calls in a row work, and nothing more.
+        blocks = Blocks(most_calls=len(session.batches), prepare=session.start.restore)
+        same = measure(
+            lambda: session.call(inputs),
+            lambda: session.call(inputs),
+            budget_s=_BUDGET_S / 4,
+            blocks=blocks,
+        )
+        return same.eager_us
+    finally:
+        session.start.restore()
+
+
+def _eager_run(session: Session, options: AnalyzeOptions) -> ProfiledRun:
+    inputs = session.inputs(0)
+    session.start.restore()
+    try:
+        found = profile_step(
+            lambda: session.call(inputs), steps=_steps(session), trace_dir=_folder(options, EAGER)
+        )
+        return ProfiledRun(EAGER, found)
+    finally:
+        session.start.restore()
+
+
+def _kept(
+    eager: ProfiledRun, session: Session, step: CapturedStep | None, options: AnalyzeOptions
+) -> tuple[tuple[ProfiledRun, ...], tuple[str, ...]]:
+    """The runs whose traces were asked for, and why one of them is missing."""
+    if options.trace_dir is None:
+        return (), ()
+    if step is None:
+        return (eager,), ()
+    try:
+        return (eager, _captured_run(session, step, options)), ()
+    except RuntimeError as error:
+        return (eager,), (f"The replay of the graph could not be profiled: {error}",)
+
+
+def _captured_run(session: Session, step: CapturedStep, options: AnalyzeOptions) -> ProfiledRun:
+    """Replays with the inputs copied into place, each from the state of the capture."""
+    inputs = session.inputs(0)
+
+    def graphed() -> None:
+        step.load(inputs)
+        step.replay()
+
+    step.start.restore()
+    try:
+        found = profile_step(graphed, steps=_steps(session), trace_dir=_folder(options, CAPTURED))
+        return ProfiledRun(CAPTURED, found)
+    finally:
+        session.start.restore()
+
+
+def _steps(session: Session) -> int:
+    """As many as the recording has shown to work in a row, less the one that does not count."""
+    return max(1, min(_PROFILED_STEPS, len(session.batches) - 1))
+
+
+def _folder(options: AnalyzeOptions, run: str) -> Path | None:
+    return Path(options.trace_dir) / run if options.trace_dir is not None else None

@@ -1,0 +1,179 @@
+"""Eager and graphed step -> how much faster the graph is, by wall clock. Nothing else times."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import median
+from typing import Literal
+
+import torch
+from msgspec import Struct
+
+from graphdoctor.measure.gpu_state import clock_note, gpu_state
+from graphdoctor.measure.interval import SMALLEST_SAMPLE, MedianInterval, median_interval
+from graphdoctor.values.report import Measurement
+
+Step = Callable[[], object]
+Clock = Callable[[], float]
+
+CONFIDENCE = 0.95
+_WARM_UP_CALLS = 3
+_MOST_PAIRS = 60
+_LEAST_BLOCK_S = 0.01  # far above what reading the clock and synchronising cost
+_SHORTEST_S = 1e-9
+
+
+def synchronised_clock() -> float:
+    """Seconds, read when the device has done all its work; as torch.utils.benchmark reads them.
+
+    That module is not imported: it brings torch.utils.cpp_extension along, which asks CUDA for its
+    devices, so that no later fork can use it, and prints where it finds no toolkit.
+    """
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+class Pair(Struct, frozen=True):
+    """Two blocks timed one right after the other: seconds for one call of each step."""
+
+    eager_s: float
+    graphed_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.eager_s / self.graphed_s
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What a block of calls must respect: `prepare`, untimed, makes so many calls possible.
+
+    A step that counts its calls on the device, as a cache with a position does, runs past the end
+    of its memory when it is called thousands of times, and takes the device down with it.
+    """
+
+    most_calls: int = 10_000
+    prepare: Callable[[], object] = lambda: None
+
+
+_FREE = Blocks()
+
+
+class Plan(Struct, frozen=True):
+    """How many calls make a block, and for each pair whether eager goes first."""
+
+    calls: int
+    eager_first: tuple[bool, ...]
+
+    def split(self) -> tuple[Plan, Plan]:
+        middle = len(self.eager_first) // 2
+        first, second = self.eager_first[:middle], self.eager_first[middle:]
+        return Plan(self.calls, first), Plan(self.calls, second)
+
+
+def measure(
+    eager: Step,
+    graphed: Step,
+    *,
+    budget_s: float,
+    clock: Clock = synchronised_clock,
+    blocks: Blocks = _FREE,
+) -> Measurement:
+    """Time both steps in interleaved pairs of blocks, for about `budget_s` seconds.
+
+    `clock` gives seconds and must wait for the device first, as the default does. Neighbouring
+    blocks share the state of clocks, caches and temperature, so the figure is the median of the
+    pairs' ratios, with bounds that hold it with 95 % whatever the noise looks like. At least six
+    pairs are timed, even if that takes longer.
+    """
+    timer = _Timer(clock, blocks)
+    plan = _plan(eager, graphed, budget_s=budget_s, timer=timer)
+    first, second = plan.split()
+    states = [gpu_state()]
+    timed = _time_pairs(eager, graphed, plan=first, timer=timer)
+    states.append(gpu_state())
+    timed += _time_pairs(eager, graphed, plan=second, timer=timer)
+    states.append(gpu_state())
+    interval = median_interval([pair.ratio for pair in timed], confidence=CONFIDENCE)
+    return Measurement(
+        eager_us=_median_us([pair.eager_s for pair in timed]),
+        graph_us=_median_us([pair.graphed_s for pair in timed]),
+        speedup=interval.median,
+        speedup_low=interval.low,
+        speedup_high=interval.high,
+        confidence=CONFIDENCE,
+        blocks=len(timed),
+        calls_per_block=plan.calls,
+        word=word_for(interval),
+        gpu=_gpu_name(),
+        clock_note=clock_note(states),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Timer:
+    clock: Clock
+    blocks: Blocks
+
+    @property
+    def most_calls(self) -> int:
+        """Timed ones in one block; one more goes before them."""
+        return max(1, self.blocks.most_calls - 1)
+
+    def block_s(self, step: Step, calls: int) -> float:
+        """Seconds for one call, of `calls` back to back; one call more before them warms caches."""
+        self.blocks.prepare()
+        step()
+        start = self.clock()
+        for _ in range(calls):
+            step()
+        # A clock too coarse for the block must not divide by zero later.
+        return max(self.clock() - start, _SHORTEST_S) / calls
+
+
+def _plan(eager: Step, graphed: Step, *, budget_s: float, timer: _Timer) -> Plan:
+    few = min(_WARM_UP_CALLS, timer.most_calls)
+    for step in (eager, graphed):
+        timer.block_s(step, few)
+    start = timer.clock()
+    both_s = timer.block_s(eager, few), timer.block_s(graphed, few)
+    overhead_s = max(timer.clock() - start - few * sum(both_s), 0.0)  # preparing, and a call each
+    calls = min(max(1, ceil(_LEAST_BLOCK_S / min(both_s))), timer.most_calls)
+    pairs = int(budget_s / (calls * sum(both_s) + overhead_s))
+    # A generator of its own: the user's random numbers stay as they are.
+    coin = random.Random(0)
+    wanted = min(_MOST_PAIRS, max(SMALLEST_SAMPLE, pairs))
+    return Plan(calls, tuple(coin.random() < 0.5 for _ in range(wanted)))
+
+
+def _time_pairs(eager: Step, graphed: Step, *, plan: Plan, timer: _Timer) -> list[Pair]:
+    timed = []
+    for eager_first in plan.eager_first:
+        if eager_first:
+            eager_s = timer.block_s(eager, plan.calls)
+            graphed_s = timer.block_s(graphed, plan.calls)
+        else:
+            graphed_s = timer.block_s(graphed, plan.calls)
+            eager_s = timer.block_s(eager, plan.calls)
+        timed.append(Pair(eager_s, graphed_s))
+    return timed
+
+
+def _median_us(seconds: Sequence[float]) -> float:
+    return median(seconds) * 1e6
+
+
+def word_for(interval: MedianInterval) -> Literal["faster", "slower", "no change"]:
+    """What may be said of a speed-up: nothing, while the interval holds 1."""
+    if interval.low > 1.0:
+        return "faster"
+    return "slower" if interval.high < 1.0 else "no change"
+
+
+def _gpu_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"

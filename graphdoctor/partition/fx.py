@@ -1,0 +1,192 @@
+"""A recorded iteration, or some of its operators, in; the same calls as a torch.fx graph out."""
+
+from __future__ import annotations
+
+import keyword
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphdoctor.partition.fx_operators import bound, operator_named, restored, result_paths
+from graphdoctor.values.recording import Arg, External, Iteration, Op, Opaque, TensorUse
+
+_MARKS = "profiler."  # names of spans for a profiler: they compute nothing and hold live handles
+_Value = tuple[int, int, tuple[int, ...], tuple[int, ...], str]
+
+
+def to_fx(
+    iteration: Iteration,
+    ops: Sequence[Op] | None = None,
+    *,
+    launches: Callable[[Op], int] | None = None,
+) -> fx.GraphModule:
+    """The operators (all by default) as a graph of `call_function` nodes in recorded order.
+
+    A node's meta has its "op", "location" and "module", and "launches" where a counter is given; a
+    placeholder's meta has the tensor's "value" and its "external", which is None for what an
+    operator outside the slice made. The graph returns, as a tuple, what the caller or operators
+    outside the slice use. It writes to memory as recorded, and what reads that memory later
+    depends on the write. Marks for a profiler are left out.
+    """
+    given = iteration.ops if ops is None else ops
+    chosen = [op for op in given if not op.name.startswith(_MARKS)]
+    builder = _Builder(iteration, launches)
+    builder.add_placeholders(chosen)
+    for op in chosen:
+        builder.add(op)
+    builder.add_output(_later_uses(iteration, chosen))
+    builder.graph.lint()
+    return fx.GraphModule(torch.nn.Module(), builder.graph, class_name="RecordedGraph")
+
+
+def after(value: object, write: object) -> object:
+    """`value` as it is once `write`, which changed its memory, has run."""
+    return value
+
+
+def reinterpret(
+    base: torch.Tensor, dtype: torch.dtype, shape: Sequence[int], stride: Sequence[int], offset: int
+) -> torch.Tensor:
+    """The memory of `base` seen with another dtype; `offset` counts elements of that dtype."""
+    view = torch.empty(0, dtype=dtype, device=base.device)
+    return view.set_(base.untyped_storage(), offset, tuple(shape), tuple(stride))
+
+
+def _value(use: TensorUse) -> _Value:
+    return use.storage, use.offset, use.shape, use.stride, use.dtype
+
+
+def _later_uses(iteration: Iteration, chosen: Sequence[Op]) -> Iterator[TensorUse]:
+    inside = {op.index for op in chosen}
+    first = min(inside, default=0)
+    for op in iteration.ops:
+        if op.index > first and op.index not in inside:
+            yield from op.inputs
+    for leaf in iteration.outputs:
+        if isinstance(leaf.value, TensorUse):
+            yield leaf.value
+
+
+class _Builder:
+    """A graph under construction; it knows the node of each value, and each memory's last write."""
+
+    def __init__(self, iteration: Iteration, launches: Callable[[Op], int] | None) -> None:
+        self.graph = fx.Graph()
+        self._launches = launches
+        self._externals = {external.storage: external for external in iteration.externals}
+        self._makers = {use.storage: op.name for op in iteration.ops[::-1] for use in op.outputs}
+        self._names: set[str] = set()
+        self._holders: dict[_Value, fx.Node] = {}
+        self._seen: dict[int, tuple[TensorUse, fx.Node]] = {}  # the last value held of a storage
+        self._writes: dict[int, fx.Node] = {}
+        self._reflects: dict[fx.Node, fx.Node | None] = {}  # the last write that a holder is after
+
+    def add_placeholders(self, ops: Sequence[Op]) -> None:
+        """One placeholder for each storage that the operators use before any of them made it."""
+        known: set[int] = set()
+        for op in ops:
+            for use in op.inputs:
+                if use.storage not in known:
+                    known.add(use.storage)
+                    self._hold(use, self._placeholder(use))
+            known.update(use.storage for use in op.outputs)
+
+    def add(self, op: Op) -> None:
+        target = operator_named(op.name)
+        args, kwargs = bound(
+            target,
+            tuple(self._argument(arg) for arg in op.args),
+            {name: self._argument(arg) for name, arg in op.kwargs},
+        )
+        node = self._annotated(self.graph.call_function(target, args, kwargs), op)
+        self._writes.update(dict.fromkeys(op.writes, node))
+        for use, path in zip(op.outputs, result_paths(target, op), strict=False):
+            result = node
+            for place in path:
+                item = self.graph.call_function(operator.getitem, (result, place))
+                result = self._annotated(item, op)
+            self._hold(use, result)
+
+    def add_output(self, uses: Iterator[TensorUse]) -> None:
+        """Return those values that an operator of the graph, and not its caller, has made."""
+        results = dict.fromkeys(self._read(use) for use in uses if self._is_result(use))
+        self.graph.output(tuple(results))
+
+    def _is_result(self, use: TensorUse) -> bool:
+        holder = self._holders.get(_value(use))
+        if holder is None and use.storage in self._seen:
+            holder = self._seen[use.storage][1]
+        return holder is not None and holder.op != "placeholder"
+
+    def _annotated(self, node: fx.Node, op: Op) -> fx.Node:
+        node.meta.update(op=op, location=op.location, module=op.module)
+        if self._launches is not None:
+            node.meta["launches"] = 0 if node.target is operator.getitem else self._launches(op)
+        return node
+
+    def _hold(self, use: TensorUse, node: fx.Node) -> None:
+        self._holders[_value(use)] = node
+        self._seen[use.storage] = (use, node)
+        self._reflects[node] = self._writes.get(use.storage)
+
+    def _read(self, use: TensorUse) -> fx.Node:
+        """The node of a value as it is now, after the last write to its memory."""
+        node = self._holders.get(_value(use)) or self._derived(use)
+        write = self._writes.get(use.storage)
+        if write is not None and self._reflects[node] is not write:
+            node = self.graph.call_function(after, (node, write))
+        self._hold(use, node)
+        return node
+
+    def _derived(self, use: TensorUse) -> fx.Node:
+        """A view that no recorded operator made, from whatever is known of its memory."""
+        if use.storage not in self._seen:  # the operator that made it returned it in an odd place
+            return self._late_placeholder(use)
+        seen, base = self._seen[use.storage]
+        place = (use.shape, use.stride, use.offset)
+        if seen.dtype == use.dtype:
+            target = torch.ops.aten.as_strided.default
+            node = self.graph.call_function(target, (base, *place))
+        else:
+            dtype = getattr(torch, use.dtype)
+            node = self.graph.call_function(reinterpret, (base, dtype, *place))
+        self._reflects[node] = self._reflects[base]
+        return node
+
+    def _late_placeholder(self, use: TensorUse) -> fx.Node:
+        first = next((node for node in self.graph.nodes if node.op != "placeholder"), None)
+        if first is None:
+            return self._placeholder(use)
+        with self.graph.inserting_before(first):
+            node = self._placeholder(use)
+        self._reflects[node] = None
+        return node
+
+    def _placeholder(self, use: TensorUse) -> fx.Node:
+        external = self._externals.get(use.storage)
+        node = self.graph.placeholder(self._argument_name(use, external))
+        node.meta.update(value=use, external=external)
+        return node
+
+    def _argument_name(self, use: TensorUse, external: External | None) -> str:
+        source = external.name if external else self._makers.get(use.storage, "value")
+        plain = re.sub(r"\W+", "_", source).strip("_") or "value"
+        plain = f"_{plain}" if plain[0].isdigit() or keyword.iskeyword(plain) else plain
+        name, suffix = plain, 1
+        while name in self._names:
+            name, suffix = f"{plain}_{suffix}", suffix + 1
+        self._names.add(name)
+        return name
+
+    def _argument(self, arg: Arg) -> Any:
+        if isinstance(arg, TensorUse):
+            return self._read(arg)
+        if isinstance(arg, Opaque):
+            return restored(arg.text)
+        if isinstance(arg, tuple):
+            return [self._argument(each) for each in arg]
+        return arg

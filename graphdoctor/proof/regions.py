@@ -1,0 +1,201 @@
+"""A plan and a session -> for each region, whether it captures, and whether its replay computes what eager does.
+
+The first iteration that runs a region is kept as a tape, and on a GPU captured from there. In every later
+iteration that runs it, the memory that the region reads is copied before its operators run, and what it wrote
+afterwards; then the graph gets the former, is replayed, and must produce the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from graphdoctor.device.observe.tape import Tape
+from graphdoctor.graphs.cause import in_words, location_of, true_cause
+from graphdoctor.graphs.compare import Gap, gap_between, is_noise
+from graphdoctor.graphs.generator import generator_state, set_generator_state
+from graphdoctor.graphs.region_graph import Replay, replay_on_emulated_device, replay_on_gpu
+from graphdoctor.graphs.region_run import Part, RegionRun, RegionWatcher
+from graphdoctor.partition import Plan, PlannedRegion
+from graphdoctor.record.session import Session
+from graphdoctor.values.recording import Iteration
+from graphdoctor.values.report import CaptureOutcome, Difference, Location, Verification
+
+
+def verify_regions(
+    session: Session, captured: Sequence[Iteration], plan: Plan
+) -> tuple[CaptureOutcome, ...]:
+    """Capture each region of the plan and replay it on the other iterations' values.
+
+    `captured` are the iterations that the plan was made from; they are run again, in the same order
+    and from the same state, and must repeat themselves operator by operator.
+    """
+    exact = session.device.kind == "emulated"
+    trials = [_Trial(planned, exact=exact) for planned in plan.regions]
+    with session.from_the_start(capturing=True):
+        for iteration in captured:
+            _watch(session, iteration, [t for t in trials if t.planned.ops_in(iteration.index)])
+    return tuple(trial.outcome(_doubt(trial.planned, captured)) for trial in trials)
+
+
+def _watch(session: Session, iteration: Iteration, trials: Sequence[_Trial]) -> None:
+    table = session.device.table
+    runs = [RegionRun(Tape(table) if trial.first is None else None) for trial in trials]
+    spans = [trial.planned.ops_in(iteration.index) for trial in trials]
+    watcher = RegionWatcher(table, iteration, spans, runs)
+    inputs = session.inputs(iteration.index)
+    with session.device.observed_by(watcher):
+        session.call(inputs)
+    for trial, run in zip(trials, runs, strict=True):
+        trial.add(run, repeated=watcher.repeated)
+
+
+def _doubt(planned: PlannedRegion, captured: Sequence[Iteration]) -> str:
+    """Why the emulated result of a region may not be a GPU's, or ""."""
+    for iteration in captured:
+        for index in planned.ops_in(iteration.index):
+            fallback = iteration.ops[index].fallback
+            if fallback is not None:
+                return fallback
+    return ""
+
+
+class _Trial:
+    """One region's tape, and what its replays showed."""
+
+    def __init__(self, planned: PlannedRegion, *, exact: bool) -> None:
+        self.planned = planned
+        self.first: RegionRun | None = None
+        self._exact = exact
+        self._replay: Replay | None = None
+        self._replays = 0
+        self._tensors = 0
+        self._trouble = ""
+        self._refused: tuple[str, Location | None] | None = None
+        self._differences: list[Difference] = []
+
+    def add(self, run: RegionRun, *, repeated: bool) -> None:
+        """Take the first run as the tape, and check it against every later one."""
+        if not repeated:
+            self._trouble = "the step did not repeat itself when it was run again"
+        elif run.trouble:
+            self._trouble = run.trouble
+        elif self.first is None:
+            self.first = run
+        elif run.pattern != self.first.pattern:
+            self._trouble = "its tensors share memory in another way in other iterations"
+        elif self._refused is None:
+            self._try(self.first, run)
+
+    def _try(self, first: RegionRun, run: RegionRun) -> None:
+        """Replay on another iteration's values; the memory is afterwards as it was before."""
+        kept = {slot: storage.clone() for slot, storage in first.storages.items()}
+        generator = generator_state()
+
+        def prepare() -> None:
+            for slot, contents in run.before.items():
+                first.storages[slot].copy_(contents)
+            if run.generator is not None:
+                set_generator_state(run.generator)
+
+        try:
+            # Below the emulation: contents are compared, wherever they are taken to lie.
+            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+                self._replay_and_compare(first, run, prepare)
+        finally:
+            set_generator_state(generator)
+            for slot, contents in kept.items():
+                first.storages[slot].copy_(contents)
+
+    def _replay_and_compare(self, first: RegionRun, run: RegionRun, prepare: Any) -> None:
+        assert first.tape is not None
+        if self._replay is None:
+            make = replay_on_emulated_device if self._exact else replay_on_gpu
+            try:
+                self._replay = make(first.tape, prepare)
+            except RuntimeError as error:
+                cause = true_cause(error)
+                self._refused = in_words(cause), location_of(cause)
+                return
+        prepare()
+        self._replay()
+        self._replays += 1
+        found = _results(first, run)
+        self._tensors = max(self._tensors, len(found))
+        gaps = {part: gap_between("", run.after[part], found[part]) for part in found}
+        wrong = {part: gap for part, gap in gaps.items() if gap is not None}
+        if wrong and not self._exact:
+            prepare()
+            first.tape.replay()  # the same operators without a graph: eager's own deviation
+            wrong = _beyond_noise(wrong, run, _results(first, run))
+        for part, gap in list(wrong.items())[:1]:
+            self._differences.append(self._difference(first.writers[part[0]], gap))
+
+    def _difference(self, writer: tuple[str, Location | None], gap: Gap) -> Difference:
+        operator, location = writer
+        return Difference(
+            tensor=f"the result of {operator}",
+            replay=self._replays,
+            max_abs=gap.max_abs,
+            max_rel=gap.max_rel,
+            operator=operator,
+            location=location,
+            detail=gap.detail,
+        )
+
+    def outcome(self, doubt: str) -> CaptureOutcome:
+        """The region's row in the report. `doubt`: why the emulated values may not be a GPU's."""
+        region = self.planned.region
+        scope = f"region {region.name}"
+        if self._refused is not None:
+            reason, location = self._refused
+            return CaptureOutcome(scope=scope, status="refused", reason=reason, location=location)
+        return CaptureOutcome(
+            scope=scope,
+            status="captured",
+            operators=region.operators,
+            verification=self._verification(doubt),
+        )
+
+    def _verification(self, doubt: str) -> Verification:
+        status: Any = "verified"
+        reason = ""
+        if self._differences:
+            status = "wrong"
+            reason = f"replay {self._differences[0].replay} computed something else than eager"
+        elif self._trouble or doubt:
+            status, reason = "not-verified", self._trouble or doubt
+        elif self._replays == 0:
+            status, reason = "not-verified", "it ran in one of the recorded iterations only"
+        elif self._tensors == 0:
+            status, reason = "not-verified", "nothing that it writes is there at its end to compare"
+        return Verification(
+            status=status,
+            replays=self._replays,
+            tensors=self._tensors,
+            method="bitwise" if self._exact else "within eager's own deviation",
+            reason=reason,
+            differences=tuple(self._differences),
+        )
+
+
+def _results(first: RegionRun, run: RegionRun) -> dict[Part, torch.Tensor]:
+    """What the replayed memory holds where the other run left something behind."""
+    return {
+        (slot, geometry): geometry.of(first.storages[slot]).clone()
+        for slot, geometry in run.after
+        if slot in first.storages
+    }
+
+
+def _beyond_noise(
+    gaps: dict[Part, Gap], run: RegionRun, eager: dict[Part, torch.Tensor]
+) -> dict[Part, Gap]:
+    kept = {}
+    for part, gap in gaps.items():
+        own = gap_between("", run.after[part], eager[part])
+        if not gap.is_rounding and not is_noise(gap, [own] if own is not None else []):
+            kept[part] = gap
+    return kept

@@ -1,0 +1,80 @@
+"""A session, its recording and plan -> every capture that was tried, verified; and the whole step's, if it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphdoctor.diagnose.diagnose import Diagnosis
+from graphdoctor.graphs.cost import Cost, Meter
+from graphdoctor.graphs.whole_step import CapturedStep, Refusal, capture_whole_step
+from graphdoctor.partition import Plan
+from graphdoctor.proof.regions import verify_regions
+from graphdoctor.proof.verify import verify_whole_step
+from graphdoctor.record.session import WARM_UPS, Session
+from graphdoctor.values.recording import Recording
+from graphdoctor.values.report import CaptureOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What was tried. `step` is the verified graph of the whole step, which its owner must release.
+
+    `cost` is what it took to make, on a real GPU.
+    """
+
+    outcomes: tuple[CaptureOutcome, ...]
+    step: CapturedStep | None = None
+    cost: Cost | None = None
+
+
+def capture_and_verify(
+    session: Session, recording: Recording, diagnosis: Diagnosis, plan: Plan
+) -> Captured:
+    """Capture the whole step where nothing forbids it, else the regions of the plan.
+
+    On the emulated device a forbidden capture is tried all the same, since it can do no harm and
+    shows that the finding is true; a real device is left alone, which a failed capture may spoil.
+    """
+    emulated = session.device.kind == "emulated"
+    effects = {finding.effect for finding in diagnosis.findings}
+    outcomes: list[CaptureOutcome] = []
+    step = None
+    if emulated or "capture-fails" not in effects:
+        meter = None if emulated else _meter(session)
+        outcome, step = _whole_step(session, exact=emulated, meter=meter)
+        outcomes.append(outcome)
+        if step is not None and effects <= {"replay-is-slow"}:
+            return Captured(tuple(outcomes), step, meter.cost if meter is not None else None)
+        if step is not None:
+            # Right in these replays, and still not to be recommended: what the findings name can come.
+            step.release()
+    if not plan.whole:
+        outcomes.extend(verify_regions(session, recording.captured, plan))
+    return Captured(tuple(outcomes))
+
+
+def _meter(session: Session) -> Meter:
+    session.start.restore()
+    inputs = session.inputs(0)
+    return Meter(lambda: session.call(inputs))
+
+
+def _whole_step(
+    session: Session, *, exact: bool, meter: Meter | None
+) -> tuple[CaptureOutcome, CapturedStep | None]:
+    session.start.restore()
+    # A real device warms up once more: on the stream of the capture, as torch asks for.
+    warmup = 0 if exact else WARM_UPS
+    made = capture_whole_step(session.target, warmup=warmup, now=session.start)
+    if isinstance(made, Refusal):
+        return made.outcome(), None
+    if meter is not None:
+        meter.read()
+    verification = verify_whole_step(
+        session.target, made, session.batches_for_proof(), exact=exact, now=session.start
+    )
+    outcome = made.outcome(verification)
+    if verification.status == "verified":
+        return outcome, made
+    made.release()
+    return outcome, None

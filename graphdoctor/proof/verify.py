@@ -1,0 +1,137 @@
+"""A captured step and fresh inputs -> whether replays compute what eager computes, state included.
+
+Both twins start from the state that the capture was made from, get the same batches, and draw the
+same random numbers. Eager runs first; then every tensor of that state gets its contents back, at
+its old address, and the graph is replayed. Python does not run in a replay, so what the captured
+run left in Python (attributes that it rebound, counters that it advanced) holds for all replays,
+and the tensors that it left there are the ones that are compared.
+
+Python state that eager advances and a replay does not is no difference by itself: a count of steps
+that nobody reads makes no answer wrong. `reason` tells of it, for code outside the step that reads
+it, and because it may reach a tensor in a later replay. Once it does, that tensor differs.
+
+Libraries take other paths while they are captured, and round differently there: such a replay
+equals an eager twin that believes it is captured, and half its digits agree with plain eager's.
+Where the other path draws other random numbers, nothing can be said of what these reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from graphdoctor.graphs.compare import Gap
+from graphdoctor.graphs.footprint import Footprint
+from graphdoctor.graphs.replayable import Replayable
+from graphdoctor.graphs.static_inputs import InputMismatch
+from graphdoctor.proof.digest import digest
+from graphdoctor.proof.noise import Noise
+from graphdoctor.proof.other_path import judge_other_path
+from graphdoctor.proof.twin_trial import TwinTrial, gaps_of, kept, verified, wrong
+from graphdoctor.proof.twins import ReplayFailed
+from graphdoctor.target.state.snapshot import Snapshot, snapshot
+from graphdoctor.target.target import Inputs, Target
+from graphdoctor.target.user_code import is_out_of_memory
+from graphdoctor.values.report import Verification
+
+_EAGER_RERUNS = 2
+
+_FROZEN = (
+    "eager itself differs between two runs from the same state, a replay repeats its captured value"
+)
+
+
+def verify_whole_step(
+    target: Target,
+    captured: Replayable,
+    batches: Sequence[Inputs],
+    *,
+    exact: bool,
+    now: Snapshot | None = None,
+    judge: Callable[[TwinTrial], Verification] | None = None,
+) -> Verification:
+    """Replay on each of `batches` and compare with an eager twin, tensor by tensor.
+
+    `exact` asks for equal bits, as the emulated device can; otherwise a difference counts when it
+    is larger than a few times what two eager runs differ by, and than rounding. The target's state
+    is afterwards what it was before, which is `now` where a snapshot of it exists. `judge`
+    compares the twins in another way. Raises `UserCodeError` where the eager step fails.
+    """
+    trial = TwinTrial(target, captured, batches, exact)
+    if not captured.footprint.tensors:
+        return trial.verdict("not-verified", "the step leaves no tensor behind to compare")
+    before = now if now is not None else snapshot(target.roots)
+    try:
+        return judge(trial) if judge is not None else _verify(trial)
+    except InputMismatch as mismatch:
+        return trial.verdict("not-verified", str(mismatch))
+    except ReplayFailed as failure:
+        # What an emulated replay cannot do is the emulation's fault; a real one's is the graph's.
+        return trial.verdict("not-verified" if exact else "wrong", str(failure))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return trial.verdict(
+            "not-verified", "the two twins' tensors do not fit into memory together"
+        )
+    finally:
+        before.restore()
+
+
+def _verify(trial: TwinTrial) -> Verification:
+    if trial.exact:
+        eager = [(digest(seen), seen.host) for seen in trial.eager()]
+        if [kept for kept, _ in eager] == [digest(seen) for seen in trial.replays()]:
+            return verified(trial, [Footprint({}, {}, host) for _, host in eager])
+    expected = kept(trial.eager())
+    gaps = gaps_of(expected, trial.replays())
+    if not any(gaps):
+        return verified(trial, expected)
+    drifts = list(_drifts(trial, expected))
+    unsteady = {gap.path for gap in drifts if trial.counts(gap)}
+    noise = Noise(() if trial.exact else drifts)
+    counting = [
+        [
+            gap
+            for gap in step
+            if trial.counts(gap) and (gap.path in unsteady or not noise.explains(gap))
+        ]
+        for step in gaps
+    ]
+    real = [[gap for gap in step if gap.path not in unsteady] for step in counting]
+    if any(real):
+        return judge_other_path(trial, expected, real)
+    return _judge_unsteady(trial, counting, drifts) if any(counting) else verified(trial, expected)
+
+
+def _drifts(trial: TwinTrial, expected: Sequence[Footprint]) -> Iterator[Gap]:
+    """How eager differs from itself; one more run would miss what moves in every other run."""
+    for _ in range(1 if trial.exact else _EAGER_RERUNS):
+        for step in gaps_of(expected, trial.eager()):
+            yield from step
+
+
+def _judge_unsteady(
+    trial: TwinTrial, gaps: Sequence[Sequence[Gap]], drifts: Sequence[Gap]
+) -> Verification:
+    """Where eager does not repeat itself: if replays do, they freeze whatever it is that changes.
+
+    A clock, or a generator that no seed reaches, differs in each eager run and never in a replay.
+    What the device itself does in a new order each time, as atomic additions, differs in both; then
+    a replay may differ from eager by a few times as much as eager from itself.
+    """
+    replayed = kept(trial.replays())
+    again = [gap for step in gaps_of(replayed, trial.replays()) for gap in step]
+    if not any(trial.counts(gap) for gap in again):
+        return wrong(trial, gaps, detail=_FROZEN)
+    wild = {gap.path for gap in (*drifts, *again) if trial.exact or not gap.is_small}
+    noise = Noise((*drifts, *again))
+    loud = [[gap for gap in step if trial.exact or not noise.explains(gap)] for step in gaps]
+    if any(beyond := [[gap for gap in step if gap.path not in wild] for step in loud]):
+        return wrong(trial, beyond)
+    if any(loud):
+        first = next(gap for step in loud for gap in step)
+        return trial.verdict(
+            "not-verified",
+            f"neither eager nor a replay repeats itself from the same state: {first.path} differs",
+        )
+    return verified(trial, replayed)

@@ -1,0 +1,82 @@
+"""A target and a device -> the target on the device, where its author placed nothing on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from graphdoctor.device.open import AnyDevice
+from graphdoctor.target import Inputs, Target, named_tensors, user_code
+from graphdoctor.target.state.clone import clone_inputs
+from graphdoctor.target.state.tree import input_leaves
+
+PLACED = (
+    "nothing was on a GPU: parameters, buffers, optimizer state and inputs were put there for the"
+    " analysis, as .cuda() puts them"
+)
+
+
+def place(target: Target, device: AnyDevice) -> Target:
+    """Put modules, optimizer state and inputs on the device, unless the author placed anything there.
+
+    Who places something says where everything goes: what stays on the CPU then is part of
+    the step, and a copy in it is a finding. The values of what is moved stay as they are.
+    """
+    with user_code("making the inputs"):
+        first = target.fresh_inputs()
+    tensors = [*named_tensors(target.roots).values(), *_tensors(first)]
+    if any(map(device.table.is_cuda, tensors)):
+        return replace(target, fresh_inputs=_first_then(first, target.fresh_inputs))
+    for tensor in _movable(target):
+        device.put(tensor)
+
+    draw = _first_then(first, target.fresh_inputs)
+
+    def fresh_inputs() -> Inputs:
+        inputs = clone_inputs(draw())
+        for tensor in _tensors(inputs):
+            device.put(tensor)
+        return inputs
+
+    notes = (*target.notes, PLACED) if tensors else target.notes
+    return replace(target, fresh_inputs=fresh_inputs, notes=notes)
+
+
+def _first_then(first: Inputs, draw: Callable[[], Inputs]) -> Callable[[], Inputs]:
+    """The inputs already drawn, which the target was described with, and new ones after them."""
+    waiting = [first]
+    return lambda: waiting.pop() if waiting else draw()
+
+
+def _tensors(inputs: Inputs) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in input_leaves(inputs).values() if isinstance(leaf, torch.Tensor))
+
+
+def _movable(target: Target) -> Iterator[torch.Tensor]:
+    """What `.cuda()` moves: parameters with their gradients and buffers; and optimizer state with them."""
+    for root in target.roots.values():
+        if isinstance(root, torch.nn.Module):
+            yield from _with_grads(root.parameters())
+            yield from root.buffers()
+        elif isinstance(root, torch.optim.Optimizer):
+            for group in root.param_groups:
+                yield from _with_grads(group["params"])
+                yield from _state_of(root, group)
+
+
+def _with_grads(parameters: Iterator[torch.Tensor] | list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    for parameter in parameters:
+        yield parameter
+        if parameter.grad is not None:
+            yield parameter.grad
+
+
+def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> Iterator[torch.Tensor]:
+    """State lies where its parameter lies; a count of steps on the CPU, unless capturable or fused."""
+    counts_on_device = bool(group.get("capturable") or group.get("fused"))
+    for parameter in group["params"]:  # type: ignore[attr-defined]
+        for name, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor) and (name != "step" or counts_on_device):
+                yield value

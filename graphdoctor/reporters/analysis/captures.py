@@ -1,0 +1,148 @@
+"""Regions and captures -> page: what can be captured, and whether its replay is right."""
+
+from __future__ import annotations
+
+from graphdoctor.reporters.page import LABEL_COLUMNS, Page, listed
+from graphdoctor.values.figures import count_text, place_text, time_range
+from graphdoctor.values.report import (
+    CaptureOutcome,
+    Difference,
+    Location,
+    Region,
+    Report,
+    Verification,
+)
+
+REGIONS_SHOWN = 6
+MODULES_SHOWN = 4
+SAFE_MODULES_SHOWN = 12
+_STATUS_STYLES = {"verified": "green", "wrong": "bold magenta", "not-verified": "yellow"}
+
+
+def write_capture(page: Page, report: Report) -> None:
+    """The section; nothing if nothing was cut and nothing captured."""
+    if not (report.regions or report.captures or report.safe_modules):
+        return
+    page.heading("What can be captured")
+    by_scope = {f"region {region.name}": region for region in report.regions}
+    for outcome in report.captures:
+        if outcome.scope not in by_scope:
+            scope = outcome.scope[:1].upper() + outcome.scope[1:]
+            _write_outcome(page, f"  {scope}", outcome)
+    if any(map(is_all, report.captures)) and not page.look.show_all:
+        return  # one graph holds everything: its parts are of no interest
+    _write_regions(page, report)
+    if report.safe_modules:
+        page.blank()
+        most = len(report.safe_modules) if page.look.show_all else SAFE_MODULES_SHOWN
+        page.labelled("  Safe modules", listed(report.safe_modules, most=most))
+
+
+def is_all(outcome: CaptureOutcome) -> bool:
+    """The whole step was captured, and its replay was shown to compute what eager computes."""
+    return outcome.scope == "whole step" and is_verified(outcome)
+
+
+def is_verified(outcome: CaptureOutcome) -> bool:
+    return outcome.verification is not None and outcome.verification.status == "verified"
+
+
+def is_wrong(outcome: CaptureOutcome) -> bool:
+    """Was captured, and its replay was shown to compute something else than eager."""
+    return outcome.verification is not None and outcome.verification.status == "wrong"
+
+
+def _write_regions(page: Page, report: Report) -> None:
+    """Those that pay, or replay wrongly, in full up to a number; the others in a line each."""
+    outcomes = {outcome.scope: outcome for outcome in report.captures}
+    notable: list[tuple[Region, CaptureOutcome | None]] = []
+    others: list[Region] = []
+    for region in report.regions:
+        outcome = outcomes.get(f"region {region.name}")
+        if region.worthwhile or (outcome is not None and is_wrong(outcome)):
+            notable.append((region, outcome))
+        else:
+            others.append(region)
+    most = len(report.regions) if page.look.show_all else REGIONS_SHOWN
+    for region, outcome in notable[:most]:
+        page.blank()
+        _write_region(page, region, outcome)
+    page.blank()
+    for region in others[:most]:
+        size = count_text(region.operators, "operator")
+        page.labelled(f"  Region {region.name}", f"{size}: {region.reason}")
+    _write_left_out(page, len(notable) - most, "that pay")
+    _write_left_out(page, len(others) - most, "that do not pay")
+
+
+def _write_left_out(page: Page, count: int, which: str) -> None:
+    if count > 0:
+        page.paragraph(f"{count} more regions {which} (--all shows them)", indent=2, style="dim")
+
+
+def _write_region(page: Page, region: Region, outcome: CaptureOutcome | None) -> None:
+    launches = "1 launch" if region.launches == 1 else f"{region.launches:,} launches"
+    page.line(
+        (f"{f'  Region {region.name}':<{LABEL_COLUMNS}}", "bold green"),
+        (f"{count_text(region.operators, 'operator')}, {launches}", "bold"),
+        (f" ({', '.join(region.phases)})", "dim"),
+    )
+    span = _span(region.first, region.last, page.look.base)
+    if span:
+        page.labelled("    Lines", span, style="cyan")
+    if region.modules:
+        most = len(region.modules) if page.look.show_all else MODULES_SHOWN
+        page.labelled("    Modules", listed(region.modules, most=most))
+    if outcome is not None:
+        _write_outcome(page, "    Capture", outcome)
+    saving = f"{time_range(region.saving_us)} a step; " if region.saving_us is not None else ""
+    page.labelled("    Saves", saving + region.reason)
+    if region.blocked_by:
+        page.labelled("    Bounded by", ", ".join(region.blocked_by))
+
+
+def _span(first: Location | None, last: Location | None, base: str) -> str:
+    """file:12-34, or both places where they lie in two files."""
+    if first is None or last is None:
+        known = first or last
+        return place_text(known, base) if known else ""
+    if first.file != last.file:
+        return f"{place_text(first, base)} to {place_text(last, base)}"
+    low, high = sorted((first.line, last.line))
+    return place_text(Location(first.file, low), base) + (f"-{high}" if high > low else "")
+
+
+def _write_outcome(page: Page, label: str, outcome: CaptureOutcome) -> None:
+    check = outcome.verification
+    if outcome.status == "refused":
+        place = f" ({place_text(outcome.location, page.look.base)})" if outcome.location else ""
+        page.labelled(label, f"refused: {outcome.reason}{place}", style="red")
+    elif check is None:
+        page.labelled(label, "captured, its replay was not compared with eager")
+    else:
+        text = f"captured; {_verification(check)}"
+        page.labelled(label, text, style=_STATUS_STYLES[check.status])
+        shown = check.differences if page.look.show_all else check.differences[:1]
+        for difference in shown:
+            page.labelled("", _difference(difference, page.look.base))
+
+
+def _verification(check: Verification) -> str:
+    if check.status == "not-verified":
+        return f"not verified: {check.reason}"
+    what = f"{count_text(check.replays, 'replay')} of {count_text(check.tensors, 'tensor')}"
+    if check.status == "verified":
+        return f"verified: {what} on fresh inputs, equal to eager ({check.method})"
+    # The differences, which follow, say the reason more precisely.
+    reason = f": {check.reason}" if check.reason and not check.differences else ""
+    return f"WRONG: {what}, compared with eager ({check.method}){reason}"
+
+
+def _difference(difference: Difference, base: str) -> str:
+    writer = f", written by {difference.operator}" if difference.operator else ""
+    place = f" at {place_text(difference.location, base)}" if difference.location else ""
+    detail = f"; {difference.detail}" if difference.detail else ""
+    return (
+        f"{difference.tensor} first differs in replay {difference.replay}, by up to"
+        f" {difference.max_abs:.2g} (relative {difference.max_rel:.2g}){writer}{place}{detail}"
+    )

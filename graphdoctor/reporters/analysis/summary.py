@@ -1,0 +1,96 @@
+"""Report -> the few lines at the top of the page, for a reader who reads no further."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from graphdoctor.reporters.analysis.captures import is_verified, is_wrong
+from graphdoctor.reporters.analysis.findings import active, worst_first
+from graphdoctor.reporters.analysis.gain import basis_text
+from graphdoctor.reporters.page import Page, blocks
+from graphdoctor.values.figures import place_text, ratio_range, share_range
+from graphdoctor.values.report import Effect, Report, Verdict
+
+_VERDICTS: dict[Verdict, tuple[str, str]] = {
+    "safe": ("SAFE", "bold green"),
+    "partly-safe": ("PARTLY SAFE", "bold yellow"),
+    "unsafe": ("UNSAFE", "bold red"),
+    "unknown": ("UNKNOWN", "bold blue"),
+}
+_CONSEQUENCES: dict[Effect, tuple[str, str]] = {
+    "capture-fails": ("makes the capture fail", "make the capture fail"),
+    "replay-is-wrong": ("makes replays wrong", "make replays wrong"),
+    "replay-is-slow": ("costs speed", "cost speed"),
+}
+
+
+def write_summary(page: Page, report: Report) -> None:
+    """The verdict, its reason, and what to do."""
+    word, style = _VERDICTS[report.verdict]
+    page.line((word, style), (f"  {report.target.name}, {report.target.mode}", "dim"))
+    page.paragraph(report.reason, style="bold")
+    page.blank()
+    page.labelled("  Findings", _findings(report))
+    if active(report.findings):
+        page.labelled("  Do first", _first_step(report, page.look.base))
+    if report.captures or report.regions:
+        page.labelled("  Capture", _capture(report))
+    page.labelled("  Gain", _gain(report))
+    if report.recommendation is not None:
+        page.labelled("  Use", report.recommendation.sentence.partition(";")[0])
+
+
+def _findings(report: Report) -> str:
+    counted = active(report.findings)
+    counts = Counter(finding.effect for finding in counted)
+    parts = (
+        f"{counts[effect]} {words[counts[effect] > 1]}"
+        for effect, words in _CONSEQUENCES.items()
+        if counts[effect]
+    )
+    text = ", ".join(parts) or "none"
+    suppressed = len(report.findings) - len(counted)
+    return f"{text}; {suppressed} suppressed" if suppressed else text
+
+
+def _first_step(report: Report, base: str) -> str:
+    """The worst finding with the first sentence of its fix."""
+    worst = worst_first(active(report.findings))[0]
+    place = f"{place_text(worst.location, base)}, " if worst.location else ""
+    first_block = next(blocks(worst.fix), "")
+    sentence = " ".join(first_block.split()).partition(". ")[0].rstrip(".:")
+    return f"{place}{worst.rule} {worst.name}: {sentence}"
+
+
+def _capture(report: Report) -> str:
+    """How the whole step fared, else how many regions pay, and whether replays were right."""
+    whole = next((item for item in report.captures if item.scope == "whole step"), None)
+    if whole is not None and whole.status == "captured":
+        status = whole.verification.status if whole.verification else "not-verified"
+        words = {"verified": "verified", "wrong": "WRONG", "not-verified": "not verified"}
+        return f"the whole step, as one graph; its replay is {words[status]}"
+    paying = sum(region.worthwhile for region in report.regions)
+    text = f"{paying} of {len(report.regions)} regions would pay" if report.regions else "none"
+    if whole is not None:
+        text = f"not as a whole; {text}" if report.regions else "refused"
+    verified = sum(is_verified(outcome) for outcome in report.captures)
+    wrong = sum(is_wrong(outcome) for outcome in report.captures)
+    text += f", {verified} replayed right" if verified else ""
+    return f"{text}, {wrong} replayed WRONG" if wrong else text
+
+
+def _gain(report: Report) -> str:
+    measured, estimate = report.measurement, report.estimate
+    if measured is not None:
+        return f"{measured.speedup:.2f}x ({measured.word}), measured on {measured.gpu}"
+    if estimate is None:
+        return "not estimated"
+    is_whole = any(
+        item.scope == "whole step" and item.status == "captured" for item in report.captures
+    )
+    # What the parts could bring once the code is cut there; what brings something today is below.
+    how = "" if is_whole or not report.regions else " with each region as one graph"
+    return (
+        f"{ratio_range(estimate.speedup)}{how}, {basis_text(estimate)}; launch-bound"
+        f" {share_range(estimate.launch_bound_share)}"
+    )

@@ -1,0 +1,153 @@
+"""Check -> a page for people: what is new first, then what got worse, then every target."""
+
+from __future__ import annotations
+
+from graphdoctor.reporters.check import wording
+from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.page import POINTER, VERTICAL, Page, listed
+from graphdoctor.values.check import Check, CheckedTarget, Occurrence, Severity, occurrences
+from graphdoctor.values.escape import visible
+from graphdoctor.values.figures import count_text
+
+SHOWN_IN_FULL = 10
+STALE_SHOWN = 5
+INDENT = 4
+SEVERITY_STYLES: dict[Severity, str] = {
+    "error": "bold red",
+    "warning": "bold yellow",
+    "note": "bold cyan",
+}
+
+
+def render(check: Check, look: Look) -> str:
+    """The page. Text from the model can neither colour nor move anything in it."""
+    page = Page(look)
+    word, style = ("PASSED", "bold green") if wording.passed(check) else ("FAILED", "bold red")
+    page.hanging(f"{word}  ", wording.headline(check), head_style=style)
+    _write_new(page, occurrences(check, is_new=True))
+    _write_troubles(page, wording.troubles(check))
+    _write_stale(page, check)
+    _write_targets(page, check)
+    return page.render()
+
+
+def _write_new(page: Page, new: list[Occurrence]) -> None:
+    if not new:
+        return
+    page.heading("New findings", "worst first")
+    in_full = len(new) if page.look.show_all else SHOWN_IN_FULL
+    fixes: dict[str, int] = {}
+    for number, one in enumerate(new, start=1):
+        if number <= in_full:
+            page.blank()
+        _write_place(page, number, one)
+        if number <= in_full:
+            _write_frames(page, one)
+            _write_rest(page, one)
+            fix = wording.fix_line(one.checked.finding)
+            said = fixes.setdefault(fix, number)
+            page.hanging(f"{' ' * INDENT}Fix   ", fix if said == number else f"as for {said}")
+    if new[in_full:]:
+        page.paragraph("--all shows the others in full too.", indent=INDENT, style="dim")
+    page.blank()
+    rule = new[0].checked.finding.rule
+    page.paragraph(
+        f"`graphdoctor explain {rule}` says more about a rule.", indent=INDENT, style="dim"
+    )
+
+
+def _write_place(page: Page, number: int, one: Occurrence) -> None:
+    finding = one.checked.finding
+    page.line(
+        (f"{number:>2}  ", "bold"),
+        (wording.title(finding), "bold"),
+        (": ", ""),
+        (wording.effect(finding), SEVERITY_STYLES[one.checked.severity]),
+    )
+    where = wording.place(one.checked.path, one.checked.line)
+    page.line((" " * INDENT, ""), (where, "bold cyan"), (f"  {_reached_by(one)}", "dim"))
+
+
+def _write_frames(page: Page, one: Occurrence) -> None:
+    if not page.look.show_frames:
+        return
+    for frame in one.checked.finding.stack:
+        page.line(
+            (" " * INDENT + "called from ", "dim"),
+            (wording.place(frame.file, frame.line), "cyan"),
+            (f" in {frame.function}" if frame.function else "", "dim"),
+        )
+
+
+def _write_rest(page: Page, one: Occurrence) -> None:
+    finding = one.checked.finding
+    found = wording.rows(finding)
+    if found:
+        page.blank()
+        digits = len(str(found[-1].number))
+        for row in found:
+            pointer = POINTER if row.is_marked else " "
+            head = f"{' ' * INDENT}{pointer} {row.number:>{digits}} {VERTICAL} "
+            style = "bold red" if row.is_marked else "dim"
+            page.cropped((head, style), row.text, "bold" if row.is_marked else "")
+        page.blank()
+    page.hanging(f"{' ' * INDENT}What  ", finding.message)
+
+
+def _reached_by(one: Occurrence) -> str:
+    note = wording.library_note(one.checked)
+    reached = f"in {listed(one.targets, most=4)}"
+    return f"{reached}; {note}" if note else reached
+
+
+def _write_troubles(page: Page, troubles: list[wording.Trouble]) -> None:
+    if not troubles:
+        return
+    page.heading("Targets that failed or got worse")
+    before = None
+    for trouble in troubles:
+        if before != (trouble.target, trouble.title):
+            page.hanging("  ", f"{trouble.target}: {trouble.title}", style="bold red")
+        before = (trouble.target, trouble.title)
+        page.hanging(" " * INDENT, trouble.message)
+        for line in wording.details(trouble):
+            page.line((" " * INDENT, ""), (line, "cyan"))
+
+
+def _write_stale(page: Page, check: Check) -> None:
+    if not check.stale:
+        return
+    page.heading("Baseline")
+    page.paragraph(f"{wording.stale_text(check)}.", indent=2)
+    shown = len(check.stale) if page.look.show_all else STALE_SHOWN
+    for entry in check.stale[:shown]:
+        page.cropped(
+            (f"    {visible(entry.path)} {entry.rule} ", "cyan"), visible(entry.source), ""
+        )
+    if check.stale[shown:]:
+        page.paragraph(f"and {len(check.stale) - shown} more", indent=INDENT, style="dim")
+
+
+def _write_targets(page: Page, check: Check) -> None:
+    page.heading("Targets", count_text(len(check.targets), "target"))
+    for target in check.targets:
+        page.line(
+            (f"  {visible(target.name)}", "bold"), (f"  {_state(target)}", _state_style(target))
+        )
+        if target.figures is not None:
+            counted = f"{wording.figures_text(target.figures)}; {wording.findings_text(target)}"
+            page.paragraph(counted, indent=INDENT, style="dim")
+        for better in target.improvements:
+            page.paragraph(f"better: {better}", indent=INDENT, style="green")
+    for note in check.notes:
+        page.hanging("  Note  ", note)
+
+
+def _state(target: CheckedTarget) -> str:
+    if target.report is not None:
+        return target.report.verdict
+    return target.fault.kind if target.fault is not None else "unknown"
+
+
+def _state_style(target: CheckedTarget) -> str:
+    return {"safe": "green", "partly-safe": "yellow"}.get(_state(target), "red")

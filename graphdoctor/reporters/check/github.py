@@ -1,0 +1,81 @@
+"""Check -> annotations of GitHub Actions, worst first within its caps, and a line that sums up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from graphdoctor.reporters.check import wording
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.check import Check, Severity, occurrences
+from graphdoctor.values.escape import visible
+
+# GitHub shows this many of each kind for a step, and drops the rest without a word.
+MOST_OF_A_KIND = 10
+_COMMANDS: dict[Severity, str] = {"error": "error", "warning": "warning", "note": "notice"}
+
+
+def render(check: Check, look: Look) -> str:
+    """Workflow commands; what exceeds the caps is in the step summary, which the last line says."""
+    shown: Counter[str] = Counter()
+    dropped = 0
+    lines = []
+    for command, line in _annotations(check):
+        shown[command] += 1
+        if shown[command] <= MOST_OF_A_KIND:
+            lines.append(line)
+        else:
+            dropped += 1
+    word = "passed" if wording.passed(check) else "failed"
+    lines.append(f"graphdoctor: {word}: {_plain(wording.headline(check))}")
+    if dropped:
+        lines.append(f"graphdoctor: {dropped} more are in the step summary")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _annotations(check: Check) -> Iterator[tuple[str, str]]:
+    """Each with its kind, worst first."""
+    for trouble in wording.troubles(check):
+        message = f"{trouble.target}: {trouble.message}"
+        yield "error", _command("error", trouble.title, message, _file(check, trouble.path, 1))
+    if check.stale:
+        kind = "error" if check.stale_fails else "warning"
+        yield kind, _command(kind, "baseline out of date", wording.stale_text(check), "")
+    for one in occurrences(check, is_new=True):
+        checked = one.checked
+        kind = _COMMANDS[checked.severity]
+        note = wording.library_note(checked)
+        parts = (
+            f"{checked.finding.message}{f' ({note})' if note else ''}",
+            f"Fix: {wording.fix_line(checked.finding)}",
+            f"Reached by: {wording.names(one.targets)}",
+        )
+        message = "\n".join(visible(part) for part in parts)
+        where = _file(check, checked.path, checked.line)
+        yield kind, _command(kind, wording.title(checked.finding), message, where)
+
+
+def _file(check: Check, path: str, line: int) -> str:
+    if not path:
+        return ""
+    return f"file={_property(check.prefix + path)},line={max(1, line)},endLine={max(1, line)},"
+
+
+def _command(kind: str, title: str, message: str, where: str) -> str:
+    shown = "\n".join(visible(line) for line in message.split("\n"))
+    return f"::{kind} {where}title={_property(title)}::{_data(shown)}"
+
+
+def _data(text: str) -> str:
+    """Text of a message as the runner reads it back."""
+    return _plain(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    escaped = _data(visible(text))
+    return escaped.replace(":", "%3A").replace(",", "%2C")
+
+
+def _plain(text: str) -> str:
+    """The runner also obeys an older form of commands, anywhere in a line."""
+    return text.replace("##[", "# #[")

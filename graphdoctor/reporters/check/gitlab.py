@@ -1,0 +1,52 @@
+"""Check -> a code quality report of GitLab, which compares two branches by fingerprints itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+from graphdoctor.reporters.check import wording
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.check import Check, Severity, occurrences
+from graphdoctor.values.escape import visible
+
+_SEVERITIES: dict[Severity, str] = {"error": "major", "warning": "minor", "note": "info"}
+
+
+def render(check: Check, look: Look) -> str:
+    """An array of issues, known ones too; the fingerprint of each occurs once."""
+    return json.dumps([*_findings(check), *_troubles(check)], indent=2) + "\n"
+
+
+def _findings(check: Check) -> Iterator[dict[str, object]]:
+    for one in occurrences(check):
+        finding, checked = one.checked.finding, one.checked
+        yield {
+            "check_name": visible(finding.rule),
+            "description": f"{wording.title(finding)}: {visible(finding.message)}",
+            "severity": _SEVERITIES[checked.severity],
+            "fingerprint": checked.fingerprint,
+            "location": _location(check.prefix + checked.path, checked.line),
+        }
+
+
+def _troubles(check: Check) -> Iterator[dict[str, object]]:
+    for trouble in wording.troubles(check):
+        key = "\0".join((trouble.target, trouble.title, trouble.message))
+        yield {
+            "check_name": trouble.title.replace(" ", "-"),
+            "description": f"{visible(trouble.target)}: {visible(trouble.message)}",
+            "severity": "critical",
+            "fingerprint": hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:32],
+            "location": _location(check.prefix + trouble.path, 1),
+        }
+
+
+def _location(path: str, line: int) -> dict[str, object]:
+    """GitLab drops an issue without a path, so one without a file is told of the settings."""
+    position = {"line": max(1, line), "column": 1}
+    return {
+        "path": visible(path) or "pyproject.toml",
+        "positions": {"begin": position, "end": position},
+    }

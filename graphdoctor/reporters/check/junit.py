@@ -1,0 +1,91 @@
+"""Check -> JUnit XML: a suite for each target, a case for each finding; known ones are skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree import ElementTree as ET
+
+from graphdoctor.reporters.check import wording
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.check import Check, CheckedFinding, CheckedTarget, fails
+from graphdoctor.values.escape import visible
+
+
+def render(check: Check, look: Look) -> str:
+    """One document; no character in it is one that XML forbids."""
+    root = ET.Element("testsuites", name="graphdoctor")
+    troubles = wording.troubles(check)
+    for target in check.targets:
+        own = [trouble for trouble in troubles if trouble.target == target.name]
+        root.append(_suite(check, target, own))
+    _stale(root, check)
+    for total in ("tests", "failures", "errors", "skipped"):
+        root.set(total, str(sum(int(suite.get(total, "0")) for suite in root)))
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(check: Check, target: CheckedTarget, troubles: list[wording.Trouble]) -> ET.Element:
+    suite = ET.Element("testsuite", name=visible(target.name))
+    for trouble in troubles:
+        kind = "error" if target.fault is not None else "failure"
+        case = _case(suite, target, trouble.title)
+        _problem(case, kind, trouble.message, wording.details(trouble))
+    for checked in target.findings:
+        _finding(suite, check, target, checked)
+    if not len(suite):
+        _case(suite, target, "graph-safe")
+    return _counted(suite)
+
+
+def _finding(
+    suite: ET.Element, check: Check, target: CheckedTarget, checked: CheckedFinding
+) -> None:
+    where = wording.place(check.prefix + checked.path, checked.line)
+    case = _case(suite, target, f"{wording.title(checked.finding)} {where}")
+    case.set("file", visible(check.prefix + checked.path))
+    case.set("line", str(checked.line))
+    if not checked.is_new:
+        ET.SubElement(case, "skipped", message="accepted in the baseline")
+    elif fails(checked.severity, check.fail_on):
+        code = [
+            f"{'>' if row.is_marked else ' '} {row.number} {row.text}"
+            for row in wording.rows(checked.finding)
+        ]
+        details = [where, *code, f"Fix: {wording.fix_line(checked.finding)}"]
+        _problem(case, "failure", checked.finding.message, details)
+    else:
+        ET.SubElement(case, "system-out").text = visible(checked.finding.message)
+
+
+def _case(suite: ET.Element, target: CheckedTarget, name: str) -> ET.Element:
+    named = {"classname": f"graphdoctor.{visible(target.name)}", "name": name, "time": "0"}
+    return ET.SubElement(suite, "testcase", named)
+
+
+def _problem(case: ET.Element, kind: str, message: str, details: Sequence[str]) -> None:
+    problem = ET.SubElement(case, kind, message=visible(message), type="graphdoctor")
+    problem.text = "\n".join(details)
+
+
+def _stale(root: ET.Element, check: Check) -> None:
+    if not check.stale:
+        return
+    suite = ET.SubElement(root, "testsuite", name="baseline")
+    for entry in check.stale:
+        name = visible(f"{entry.rule} {entry.path} {entry.source} ({entry.target})")
+        case = ET.SubElement(
+            suite,
+            "testcase",
+            {"classname": "graphdoctor.check.baseline", "name": name, "time": "0"},
+        )
+        if check.stale_fails:
+            _problem(case, "failure", f"no longer occurs: {wording.PRUNE} drops it", ())
+    _counted(suite)
+
+
+def _counted(suite: ET.Element) -> ET.Element:
+    suite.set("tests", str(len(suite)))
+    for total, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(total, str(len(suite.findall(f"testcase/{tag}"))))
+    return suite

@@ -1,0 +1,138 @@
+"""Check -> Markdown for a comment on a pull request, found again by its first line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from graphdoctor.reporters.check import wording
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.check import Check, CheckedTarget, Occurrence, occurrences
+from graphdoctor.values.escape import visible
+
+MARKER = "<!-- graphdoctor -->"
+MOST_CHARACTERS = 64_900  # GitHub refuses a comment of more than 65,536
+# Of what Markdown means something by; the rest does so at the start of a line only.
+_SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
+
+
+def render(check: Check, look: Look) -> str:
+    """The comment; what does not fit is counted, not cut through."""
+    return render_within(check, MOST_CHARACTERS)
+
+
+def render_within(check: Check, most_characters: int) -> str:
+    """The same within another limit, such as a step summary's."""
+    head = "\n".join(_head(check))
+    room = most_characters - len(head) - 200  # for the line that counts what is left out
+    kept: list[str] = []
+    left_out = 0
+    for block in _blocks(check):
+        if len(block) + 2 <= room and not left_out:
+            kept.append(block)
+            room -= len(block) + 2
+        else:
+            left_out += 1
+    if left_out:
+        kept.append(f"*{left_out:,} more sections do not fit in here; the job's log has them.*")
+    return "\n\n".join((head, *kept)) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text within a line that Markdown and HTML show as it is, and that mentions nobody."""
+    text = visible(text).replace("&", "&amp;").replace("<", "&lt;")
+    return _SPECIAL.sub(r"\\\1", text).replace("@", "@\u200b")
+
+
+def code(text: str) -> str:
+    """Text as inline code, whatever backquotes it has."""
+    text = visible(text)
+    fence = _fence(text, 1)
+    pad = " " if text.startswith("`") or text.endswith("`") or not text else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def _head(check: Check) -> Iterator[str]:
+    word = "passed" if wording.passed(check) else "failed"
+    yield MARKER
+    yield f"### graphdoctor {word}: {escaped(wording.headline(check))}"
+
+
+def _blocks(check: Check) -> Iterator[str]:
+    troubles = wording.troubles(check)
+    if troubles:
+        yield "\n".join(("#### Targets that failed or got worse", "", *map(_trouble, troubles)))
+    new = occurrences(check, is_new=True)
+    if new:
+        yield "#### New findings"
+    yield from map(_finding, new)
+    if check.stale:
+        yield f"{escaped(wording.stale_text(check).replace('`', ''))}."
+    yield from _table(check)
+    known = occurrences(check, is_new=False)
+    if known:
+        lines = "\n".join(
+            f"- {_place(one)} {escaped(wording.title(one.checked.finding))}" for one in known
+        )
+        summary = f"<summary>{len(known):,} known in the baseline</summary>"
+        yield f"<details>{summary}\n\n{lines}\n\n</details>"
+
+
+def _trouble(trouble: wording.Trouble) -> str:
+    text = f"- **{escaped(trouble.target)}**: {trouble.title}: {escaped(trouble.message)}"
+    if not trouble.details:
+        return text
+    details = "\n".join(f"  {line}" for line in wording.details(trouble))
+    fence = _fence(details, 3)
+    return f"{text}\n\n  {fence}text\n{details}\n  {fence}"
+
+
+def _finding(one: Occurrence) -> str:
+    finding = one.checked.finding
+    lines = [
+        f"**{escaped(wording.title(finding))}** at {_place(one)}: {wording.effect(finding)}",
+        f"(reached by {escaped(wording.names(one.targets))})",
+    ]
+    found = wording.rows(finding)
+    if found:
+        text = "\n".join(
+            f"{'>' if row.is_marked else ' '} {row.number} {row.text}" for row in found
+        )
+        fence = _fence(text, 3)
+        lines += ["", f"{fence}python", text, fence]
+    lines += [
+        "",
+        f"*What:* {escaped(finding.message)}",
+        "",
+        f"*Fix:* {escaped(wording.fix_line(finding))}",
+    ]
+    return "\n".join(lines)
+
+
+def _place(one: Occurrence) -> str:
+    return code(wording.place(one.checked.path, one.checked.line) or "no file")
+
+
+def _table(check: Check) -> Iterator[str]:
+    """In blocks, so that a check of very many targets fits as far as it goes."""
+    rows = [_row(target) for target in check.targets]
+    header = "| target | verdict | waits | launches | graphs | captured | findings |"
+    yield "\n".join((header, "|---|---|--:|--:|--:|--:|---|", *rows))
+
+
+def _row(target: CheckedTarget) -> str:
+    verdict = target.report.verdict if target.report is not None else "failed"
+    figures = target.figures
+    counted = (
+        f"{figures.syncs:,} | {figures.launches:,} | {figures.graphs:,} |"
+        f" {wording.share_text(figures.coverage)}"
+        if figures is not None
+        else " | | | "
+    )
+    return f"| {escaped(target.name)} | {verdict} | {counted} | {wording.findings_text(target)} |"
+
+
+def _fence(text: str, least: int) -> str:
+    """More backquotes than any run of them in the text."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    return "`" * max(least, longest + 1)

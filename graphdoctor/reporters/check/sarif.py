@@ -1,0 +1,153 @@
+"""Check -> SARIF 2.1.0, as code scanning of GitHub takes it in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from graphdoctor.reporters.check import wording
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.check import Check, CheckedFinding, Occurrence, Severity, occurrences
+from graphdoctor.values.escape import visible
+from graphdoctor.values.figures import EFFECT_WORDS
+from graphdoctor.values.report import Finding
+
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+MOST_RESULTS = 25_000  # of a run; GitHub refuses a file with more
+_PROBLEM: dict[Severity, str] = {"error": "error", "warning": "warning", "note": "recommendation"}
+
+
+def render(check: Check, look: Look) -> str:
+    """One run. Findings of the baseline are in it as suppressed, so that they are no new alerts."""
+    found = occurrences(check)[:MOST_RESULTS]
+    rules = _rules([one.checked for one in found])
+    ids = [rule["id"] for rule in rules]
+    run = {
+        "tool": {
+            "driver": {
+                "name": "graphdoctor",
+                "version": check.tool_version,
+                "semanticVersion": check.tool_version,
+                "rules": rules,
+            }
+        },
+        "automationDetails": {"id": "graphdoctor/check/"},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [_invocation(check)],
+        "results": [_result(check, one, ids.index(one.checked.finding.rule)) for one in found],
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _rules(found: Sequence[CheckedFinding]) -> list[dict[str, Any]]:
+    """The rules that occur, by their ids."""
+    first = {checked.finding.rule: checked for checked in reversed(found)}
+    return [_rule(first[rule].finding, first[rule].severity) for rule in sorted(first)]
+
+
+def _rule(finding: Finding, severity: Severity) -> dict[str, Any]:
+    why, fix = visible(" ".join(finding.why.split())), wording.fix_line(finding)
+    return {
+        "id": finding.rule,
+        "name": "".join(part.capitalize() for part in visible(finding.name).split("-")),
+        "shortDescription": {"text": f"{visible(finding.name)}: {EFFECT_WORDS[finding.effect]}."},
+        "fullDescription": {"text": why or visible(finding.name)},
+        "help": {
+            "text": f"{why}\n\nFix: {fix}",
+            "markdown": f"{_markdown(why)}\n\n**Fix:** {_markdown(fix)}",
+        },
+        "defaultConfiguration": {"level": severity},
+        "properties": {
+            "precision": "high",
+            "problem.severity": _PROBLEM[severity],
+            "tags": ["cuda-graphs", finding.effect],
+        },
+    }
+
+
+def _result(check: Check, one: Occurrence, rule_index: int) -> dict[str, Any]:
+    checked = one.checked
+    note = wording.library_note(checked)
+    text = visible(checked.finding.message) + (f" ({note})" if note else "")
+    result = {
+        "ruleId": checked.finding.rule,
+        "ruleIndex": rule_index,
+        "level": checked.severity,
+        "message": {"text": text},
+        "locations": [_location(check, checked)],
+        "partialFingerprints": {
+            "primaryLocationLineHash": f"{checked.fingerprint}:1",
+            "graphdoctor/v1": checked.fingerprint,
+        },
+        "properties": {"targets": [visible(name) for name in one.targets], **_cost(checked)},
+    }
+    if not checked.is_new:
+        accepted = {"kind": "external", "status": "accepted", "justification": "in the baseline"}
+        result["suppressions"] = [accepted]
+    return result
+
+
+def _cost(checked: CheckedFinding) -> dict[str, Any]:
+    """What it costs a step, in us, of the first target that has it."""
+    cost_us, source = checked.finding.cost_us, visible(checked.finding.cost_source)
+    if cost_us is None:
+        return {}
+    return {"costUs": cost_us.mid, "costUsRange": [cost_us.low, cost_us.high], "costSource": source}
+
+
+def _location(check: Check, checked: CheckedFinding) -> dict[str, Any]:
+    line = max(1, checked.line)
+    return {
+        "physicalLocation": {
+            "artifactLocation": {"uri": _uri(check.prefix + checked.path or "pyproject.toml")},
+            "region": {
+                "startLine": line,
+                "startColumn": 1,
+                "endLine": line,
+                "endColumn": len(_code(checked)) + 1,
+                "snippet": {"text": visible(_code(checked))},
+            },
+        }
+    }
+
+
+def _code(checked: CheckedFinding) -> str:
+    """The line that the location is, as far as the report has it; at least one character."""
+    finding = checked.finding
+    place, excerpt = finding.location, finding.excerpt
+    if place is None or excerpt is None or place.file != checked.path:
+        return " "
+    index = place.line - excerpt.first_line
+    return (excerpt.lines[index] if 0 <= index < len(excerpt.lines) else "") or " "
+
+
+def _uri(path: str) -> str:
+    """A relative reference; a name that is not UTF-8 keeps its bytes."""
+    try:
+        return quote(path.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return quote(visible(path))
+
+
+def _invocation(check: Check) -> dict[str, Any]:
+    """Targets that failed or got worse have no line, so they are told as notifications."""
+    notifications = [
+        {
+            "level": "error",
+            "message": {"text": f"{visible(one.target)}: {one.title}: {visible(one.message)}"},
+        }
+        for one in wording.troubles(check)
+    ]
+    return {
+        "executionSuccessful": not any(target.fault for target in check.targets),
+        "toolExecutionNotifications": notifications,
+    }
+
+
+def _markdown(text: str) -> str:
+    """Backquoted code stays code; nothing in it is HTML."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")

@@ -1,0 +1,184 @@
+"""A check and its parts -> the sentences and rows that several formats share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from graphdoctor.reporters.page import blocks
+from graphdoctor.values.check import Check, CheckedFinding, CheckedTarget, Figures, occurrences
+from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
+from graphdoctor.values.figures import EFFECT_WORDS, count_text
+from graphdoctor.values.report import Finding
+
+PRUNE = "`graphdoctor baseline --prune`"
+
+
+class Row(NamedTuple):
+    """A line of code around a finding, made visible and without the common indentation."""
+
+    number: int
+    text: str
+    is_marked: bool
+
+
+class Trouble(NamedTuple):
+    """Something wrong with a whole target: a figure beyond its limit, or why there is no report."""
+
+    target: str
+    path: str
+    title: str
+    message: str
+    details: str
+
+
+def passed(check: Check) -> bool:
+    return check.exit_code == 0
+
+
+def headline(check: Check) -> str:
+    """What the check found, in one line: "2 new findings and 1 regression in 3 targets"."""
+    severities = [one.checked.severity for one in occurrences(check, is_new=True)]
+    notes = severities.count("note")
+    news = len(severities) - notes
+    breaches = sum(len(target.breaches) for target in check.targets)
+    faults = sum(target.fault is not None for target in check.targets)
+    parts = [
+        count_text(news, "new finding") if news else "",
+        count_text(notes, "new note") if notes else "",
+        count_text(breaches, "regression") if breaches else "",
+        count_text(faults, "failed target") if faults else "",
+        f"{_entries(len(check.stale))} of the baseline out of date" if check.stale else "",
+    ]
+    said = [part for part in parts if part] or ["nothing new"]
+    return f"{_and(said)} in {count_text(len(check.targets), 'target')}"
+
+
+def title(finding: Finding) -> str:
+    return visible(f"{finding.rule} {finding.name}")
+
+
+def effect(finding: Finding) -> str:
+    """What it does to a graph, and whether this run showed it."""
+    certain = {"confirmed": ", confirmed in this run", "unknown": ", could not be checked"}
+    return EFFECT_WORDS[finding.effect] + certain.get(finding.certainty, "")
+
+
+def fix_line(finding: Finding) -> str:
+    """The first paragraph of the fix, on one line."""
+    return visible(" ".join(next(blocks(finding.fix), "").split()))
+
+
+def library_note(checked: CheckedFinding) -> str:
+    """Where it really happens, if that is not the place in the project that is shown."""
+    place = checked.finding.location
+    if place is None or place.file == checked.path:
+        return ""
+    return visible(f"in {place.file}:{place.line}, called from here")
+
+
+def place(path: str, line: int = 0) -> str:
+    """path:line; a target without a file of its own has no place."""
+    if not path:
+        return ""
+    return visible(f"{path}:{line}" if line else path)
+
+
+def rows(finding: Finding) -> list[Row]:
+    """The code around the finding's line, or nothing where it is not known."""
+    excerpt = finding.excerpt
+    if excerpt is None:
+        return []
+    texts = [visible(line.expandtabs(TAB_COLUMNS).rstrip()) for line in excerpt.lines]
+    marked = finding.location.line if finding.location is not None else 0
+    found = [
+        Row(number, text, number == marked)
+        for number, text in enumerate(texts, start=excerpt.first_line)
+    ]
+    while found and not found[0].text:
+        found.pop(0)
+    while found and not found[-1].text:
+        found.pop()
+    shared = min((len(row.text) - len(row.text.lstrip()) for row in found if row.text), default=0)
+    return [row._replace(text=row.text[shared:]) for row in found]
+
+
+def troubles(check: Check) -> list[Trouble]:
+    """Failed targets first, then figures beyond their limits, in the order of the targets."""
+    return [*_faults(check), *_breaches(check)]
+
+
+def details(trouble: Trouble) -> list[str]:
+    """Each behind a mark: a line of a model's own must not start a line of a log."""
+    return [f"| {line}" for line in visible_lines(trouble.details)] if trouble.details else []
+
+
+def figures_text(figures: Figures) -> str:
+    return ", ".join(
+        (
+            count_text(figures.syncs, "wait"),
+            f"{figures.launches:,} {'launch' if figures.launches == 1 else 'launches'}",
+            count_text(figures.graphs, "graph"),
+            f"{share_text(figures.coverage)} captured",
+        )
+    )
+
+
+def share_text(share: float) -> str:
+    return f"{share * 100:.1f}%".replace(".0%", "%")
+
+
+def findings_text(target: CheckedTarget) -> str:
+    """1 new, 2 known, 1 suppressed."""
+    news = sum(one.is_new for one in target.findings)
+    known = len(target.findings) - news
+    found = target.report.findings if target.report is not None else ()
+    suppressed = sum(finding.suppressed is not None for finding in found)
+    counts = {"new": news, "known": known, "suppressed": suppressed}
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "no findings"
+
+
+def stale_text(check: Check) -> str:
+    """One sentence about entries that no longer occur; "" without any."""
+    if not check.stale:
+        return ""
+    if len(check.stale) == 1:
+        return f"1 entry of the baseline no longer occurs: {PRUNE} drops it"
+    return f"{_entries(len(check.stale))} of the baseline no longer occur: {PRUNE} drops them"
+
+
+def names(targets: Sequence[str]) -> str:
+    return ", ".join(map(visible, targets))
+
+
+def _faults(check: Check) -> Iterator[Trouble]:
+    for target in check.targets:
+        if target.fault is not None:
+            fault = target.fault
+            words = {
+                "failed": "target failed",
+                "crashed": "target crashed",
+                "timed-out": "target timed out",
+                "usage": "target not usable",
+                "cannot": "target cannot run here",
+            }
+            yield Trouble(target.name, target.path, words[fault.kind], fault.message, fault.details)
+
+
+def _breaches(check: Check) -> Iterator[Trouble]:
+    words = {
+        "budget": "over budget",
+        "baseline": "worse than the baseline",
+        "verification": "replay is wrong",
+    }
+    for target in check.targets:
+        for breach in target.breaches:
+            yield Trouble(target.name, target.path, words[breach.limit_from], breach.message, "")
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count:,} entries"
+
+
+def _and(parts: Sequence[str]) -> str:
+    return " and ".join((", ".join(parts[:-1]), parts[-1])) if parts[1:] else parts[0]

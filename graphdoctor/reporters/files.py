@@ -1,0 +1,41 @@
+"""Text and a path -> a file, whole or not at all; a sentence where that cannot be."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from graphdoctor.values.errors import UsageError
+
+
+def check_writable(path: Path) -> None:
+    """Raise UsageError if a file cannot be made there: before the work, not after it."""
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
+    if not folder.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {folder}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"cannot write {path}: no permission")
+
+
+def save(text: str, path: Path) -> None:
+    """Write a file, whole or not at all."""
+    content = text.encode("utf-8")
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device: nothing to replace
+            path.write_bytes(content)
+            return
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as part:
+            part.write(content)
+        os.chmod(part.name, 0o666 & ~_umask())
+        os.replace(part.name, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

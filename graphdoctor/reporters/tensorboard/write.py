@@ -1,0 +1,51 @@
+"""A report, its evidence and the profiled runs in; their folders filled, and the report with the files, out."""
+
+from __future__ import annotations
+
+import msgspec
+
+from graphdoctor.measure.speed import EAGER
+from graphdoctor.reporters.tensorboard.events import write_events
+from graphdoctor.reporters.tensorboard.notes import notes_of
+from graphdoctor.reporters.tensorboard.overview import page_of
+from graphdoctor.reporters.tensorboard.scalars import scalars_of
+from graphdoctor.strategies.evidence import Evidence
+from graphdoctor.trace import Trace
+from graphdoctor.trace.annotate import annotate
+from graphdoctor.trace.read.names import KeptTrace
+from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.report import Report
+
+
+def with_traces(report: Report, evidence: Evidence) -> Report:
+    """Add what the report says to each run that was kept; the report then names the files.
+
+    What cannot be written costs itself and a sentence among the report's limits.
+    """
+    files: list[str] = []
+    limits: list[str] = []
+    for run in evidence.speed.runs:
+        kept = run.profile.kept
+        if kept is None:
+            continue
+        files += [str(kept.tensorboard), str(kept.untouched)]
+        try:
+            if run.name == EAGER:
+                _annotate(kept, run.profile.trace, report, evidence)
+                files.append(str(kept.annotated))
+            page = page_of(report, evidence.speed.runs) if run.name == EAGER else None
+            write_events(kept.folder, scalars_of(run, report), page)
+        except (GraphDoctorError, OSError) as error:
+            limits.append(str(error))
+    return msgspec.structs.replace(
+        report,
+        trace_files=(*report.trace_files, *files),
+        limits=tuple(dict.fromkeys((*report.limits, *limits))),
+    )
+
+
+def _annotate(kept: KeptTrace, trace: Trace, report: Report, evidence: Evidence) -> None:
+    # The profiled steps ran on the inputs of the first iteration, from the same state.
+    iteration = evidence.recording.captured[0]
+    notes = notes_of(report.findings, evidence.diagnosis, evidence.plan, iteration, trace)
+    annotate(kept.untouched, kept.annotated, notes, trace.threads)

@@ -1,0 +1,66 @@
+"""Explained traces of a folder -> a page: a line for each worker, and what differs between them."""
+
+from __future__ import annotations
+
+from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.page import Page
+from graphdoctor.reporters.trace_page import VERDICT_STYLES
+from graphdoctor.values.figures import count_text, path_text, time_text
+from graphdoctor.values.trace import FolderReport, TraceReport, WorkerDifference
+
+
+def render(report: FolderReport, look: Look) -> str:
+    """The page of a folder: a line for each worker, and what differs between them."""
+    page = Page(look)
+    page.line((count_text(len(report.workers), "worker"), "bold"),
+              (f"  {path_text(report.folder, look.base)}", "dim"))  # fmt: skip
+    for worker in report.workers:
+        page.blank()
+        page.line((worker.verdict.upper().replace("-", " "), VERDICT_STYLES[worker.verdict]),
+                  (f"  {worker.worker}, {path_text(worker.file, look.base)}", "dim"))  # fmt: skip
+        page.paragraph(worker.reason, indent=2)
+        page.labelled("  Step time", _step_text(worker))
+        page.labelled("  Shares", _shares_text(worker))
+    page.heading("Differences", "between the workers")
+    for difference in report.differences:
+        page.labelled(f"  {_FIGURE_WORDS[difference.figure]}", _difference_text(difference))
+    if not report.differences:
+        page.paragraph("None worth a word.", indent=2)
+    if report.failures:
+        page.heading("Not read")
+        for failure in report.failures:
+            page.paragraph(failure, indent=2, style="yellow")
+    return page.render()
+
+
+_FIGURE_WORDS = {
+    "step_us": "Step",
+    "device_busy_us": "Device busy",
+    "kernels": "Kernels",
+    "device_busy_share": "Busy",
+    "launch_bound_share": "Launch-bound",
+    "sync_wait_share": "Sync wait",
+    "device_gap_share": "Device gaps",
+    "graph_kernel_share": "In graphs",
+}
+
+
+def _difference_text(found: WorkerDifference) -> str:
+    def text(value: float) -> str:
+        if found.figure.endswith("_share"):
+            return f"{value:.1%}"
+        return time_text(value) if found.figure.endswith("_us") else f"{value:,.0f}"
+
+    return f"{text(found.low)} on {found.low_worker}, {text(found.high)} on {found.high_worker}"
+
+
+def _step_text(report: TraceReport) -> str:
+    return time_text(report.span_ns / 1e3 / report.steps_counted)
+
+
+def _shares_text(report: TraceReport) -> str:
+    return (
+        f"busy {report.device_busy_share:.1%}, launch-bound {report.launch_bound_share:.1%},"
+        f" sync wait {report.sync_wait_share:.1%}, device gaps {report.device_gap_share:.1%},"
+        f" unattributed {report.unattributed_share:.1%}"
+    )

@@ -1,0 +1,1 @@
+"""What rules share: how values reach the host, and where iterations part."""

@@ -1,0 +1,151 @@
+"""A place in a Python file in, the branches on, around or above it out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+
+from msgspec import Struct
+
+from graphdoctor.rules.causes.source import (
+    SyntaxScope,
+    holds,
+    is_reading,
+    names_in,
+    reads,
+    scope_at,
+    statement_at,
+    tests_of,
+)
+from graphdoctor.values.report import Location
+
+
+class Branch(Struct, frozen=True):
+    """A place where a value picks the way: the test as written, the bodies as line ranges."""
+
+    file: str
+    line: int
+    kind: str  # "if", "while", "assert", "conditional expression", ...
+    text: str
+    body: tuple[int, int] | None = None
+    orelse: tuple[int, int] | None = None
+    jumps: bool = False  # a side of it leaves: return, continue, break, raise
+
+    def holds(self, place: Location) -> bool:
+        """Whether a line stands in a body of this branch."""
+        sides = (lines for lines in (self.body, self.orelse) if lines is not None)
+        return place.file == self.file and any(a <= place.line <= b for a, b in sides)
+
+    @property
+    def location(self) -> Location:
+        return Location(self.file, self.line)
+
+
+def branch_at(place: Location) -> Branch | None:
+    """The branch whose test stands on this line and, as far as one can tell, reads the value."""
+    statement = statement_at(place.file, place.line)
+    if statement is None:
+        return None
+    tests = {id(node) for node in _all_tests(statement)}
+    for node in _branch_nodes(statement):
+        test = tests_of(node)[0]
+        if not holds(test, place.line):
+            continue
+        rest_reads = any(
+            is_reading(other) and holds(other, place.line)
+            for other in ast.walk(statement)
+            if id(other) not in tests
+        )
+        if reads(test) or not rest_reads:
+            return _branch(place.file, node, test)
+    return None
+
+
+def branches_on(scope: SyntaxScope, file: str, names: frozenset[str]) -> Iterator[Branch]:
+    """The branches of a function whose tests mention one of these names."""
+    for node in ast.walk(scope):
+        for test in tests_of(node):
+            if names & names_in(test):
+                yield _branch(file, node, test)
+
+
+@lru_cache(maxsize=4096)
+def enclosing_branches(place: Location) -> tuple[Branch, ...]:
+    """The `if`, `while` and `for` statements around a line within its function, outermost first."""
+    return tuple(_enclosing(place))
+
+
+def _enclosing(place: Location) -> Iterator[Branch]:
+    scope = scope_at(place.file, place.line)
+    for node in ast.walk(scope) if scope is not None else ():
+        if isinstance(node, (ast.If, ast.While, ast.For)) and holds(node, place.line):
+            test = node.iter if isinstance(node, ast.For) else node.test
+            if not holds(test, place.line):
+                yield _branch(place.file, node, test)
+
+
+@lru_cache(maxsize=4096)
+def jumps_before(place: Location) -> tuple[Branch, ...]:
+    """The branches above a line of its function that may leave, so that the line is not reached."""
+    scope = scope_at(place.file, place.line)
+    found = (
+        _branch(place.file, node, node.test)
+        for node in (ast.walk(scope) if scope is not None else ())
+        if isinstance(node, ast.If) and (node.end_lineno or node.lineno) < place.line
+    )
+    return tuple(branch for branch in found if branch.jumps)
+
+
+def _branch_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Branching nodes of a statement's own expressions, not those of statements inside it."""
+    todo: list[ast.AST] = [statement]
+    while todo:
+        node = todo.pop(0)
+        if tests_of(node):
+            yield node
+        todo += [part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.stmt)]
+
+
+def _all_tests(statement: ast.stmt) -> Iterator[ast.AST]:
+    for node in _branch_nodes(statement):
+        for test in tests_of(node):
+            yield from ast.walk(test)
+
+
+_KINDS = {
+    ast.If: "if",
+    ast.While: "while",
+    ast.Assert: "assert",
+    ast.IfExp: "conditional expression",
+    ast.comprehension: "comprehension",
+    ast.BoolOp: "and/or",
+    ast.Match: "match",
+    ast.For: "for",
+}
+
+
+def _branch(file: str, node: ast.AST, test: ast.expr) -> Branch:
+    kind = _KINDS[type(node)]
+    text = ast.unparse(test)
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    shown = {"if": "if {}:", "while": "while {}:", "assert": "assert {}", "for": "for ... in {}:"}
+    return Branch(
+        file=file,
+        line=getattr(node, "lineno", test.lineno),
+        kind=kind,
+        text=shown.get(kind, "{}").replace("{}", text),
+        body=_lines(getattr(node, "body", None)),
+        orelse=_lines(getattr(node, "orelse", None)),
+        jumps=isinstance(node, ast.If) and (_leaves(node.body) or _leaves(node.orelse)),
+    )
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], (ast.Return, ast.Continue, ast.Break, ast.Raise))
+
+
+def _lines(body: object) -> tuple[int, int] | None:
+    if not isinstance(body, list) or not body:
+        return None
+    return body[0].lineno, body[-1].end_lineno or body[-1].lineno

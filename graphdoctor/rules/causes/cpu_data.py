@@ -1,0 +1,210 @@
+"""A recording in, the changing CPU values that steer the step, and where they come from, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec import Struct
+
+from graphdoctor.rules.causes.copies import transfer_of
+from graphdoctor.rules.causes.differences import Found, differences
+from graphdoctor.rules.causes.once import once
+from graphdoctor.rules.causes.reads import is_read
+from graphdoctor.rules.causes.source import names_in, statement_at
+from graphdoctor.rules.causes.sources import CPU_READ
+from graphdoctor.values.recording import External, Iteration, Op, Recording, TensorUse
+
+OriginKind = Literal["constant", "device", "state", "input", "python", "operator"]
+_RANDOM = "nondeterministic_seeded"
+# Operators that take a value of the host only to hand it on, or to say something about it.
+_NO_COMPUTATION = frozenset(
+    {"lift_fresh", "lift", "detach", "detach_", "alias", "_to_copy", "copy_"}
+)
+
+
+class Origin(Struct, frozen=True):
+    """Where a CPU tensor's changing value comes from; "constant" if it does not change."""
+
+    kind: OriginKind
+    op: Op | None = None  # the first operator that computed it on the CPU
+    name: str = ""  # the path of state or input
+
+
+class Steering(Struct, frozen=True):
+    """A CPU value that changes, at the operator where it steers the device or the host's way."""
+
+    iteration: int
+    origin: Origin
+    at: Op
+    use: TensorUse
+
+
+_CONSTANT = Origin("constant")
+
+
+@once
+def steering_values(recording: Recording) -> tuple[Steering, ...]:
+    """Changing CPU values that a device operator takes as an operand, or that the host reads."""
+    if not recording.captured:
+        return ()
+    written = {
+        storage for iteration in recording.captured for op in iteration.ops for storage in op.writes
+    }
+    lasting = frozenset.intersection(*map(_external_storages, recording.captured))
+    changing = _changing_numbers(recording)
+    return tuple(
+        steering
+        for iteration in recording.captured
+        for steering in _Walk(iteration, lasting - written, changing).run()
+    )
+
+
+class FrozenWrite(Struct, frozen=True):
+    """An operator that updates state on the CPU, which a replay leaves as it was."""
+
+    iteration: int
+    op: Op
+    state: External
+
+
+def frozen_writes(recording: Recording) -> Iterator[FrozenWrite]:
+    """Updates of CPU state, unless what the state steers is reported already."""
+    told = _told_storages(recording)
+    for iteration in recording.captured:
+        state = {
+            external.storage: external
+            for external in iteration.externals
+            if external.origin in ("state", "previous-iteration") and external.device == "cpu"
+        }
+        for op in iteration.ops:
+            written = next((s for s in op.writes if s in state and s not in told), None)
+            if written is not None and not op.is_cuda and transfer_of(op) is None:
+                yield FrozenWrite(iteration.index, op, state[written])
+
+
+def _told_storages(recording: Recording) -> frozenset[int]:
+    seen = {
+        found.source.flow.origin
+        for found in differences(recording)
+        if found.source is not None and found.source.rule == CPU_READ
+    }
+    return frozenset(
+        steering.use.storage
+        for steering in steering_values(recording)
+        if (steering.at.location in seen if is_read(steering.at) else True)
+    )
+
+
+@once
+def unexplained(recording: Recording) -> tuple[Found, ...]:
+    """The differences that no other rule accounts for by what the host read, drew or computed."""
+    told = {
+        steering.at.location
+        for steering in steering_values(recording)
+        if steering.origin.kind in ("operator", "device") and is_read(steering.at)
+    }
+    return tuple(
+        found
+        for found in differences(recording)
+        if found.source is None
+        or (found.source.rule == CPU_READ and found.source.flow.origin not in told)
+    )
+
+
+def _external_storages(iteration: Iteration) -> frozenset[int]:
+    return frozenset(external.storage for external in iteration.externals)
+
+
+def _changing_numbers(recording: Recording) -> frozenset[tuple[int, int]]:
+    """CPU operators, by iteration and index, that got other numbers in another iteration."""
+    found: set[tuple[int, int]] = set()
+    for difference in differences(recording):
+        inner = difference.difference
+        if inner.kind == "scalars" and not inner.op.is_cuda:
+            if inner.before is not None:
+                found.add((difference.first, inner.before.index))
+            if inner.after is not None:
+                found.add((difference.second, inner.after.index))
+    return frozenset(found)
+
+
+class _Walk:
+    """Follows CPU tensors through one iteration."""
+
+    def __init__(
+        self, iteration: Iteration, fixed: frozenset[int], changing: frozenset[tuple[int, int]]
+    ) -> None:
+        self.iteration = iteration
+        self.fixed = fixed
+        self.changing = changing
+        self.externals = {external.storage: external for external in iteration.externals}
+        self.changed = frozenset(
+            change.path.rpartition(".")[2] for change in iteration.changes if change.kind == "value"
+        )
+        self.origins: dict[int, Origin] = {}
+
+    def run(self) -> Iterator[Steering]:
+        for op in self.iteration.ops:
+            host = [use for use in op.inputs if not use.is_cuda]
+            if transfer_of(op) is not None:
+                self._crosses(op)
+            elif op.is_cuda or (is_read(op) and host):
+                for use in host:
+                    origin = self.origin(use)
+                    if origin.kind != "constant":
+                        yield Steering(self.iteration.index, origin, op, use)
+            else:
+                self._computes(op, host)
+
+    def origin(self, use: TensorUse) -> Origin:
+        known = self.origins.get(use.storage)
+        if known is None:
+            known = self.origins[use.storage] = self._external(self.externals.get(use.storage))
+        return known
+
+    def _external(self, external: External | None) -> Origin:
+        if external is None or external.storage in self.fixed:
+            return _CONSTANT
+        if external.origin == "input":
+            return Origin("input", name=external.name)
+        return Origin("state", name=external.name) if external.origin != "unknown" else _CONSTANT
+
+    def _crosses(self, op: Op) -> None:
+        for use in op.outputs:
+            if not use.is_cuda:
+                self.origins[use.storage] = Origin("device")
+
+    def _computes(self, op: Op, host: list[TensorUse]) -> None:
+        origin = self._result(op, host)
+        for use in op.outputs:
+            # What is updated in place stays what it was: state that lasts from step to step.
+            if use.storage not in self.externals and not use.is_cuda:
+                self.origins[use.storage] = origin
+
+    def _result(self, op: Op, host: list[TensorUse]) -> Origin:
+        if _RANDOM in op.tags and not op.is_view:
+            return Origin("operator", op)
+        if op.base_name in ("lift_fresh", "lift"):
+            return (
+                Origin("python", name=self._changed_name(op))
+                if self._changed_name(op)
+                else _CONSTANT
+            )
+        if (self.iteration.index, op.index) in self.changing:
+            return Origin("python", op)
+        sources = [origin for origin in map(self.origin, host) if origin.kind != "constant"]
+        if not sources:
+            return _CONSTANT
+        first = sources[0]
+        computes = op.base_name not in _NO_COMPUTATION and not op.is_view
+        return Origin("operator", op, first.name) if computes and first.op is None else first
+
+    def _changed_name(self, op: Op) -> str:
+        """The attribute on this line whose value this iteration changed, if there is one."""
+        place = op.location
+        if place is None or not self.changed:
+            return ""
+        statement = statement_at(place.file, place.line)
+        names = names_in(statement) if statement is not None else ()
+        return next((name for name in names if name.rpartition(".")[2] in self.changed), "")

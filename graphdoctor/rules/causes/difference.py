@@ -1,0 +1,103 @@
+"""Two calls of the same operator in, what differs between them out; and what a difference is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from graphdoctor.operators import fact_about
+from graphdoctor.operators.conditions import has_mask_index
+from graphdoctor.rules.causes.branch_points import Branch
+from graphdoctor.rules.causes.reads import is_read
+from graphdoctor.rules.causes.sources import Source
+from graphdoctor.values.recording import Arg, External, Op, TensorUse
+
+DifferenceKind = Literal["operators", "shapes", "scalars", "rebound", "growing", "data-dependent"]
+
+
+class Change(Struct, frozen=True):
+    """An argument that is no tensor, and what it was in either iteration."""
+
+    argument: str  # "argument 2" or a keyword
+    before: Arg
+    after: Arg
+
+
+class Difference(Struct):
+    """A first cause. `followers` counts the differing operators that it explains."""
+
+    kind: DifferenceKind
+    before: Op | None
+    after: Op | None
+    changes: tuple[Change, ...] = ()
+    uses: tuple[TensorUse | None, TensorUse | None] = (None, None)
+    external: External | None = None
+    maker: Op | None = None  # the operator of the iteration before that made it
+    branch: Branch | None = None
+    sure: bool = False  # the branch's body did not run at all in the other iteration
+    followers: int = 0
+
+    @property
+    def op_or_none(self) -> Op | None:
+        return self.after or self.before
+
+    @property
+    def op(self) -> Op:
+        op = self.op_or_none
+        assert op is not None
+        return op
+
+    def source_among(self, sources: Sequence[Source]) -> Source | None:
+        """What the host read or drew that explains this difference."""
+        for source in sources:
+            if self.branch is not None and source.flow.decides(self.branch):
+                return source
+        ops = [op for op in (self.before, self.after) if op is not None]
+        chains = [(op.location, *op.stack) for op in ops if op.location is not None]
+        for source in sources:
+            if any(source.flow.feeds(chain) for chain in chains):
+                return source
+        if self.kind == "operators":
+            for source in sources:
+                if any(
+                    source.flow.holds(chain) or source.flow.leaves_before(chain) for chain in chains
+                ):
+                    return source
+        return None
+
+
+def is_data_dependent(op: Op) -> bool:
+    """Whether the shape of an operator's result depends on values."""
+    if has_mask_index(op) or fact_about(op, "sizes-result") is not None:
+        return True  # torch's tag dynamic_output_shape misses some
+    indexes = op.base_name == "index"  # tagged for the sake of masks: other indices are no hazard
+    return is_read(op) or ("dynamic_output_shape" in op.tags and not indexes)
+
+
+def shapes_of(uses: Sequence[TensorUse]) -> list[tuple[tuple[int, ...], str]]:
+    return [(use.shape, use.dtype) for use in uses]
+
+
+def changes_between(before: Op, after: Op) -> Iterator[Change]:
+    if before.args == after.args and before.kwargs == after.kwargs:
+        return
+    for place, (old, new) in enumerate(zip(before.args, after.args, strict=False), start=1):
+        if _differs(old, new):
+            yield Change(f"argument {place}", old, new)
+    named = dict(before.kwargs)
+    for name, new in after.kwargs:
+        if name in named and _differs(named[name], new):
+            yield Change(f"`{name}`", named[name], new)
+
+
+def _differs(old: Arg, new: Arg) -> bool:
+    """Whether numbers or texts differ: tensors are compared elsewhere, generators have no value."""
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        if len(old) != len(new):
+            return not any(isinstance(item, TensorUse) for item in (*old, *new))
+        return any(_differs(*pair) for pair in zip(old, new, strict=True))
+    if isinstance(old, (bool, int, float, str)) and isinstance(new, (bool, int, float, str)):
+        return old != new and not (old != old and new != new)  # two NaNs are alike
+    return False

@@ -1,0 +1,186 @@
+"""A recording in, where its captured iterations part from the eager ones towards another result out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from graphdoctor.rules.causes.align import Pair, align
+from graphdoctor.rules.causes.difference import Difference
+from graphdoctor.rules.causes.differences import differences, input_shapes
+from graphdoctor.rules.causes.other_draws import other_draws
+from graphdoctor.rules.causes.other_result import OtherResult, other_results
+from graphdoctor.rules.causes.pair import Comparison
+from graphdoctor.rules.causes.sources import sources_of
+from graphdoctor.rules.causes.words import counted, operator_words, place_words, value_words
+from graphdoctor.rules.rule import Hit
+from graphdoctor.values.recording import HostEvent, Iteration, Op, Recording, TensorUse
+from graphdoctor.values.report import Location
+
+
+class _Parting(Struct, frozen=True):
+    """The first difference of the operators that reaches an output which is then another one."""
+
+    cause: Difference
+    only_captured: tuple[int, ...]  # operators of the captured run that belong to it, in order
+    result: OtherResult
+
+
+def partings(recording: Recording) -> Iterator[Hit]:
+    """Hits in the first iteration whose outputs differ: later ones start from another state.
+
+    What other random numbers reach is left out: whether that is another function, no value tells.
+    """
+    for eager, captured in zip(recording.eager, recording.captured, strict=False):
+        if input_shapes(eager) != input_shapes(captured):
+            return
+        drawing = other_draws(eager, captured)
+        results = other_results(eager, captured)
+        if results:
+            random = _flow(eager, drawing[0]), _flow(captured, drawing[1])
+            results = [result for result in results if not _reaches(random, result)]
+            yield from _parted(recording, eager, captured, results=results)
+        if results or any(drawing):
+            return
+
+
+def _parted(
+    recording: Recording, eager: Iteration, captured: Iteration, *, results: list[OtherResult]
+) -> Iterator[Hit]:
+    pairs = align(eager.ops, captured.ops)
+    comparison = Comparison(eager, captured, may_settle=True)
+    causes = [
+        cause
+        for cause in comparison.run(pairs)
+        if _question(cause, comparison) and not _differs_anyway(cause, recording)
+    ]
+    found = _parting(comparison, causes, pairs, results)
+    if found is not None:
+        yield from _hits(found, comparison, pairs)
+
+
+def _differs_anyway(cause: Difference, recording: Recording) -> bool:
+    """Whether the host's randomness, a clock, or a state that changes in every step explains it."""
+    if cause.source_among(sources_of(recording)) is not None:
+        return True
+    lines = {found.difference.op.location for found in differences(recording)}
+    return cause.op.location in lines
+
+
+def _parting(
+    comparison: Comparison,
+    causes: list[Difference],
+    pairs: tuple[Pair, ...],
+    results: list[OtherResult],
+) -> _Parting | None:
+    eager, captured = (side.iteration for side in comparison.sides)
+    for cause in causes:
+        marked = [
+            {index for index, found in side.items() if found is cause}
+            for side in comparison.by_index
+        ]
+        flows = _flow(eager, marked[0]), _flow(captured, marked[1])
+        for result in results:
+            if _reaches(flows, result):
+                alone = {after for before, after in pairs if before is None}
+                return _Parting(cause, tuple(sorted(marked[1] & alone)), result)
+    return None
+
+
+def _flow(iteration: Iteration, marked: Set[int]) -> set[int]:
+    """The storages that hold what these operators made, or what was computed from it."""
+    found: set[int] = set()
+    for op in iteration.ops:
+        if op.index in marked or any(use.storage in found for use in op.inputs):
+            found.update(use.storage for use in op.outputs)
+            found.update(op.writes)
+    return found
+
+
+def _reaches(flows: tuple[set[int], set[int]], result: OtherResult) -> bool:
+    return _in(flows[0], result.eager.value) or _in(flows[1], result.captured.value)
+
+
+def _in(storages: set[int], value: TensorUse | str) -> bool:
+    return isinstance(value, TensorUse) and value.storage in storages
+
+
+def _hits(found: _Parting, comparison: Comparison, pairs: tuple[Pair, ...]) -> Iterator[Hit]:
+    captured = comparison.sides[1].iteration
+    cause, op = found.cause, found.cause.op
+    branch = cause.branch
+    place, stack = (op.location, op.stack) if branch is None else _at(branch.location, op)
+    is_left_out = cause.after is None
+    first = Hit(
+        iteration=captured.index,
+        op_index=_next(op, pairs) if is_left_out else op.index,
+        message=f"{_what(cause)}{_asked(cause, comparison)} {found.result.sentence()}",
+        location=place,
+        stack=stack,
+        module=op.module,
+        phase=op.phase,
+        operator=op.name,
+        between=is_left_out,
+    )
+    yield first
+    for index in found.only_captured:
+        if index != first.op_index:
+            yield replace(first, op_index=index, follows=True)
+
+
+def _at(place: Location, op: Op) -> tuple[Location, tuple[Location, ...]]:
+    """The branch's line, with the frames that called its function."""
+    frames = tuple(frame for frame in (op.location, *op.stack) if frame is not None)
+    for depth, frame in enumerate(frames):
+        if frame.file == place.file:
+            named = Location(place.file, place.line, frame.function)
+            return named, frames[depth + 1 :]
+    return place, op.stack
+
+
+def _next(op: Op, pairs: tuple[Pair, ...]) -> int:
+    """The captured operator before which eager ran one that the capture leaves out."""
+    seen = False
+    for before, after in pairs:
+        seen = seen or before == op.index
+        if seen and after is not None:
+            return after
+    return sum(after is not None for _, after in pairs)
+
+
+def _question(cause: Difference, comparison: Comparison) -> HostEvent | None:
+    """Where the code last asked whether it is captured, before it turned off."""
+    side = comparison.sides[0 if cause.after is None else 1]
+    asked = [event for event in side.iteration.events if event.kind == "capture-query"]
+    return next((event for event in reversed(asked) if event.op_index <= cause.op.index), None)
+
+
+def _asked(cause: Difference, comparison: Comparison) -> str:
+    event = _question(cause, comparison)
+    if event is None:
+        return ""
+    place = place_words(event.location, cause.op.location)
+    return f" It asked {event.name} ({place})." if place else f" It asked {event.name}."
+
+
+def _what(cause: Difference) -> str:
+    op = cause.op
+    name = operator_words(op)
+    after = f" (and {counted(cause.followers, 'operator')} after it)" if cause.followers else ""
+    if cause.kind == "operators":
+        only = f"runs only {'in eager' if cause.after is None else 'while it is captured'}{after}."
+        if cause.branch is None:
+            return f"{name} {only}"
+        at = place_words(op.location, cause.branch.location)
+        where = f"{name} on {at}" if at else name
+        return f"`{cause.branch.text}` goes another way while it is captured: {where} {only}"
+    if cause.changes:
+        change = cause.changes[0]
+        values = value_words(change.before), value_words(change.after)
+        return (
+            f"{name} is handed {values[0]} as {change.argument} in eager, and {values[1]} while it "
+            f"is captured{after}."
+        )
+    return f"{name} has operands of another shape while it is captured{after}."

@@ -1,0 +1,114 @@
+"""A recording in, the places where the host reads values, and what those decide, out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+
+from graphdoctor.operators import fact_about
+from graphdoctor.rules.causes.copies import is_list_read, transfer_of
+from graphdoctor.rules.causes.dropout_seeding import dropout_seeding
+from graphdoctor.rules.causes.flow import Flow, Line, value_flow
+from graphdoctor.rules.causes.once import once
+from graphdoctor.values.recording import Iteration, Op, Recording, TensorUse
+from graphdoctor.values.report import Location
+
+_SCALER_OPERATORS = frozenset({"_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"})
+
+
+_Reading = Callable[[Iteration], Iterator[tuple[Op, TensorUse]]]
+
+
+class Read(Struct, frozen=True):
+    """One value that the host waits for. `of_scaler`: it belongs to a GradScaler's bookkeeping."""
+
+    iteration: int
+    op: Op
+    use: TensorUse
+    flow: Flow
+    of_scaler: bool
+
+
+@once
+def host_reads(recording: Recording) -> tuple[Read, ...]:
+    """All host reads of device values in the captured iterations, in execution order."""
+    return tuple(_all_reads(recording, _reading_device))
+
+
+def cpu_reads(recording: Recording) -> tuple[Read, ...]:
+    """All host reads of CPU tensors: they wait for nothing, but may decide what the device does."""
+    return tuple(_all_reads(recording, _reading_cpu))
+
+
+def _all_reads(recording: Recording, reading: _Reading) -> Iterator[Read]:
+    flows: dict[tuple[Location | None, tuple[Location, ...]], Flow] = {}
+    for iteration in recording.captured:
+        lines = tensor_lines(iteration)
+        scaler = _scaler_storages(iteration)
+        for op, use in reading(iteration):
+            key = (op.location, op.stack)
+            if key not in flows:
+                flows[key] = flow_from(op.location, op.stack, lines)
+            yield Read(iteration.index, op, use, flows[key], use.storage in scaler)
+
+
+def is_read(op: Op) -> bool:
+    """Whether the operator hands a tensor's value to Python, wherever the tensor lies."""
+    # torch forgot the tags of some, and older versions do not have them.
+    return "data_dependent_output" in op.tags or fact_about(op, "reads-value") is not None
+
+
+def tensor_lines(iteration: Iteration) -> frozenset[Line]:
+    """Lines on which operators ran whose results are tensors on the device.
+
+    A line that ends in a read binds a number, however its operand was computed.
+    """
+    last: dict[Line, Op] = {}
+    for op in iteration.ops:
+        if op.location is not None and op.phase == "forward":
+            last[(op.location.file, op.location.line)] = op
+    return frozenset(
+        line for line, op in last.items() if op.outputs and any(use.is_cuda for use in op.outputs)
+    )
+
+
+def flow_from(
+    location: Location | None, stack: tuple[Location, ...], lines: frozenset[Line]
+) -> Flow:
+    return value_flow((location, *stack), lines) if location is not None else Flow(None)
+
+
+def _reading_cpu(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
+    for op in iteration.ops:
+        if is_read(op) and op.phase == "forward":
+            inputs = op.inputs
+            if inputs and not any(use.is_cuda for use in inputs):
+                yield op, inputs[0]
+
+
+def _reading_device(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
+    of_recording = dropout_seeding(iteration)
+    for op in iteration.ops:
+        if op.index in of_recording:
+            continue
+        if is_read(op):
+            use = next((use for use in op.inputs if use.is_cuda), None)
+            if use is not None:
+                yield op, use
+            continue
+        transfer = transfer_of(op)
+        if transfer is not None and not transfer.to_device and is_list_read(op):
+            yield op, transfer.source
+
+
+def _scaler_storages(iteration: Iteration) -> frozenset[int]:
+    """Storages of torch.amp.GradScaler: its scale, growth tracker and found_inf flags."""
+    found: set[int] = set()
+    for op in iteration.ops:
+        if op.base_name in _SCALER_OPERATORS:
+            # Gradients come in a list: only what is passed singly is the scaler's own.
+            found.update(arg.storage for arg in op.args if isinstance(arg, TensorUse))
+        elif found and op.base_name == "_to_copy" and op.inputs[0].storage in found:
+            found.update(use.storage for use in op.outputs)
+    return frozenset(found)

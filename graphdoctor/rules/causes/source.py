@@ -1,0 +1,191 @@
+"""A place in a Python file in, the function and statement there out; None where unreadable."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from functools import lru_cache
+
+from msgspec import Struct
+
+from graphdoctor.values.report import Location
+
+_READING_METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "cpu", "numpy"})
+
+
+_READING_BUILTINS = frozenset({"float", "int", "bool", "complex"})
+
+
+_FORMATTING = frozenset({"print", "str", "repr", "format"})
+
+
+SyntaxScope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
+
+
+class Scope(Struct, frozen=True):
+    """The lines of one function (or of the module outside all functions)."""
+
+    file: str
+    first: int
+    last: int
+
+    def holds(self, place: Location) -> bool:
+        return place.file == self.file and self.first <= place.line <= self.last
+
+
+@lru_cache(maxsize=256)
+def _parse(file: str) -> ast.Module | None:
+    source = "".join(linecache.getlines(file))
+    try:
+        return ast.parse(source) if source else None
+    except (SyntaxError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=4096)
+def scope_at(file: str, line: int) -> SyntaxScope | None:
+    """The innermost function around a line, or the module."""
+    tree = _parse(file)
+    if tree is None:
+        return None
+    best: SyntaxScope = tree
+    for node in ast.walk(tree):
+        # A lambda has no statements; its enclosing function is what can be reasoned about.
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and holds(node, line):
+            best = node  # ast.walk goes outside in: a later match lies deeper
+    return best
+
+
+def class_at(file: str, line: int) -> ast.ClassDef | None:
+    """The innermost class around a line."""
+    tree = _parse(file)
+    found: ast.ClassDef | None = None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ClassDef) and holds(node, line):
+            found = node
+    return found
+
+
+def lines_of(file: str, scope: SyntaxScope) -> Scope:
+    if isinstance(scope, ast.Module):
+        return Scope(file, 1, len(linecache.getlines(file)))
+    return Scope(file, scope.lineno, scope.end_lineno or scope.lineno)
+
+
+@lru_cache(maxsize=4096)
+def statement_at(file: str, line: int) -> ast.stmt | None:
+    """The innermost statement on a line; of `if test: body` the `if`, where its test reads."""
+    scope = scope_at(file, line)
+    if scope is None:
+        return None
+    found: ast.stmt | None = None
+    for node in ast.walk(scope):
+        if not isinstance(node, ast.stmt) or node is scope or not holds(node, line):
+            continue
+        if found is not None and _branches_here(found, line) and reads(tests_of(found)[0]):
+            continue
+        found = node
+    return found
+
+
+def written(place: Location | None, methods: frozenset[str], builtins: frozenset[str]) -> str:
+    """The first call on the line of one of these methods or builtins, as written; or ""."""
+    if place is None:
+        return ""
+    statement = statement_at(place.file, place.line)
+    for node in ast.walk(statement) if statement is not None else ():
+        if (
+            isinstance(node, ast.Call)
+            and holds(node, place.line)
+            and _calls(node, methods, builtins)
+        ):
+            text = ast.unparse(node)
+            return text if len(text) <= 60 else f"{text[:57]}..."
+    return ""
+
+
+def is_formatting(place: Location | None) -> bool:
+    """Whether the line turns values into text and does not itself ask for the value of one."""
+    if place is None or written(place, _READING_METHODS, _READING_BUILTINS):
+        return False
+    statement = statement_at(place.file, place.line)
+    for node in ast.walk(statement) if statement is not None else ():
+        if isinstance(node, ast.FormattedValue) and holds(node, place.line):
+            return True
+        if not isinstance(node, ast.Call) or not holds(node, place.line):
+            continue
+        if _calls(node, frozenset({"format"}), _FORMATTING):
+            return True
+    return False
+
+
+def targets_of(statement: ast.stmt) -> frozenset[str]:
+    """The names ("n", "self.n") that a statement binds."""
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = list(statement.targets)
+    elif isinstance(statement, (ast.AugAssign, ast.AnnAssign, ast.For)):
+        targets = [statement.target]
+    names = {name for target in targets for name in _bound(target)}
+    walrus = (node.target.id for node in ast.walk(statement) if isinstance(node, ast.NamedExpr))
+    return frozenset({*names, *walrus})
+
+
+def names_in(node: ast.AST) -> frozenset[str]:
+    """The names and dotted names that an expression or statement mentions."""
+    return frozenset(
+        ast.unparse(part) for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))
+    )
+
+
+def statements_of(scope: SyntaxScope) -> list[ast.stmt]:
+    """All statements of a function, by line."""
+    found = [node for node in ast.walk(scope) if isinstance(node, ast.stmt) and node is not scope]
+    return sorted(found, key=lambda node: node.lineno)
+
+
+def _bound(target: ast.expr) -> Iterator[str]:
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for part in target.elts:
+            yield from _bound(part)
+    elif isinstance(target, (ast.Name, ast.Attribute)):
+        yield ast.unparse(target)
+
+
+def holds(node: ast.AST, line: int) -> bool:
+    first = getattr(node, "lineno", None)
+    return first is not None and first <= line <= (getattr(node, "end_lineno", None) or first)
+
+
+def _branches_here(node: ast.stmt, line: int) -> bool:
+    return isinstance(node, (ast.If, ast.While)) and holds(node.test, line)
+
+
+def tests_of(node: ast.AST) -> list[ast.expr]:
+    """The expressions of a node whose truth, or number, picks the way."""
+    if isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
+        return [node.test]
+    if isinstance(node, ast.comprehension):
+        return list(node.ifs)
+    if isinstance(node, ast.BoolOp):
+        return list(node.values[:-1])
+    if isinstance(node, ast.Match):
+        return [node.subject]
+    if isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
+        return [node.iter] if _calls(node.iter, frozenset(), frozenset({"range"})) else []
+    return []
+
+
+def _calls(node: ast.Call, methods: frozenset[str], builtins: frozenset[str]) -> bool:
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr in methods
+    return isinstance(node.func, ast.Name) and node.func.id in builtins
+
+
+def is_reading(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _calls(node, _READING_METHODS, _READING_BUILTINS)
+
+
+def reads(node: ast.AST) -> bool:
+    return any(is_reading(part) for part in ast.walk(node))

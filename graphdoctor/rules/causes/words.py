@@ -1,0 +1,58 @@
+"""Recorded values in, the words that messages use for them out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from graphdoctor.rules.causes.branch_points import Branch
+from graphdoctor.values.recording import Arg, Op, Opaque, TensorUse
+from graphdoctor.values.report import Location
+
+
+def tensor_words(use: TensorUse) -> str:
+    """ "(4, 8) float32 tensor", without an article."""
+    shape = shape_words(use) if use.shape else "0-d"
+    return f"{shape} {use.dtype} tensor"
+
+
+def shape_words(use: TensorUse) -> str:
+    """As Python writes a tuple: "(4, 8)", "(4,)", "()"."""
+    return str(tuple(use.shape))
+
+
+def operator_words(op: Op) -> str:
+    """ "aten.mul", without the overload."""
+    return op.name.rpartition(".")[0] or op.name
+
+
+def place_words(place: Location | Branch | None, seen_from: Location | None) -> str:
+    """ "line 12" within the same file, else "model.py:12"; "" where unknown."""
+    if place is None:
+        return ""
+    if seen_from is not None and place.file == seen_from.file:
+        return f"line {place.line}"
+    return f"{os.path.basename(place.file)}:{place.line}"
+
+
+def value_words(value: Arg) -> str:
+    if isinstance(value, Opaque):
+        return value.text
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, TensorUse):
+        return tensor_words(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(value_words, value))}]"
+    return repr(value)
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(values: Sequence[str]) -> str:
+    """Distinct values in order: "1.0, then 0.5, then 0.25"; long lists end in "..."."""
+    distinct = list(dict.fromkeys(values))
+    shown = distinct[:4] + (["..."] if len(distinct) > 4 else [])
+    return ", then ".join(shown)

@@ -1,0 +1,1 @@
+"""What the strategies with PyTorch's compilers share."""

@@ -1,0 +1,102 @@
+"""What the strategies with torch.compile have in common: how they compile, warm up and clean up."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from graphdoctor.record.session import Session
+from graphdoctor.strategies.compilers.dynamo import (
+    Skips,
+    check_device,
+    dynamo_errors,
+    forget_compiled,
+    frames_compiled,
+    unfit_for_dynamo,
+)
+from graphdoctor.strategies.compilers.models import (
+    CompiledModels,
+    Function,
+    compiled_models,
+    models_of,
+    warmed_up,
+)
+from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+
+
+class Compiler:
+    """torch.compile of the models in the step, in the `mode` or with the `backend` that it names.
+
+    The models among the target's roots are compiled where they are, and the step stays the user's; a
+    step that calls no model is compiled itself. To be compared with.
+    """
+
+    name: str
+    title: str
+    mode: str | None = None
+    backend: str | None = None
+    has_graphs = False  # CUDA graphs, whose memory the next call may overwrite
+    compiles = True
+    is_ours = False
+
+    def unfit(self, known: Known) -> str:
+        return unfit_for_dynamo(known.roots)
+
+    def regions(self, known: Known) -> Regions | None:
+        """Other kernels than the recorded ones run, so that nothing is predicted from those."""
+        return None
+
+    def build(self, session: Session, known: Known) -> CompiledModels:
+        """Compile, and call until nothing is compiled any more."""
+        check_device(session)
+        forget_compiled()
+        built = self._called(session, whole=False)
+        if built is None:
+            built = self._called(session, whole=True)
+        if built is None:
+            forget_compiled()
+            raise CannotBuild("torch.compile found nothing in the step to compile")
+        return built
+
+    def code(self, known: Known) -> str:
+        shown = "".join(f", {name}={json.dumps(value)}" for name, value in self._options().items())
+        compiled = list(models_of(known.roots)) or ["step"]
+        lines = [f"{path} = torch.compile({path}{shown})" for path in compiled]
+        return "\n".join([*lines, "# call it as before; the first calls compile"]) + "\n"
+
+    def _called(self, session: Session, *, whole: bool) -> CompiledModels | None:
+        """Built and warmed up; None where no call of it reached the compiler."""
+        built = compiled_models(session, self._compile, whole=whole)
+        built.at_release(forget_compiled)
+        if self.has_graphs:
+            built.before_each_call(_mark_step)
+        before, skips = frames_compiled(), Skips()
+        try:
+            with dynamo_errors("torch.compile"), skips.noted():
+                warmed_up(session, built)
+        except BaseException:
+            built.release()
+            raise
+        if frames_compiled() == before:
+            built.release()
+            return None
+        built.note = skips.note
+        return built
+
+    def _options(self) -> dict[str, str]:
+        chosen = {"mode": self.mode, "backend": self.backend}
+        return {name: value for name, value in chosen.items() if value is not None}
+
+    def _compile(self, function: Function) -> Function:
+        options: dict[str, Any] = self._options()
+        compiled: Function = torch.compile(function, **options)
+        return compiled
+
+
+def _mark_step() -> None:
+    """Tell the graphs that results of the call before are not needed any more."""
+    mark = getattr(torch.compiler, "cudagraph_mark_step_begin", None)
+    if mark is not None:
+        mark()

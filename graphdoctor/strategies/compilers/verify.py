@@ -1,0 +1,83 @@
+"""A step in other code than eager's -> whether it computes the same function, and how far it rounds away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import replace as with_fields
+
+from msgspec.structs import replace
+
+from graphdoctor.graphs.compare import Gap, is_noise
+from graphdoctor.proof.other_path import is_other_rounding, largest_gradient_of
+from graphdoctor.proof.twin_trial import TwinTrial, gaps_of, kept, verified, wrong
+from graphdoctor.strategies.compilers.arithmetic import OWN_DIGITS, Digits
+from graphdoctor.values.report import Verification
+
+_METHOD = "to half of {whose}'s digits"
+_RANDOM = (
+    "the step draws random numbers, and generated code draws others than eager: what differs in "
+    "{path} may be that, or an error"
+)
+
+
+@dataclass(slots=True)
+class CompiledJudge:
+    """Judges a trial by half the digits: compilers fuse and reorder, and round differently.
+
+    `deviation`, once judged: the largest difference of an output, relative to its magnitude.
+    `is_unprovable`: what differs may be other random numbers, and nothing else is known against it.
+    """
+
+    is_random: bool
+    digits: Digits = OWN_DIGITS
+    deviation: float | None = None
+    is_unprovable: bool = False
+
+    def __call__(self, trial: TwinTrial) -> Verification:
+        expected = kept(trial.eager())
+        gaps = gaps_of(expected, trial.replays())
+        self.deviation = _largest([gap for step in gaps for gap in step if _is_output(gap)])
+        drifts = [gap for step in gaps_of(expected, trial.eager()) for gap in step]
+        largest = largest_gradient_of(expected)
+        far = [
+            [gap for gap in step if not (self._is_rounding(gap, largest) or is_noise(gap, drifts))]
+            for step in gaps
+        ]
+        method = _METHOD.format(whose=self.digits.whose)
+        if not any(far):
+            return replace(verified(trial, expected, self._note()), method=method)
+        return replace(self._judge_far(trial, far), method=method)
+
+    def _is_rounding(self, gap: Gap, largest_gradient: float) -> bool:
+        """A tensor has no more digits than the products that it comes from."""
+        if gap.eps:
+            gap = with_fields(gap, eps=max(gap.eps, self.digits.eps))
+        return is_other_rounding(gap, largest_gradient)
+
+    def _judge_far(self, trial: TwinTrial, far: Sequence[Sequence[Gap]]) -> Verification:
+        first = next(gap for step in far for gap in step)
+        if self.is_random:
+            self.is_unprovable, self.deviation = True, None
+            return trial.verdict("not-verified", _RANDOM.format(path=first.path))
+        outputs = [[gap for gap in step if _is_output(gap)] for step in far]
+        if any(outputs):
+            return wrong(
+                trial, outputs, detail=f"more than half of {self.digits.whose}'s digits differ"
+            )
+        # A gradient that is all rounding, through an optimizer that normalises it, moves a weight.
+        how = first.detail or f"differs from eager's by up to {first.max_abs:.3g}"
+        return trial.verdict("not-verified", f"the outputs agree, but {first.path} {how}")
+
+    def _note(self) -> str:
+        if not self.deviation:
+            return "the outputs equal eager's"
+        return f"the outputs differ from eager's by at most {self.deviation:.1g} of their magnitude"
+
+
+def _is_output(gap: Gap) -> bool:
+    return gap.path.startswith("output")
+
+
+def _largest(gaps: Sequence[Gap]) -> float:
+    return max((gap.max_abs / gap.scale for gap in gaps if gap.scale), default=0.0)

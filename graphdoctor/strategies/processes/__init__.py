@@ -1,0 +1,1 @@
+"""A strategy in a process of its own."""

@@ -1,0 +1,143 @@
+"""What is known of a training step -> whether it can be split, where its graphs would be, the code for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from graphdoctor.graphs.split.glue import glue_objects
+from graphdoctor.graphs.split.glue_lines import has_glue_call, has_reading_call
+from graphdoctor.graphs.split.optimizer_step import has_number_as_rate, why_not_captured
+from graphdoctor.strategies.strategy import Known, Regions
+from graphdoctor.target.frames import Place
+from graphdoctor.values.code_words import in_place
+from graphdoctor.values.recording import Op
+from graphdoctor.values.report import Finding, Location
+
+# These name what the glue itself does, wherever it is called.
+_RULES_OF_GLUE = frozenset({"GD111", "GD112", "GD204"})
+_READS = frozenset({"_local_scalar_dense"})
+
+
+def why_unfit(known: Known) -> str:
+    """Why it is not worth trying, in one sentence; the capture itself looks more closely."""
+    if known.mode != "training":
+        return "it splits training steps, and this step does not train"
+    if not any(_optimizers(known)):
+        return "it splits a step at its optimizer, and the step's state has none"
+    for finding in _blocking(known.findings):
+        if finding.rule not in _RULES_OF_GLUE and not _may_be_glue(finding):
+            return (
+                f"{finding.rule} {finding.name}{in_place(finding.location)} is none of the calls"
+                " that are made again between the graphs, where no other Python runs"
+            )
+    return ""
+
+
+def _may_be_glue(finding: Finding) -> bool:
+    return any(has_glue_call(place) or has_reading_call(place) for place in _lines_of(finding))
+
+
+def first_outside(findings: Iterable[Finding], places: Iterable[Place]) -> Finding | None:
+    """The first finding that was made in none of these calls."""
+    lines = {(place.location.file, place.location.line) for place in places if place.location}
+    for finding in _blocking(findings):
+        if not any((at.file, at.line) in lines for at in _lines_of(finding)):
+            return finding
+    return None
+
+
+def _blocking(findings: Iterable[Finding]) -> Iterator[Finding]:
+    return (finding for finding in findings if finding.effect != "replay-is-slow")
+
+
+def _lines_of(finding: Finding) -> Iterator[Location]:
+    if finding.location is not None:
+        yield finding.location
+    yield from finding.stack
+
+
+def _optimizers(known: Known) -> list[torch.optim.Optimizer]:
+    objects = glue_objects(known.roots).values()
+    return [value for value in objects if isinstance(value, torch.optim.Optimizer)]
+
+
+def regions_of(known: Known) -> Regions | None:
+    """The operators between the calls; those of the optimizers are a graph too where they may be."""
+    as_graph = all(_has_graph(known, optimizer) for optimizer in _optimizers(known))
+    regions: list[list[int]] = []
+    before = ""
+    for op in known.iteration.ops:
+        kind = _kind(op)
+        if kind == "graph" or (kind == "optimizer" and as_graph):
+            if kind != before:
+                regions.append([])
+            regions[-1].append(op.index)
+        before = kind
+    launching = {op.index for op in known.iteration.ops if not op.is_view}
+    return [region for region in regions if not launching.isdisjoint(region)]
+
+
+def _kind(op: Op) -> str:
+    if op.phase == "optimizer":
+        return "optimizer"
+    is_glue = op.base_name in _READS or (op.location is not None and has_glue_call(op.location))
+    return "glue" if is_glue and op.phase != "backward" else "graph"
+
+
+def _has_graph(known: Known, optimizer: torch.optim.Optimizer) -> bool:
+    objects = glue_objects(known.roots).values()
+    schedules = torch.optim.lr_scheduler.LRScheduler
+    rates_change = any(isinstance(value, schedules) for value in objects) or any(
+        finding.rule == "GD204" for finding in known.findings
+    )
+    if rates_change and has_number_as_rate(optimizer):
+        return False
+    return not why_not_captured(optimizer)
+
+
+_GRAPH = """\
+static_inputs = tuple(tensor.clone() for tensor in examples)  # on the GPU
+
+def forward_backward():
+    optimizer.zero_grad(set_to_none=True)
+    loss = loss_function(model(static_inputs[0]), static_inputs[1])
+    {backward}
+    return loss.detach()
+
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for _ in range(3):
+        forward_backward()
+torch.cuda.current_stream().wait_stream(side)
+torch.cuda.synchronize()
+
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):  # the gradients are made in here, and stay where they are
+    static_loss = forward_backward()
+
+def fast_step(*data):
+    for static, fresh in zip(static_inputs, data):
+        static.copy_(fresh)  # same shapes and dtypes as the examples
+    graph.replay()  # fills static_loss and every parameter's .grad; never set those to None
+"""
+
+
+def code_for(known: Known) -> str:
+    """Lines that do it by hand: the graph of forward and backward, and the calls after it."""
+    objects = list(glue_objects(known.roots).values())
+    scaled = any(isinstance(value, torch.amp.GradScaler) for value in objects)
+    backward = "scaler.scale(loss).backward()" if scaled else "loss.backward()"
+    lines = [_GRAPH.format(backward=backward)]
+    if scaled:
+        lines.append("    scaler.unscale_(optimizer)  # then clip here, if you clip\n")
+        lines.append("    scaler.step(optimizer)  # reads whether a gradient overflowed\n")
+        lines.append("    scaler.update()\n")
+    else:
+        lines.append("    optimizer.step()  # clip before it, if you clip\n")
+    if any(isinstance(value, torch.optim.lr_scheduler.LRScheduler) for value in objects):
+        lines.append("    scheduler.step()\n")
+    lines.append("    return static_loss.clone()  # the next replay writes over static_loss\n")
+    return "".join(lines)

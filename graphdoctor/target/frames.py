@@ -1,0 +1,113 @@
+"""The running Python frames -> the user's line that called torch, and the lines that led there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from functools import cache
+from importlib.util import find_spec
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from graphdoctor.values.callers import is_library
+from graphdoctor.values.report import Location
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_RULES = os.path.join(_HERE, "rules") + os.sep  # their examples are user code
+_STDLIB = tuple(
+    os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")
+)
+_SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_TORCH = tuple(f"{site}torch{os.sep}" for site in _SITE)
+_SESSION = os.path.join(_HERE, "record", "session.py")
+_MAX_STACK = 8
+_ENGINE = "_engine_run_backward"
+
+
+class Place(NamedTuple):
+    """Where the host is. `in_engine`: autograd's engine runs, and no user code above it."""
+
+    location: Location | None
+    stack: tuple[Location, ...]
+    in_engine: bool
+
+
+@cache
+def is_machinery(filename: str) -> bool:
+    """Whether a frame of this file is torch's, graphdoctor's or Python's library's.
+
+    All else is the user's: their files, the packages they use, and what they typed or made by exec.
+    """
+    if filename.startswith("<"):
+        return filename.startswith("<frozen")
+    path = os.path.abspath(filename)
+    if path.startswith(_HERE):
+        return not path.startswith(_RULES)
+    if any(part in path for part in _TORCH) or path.startswith(_torch_folder()):
+        return True
+    return os.path.realpath(path).startswith(_STDLIB) and not any(part in path for part in _SITE)
+
+
+@cache
+def _torch_folder() -> str:
+    """Where torch is, if it was installed from a source tree; errors are shown without it too."""
+    spec = find_spec("torch")
+    return os.path.dirname(os.path.abspath(spec.origin)) + os.sep if spec and spec.origin else _HERE
+
+
+class _Code:
+    """What one code object is, and the places in it that were seen; looked up by its identity.
+
+    A code object's own hash is computed from all that it holds each time, which is slow.
+    """
+
+    __slots__ = ("code", "is_engine", "is_own", "is_start", "is_user", "places")
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code  # held, so that no other gets its identity
+        self.is_user = not is_machinery(code.co_filename)
+        self.is_own = self.is_user and not is_library(code.co_filename)
+        self.is_engine = code.co_name == _ENGINE
+        self.is_start = code.co_name == "call" and os.path.abspath(code.co_filename) == _SESSION
+        self.places: dict[int, Location] = {}  # by the instruction that runs
+
+    def place(self, frame: FrameType) -> Location:
+        found = self.places.get(frame.f_lasti)
+        if found is None:
+            code = self.code
+            found = Location(file=code.co_filename, line=frame.f_lineno, function=code.co_name)
+            self.places[frame.f_lasti] = found
+        return found
+
+
+_CODES: dict[int, _Code] = {}
+
+
+def locate(depth: int = 1) -> Place:
+    """The nearest user frame of the calling thread, and up to eight user frames in all.
+
+    Where these are all of installed packages, the nearest other one comes as the ninth.
+    """
+    return locate_from(sys._getframe(depth))
+
+
+def locate_from(frame: FrameType | None) -> Place:
+    """The same from a given frame outwards, up to where graphdoctor calls the step."""
+    found: list[Location] = []
+    in_engine = has_own = False
+    while frame is not None and (len(found) < _MAX_STACK or not has_own):
+        code = frame.f_code
+        seen = _CODES.get(id(code))
+        if seen is None:
+            seen = _CODES[id(code)] = _Code(code)
+        if seen.is_user:
+            if seen.is_own or len(found) < _MAX_STACK:
+                found.append(seen.place(frame))
+            has_own = has_own or seen.is_own
+        elif seen.is_engine:
+            in_engine = in_engine or not found
+        elif seen.is_start:
+            break
+        frame = frame.f_back
+    return Place(found[0] if found else None, tuple(found[1:]), in_engine)

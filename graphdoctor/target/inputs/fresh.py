@@ -1,0 +1,109 @@
+"""What describes the inputs -> a function that gives fresh ones on each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from graphdoctor.target.inputs.redraw import Redraw, tensors_of
+from graphdoctor.target.target import Inputs
+from graphdoctor.target.user_code import user_code
+from graphdoctor.values.errors import UsageError
+
+Fresh = Callable[[], Inputs]
+
+
+def to_inputs(value: object, *, what: str) -> Inputs:
+    """Read what a function for inputs gave: a list or tuple of arguments, a dict, one tensor."""
+    if isinstance(value, torch.Tensor):
+        return Inputs((value,))
+    if isinstance(value, Inputs):
+        return value
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return Inputs((), dict(value))
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], tuple):
+        args, kwargs = value
+        if isinstance(kwargs, dict) and all(isinstance(key, str) for key in kwargs):
+            return Inputs(args, kwargs)
+    if isinstance(value, (list, tuple)):
+        return Inputs(tuple(value))
+    raise UsageError(
+        f"{what} gave {_article(value)}, but inputs are a list or tuple of arguments, "
+        f"a dict of named arguments, or one tensor"
+    )
+
+
+def _article(value: object) -> str:
+    return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
+class Called:
+    """Fresh inputs from the user's own function, which is called again each time."""
+
+    def __init__(self, make: Callable[[], object], *, what: str) -> None:
+        self._make = make
+        self.what = what
+
+    def __call__(self) -> Inputs:
+        with user_code(self.what):
+            made = self._make()
+        return to_inputs(made, what=self.what)
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Fresh inputs on each call of `make`; `described` are those of the first call."""
+
+    described: Inputs
+    make: Fresh
+    notes: tuple[str, ...] = ()
+
+
+def supply(source: Inputs | Called, *, kept: Collection[int] = ()) -> Supply:
+    """Where fresh inputs come from: the user's function, or other values like the given ones.
+
+    `kept` are ids of tensors that belong to the step's state.
+    """
+    if isinstance(source, Inputs):
+        return Supply(source, Redraw(source, kept=kept))
+    first, second = source(), source()
+    if _have_same_values(first, second):
+        note = (
+            f"{source.what} gives the same values each time (it may set a seed), so other values "
+            "of the same shapes and ranges are used after the first call"
+        )
+        return Supply(first, Redraw(first, kept=kept), (note,))
+    return Supply(first, _Ahead([first, second], source))
+
+
+class _Ahead:
+    """Gives out what was already made, then makes more."""
+
+    def __init__(self, made: list[Inputs], make: Fresh) -> None:
+        self._made = made
+        self._make = make
+
+    def __call__(self) -> Inputs:
+        return self._made.pop(0) if self._made else self._make()
+
+
+def _have_same_values(first: Inputs, second: Inputs) -> bool:
+    """Whether two sets of inputs agree although some tensor in them could have differed."""
+    pairs = list(zip(_dense(first), _dense(second), strict=False))
+    if not all(one.shape == other.shape and _equal(one, other) for one, other in pairs):
+        return False
+    return any(one.numel() > 1 and bool((one != one.flatten()[0]).any()) for one, _ in pairs)
+
+
+def _dense(inputs: Inputs) -> list[torch.Tensor]:
+    """The tensors; sparse ones as dense ones, since they cannot be compared in all layouts."""
+    found = tensors_of(inputs)
+    return [each if each.layout is torch.strided else each.to_dense() for each in found]
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())

@@ -1,0 +1,202 @@
+"""A target's inputs and a batch size -> the target with inputs of that batch size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from graphdoctor.target.inputs.batch_rows import batch_rows
+from graphdoctor.target.state.clone import memory_of
+from graphdoctor.target.state.snapshot import named_tensors
+from graphdoctor.target.state.tree import input_leaves, map_inputs
+from graphdoctor.target.target import Inputs, Target
+from graphdoctor.values.errors import UsageError
+
+_SEED = 0x5EE9  # any number: fixed, so that a sweep can be repeated
+_WAY_OUT = "let get_inputs() or graphdoctor_target() take batch_size=... and make the inputs there"
+_NUMBERS = ("batch_size", "batch")
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedInput:
+    """A tensor among the inputs, and whether its leading dimension is the batch."""
+
+    path: str
+    shape: tuple[int, ...]
+    changes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Which inputs make the batch. `size` is the described one; `notes` say what is doubtful."""
+
+    size: int
+    inputs: tuple[BatchedInput, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(found.path for found in self.inputs if found.changes)
+
+
+def find_batch(target: Target, described: Inputs) -> BatchPlan:
+    """The dimension by agreement: the leading one that most of the input tensors share.
+
+    Raises UsageError, with what to do, where the inputs have no such dimension, or where repeating
+    rows would break what they mean.
+    """
+    state = memory_of(named_tensors(target.roots).values())
+    tensors = {path: tensor for path, tensor in _tensors(described) if not _is_in(tensor, state)}
+    _refuse_structures(tensors)
+    sized = {path: tensor for path, tensor in tensors.items() if tensor.dim() > 0}
+    if not sized:
+        raise UsageError(
+            f"The step takes no tensor with a dimension that could be the batch: {_WAY_OUT}."
+        )
+    masks = {path for path, tensor in sized.items() if _is_square_mask(tensor)}
+    voters = [tensor for path, tensor in sized.items() if path not in masks] or [*sized.values()]
+    # Of equally many, the first counts: Counter keeps the order in which it met them.
+    (size, agreeing), *_ = Counter(int(tensor.shape[0]) for tensor in voters).most_common()
+    if size == 0:
+        raise UsageError(f"The inputs have an empty batch, whose rows cannot be taken: {_WAY_OUT}.")
+    of_batch = {p for p, t in sized.items() if t.shape[0] == size and (p not in masks)}
+    changed = of_batch or {p for p, t in sized.items() if t.shape[0] == size}
+    _refuse_rows_with_meaning({path: sized[path] for path in changed}, sized)
+    return BatchPlan(
+        size,
+        tuple(BatchedInput(p, tuple(t.shape), p in changed) for p, t in tensors.items()),
+        tuple(_notes(target, size, agreeing, voters)),
+    )
+
+
+def rebatch(target: Target, plan: BatchPlan, size: int) -> Target:
+    """The target with fresh inputs of another batch size, on each call.
+
+    Rows of the target's own fresh inputs are left out or repeated, all inputs in the same way, so
+    that a label stays with its sample. A repeated row of numbers gets values of its own; integers,
+    which may be indices, stay repeated.
+    """
+    if size == plan.size:
+        return target
+    generator = torch.Generator().manual_seed(_SEED)
+
+    def fresh_inputs() -> Inputs:
+        drawn = target.fresh_inputs()
+        made: dict[int, object] = {}
+        for path, leaf in input_leaves(drawn).items():
+            if isinstance(leaf, torch.Tensor) and path in plan.paths:
+                made.setdefault(id(leaf), batch_rows(leaf, size, generator=generator))
+        changed = map_inputs(lambda leaf: made.get(id(leaf), leaf), drawn)
+        return Inputs(changed.args, _with_number(changed, plan.size, size))
+
+    return replace(target, fresh_inputs=fresh_inputs)
+
+
+def shapes_of(inputs: Inputs) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor among the inputs, by path."""
+    return {path: tuple(tensor.shape) for path, tensor in _tensors(inputs)}
+
+
+def _tensors(inputs: Inputs) -> Iterator[tuple[str, torch.Tensor]]:
+    for path, leaf in input_leaves(inputs).items():
+        if isinstance(leaf, torch.Tensor):
+            yield path, leaf
+
+
+def _is_in(tensor: torch.Tensor, state: frozenset[object]) -> bool:
+    return isinstance(tensor, torch.nn.Parameter) or bool(memory_of([tensor]) & state)
+
+
+def _with_number(inputs: Inputs, old: int, new: int) -> dict[str, object]:
+    """The named arguments; one that is called batch_size and is the described size follows."""
+    return {
+        name: new if name in _NUMBERS and type(value) is int and value == old else value
+        for name, value in inputs.kwargs.items()
+    }
+
+
+def _refuse_structures(tensors: dict[str, torch.Tensor]) -> None:
+    """Inputs whose batch is no dimension of a tensor, or no plain tensor's."""
+    for path, tensor in tensors.items():
+        if path.endswith(".batch_sizes"):
+            raise UsageError(
+                f"{path.removesuffix('.batch_sizes')} is a packed sequence, which holds its batch"
+                f" in its lengths: {_WAY_OUT}."
+            )
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+            raise UsageError(
+                f"{path} is no plain dense tensor, and its rows cannot be repeated: {_WAY_OUT}."
+            )
+    images = [t for p, t in tensors.items() if p.endswith("]") and p.count("[") > 1]
+    if images and len(images) == len(tensors) and all(map(_is_image, images)):
+        raise UsageError(
+            "The inputs are a list of images, whose number is the batch and not a dimension:"
+            f" {_WAY_OUT}."
+        )
+
+
+def _is_image(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 3 and tensor.shape[0] in (1, 3, 4)
+
+
+def _refuse_rows_with_meaning(
+    changed: dict[str, torch.Tensor], every: dict[str, torch.Tensor]
+) -> None:
+    """Offsets of bags point into another input, whose length would have to change as well."""
+    lengths = [int(t.shape[0]) for p, t in every.items() if t.dim() == 1 and p not in changed]
+    for path, tensor in changed.items():
+        if _are_offsets(tensor) and any(length >= int(tensor[-1]) for length in lengths):
+            raise UsageError(
+                f"{path} looks like offsets into another input, whose length would have to change"
+                f" with the batch: {_WAY_OUT}."
+            )
+
+
+def _are_offsets(tensor: torch.Tensor) -> bool:
+    if tensor.dim() != 1 or tensor.is_floating_point() or tensor.is_complex():
+        return False
+    if tensor.dtype is torch.bool or tensor.numel() < 2 or int(tensor[0]) != 0:
+        return False
+    return bool((tensor.diff() >= 0).all()) and int(tensor[-1]) > 0
+
+
+def _is_square_mask(tensor: torch.Tensor) -> bool:
+    """A causal mask: its size is the length of the sequence, whatever the batch is."""
+    if tensor.dim() != 2 or tensor.shape[0] != tensor.shape[1] or tensor.shape[0] < 2:
+        return False
+    return bool((tensor == tensor.tril()).all()) or bool((tensor == tensor.triu()).all())
+
+
+def _notes(target: Target, size: int, agreeing: int, voters: list[torch.Tensor]) -> Iterator[str]:
+    if agreeing * 2 <= len(voters) and len(voters) > 1:
+        seen = ", ".join(str(n) for n in dict.fromkeys(int(t.shape[0]) for t in voters))
+        yield (
+            f"the leading dimensions of the inputs disagree ({seen}); {size} was taken for the"
+            " batch"
+        )
+    held = held_batches(target, size) if size > 1 else ""
+    if held:
+        yield (
+            f"state with {size} rows at every batch size: {held}; where it was made for the"
+            " described batch, the step fails at others, or does not mean what it did"
+        )
+
+
+def held_batches(target: Target, size: int) -> str:
+    """State that may have been made for a batch of this size: "model.cache (8x16x64)"; or "".
+
+    Neither parameters nor what has the shape of one, such as an optimizer's averages.
+    """
+    state = named_tensors(target.roots)
+    shapes = {t.shape for t in state.values() if isinstance(t, torch.nn.Parameter)}
+    held = [
+        f"{path} ({'x'.join(map(str, tensor.shape))})"
+        for path, tensor in state.items()
+        if tensor.dim() > 1 and tensor.shape[0] == size and tensor.shape not in shapes
+    ]
+    more = f" and {len(held) - _MOST_NAMED} more" if len(held) > _MOST_NAMED else ""
+    return ", ".join(held[:_MOST_NAMED]) + more

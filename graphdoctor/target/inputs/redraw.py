@@ -1,0 +1,124 @@
+"""Inputs -> new inputs like them on each call: other values in tensors of the same make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import torch
+
+from graphdoctor.target.inputs.draw import Draw, drawing_of
+from graphdoctor.target.state.structure import leaves, map_leaves
+from graphdoctor.target.target import Inputs
+
+_SEED = 0x6D0C  # any number: fixed, so that an analysis can be repeated
+
+
+class Redraw:
+    """Each call gives new tensors: same shapes, strides, types, device, aliasing, `requires_grad`.
+
+    The first call gives copies of the given values. `kept` are ids of tensors that belong to the
+    step's state and are passed on as they are. The user's generators are not touched.
+    """
+
+    def __init__(self, inputs: Inputs, *, kept: Collection[int] = ()) -> None:
+        self._inputs = inputs
+        self._generator = torch.Generator().manual_seed(_SEED)
+        self._is_first = True
+        self._memories = _memories((inputs.args, dict(inputs.kwargs)), kept)
+
+    def __call__(self) -> Inputs:
+        made: dict[int, torch.Tensor] = {}
+        with torch.no_grad():
+            for memory in self._memories:
+                made.update(memory.make(None if self._is_first else self._generator))
+        self._is_first = False
+
+        def replace(leaf: object) -> object:
+            return made.get(id(leaf), leaf)
+
+        return map_inputs(self._inputs, replace)
+
+
+def map_inputs(inputs: Inputs, change: Callable[[object], object]) -> Inputs:
+    """Inputs with every leaf changed."""
+    args = tuple(map_leaves(arg, change) for arg in inputs.args)
+    return Inputs(args, {name: map_leaves(arg, change) for name, arg in inputs.kwargs.items()})
+
+
+def tensors_of(inputs: Inputs) -> list[torch.Tensor]:
+    """The tensors among the inputs, in order."""
+    found = leaves((inputs.args, dict(inputs.kwargs)))
+    return [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
+
+
+class _Memory:
+    """One storage and the input tensors that look at it."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        # Small ones are written first, so that where they overlap the largest has its way.
+        self._tensors = sorted(tensors, key=torch.Tensor.numel)
+        self._start = min(tensor.storage_offset() for tensor in tensors)
+        self._length = max(map(_end, tensors)) - self._start
+        whole = tensors[0].detach().as_strided((self._length,), (1,), self._start)
+        self._values = whole.clone().cpu()
+        self._draws: list[Draw | None] = [_draw_of(tensor) for tensor in self._tensors]
+
+    def make(self, generator: torch.Generator | None) -> dict[int, torch.Tensor]:
+        flat = self._values.clone()
+        if generator is not None:
+            for tensor, draw in zip(self._tensors, self._draws, strict=True):
+                if draw is not None:
+                    once = _each_element_once(tensor)
+                    self._view(flat, tensor)[once].copy_(draw(generator)[once])
+        moved = flat.to(self._tensors[0].device)
+        return {id(tensor): self._like(tensor, moved) for tensor in self._tensors}
+
+    def _view(self, flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        offset = tensor.storage_offset() - self._start
+        return flat.as_strided(tensor.size(), tensor.stride(), offset)
+
+    def _like(self, tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+        return self._view(flat, tensor).detach().requires_grad_(tensor.requires_grad)
+
+
+def _memories(values: object, kept: Collection[int]) -> list[_Memory]:
+    groups: dict[tuple[int, torch.dtype], dict[int, torch.Tensor]] = {}
+    for leaf in leaves(values):
+        if isinstance(leaf, torch.Tensor) and id(leaf) not in kept and _is_plain(leaf):
+            key = (leaf.untyped_storage()._cdata, leaf.dtype)
+            groups.setdefault(key, {})[id(leaf)] = leaf
+    return [_Memory(list(group.values())) for group in groups.values()]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """A tensor with elements in memory; a Parameter is state, and a subclass has its own ways."""
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.numel() > 0
+
+
+def _draw_of(tensor: torch.Tensor) -> Draw | None:
+    if _overlaps(tensor):
+        return None
+    return drawing_of(tensor.detach().clone().cpu())
+
+
+def _end(tensor: torch.Tensor) -> int:
+    reach: int = sum(
+        (size - 1) * step for size, step in zip(tensor.size(), tensor.stride(), strict=True)
+    )
+    return int(tensor.storage_offset()) + reach + 1
+
+
+def _each_element_once(tensor: torch.Tensor) -> tuple[slice, ...]:
+    """An index that leaves out the repetitions of an expanded dimension."""
+    return tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether elements share memory in another way than by expanding, as sliding windows do."""
+    reach = 0
+    for step, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if step and size > 1:
+            if step <= reach:
+                return True
+            reach += step * (size - 1)
+    return False

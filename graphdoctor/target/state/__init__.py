@@ -1,0 +1,1 @@
+"""What a step touches: found, saved, put back, cloned."""

@@ -1,0 +1,118 @@
+"""Inputs -> the same call on memory of its own, in the same make."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import torch
+
+from graphdoctor.target.state.tree import input_leaves, map_inputs
+from graphdoctor.target.target import Inputs
+
+_ALIGNMENT = 16  # bytes; kernels choose their vector width by it
+
+
+def memory_of(tensors: Iterable[torch.Tensor]) -> frozenset[object]:
+    """The memory behind tensors, for `clone_inputs` to leave alone."""
+    return frozenset(map(_memory_of, tensors))
+
+
+def clone_inputs(inputs: Inputs, *, kept: Collection[object] = ()) -> Inputs:
+    """The same call on memory of its own, except for `kept` memory: the step's own state.
+
+    Strides are kept, also 0 (expanded); tensors that share memory share it in the clone, in the
+    same way. Leaves that are no tensors are passed on as they are.
+    """
+    tensors = [leaf for leaf in input_leaves(inputs).values() if isinstance(leaf, torch.Tensor)]
+    clones = _clone_tensors(tensor for tensor in tensors if _memory_of(tensor) not in kept)
+    return map_inputs(lambda leaf: clones.get(id(leaf), leaf), inputs)
+
+
+def _clone_tensors(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Clones by the `id` of the original."""
+    groups: dict[object, dict[int, torch.Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(_memory_of(tensor), {})[id(tensor)] = tensor
+    return {key: clone for group in groups.values() for key, clone in _clone_group(group)}
+
+
+def _memory_of(tensor: torch.Tensor) -> object:
+    """A key that is equal for tensors of one storage."""
+    return tensor.untyped_storage()._cdata if _is_plain(tensor) else ("alone", id(tensor))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Described in full by storage, offset, sizes, strides and dtype."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+        return False
+    return tensor.numel() > 0 and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _clone_group(group: Mapping[int, torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
+    tensors = list(group.values())
+    if not _is_plain(tensors[0]):
+        yield from ((key, _like(tensor, tensor.detach().clone())) for key, tensor in group.items())
+        return
+    spans = [_byte_span(tensor) for tensor in tensors]
+    low = min(start for start, _ in spans) // _ALIGNMENT * _ALIGNMENT
+    high = -(-max(end for _, end in spans) // _ALIGNMENT) * _ALIGNMENT
+    first = tensors[0]
+    # A step that copies pinned inputs without blocking must find the clone pinned too.
+    pin = first.device.type == "cpu" and first.is_pinned()
+    memory = torch.empty(high - low, dtype=torch.uint8, device=first.device, pin_memory=pin)
+    for key, tensor in group.items():
+        offset = tensor.storage_offset() - low // tensor.element_size()
+        clone = memory.view(tensor.dtype).as_strided(tensor.size(), tensor.stride(), offset)
+        with torch.no_grad():
+            copy_values(clone, tensor)
+        yield key, _like(tensor, clone)
+
+
+def _byte_span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = int(tensor.storage_offset()) * tensor.element_size()
+    return start, start + _element_span(tensor) * tensor.element_size()
+
+
+def _element_span(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last that a tensor reaches."""
+    pairs = zip(tensor.size(), tensor.stride(), strict=True)
+    return 1 + sum((int(size) - 1) * int(stride) for size, stride in pairs)
+
+
+def is_overlapping(tensor: torch.Tensor) -> bool:
+    """Whether two elements may share memory, as in an expanded tensor; errs towards True."""
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return False
+    reach = 1
+    dims = zip(tensor.stride(), tensor.size(), strict=True)
+    for stride, size in sorted(dim for dim in dims if dim[1] > 1):
+        if stride < reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
+def copy_values(into: torch.Tensor, values: torch.Tensor) -> None:
+    """Fill one tensor with another's values; overlapping ones must have the same strides."""
+    into, values = copyable(into, values)
+    into.copy_(values)
+
+
+def copyable(into: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Views of both, of which the one can be filled with the other."""
+    if is_overlapping(into):
+        into, values = _flat(into), _flat(values)
+    return into.detach(), values.detach()
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.as_strided((_element_span(tensor),), (1,), tensor.storage_offset())
+
+
+def _like(tensor: torch.Tensor, clone: torch.Tensor) -> torch.Tensor:
+    """A clone that is to autograd what the original is: a leaf that wants gradients, or not."""
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(clone, requires_grad=tensor.requires_grad)
+    return clone.requires_grad_(tensor.requires_grad)

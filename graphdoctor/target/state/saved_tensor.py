@@ -1,0 +1,109 @@
+"""A tensor, or the memory behind it -> a copy that puts it back, bit for bit, in place."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from graphdoctor.target.state.walk import grad_of
+
+
+class SavedStorage:
+    """The bytes of one storage, copied once for all the tensors that share it."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._storage = storage
+        self._nbytes = storage.nbytes()
+        self._bytes = _bytes_of(storage).clone() if self._nbytes else None
+
+    def restore(self) -> None:
+        if self._storage.nbytes() != self._nbytes:
+            self._storage.resize_(self._nbytes)
+        if self._bytes is not None:
+            # Through a tensor of our own: the user's tensors keep their version counters.
+            _bytes_of(self._storage).copy_(self._bytes)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+class SavedTensor:
+    """What makes a tensor object: the memory it looks at, and its place in autograd."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._alias = tensor.detach()
+        self._storage = self._alias.untyped_storage()
+        self._is_leaf = tensor.is_leaf
+        self._requires_grad = tensor.requires_grad
+        self._hooks = tensor._backward_hooks
+        self._version = None if tensor.is_inference() else tensor._version
+
+    def restore(self) -> None:
+        tensor = self._tensor
+        if self._is_leaf and not tensor.is_leaf:
+            _cut_from_graph(tensor, self._alias)
+        if not _same_layout(tensor, self._alias):
+            tensor.data = self._alias
+        if tensor.is_leaf and tensor.requires_grad != self._requires_grad:
+            tensor.requires_grad_(self._requires_grad)
+        if tensor._backward_hooks is not self._hooks:
+            tensor._backward_hooks = self._hooks
+        self._restore_version()
+
+    def _restore_version(self) -> None:
+        # A graph that was alive before the step must still accept its saved tensors afterwards.
+        if self._version is None or self._tensor._version == self._version:
+            return
+        setter: Any = torch._C._autograd._unsafe_set_version_counter
+        try:
+            setter((self._tensor,), (self._version,))
+        except TypeError:  # torch 2.6 and before: one tensor, one version
+            setter(self._tensor, self._version)
+
+
+def _cut_from_graph(tensor: torch.Tensor, alias: torch.Tensor) -> None:
+    """Make a tensor a leaf again that was written to by an operator with a gradient."""
+    if tensor._base is None:
+        tensor.detach_()
+        return
+    # A view cannot be detached in place; it becomes a plain tensor on the same memory. Where torch
+    # refuses that, because something else holds the view, its values are right all the same.
+    with suppress(RuntimeError):
+        torch.utils.swap_tensors(tensor, alias.detach())
+
+
+def _same_layout(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
+    return (
+        tensor.untyped_storage()._cdata == alias.untyped_storage()._cdata
+        and tensor.dtype == alias.dtype
+        and tensor.size() == alias.size()
+        and tensor.stride() == alias.stride()
+        and tensor.storage_offset() == alias.storage_offset()
+    )
+
+
+class SavedGrad:
+    """Which tensor is the gradient. Restored after all tensors: it is refused unless it fits."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._grad = grad_of(tensor)
+
+    def restore(self) -> None:
+        if grad_of(self._tensor) is not self._grad:
+            self._tensor.grad = self._grad
+
+
+class SavedSparse:
+    """A tensor without a storage of its own (sparse, quantized): its value, not its memory."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._copy = tensor.detach().clone()
+
+    def restore(self) -> None:
+        self._tensor.data = self._copy.clone()

@@ -1,0 +1,190 @@
+"""The objects that a step uses -> their tensors and values by name, and a snapshot of them."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import CellType, FunctionType
+from typing import Protocol
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+
+from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
+from graphdoctor.target.state.globals import SavedGlobals
+from graphdoctor.target.state.saved import (
+    SavedArray,
+    SavedBytes,
+    SavedCell,
+    SavedClass,
+    SavedDefaults,
+    SavedDeque,
+    SavedDict,
+    SavedList,
+    SavedNames,
+    SavedRandom,
+    SavedSet,
+    SavedSlots,
+)
+from graphdoctor.target.state.saved_tensor import SavedGrad, SavedSparse, SavedStorage, SavedTensor
+from graphdoctor.target.state.variables import global_names, is_user_class
+from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, SCALARS, Walk
+
+Value = str | int | float | complex | bytes | bool | None
+
+
+class Saved(Protocol):
+    def restore(self) -> None: ...
+
+
+class Snapshot:
+    """Everything that the roots can reach, and the process's generators and switches, as they were.
+
+    `restore` may be called any number of times: it puts the same objects back into the same places,
+    and the same bytes into the same memory. `limits` names what cannot be put back.
+    """
+
+    def __init__(self, saved: list[Saved], limits: tuple[str, ...]) -> None:
+        self._saved = saved
+        self._globals = SavedGlobals()
+        self.limits = limits
+
+    def restore(self) -> None:
+        with _plain_torch():
+            for saved in self._saved:
+                saved.restore()
+        self._globals.restore()
+
+
+def snapshot(roots: Mapping[str, object]) -> Snapshot:
+    """Save the state of everything that `roots` reach. Costs one copy of the tensors' memory."""
+    saved: list[Saved] = []
+    grads: list[Saved] = []
+    storages: dict[int, torch.UntypedStorage] = {}
+    limits: list[str] = []
+    with _plain_torch():
+        for path, value, _ in Walk(roots):
+            if isinstance(value, torch.Tensor):
+                saved.extend(_save_tensor(value, storages))
+                grads.append(SavedGrad(value))
+            elif not isinstance(value, SCALARS):
+                saved.extend(_save_object(value))
+                if (
+                    type(value) not in BUILTIN_CONTAINERS
+                    and isinstance(value, Iterator)
+                    and hasattr(value, "__next__")
+                ):
+                    limits.append(f"{path} is a running iterator: its position cannot be put back")
+    return Snapshot([*saved, *grads], tuple(limits))
+
+
+def named_tensors(roots: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    """Every tensor that the roots reach, by path, such as "model.weight.grad"."""
+    return named_state(roots)[0]
+
+
+def named_values(roots: Mapping[str, object]) -> dict[str, Value]:
+    """Every number, string, flag and None by path, and containers' lengths as "len(path)"."""
+    return named_state(roots)[1]
+
+
+def named_state(roots: Mapping[str, object]) -> tuple[dict[str, torch.Tensor], dict[str, Value]]:
+    """The tensors and the values, found in one walk."""
+    tensors: dict[str, torch.Tensor] = {}
+    values: dict[str, Value] = {}
+    with _plain_torch():
+        for path, value, shown in Walk(roots, with_empty=False):
+            if isinstance(value, torch.Tensor):
+                tensors[_unused(path, tensors)] = value
+            elif not shown:
+                continue
+            elif isinstance(value, SCALARS):
+                values[_unused(path, values)] = value
+            elif isinstance(value, (dict, list, set, deque)):
+                values[_unused(f"len({path})", values)] = len(value)
+    return tensors, values
+
+
+def _unused(path: str, taken: Mapping[str, object]) -> str:
+    """Two variables in different functions may have one name."""
+    unused, number = path, 2
+    while unused in taken:
+        unused, number = f"{path}#{number}", number + 1
+    return unused
+
+
+@contextmanager
+def _plain_torch() -> Iterator[None]:
+    """Torch without the modes that observe or emulate: what happens here is no part of the step."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+        yield
+
+
+def _save_tensor(
+    tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]
+) -> Iterator[Saved]:
+    yield SavedDict(attributes(tensor))
+    if is_traceable_wrapper_subclass(tensor):
+        return  # the tensors that it is made of are saved by themselves
+    try:
+        storage = tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        yield SavedSparse(tensor)
+        return
+    # The storage first: a tensor that is put back may look into memory that must be resized for it.
+    if storage._cdata not in storages and storage.device.type != "meta":
+        storages[storage._cdata] = storage
+        yield SavedStorage(storage)
+    yield SavedTensor(tensor)
+
+
+def _save_object(value: object) -> Iterator[Saved]:
+    if isinstance(value, CellType):
+        yield SavedCell(value)
+    elif isinstance(value, type):
+        if is_user_class(value):
+            yield SavedClass(value)
+    elif isinstance(value, FunctionType):
+        yield SavedDefaults(value)
+        yield SavedDict(vars(value))
+        yield from (SavedNames(namespace, names) for namespace, names in global_names(value))
+    elif _is_generator(value):
+        yield SavedRandom(value)
+    elif _is_array(value):
+        yield SavedArray(value)
+    else:
+        yield from _save_contents(value)
+        if type(value) in BUILTIN_CONTAINERS:
+            return
+        if isinstance(value, (dict, list, deque, set)) or has_walkable_state(value):
+            yield SavedDict(attributes(value))
+            if any(True for _ in slot_descriptors(type(value))):
+                yield SavedSlots(value)
+
+
+def _save_contents(value: object) -> Iterator[Saved]:
+    if isinstance(value, dict):
+        yield SavedDict(value)
+    elif isinstance(value, list):
+        yield SavedList(value)
+    elif isinstance(value, deque):
+        yield SavedDeque(value)
+    elif isinstance(value, set):
+        yield SavedSet(value)
+    elif isinstance(value, bytearray):
+        yield SavedBytes(value)
+
+
+def _is_generator(value: object) -> bool:
+    if isinstance(value, (torch.Generator, random.Random)):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.random.Generator)
+
+
+def _is_array(value: object) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)

@@ -1,0 +1,1 @@
+"""A Trace -> why the GPU waits."""

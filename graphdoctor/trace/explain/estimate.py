@@ -1,0 +1,89 @@
+"""A profiler trace and an unprofiled wall time in, the Estimate with basis "measured" out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.estimate.ranges import around
+from graphdoctor.estimate.two_lanes import run
+from graphdoctor.trace import Lanes, Trace
+from graphdoctor.trace.explain.gaps import gaps
+from graphdoctor.trace.explain.graphed_steps import exactly, factors_of, predict_from_trace
+from graphdoctor.trace.explain.lanes import busiest_device, lanes_in
+from graphdoctor.trace.explain.replay import replay_of
+from graphdoctor.trace.steps import Steps, find_steps
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.report import Estimate, Range
+
+_ENOUGH_EXPLAINED = 0.9
+
+
+def estimate_from_trace(trace: Trace, wall_us: float, profile: DeviceProfile) -> Estimate:
+    """Launch-bound share and graph time of one step that really ran.
+
+    Busy time comes from the trace, because the profiler slows the host and not the device;
+    `wall_us` is the time of one step *without* a profiler, > 0. A graph removes idle time before
+    launches and keeps the rest: waits for results, and queued work that waited for other streams.
+    Raises UsageError when the trace has no device events.
+    """
+    if not len(trace.device_events):
+        raise UsageError("The trace has no kernels: profile the step on a GPU, with CUDA activity.")
+    device = busiest_device(trace)
+    steps = find_steps(trace, device)
+    times = lanes_in(trace, device, [step.window for step in steps.counted])
+    found = predict_from_trace(trace, device, steps, profile=profile, wall_us=wall_us)
+    busy = times.busy_ns / 1e3 / len(steps.counted)
+    names = trace.about.device_names
+    host = _host_us(trace, device, steps, profile, wall_us)
+    return Estimate(
+        gpu=names[0] if names else profile.title,
+        basis="measured",
+        launches=round(times.launches / len(steps.counted)),
+        host_us=host,
+        device_busy_us=exactly(busy),
+        eager_us=exactly(wall_us),
+        graph_us=found.graph_us if found is not None else Range(busy, wall_us, wall_us),
+        launch_bound_share=(
+            found.launch_bound_share if found is not None else _unknown(times, wall_us, busy)
+        ),
+        speedup=found.speedup
+        if found is not None
+        else Range(1.0, 1.0, wall_us / (busy or wall_us)),
+        terms=found.terms if found is not None else (),
+        notes=tuple(_notes(steps, times, wall_us, busy)),
+    )
+
+
+def _unknown(times: Lanes, wall_us: float, busy_us: float) -> Range:
+    """Without launches in the trace, any part of the idle time may be launch-bound."""
+    return Range(0.0, 0.0, max(0.0, 1 - busy_us / wall_us))
+
+
+def _host_us(
+    trace: Trace, device: int, steps: Steps, profile: DeviceProfile, wall_us: float
+) -> Range:
+    """The host's work in one step, with the profiler's slowness taken out."""
+    replay = replay_of(trace, device, steps.counted, gaps(trace, device), profile)
+    if replay is None:
+        return Range(0.0, 0.0, wall_us)
+    factors = factors_of(trace.about, replay, wall_us), factors_of(trace.about, replay, None)
+    values = [
+        min(wall_us, run(replay.without_profiler(factor)).host_us / replay.steps)
+        for factor in (factors[0][1], *factors[1])
+    ]
+    return around(values[0], values)
+
+
+def _notes(steps: Steps, times: Lanes, wall_us: float, busy_us: float) -> Iterator[str]:
+    if busy_us > wall_us:
+        yield (
+            f"The trace keeps the device busy for {busy_us:.0f} us a step, longer than the wall "
+            f"time of {wall_us:.0f} us: the two are not from the same step."
+        )
+    explained = 1 - times.unattributed_ns / (times.span_ns or 1)
+    if explained < _ENOUGH_EXPLAINED:
+        yield f"Only {explained:.0%} of the trace could be explained: launches are missing from it."
+    counts = sorted({step.kernels for step in steps.all})
+    if len(counts) > 1:
+        yield f"The steps of the trace launched different numbers of kernels: {counts}."

@@ -1,0 +1,121 @@
+"""A Trace and one of its devices in; every gap in the device's work and its causes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphdoctor.trace.api import is_blocking, is_memcpy, is_read, which
+from graphdoctor.trace.arrays import DeviceEvents, Ints, Mask, Trace
+from graphdoctor.trace.join import launch_of
+from graphdoctor.trace.nesting import NONE, rows_by_thread
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gaps:
+    """The gaps of one device, in order of time; the five causes of each sum to its length.
+
+    All streams count together: the nodes of a graph appear on many synthetic streams. `event` is
+    the row of the device event that ended the gap, `call` of its launch or -1, `wait` of the call in which the
+    launching thread waited for the device, or -1; both rows of the trace's calls.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    event: Ints
+    call: Ints
+    wait: Ints
+    host_ns: Ints
+    launch_path_ns: Ints
+    sync_wait_ns: Ints
+    device_gap_ns: Ints
+    unattributed_ns: Ints
+    in_graph: Mask  # between two nodes of one graph launch
+
+
+def events_of(trace: Trace, device: int) -> Ints:
+    """The rows of one device's events, in order of start."""
+    return np.flatnonzero(trace.device_events.device == device)
+
+
+def gaps(trace: Trace, device: int) -> Gaps:
+    """Every moment at which no stream of the device worked, between its first start and last end."""
+    rows = events_of(trace, device)
+    events = trace.device_events.take(rows)
+    reached = np.maximum.accumulate(events.end_ns) if len(events) else events.end_ns
+    later = np.flatnonzero(events.start_ns[1:] > reached[:-1]) + 1
+    start, end = reached[later - 1], events.start_ns[later]
+    call = launch_of(trace)[rows][later]
+    launch_start, launch_end = _of_calls(trace, call)
+    wait, waited_until = _waits(trace, events, start, call)
+    free = np.minimum(end, np.maximum(start, waited_until))
+    arrived = np.minimum(end, np.maximum(free, launch_start))
+    unknown = call == NONE
+    before = launch_of(trace)[rows][later - 1] if len(later) else call
+    # A node of a graph that runs already waits for no launch, even if the call is not back yet.
+    in_graph = ~unknown & (before == call)
+    queued = ~unknown & ((launch_end <= start) | in_graph)
+    waited_for_launch = ~unknown & ~queued
+    length, zero = end - start, np.zeros(len(start), np.int64)
+    return Gaps(
+        start_ns=start,
+        end_ns=end,
+        event=rows[later],
+        call=call,
+        wait=np.where(waited_for_launch, wait, NONE),
+        host_ns=np.where(waited_for_launch, arrived - free, zero),
+        launch_path_ns=np.where(waited_for_launch, end - arrived, zero),
+        sync_wait_ns=np.where(waited_for_launch, free - start, zero),
+        device_gap_ns=np.where(queued, length, zero),
+        unattributed_ns=np.where(unknown, length, zero),
+        in_graph=in_graph,
+    )
+
+
+def _of_calls(trace: Trace, call: Ints) -> tuple[Ints, Ints]:
+    if not len(trace.calls):
+        return np.zeros(len(call), np.int64), np.zeros(len(call), np.int64)
+    return trace.calls.start_ns[call], trace.calls.end_ns[call]
+
+
+def waiting_calls(trace: Trace, events: DeviceEvents) -> Ints:
+    """The rows of calls in which the host waited for the device: synchronisations and reads."""
+    blocking = trace.rows_named(trace.calls, which(trace.names, is_blocking))
+    reads = events.correlation[trace.rows_named(events, which(trace.names, is_read))]
+    copies = trace.rows_named(trace.calls, which(trace.names, is_memcpy))
+    is_known = trace.calls.correlation >= 0
+    is_reading = copies & is_known & np.isin(trace.calls.correlation, reads)
+    return np.flatnonzero(blocking | is_reading)
+
+
+def _waits(trace: Trace, events: DeviceEvents, moments: Ints, launches: Ints) -> tuple[Ints, Ints]:
+    """The launching thread's wait that covers each moment, and when it ended; -1 and 0 for none."""
+    row = np.full(len(moments), NONE, np.int64)
+    until = np.zeros(len(moments), np.int64)
+    waits = waiting_calls(trace, events)
+    if not len(waits) or not len(moments):
+        return row, until
+    calls = trace.calls
+    by_thread = rows_by_thread(calls.thread[waits])
+    launching = np.where(launches != NONE, calls.thread[launches], NONE)
+    for thread, places in by_thread.items():
+        mine = waits[places]
+        asked = np.flatnonzero(launching == thread)
+        # A driver call may lie in a runtime call: what ends last counts.
+        longest = _running_argmax(calls.end_ns[mine])
+        place = np.searchsorted(calls.start_ns[mine], moments[asked], side="right") - 1
+        found = mine[longest[np.maximum(place, 0)]]
+        covers = (place >= 0) & (calls.end_ns[found] > moments[asked]) & (found != launches[asked])
+        row[asked[covers]] = found[covers]
+        until[asked[covers]] = calls.end_ns[found[covers]]
+    return row, until
+
+
+def _running_argmax(values: Ints) -> Ints:
+    """For each place, the place of the largest value up to it."""
+    is_new = np.empty(len(values), np.bool_)
+    is_new[:1] = True
+    is_new[1:] = values[1:] > np.maximum.accumulate(values)[:-1]
+    largest: Ints = np.maximum.accumulate(np.where(is_new, np.arange(len(values)), 0))
+    return largest

@@ -1,0 +1,203 @@
+"""A trace's steps and an unprofiled wall time in; the step as it is, and as graphs, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from graphdoctor.estimate.gpus import LEVELS, DeviceProfile
+from graphdoctor.estimate.ranges import around
+from graphdoctor.estimate.two_lanes import Laid, run
+from graphdoctor.trace import Lanes, Trace
+from graphdoctor.trace.arrays import About
+from graphdoctor.trace.explain.gaps import Gaps, gaps
+from graphdoctor.trace.explain.lanes import lanes_in
+from graphdoctor.trace.explain.replay import Replay, replay_of
+from graphdoctor.trace.explain.what_if import Case, Graphed, with_graphs, without_waits
+from graphdoctor.trace.steps import Steps
+from graphdoctor.values.report import Range, Term
+from graphdoctor.values.trace import TracePrediction
+
+# How much torch.profiler slows the host, by what it records. Measured with torch 2.13 on a
+# dispatch-bound model; pytorch/pytorch#82793 shows 1.7 on a GPU.
+_FACTOR_PLAIN, _FACTOR_ONE_EXTRA, _FACTOR_ALL = 1.7, 1.85, 2.3
+_FACTOR_MOST = 20.0
+_LARGEST_ERROR = 0.25  # of the simulation, beyond which its range is useless anyway
+
+
+class _Cases(Struct, frozen=True):
+    """The same steps laid out for each combination of a host's speed and a profile's level."""
+
+    factors: tuple[float, float, float]
+    eager: tuple[Laid, ...]
+    graph: tuple[Laid, ...]
+    waitless: tuple[Laid, ...]
+
+
+def predict_from_trace(
+    trace: Trace,
+    device: int,
+    steps: Steps,
+    *,
+    profile: DeviceProfile,
+    wall_us: float | None = None,
+    found: Gaps | None = None,
+) -> TracePrediction | None:
+    """What one step takes without a profiler, and with graphs; None where no launch is in the trace.
+
+    `wall_us`: one step without a profiler, > 0, from the host's point of view. Without it the time
+    from the first launch to the last end is what is predicted.
+    """
+    found = gaps(trace, device) if found is None else found
+    replay = replay_of(trace, device, steps.counted, found, profile)
+    if replay is None:
+        return None
+    replay = replay if wall_us is not None else replay.without_edges()
+    factors = factors_of(trace.about, replay, wall_us)
+    cases = _laid(replay, profile, factors)
+    error = run(replay.work).span_us / replay.actual_us - 1 if replay.actual_us else 0.0
+    slack = 1 + min(abs(error), _LARGEST_ERROR)
+    per_step = 1 / replay.steps
+    times = lanes_in(trace, device, [step.window for step in steps.counted], found)
+    busy = times.busy_ns / 1e3 * per_step
+    shrink = _Shrink.to(wall_us, cases.eager[0].span_us * per_step, busy)
+    graphed = with_graphs(replay, profile, Case(factors[1], "mid"))
+    eager = [shrink.time(case.span_us * per_step) for case in cases.eager]
+    graph = [shrink.time(case.span_us * per_step) for case in cases.graph]
+    waitless = [shrink.time(case.span_us * per_step) for case in cases.waitless]
+    bounds = [max(busy, graph[0]), max(busy, min(graph) / slack), max(graph) * slack]
+    return TracePrediction(
+        wall_us=wall_us,
+        profiler_factor=around(factors[1], factors),
+        eager_us=around(eager[0], eager) if wall_us is None else exactly(wall_us),
+        graph_us=around(bounds[0], bounds),
+        speedup=_speedup(eager, graph, slack, busy),
+        without_syncs_us=_range(waitless),
+        launch_bound_share=_share(cases, times, wall_us, busy),
+        device_busy_us=busy,
+        regions=graphed.regions * per_step,
+        launches_captured=graphed.captured * per_step,
+        syncs=int(replay.work.waits.sum()) * per_step,
+        simulation_error=error,
+        terms=tuple(_terms(replay, graphed, profile, factors, wall_us)),
+    )
+
+
+def factors_of(about: About, replay: Replay, wall_us: float | None) -> tuple[float, float, float]:
+    """How many times slower the profiled host was: at least, likely, at most."""
+    if wall_us is not None:
+        factor = _factor_of(replay, wall_us * replay.steps)
+        return factor, factor, factor
+    extras = sum((about.with_stack, about.record_shapes, about.profile_memory))
+    likely = (_FACTOR_PLAIN, _FACTOR_ONE_EXTRA, _FACTOR_ALL, _FACTOR_ALL)[extras]
+    return 1 + (likely - 1) / 2, likely, 1 + (likely - 1) * 1.25
+
+
+def _factor_of(replay: Replay, wall_us: float) -> float:
+    """The factor with which the replayed steps take as long as they do without a profiler."""
+    low, high = 1.0, _FACTOR_MOST
+    if run(replay.without_profiler(low)).span_us <= wall_us:
+        return low
+    for _ in range(40):
+        middle = (low + high) / 2
+        if run(replay.without_profiler(middle)).span_us > wall_us:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _laid(replay: Replay, profile: DeviceProfile, factors: tuple[float, float, float]) -> _Cases:
+    """The middle case first, then the corners."""
+    cases = [Case(factors[1], "mid")]
+    cases += [Case(factor, level) for factor in sorted(set(factors)) for level in LEVELS]
+    eager = {factor: run(replay.without_profiler(factor)) for factor in set(factors)}
+    waitless = {factor: run(without_waits(replay, factor)) for factor in set(factors)}
+    return _Cases(
+        factors,
+        tuple(eager[case.factor] for case in cases),
+        tuple(run(with_graphs(replay, profile, case).work) for case in cases),
+        tuple(waitless[case.factor] for case in cases),
+    )
+
+
+class _Shrink(Struct, frozen=True):
+    """Shrinks the idle part of simulated times, where no speed of the host alone gives the wall time."""
+
+    factor: float
+    busy_us: float
+
+    @staticmethod
+    def to(wall_us: float | None, simulated_us: float, busy_us: float) -> _Shrink:
+        idle = simulated_us - busy_us
+        if wall_us is None or idle <= 0:
+            return _Shrink(1.0, busy_us)
+        return _Shrink(max(0.0, wall_us - busy_us) / idle, busy_us)
+
+    def time(self, simulated_us: float) -> float:
+        return self.busy_us + max(0.0, simulated_us - self.busy_us) * self.factor
+
+
+def _speedup(eager: Sequence[float], graph: Sequence[float], slack: float, busy_us: float) -> Range:
+    """Eager and graph are compared within each case; nothing is faster than the device's work."""
+    ratios = [
+        before / max(busy_us, after, 1e-3) for before, after in zip(eager, graph, strict=True)
+    ]
+    most = max(eager) / max(busy_us, 1e-3)
+    mid = min(ratios[0], most)
+    return Range(min(mid, min(ratios) / slack), mid, max(mid, min(max(ratios) * slack, most)))
+
+
+def _share(cases: _Cases, times: Lanes, wall_us: float | None, busy_us: float) -> Range:
+    """The launch-bound share without a profiler; with a wall time, of what that leaves idle."""
+    if wall_us is None:
+        return _range([case.waiting_us / case.span_us for case in cases.eager if case.span_us])
+    idle = max(0.0, wall_us - busy_us)
+    bound, unknown = (
+        idle * part / (times.idle_ns or 1) / wall_us
+        for part in (times.launch_bound_ns, times.unattributed_ns)
+    )
+    return Range(bound, bound, bound + unknown)
+
+
+def exactly(value: float) -> Range:
+    return Range(value, value, value)
+
+
+def _range(values: list[float]) -> Range:
+    return around(values[0], values) if values else Range(0.0, 0.0, 0.0)
+
+
+def _terms(
+    replay: Replay,
+    graphed: Graphed,
+    profile: DeviceProfile,
+    factors: tuple[float, float, float],
+    wall_us: float | None,
+) -> Iterator[Term]:
+    """What makes the graph's time, a step, and the figures behind it."""
+    steps = replay.steps
+    simulated = "two-lane simulation of the trace's steps"
+    busy = float(replay.work.busy_us.sum()) / steps
+    yield Term("device busy", f"{busy:.1f} us", "profiler trace, all streams together")
+    yield Term("gaps between graph nodes", f"{graphed.node_gaps_us / steps:.1f} us",
+               f"{graphed.nodes / steps:.0f} nodes, {_bounds(profile, 'node_gap_us')}")  # fmt: skip
+    yield Term("launches of graphs", f"{graphed.graph_launch_us / steps:.1f} us",
+               f"{graphed.regions / steps:g} a step, {_bounds(profile, 'graph_launch_us')}")  # fmt: skip
+    yield Term("copies of inputs from the host", f"{graphed.upload_us / steps:.1f} us",
+               "profiler trace; they stay outside of graphs")  # fmt: skip
+    yield Term("host time that stays eager", f"{graphed.stays_us / steps:.1f} us", simulated)
+    source = (
+        "found so that the simulated step takes the wall time"
+        if wall_us is not None
+        else "assumed by what was recorded; give the wall time of a step to replace it"
+    )
+    low, mid, high = factors
+    bounds = f" ({low:.2g} to {high:.2g})" if low != high else ""
+    yield Term("the profiler slows the host", f"{mid:.2f}x{bounds}", source)
+
+
+def _bounds(profile: DeviceProfile, name: str) -> str:
+    figure = getattr(profile, name)
+    return f"{figure.mid:g} ({figure.low:g} to {figure.high:g}) us each; {figure.source}"

@@ -1,0 +1,156 @@
+"""A Trace in; the operators and the user's lines that cost the host most, and who waited, out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphdoctor.trace.api import which
+from graphdoctor.trace.arrays import Calls, Ints, Mask, Spans, Table, Trace
+from graphdoctor.trace.explain.gaps import Gaps, waiting_calls
+from graphdoctor.trace.join import operator_of
+from graphdoctor.trace.nesting import NONE, Nesting, covered_ns, innermost, nest, own_ns
+from graphdoctor.trace.windows import Window, inside
+from graphdoctor.values.report import Location
+from graphdoctor.values.trace import HostCost, SyncCost
+
+_FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
+# Kineto shortens paths to where packages are found: "torch/nn/modules/module.py", "threading.py".
+_MACHINERY = re.compile(
+    r"(^|/)(torch|graphdoctor|asyncio|multiprocessing|concurrent|importlib)/|<"
+    r"|^(threading|contextlib|functools|runpy|queue|selectors|inspect|abc|typing)\.py\("
+    r"|/lib/python3[^/]*/(?!(site|dist)-packages/)"
+)
+
+
+def within(table: Table, windows: Sequence[Window]) -> Mask:
+    """The rows that begin in one of the windows."""
+    return inside(table.start_ns, windows)
+
+
+def is_user_frame(name: str) -> bool:
+    return _FRAME.match(name) is not None and not _MACHINERY.search(name)
+
+
+def location(name: str) -> Location | None:
+    """The place that a Python frame's name says."""
+    frame = _FRAME.match(name)
+    if frame is None:
+        return None
+    return Location(frame["file"], int(frame["line"]), frame["function"])
+
+
+def user_frames(trace: Trace) -> Spans:
+    """The Python frames of the user's own code and of the packages that they use."""
+    return trace.frames.take(trace.rows_named(trace.frames, which(trace.names, is_user_frame)))
+
+
+def operator_costs(trace: Trace, windows: Sequence[Window], most: int) -> tuple[HostCost, ...]:
+    """Operators by their own host time, without the operators and the waits inside of them."""
+    return _costs(trace, trace.operators, windows, most)
+
+
+def line_costs(trace: Trace, windows: Sequence[Window], most: int) -> tuple[HostCost, ...]:
+    """The user's functions by host time, what torch did for them included; () without stacks."""
+    return _costs(trace, user_frames(trace), windows, most)
+
+
+def _costs(
+    trace: Trace, spans: Spans, windows: Sequence[Window], most: int
+) -> tuple[HostCost, ...]:
+    if not len(spans):
+        return ()
+    nesting = nest(spans)
+    waits = outermost_waits(trace)
+    waiting = covered_ns(waits, spans, innermost(spans, nesting, waits.start_ns, waits.thread))
+    own = np.maximum(own_ns(spans, nesting) - waiting, 0)
+    rows = np.flatnonzero(within(spans, windows))
+    size, steps = len(trace.names), max(1, len(windows))
+    time = np.zeros(size, np.int64)
+    np.add.at(time, spans.name[rows], own[rows])
+    calls = np.bincount(spans.name[rows], minlength=size)
+    total = int(time.sum()) or 1
+    found = np.argsort(-time, kind="stable")[:most]
+    return tuple(
+        HostCost(
+            name=trace.names[name],
+            location=location(trace.names[name]),
+            calls=int(calls[name]) / steps,
+            host_us=int(time[name]) / 1e3 / steps,
+            share=int(time[name]) / total,
+        )
+        for name in found.tolist()
+        if time[name]
+    )
+
+
+def outermost_waits(trace: Trace) -> Calls:
+    """Calls that wait for the device, a driver call inside of a runtime call left out."""
+    rows = waiting_calls(trace, trace.device_events)
+    waits = trace.calls.take(rows)
+    return waits.take(nest(waits).is_outermost) if len(waits) else waits
+
+
+def sync_costs(
+    trace: Trace, found: Gaps, windows: Sequence[Window], most: int
+) -> tuple[SyncCost, ...]:
+    """The places where the host waited, by the time that it was in the calls."""
+    rows = waiting_calls(trace, trace.device_events)
+    rows = rows[within(trace.calls.take(rows), windows)]
+    if not len(rows):
+        return ()
+    waits = trace.calls.take(rows)
+    is_outer = nest(waits).is_outermost
+    idle = _idle_in(found, len(trace.calls))[rows]
+    rows, waits, idle = rows[is_outer], waits.take(is_outer), idle[is_outer]
+    frames = user_frames(trace)
+    lines = innermost(frames, nest(frames), waits.start_ns, waits.thread)
+    line = np.where(lines != NONE, frames.name[lines] if len(frames) else NONE, NONE)
+    operator = _outermost_operator(trace, rows)
+    keys = np.stack([waits.name, operator, line])
+    groups, group = np.unique(keys, axis=1, return_inverse=True)
+    costs = [
+        _sync_cost(trace, groups[:, place], waits.take(group.reshape(-1) == place),
+                   int(idle[group.reshape(-1) == place].sum()), max(1, len(windows)))
+        for place in range(groups.shape[1])
+    ]  # fmt: skip
+    return tuple(sorted(costs, key=lambda cost: -cost.host_wait_us)[:most])
+
+
+def _sync_cost(trace: Trace, key: Ints, waits: Calls, idle: int, steps: int) -> SyncCost:
+    call, operator, line = key.tolist()
+    return SyncCost(
+        call=trace.names[call],
+        operator=trace.names[operator] if operator != NONE else "",
+        location=location(trace.names[line]) if line != NONE else None,
+        count=len(waits) / steps,
+        host_wait_us=int((waits.end_ns - waits.start_ns).sum()) / 1e3 / steps,
+        device_idle_us=idle / 1e3 / steps,
+    )
+
+
+def _idle_in(found: Gaps, calls: int) -> Ints:
+    """Idle time of the device by the call in which the host waited meanwhile."""
+    idle = np.zeros(calls, np.int64)
+    known = found.wait != NONE
+    np.add.at(idle, found.wait[known], found.sync_wait_ns[known])
+    return idle
+
+
+def _outermost_operator(trace: Trace, calls: Ints) -> Ints:
+    """The name of the outermost operator around each call, or -1: aten::item, not what it calls."""
+    operators, nesting = trace.operators, _operator_nesting(trace)
+    row = operator_of(trace)[calls]
+    while True:
+        above = np.where(row != NONE, nesting.parent[row] if len(operators) else NONE, NONE)
+        if not (above != NONE).any():
+            break
+        row = np.where(above != NONE, above, row)
+    names: Ints = np.where(row != NONE, operators.name[row] if len(operators) else NONE, NONE)
+    return names
+
+
+def _operator_nesting(trace: Trace) -> Nesting:
+    return nest(trace.operators)

@@ -1,0 +1,243 @@
+"""Steps of a Trace in, the work that their host put on the device out, to be run on two lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.estimate.two_lanes import Floats, Mask, Work
+from graphdoctor.trace.api import is_graph_launch, which
+from graphdoctor.trace.arrays import Ints, Trace
+from graphdoctor.trace.explain.gaps import Gaps, events_of
+from graphdoctor.trace.explain.issuing import (
+    Launches,
+    actual_ns,
+    launch_ns,
+    launches_of,
+    time_taken_before,
+    waits_after,
+)
+from graphdoctor.trace.join import launch_of
+from graphdoctor.trace.nesting import NONE
+from graphdoctor.trace.steps import Step
+from graphdoctor.trace.windows import Window
+
+_UPLOADS = ("HtoD", "HostToDevice")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """The launches of some steps as profiled, one row a launch and a last one for what follows.
+
+    `fixed_us`: host time that is the same without a profiler, such as waits for an event.
+    `step`: the place of each row's step. `is_upload`: it copies from the host. `opens`: the
+    first launch of a step.
+    """
+
+    work: Work
+    fixed_us: Floats
+    step: Ints
+    nodes: Ints
+    in_graph: Mask
+    is_upload: Mask
+    opens: Mask
+    steps: int
+    actual_us: float  # from the host's first moment to the last end of host or device
+    device_end_us: float  # the same to the device's last end
+    blocked_launches: int  # while the queue was full
+
+    def without_edges(self) -> Replay:
+        """The same from the first launch to the device's last end: no host time before or after.
+
+        What lies there (loading data, printing) is not for a graph to remove.
+        """
+        host, fixed = self.work.host_us.copy(), self.fixed_us.copy()
+        before = float(host[0])
+        host[[0, -1]] = fixed[[0, -1]] = 0.0
+        waits = self.work.waits.copy()
+        waits[-2:] = False
+        work = replace(self.work, host_us=host, waits=waits)
+        actual = self.device_end_us - before
+        return replace(self, work=work, fixed_us=fixed, actual_us=actual, device_end_us=actual)
+
+    def without_profiler(self, factor: float) -> Work:
+        """The work of a host that is `factor` times as fast as the profiled one."""
+        work = self.work
+        return replace(
+            work,
+            host_us=(work.host_us - self.fixed_us) / factor + self.fixed_us,
+            launch_us=work.launch_us / factor,
+        )
+
+
+def replay_of(
+    trace: Trace, device: int, steps: Sequence[Step], found: Gaps, profile: DeviceProfile
+) -> Replay | None:
+    """The steps' launches in order of the host's time; None where the trace has none."""
+    launches = launches_of(trace, device, steps)
+    if launches is None:
+        return None
+    window = (steps[0].window[0], steps[-1].window[1])
+    busy, gap, inner, nodes, last_end = _device_side(trace, device, launches.rows, found, window)
+    launch, blocked = launch_ns(trace, device, launches)
+    waited, waits, fixed, sync_us = waits_after(trace, launches, launch, last_end)
+    host = np.maximum(
+        launches.start - launches.since - time_taken_before(launch, waited, launches), 0
+    )
+    tail = max(0, int(launches.following[-1] - launches.start[-1] - launch[-1] - waited[-1]))
+    held = np.append(0, fixed)
+    device_end = int(last_end[-1])
+    uploads = _uploads(trace, device, launches.rows)
+    calls = trace.calls.take(launches.rows)
+    made = Replay(
+        work=Work(
+            host_us=(np.append(host, tail) + held) / 1e3,
+            launch_us=np.append(launch, 0) / 1e3,
+            gap_us=np.append(gap, 0) / 1e3,
+            busy_us=np.append(busy, 0) / 1e3,
+            inner_us=np.append(inner, 0) / 1e3,
+            puts=np.append(np.ones(len(launch), np.bool_), False),
+            waits=np.append(waits, False),
+            latency_us=_latency_us(trace, found, profile),
+            sync_us=profile.sync_us.mid if sync_us is None else sync_us,
+        ),
+        fixed_us=held / 1e3,
+        step=np.append(launches.step, launches.step[-1]),
+        nodes=np.append(nodes, 0),
+        in_graph=np.append(trace.rows_named(calls, which(trace.names, is_graph_launch)), False),
+        is_upload=np.append(uploads, False),
+        opens=np.append(np.diff(launches.step, prepend=-1) != 0, False),
+        steps=len(steps),
+        actual_us=actual_ns(launches, max(int(launches.following[-1]), device_end)) / 1e3,
+        device_end_us=actual_ns(launches, device_end) / 1e3,
+        blocked_launches=blocked,
+    )
+    lost = _lost_at_first(trace, device, found, window, launches)
+    return made if lost is None else _with_lost(made, lost)
+
+
+def _device_side(
+    trace: Trace, device: int, calls: Ints, found: Gaps, window: Window
+) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """For each launch: time busy, gaps in queued work before and inside, device events, last end so far.
+
+    A device event whose launch is missing counts with the next one's launch.
+    """
+    rows = events_of(trace, device)
+    events = trace.device_events.take(rows)
+    call = launch_of(trace)[rows]
+    owner = _owner(call, calls)
+    owner[(call == NONE) & ((events.start_ns < window[0]) | (events.start_ns >= window[1]))] = NONE
+    reached = np.append(events.start_ns[:1], np.maximum.accumulate(events.end_ns)[:-1])
+    added = np.maximum(events.end_ns - np.maximum(events.start_ns, reached), 0)
+    busy, gap, inner, nodes = (np.zeros(len(calls), np.int64) for _ in range(4))
+    mine = owner != NONE
+    np.add.at(busy, owner[mine], added[mine])
+    np.add.at(nodes, owner[mine], 1)
+    gap_owner = owner[np.searchsorted(rows, found.event)]
+    queued = found.device_gap_ns + found.unattributed_ns
+    for part, is_mine in ((gap, ~found.in_graph), (inner, found.in_graph)):
+        known = is_mine & (gap_owner != NONE)
+        np.add.at(part, gap_owner[known], queued[known])
+    last = np.zeros(len(calls), np.int64)
+    np.maximum.at(last, owner[mine], events.end_ns[mine])
+    return busy, gap, inner, nodes, np.maximum.accumulate(last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """The work at the beginning whose launches the profiler did not record, in us."""
+
+    host_us: float  # until it was launched at the latest
+    busy_us: float
+    gap_us: float
+    nodes: int
+
+
+def _lost_at_first(
+    trace: Trace, device: int, found: Gaps, window: Window, launches: Launches
+) -> _Lost | None:
+    """A profiler that starts while the device works sees kernels before it sees launches."""
+    rows = events_of(trace, device)
+    known = np.flatnonzero(launch_of(trace)[rows] != NONE)
+    events = trace.device_events.take(rows[: known[0]])
+    inside = events.start_ns >= window[0]
+    if not inside.any():
+        return None
+    begin = int(events.start_ns[inside][0])
+    reached = np.append(begin, np.maximum.accumulate(events.end_ns[inside])[:-1])
+    added = np.maximum(events.end_ns[inside] - np.maximum(events.start_ns[inside], reached), 0)
+    end = int(trace.device_events.start_ns[rows[known[0]]])
+    gap = (found.end_ns > begin) & (found.end_ns < end)
+    return _Lost(
+        host_us=max(0, begin - int(launches.since[0])) / 1e3,
+        busy_us=int(added.sum()) / 1e3,
+        gap_us=int((found.device_gap_ns + found.unattributed_ns)[gap].sum()) / 1e3,
+        nodes=int(inside.sum()),
+    )
+
+
+def _with_lost(made: Replay, lost: _Lost) -> Replay:
+    """The same with one more row before the first, which puts the lost work on the device."""
+    work = made.work
+    host = np.append(lost.host_us, work.host_us)
+    launching = max(0.0, float(host[1]) - lost.host_us)
+    host[1] = 0.0
+    busy, gap = np.append(lost.busy_us, work.busy_us), np.append(0.0, work.gap_us)
+    busy[1] = max(0.0, busy[1] - lost.busy_us)
+    gap[1] = max(0.0, gap[1] - lost.gap_us)
+    inner = np.append(lost.gap_us, work.inner_us)
+    nodes = np.append(lost.nodes, made.nodes)
+    nodes[1] -= lost.nodes
+    opens = np.append(True, made.opens)
+    opens[1] = False
+    return replace(
+        made,
+        work=replace(
+            work,
+            host_us=host,
+            launch_us=np.append(launching, work.launch_us),
+            gap_us=gap,
+            busy_us=busy,
+            inner_us=inner,
+            puts=np.append(True, work.puts),
+            waits=np.append(False, work.waits),
+        ),
+        fixed_us=np.append(0.0, made.fixed_us),
+        step=np.append(made.step[:1], made.step),
+        nodes=nodes,
+        in_graph=np.append(False, made.in_graph),
+        is_upload=np.append(False, made.is_upload),
+        opens=opens,
+    )
+
+
+def _owner(call: Ints, calls: Ints) -> Ints:
+    """The place among `calls` of each event's launch; -1 for launches that are not among them."""
+    known = np.flatnonzero(call != NONE)
+    nearest = known[np.minimum(np.searchsorted(known, np.arange(len(call))), len(known) - 1)]
+    wanted = call[nearest]
+    place = np.minimum(np.searchsorted(calls, wanted), len(calls) - 1)
+    owner: Ints = np.where(calls[place] == wanted, place, NONE)
+    return owner
+
+
+def _uploads(trace: Trace, device: int, calls: Ints) -> Mask:
+    rows = events_of(trace, device)
+    copies = which(trace.names, lambda name: any(mark in name for mark in _UPLOADS))
+    uploading = launch_of(trace)[rows[trace.rows_named(trace.device_events.take(rows), copies)]]
+    found: Mask = np.isin(calls, uploading)
+    return found
+
+
+def _latency_us(trace: Trace, found: Gaps, profile: DeviceProfile) -> float:
+    """From a launch to its start on a device that idles: the trace's median, else the profile's."""
+    direct = np.flatnonzero(found.launch_path_ns > 0)
+    issued = trace.calls.start_ns[found.call[direct]] if len(direct) else found.start_ns[:0]
+    seen = issued >= found.start_ns[direct]
+    if not seen.any():
+        return profile.launch_latency_us.mid
+    return float(np.median((found.end_ns[direct] - issued)[seen])) / 1e3

@@ -1,0 +1,185 @@
+"""A Trace and a device profile in; everything that graphdoctor says of it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from msgspec import structs
+
+from graphdoctor import __version__
+from graphdoctor.estimate.gpus import DeviceProfile, load_profile
+from graphdoctor.trace.arrays import KINDS, Trace
+from graphdoctor.trace.explain.doubts import doubts
+from graphdoctor.trace.explain.gaps import Gaps, events_of, gaps
+from graphdoctor.trace.explain.graphed_steps import predict_from_trace
+from graphdoctor.trace.explain.hosts import line_costs, operator_costs, sync_costs
+from graphdoctor.trace.explain.lanes import Lanes, busiest_device, lanes_in
+from graphdoctor.trace.explain.longest import longest_gaps
+from graphdoctor.trace.explain.queue import in_graphs, launch_totals, queue
+from graphdoctor.trace.explain.verdict import judge_trace
+from graphdoctor.trace.steps import Steps, find_steps
+from graphdoctor.trace.windows import Window, inside, window_of
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, DeviceTime, Doubt, StepTime, TraceReport
+
+_MOST_ROWS = 15
+_MOST_GAPS = 50
+_MOST_DEVICES = 64  # no machine has more; a broken file may name thousands
+DEFAULT_GPU = "h100"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """`step`: the number of the ProfilerStep to look at. `wall_us`: one step without a profiler."""
+
+    step: int | None = None
+    wall_us: float | None = None
+    gpu: str | None = None
+
+
+def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None) -> TraceReport:
+    """Explain one trace. Raises UsageError where it has no work of a GPU, or not the step."""
+    options = options or TraceOptions()
+    _check_has_device_work(trace, file)
+    device = busiest_device(trace)
+    steps = find_steps(trace, device, only=options.step)
+    found = gaps(trace, device)
+    windows = [step.window for step in steps.counted]
+    hosts = [step.host for step in steps.counted]
+    times = lanes_in(trace, device, windows, found)
+    doubtful = _doubts(trace, device, steps, found, times, options)
+    profile, carried_over = _profile(trace, options.gpu)
+    predicted = predict_from_trace(
+        trace, device, steps, profile=profile, wall_us=options.wall_us, found=found
+    )
+    syncs = sync_costs(trace, found, hosts, _MOST_ROWS)
+    judged = judge_trace(times, predicted, doubtful, syncs)
+    own = _device_time(trace, device, windows, times)
+    return TraceReport(
+        **structs.asdict(own),
+        schema_version=TRACE_SCHEMA_VERSION,
+        tool_version=__version__,
+        file=str(file),
+        worker=trace.about.worker or _worker(file),
+        events=trace.events,
+        verdict=judged.verdict,
+        reason=judged.reason,
+        advice=judged.advice,
+        confidence=judged.confidence,
+        step_basis=steps.basis,
+        steps_counted=len(steps.counted),
+        steps=tuple(_step_time(trace, device, steps, found)),
+        devices=(own, *_other_devices(trace, device)),
+        prediction=predicted,
+        doubts=(*doubtful, *carried_over),
+        syncs=syncs,
+        operators=operator_costs(trace, hosts, _MOST_ROWS),
+        lines=line_costs(trace, hosts, _MOST_ROWS),
+        launches=launch_totals(trace, device, hosts),
+        queue=queue(trace, device, windows),
+        longest_gaps=longest_gaps(trace, found, windows, _MOST_GAPS),
+        warnings=trace.warnings,
+    )
+
+
+def _check_has_device_work(trace: Trace, file: Path) -> None:
+    if len(trace.device_events):
+        return
+    seen = f"{len(trace.operators):,} operators and {len(trace.calls):,} CUDA calls"
+    raise UsageError(
+        f"{file} has no GPU events (no kernel, copy or fill; it has {seen}): record on a GPU with"
+        " torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
+    )
+
+
+def _doubts(
+    trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes, options: TraceOptions
+) -> tuple[Doubt, ...]:
+    return (*_inflation(options), *doubts(trace, device, steps, found, times))
+
+
+def _inflation(options: TraceOptions) -> tuple[Doubt, ...]:
+    slow = "The profiler slows the host by 1.7 to 2.3 times and not the device"
+    if options.wall_us is not None:
+        text = f"{slow}; the figures below the trace's own are scaled to the wall time given."
+        return (Doubt("profiler-inflation", text, corrected=True),)
+    text = f"{slow}, so a step waits less without it; give its wall time with --wall-ms."
+    return (Doubt("profiler-inflation", text),)
+
+
+def _profile(trace: Trace, wanted: str | None) -> tuple[DeviceProfile, tuple[Doubt, ...]]:
+    """The profile of the trace's GPU; an unknown GPU gets a known one's graph costs, and a word."""
+    name = wanted or next(iter(trace.about.device_names), "")
+    try:
+        return load_profile(name), ()
+    except UsageError:
+        if wanted:
+            raise
+        profile = load_profile(DEFAULT_GPU)
+        what = f"the GPU {name!r}" if name else "a GPU that the trace does not name"
+        text = f"There is no profile of {what}; costs of graphs are those of {profile.title}."
+        return profile, (Doubt("unknown-gpu", text),)
+
+
+def _other_devices(trace: Trace, chosen: int) -> Iterator[DeviceTime]:
+    """Every other device, in the time of its own steps."""
+    counts = np.bincount(trace.device_events.device, minlength=len(trace.devices))
+    for device in np.argsort(-counts, kind="stable")[:_MOST_DEVICES].tolist():
+        if device != chosen:
+            mine = [step.window for step in find_steps(trace, device).counted]
+            yield _device_time(trace, device, mine, lanes_in(trace, device, mine))
+
+
+def _device_time(trace: Trace, device: int, windows: Sequence[Window], times: Lanes) -> DeviceTime:
+    rows = events_of(trace, device)
+    start = trace.device_events.start_ns[rows]
+    rows = rows[inside(start, windows)]
+    is_kernel = trace.device_events.kind[rows] == KINDS.index("kernel")
+    kernels = int(is_kernel.sum())
+    span = times.span_ns or 1
+    names = trace.about.device_names
+    label = trace.devices[device]
+    number = int(label) if label.isdigit() else 0
+    return DeviceTime(
+        device=label,
+        gpu=names[number] if number < len(names) else "",
+        span_ns=times.span_ns,
+        device_busy_ns=times.busy_ns,
+        idle_ns=times.idle_ns,
+        launch_bound_ns=times.launch_bound_ns,
+        host_ns=times.host_ns,
+        launch_path_ns=times.launch_path_ns,
+        sync_wait_ns=times.sync_wait_ns,
+        device_gap_ns=times.device_gap_ns,
+        graph_gap_ns=times.in_graph_ns,
+        unattributed_ns=times.unattributed_ns,
+        device_busy_share=times.busy_ns / span,
+        idle_share=times.idle_ns / span,
+        launch_bound_share=times.launch_bound_ns / span,
+        sync_wait_share=times.sync_wait_ns / span,
+        device_gap_share=times.device_gap_ns / span,
+        unattributed_share=times.unattributed_ns / span,
+        device_events=times.events,
+        kernels=kernels,
+        joined_share=times.joined / (times.events or 1),
+        graph_kernel_share=int(in_graphs(trace, rows)[is_kernel].sum()) / (kernels or 1),
+    )
+
+
+def _step_time(trace: Trace, device: int, steps: Steps, found: Gaps) -> list[StepTime]:
+    place = window_of(found.end_ns, [step.window for step in steps.all], closed="right")
+    idle = np.zeros(len(steps.all), np.int64)
+    np.add.at(idle, place[place >= 0], (found.end_ns - found.start_ns)[place >= 0])
+    spans = [step.window[1] - step.window[0] for step in steps.all]
+    return [
+        StepTime(step.name, span, max(0, span - waited), step.kernels, step.left_out)
+        for step, span, waited in zip(steps.all, spans, idle.tolist(), strict=True)
+    ]
+
+
+def _worker(file: Path) -> str:
+    """The worker of a file that TensorBoard would show: "worker.123.pt.trace.json.gz"."""
+    return file.name.split(".", 1)[0]

@@ -1,0 +1,159 @@
+"""Where the time of a trace went and what is predicted in; the verdict in words out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from graphdoctor.trace.explain.lanes import Lanes
+from graphdoctor.values.report import Range
+from graphdoctor.values.trace import Confidence, Doubt, SyncCost, TracePrediction, TraceVerdict
+
+# Shares of the time at which the answer turns. A near-tie is "mixed", and never a guess.
+_BUSY = 0.9
+_BOUND = 0.3
+_LITTLE = 0.1
+_UNKNOWN = 0.25
+_GAIN = 1.15  # what a graph must bring at least to be promised
+_WORST = frozenset({"lost-kernels", "incomplete-graphs", "idle-with-work-queued"})
+
+
+class Judgement(Struct, frozen=True):
+    verdict: TraceVerdict
+    reason: str
+    advice: str
+    confidence: Confidence
+
+
+def judge_trace(
+    times: Lanes,
+    predicted: TracePrediction | None,
+    doubts: Sequence[Doubt],
+    syncs: Sequence[SyncCost],
+) -> Judgement:
+    """What to do about the waiting of this trace's device, and how sure that is."""
+    confidence = _confidence(times, predicted, doubts)
+    unclear = _why_unclear(times, predicted, doubts)
+    if unclear or predicted is None:
+        return Judgement(
+            "cannot-tell",
+            f"It cannot be told what the device waits for: {unclear}.",
+            "Record again, with a warm-up step, and measure the wall time of a step without the profiler.",
+            "low",
+        )
+    verdicts = {_verdict(share, times, predicted) for share in _shares(times, predicted)}
+    verdict: TraceVerdict = verdicts.pop() if len(verdicts) == 1 else "mixed"
+    reason, advice = _words(verdict, times, predicted, syncs)
+    return Judgement(verdict, reason, advice, confidence)
+
+
+def _why_unclear(times: Lanes, predicted: TracePrediction | None, doubts: Sequence[Doubt]) -> str:
+    """Why there is no answer; "" if there is one."""
+    if not times.joined or predicted is None:
+        return "none of its kernels has a launch in the trace"
+    span = times.span_ns or 1
+    if times.unattributed_ns / span > _UNKNOWN:
+        return f"{times.unattributed_ns / span:.0%} of the time is idle before kernels without a launch"
+    queued = (times.device_gap_ns - times.in_graph_ns) / span
+    if queued > _UNKNOWN and any(doubt.kind == "idle-with-work-queued" for doubt in doubts):
+        return (
+            f"{queued:.0%} of the time it is idle although work is queued, because of other devices"
+            " or streams, or because the profiler dropped what ran"
+        )
+    lost = next((doubt for doubt in doubts if doubt.kind == "incomplete-graphs"), None)
+    return "graph launches have no kernels in the trace" if lost else ""
+
+
+def _shares(times: Lanes, predicted: TracePrediction) -> tuple[float, ...]:
+    """The launch-bound share at its least, likely and most; as profiled, if nothing else was measured."""
+    share = predicted.launch_bound_share
+    profiled = times.launch_bound_ns / (times.span_ns or 1)
+    found = (share.low, share.mid, share.high)
+    return found if predicted.wall_us is not None else (*found, profiled)
+
+
+def _verdict(share: float, times: Lanes, predicted: TracePrediction) -> TraceVerdict:
+    waited = times.sync_wait_ns / (times.span_ns or 1)
+    if _syncs_are_the_cause(predicted):
+        return "sync-bound"
+    if share >= _BOUND and predicted.speedup.mid >= _GAIN:
+        return "launch-bound"
+    if share < _LITTLE and waited < _LITTLE:
+        return "gpu-bound"
+    return "mixed"
+
+
+def _syncs_are_the_cause(predicted: TracePrediction) -> bool:
+    """Whether most of the idle time would go if the host merely did not wait."""
+    idle = predicted.eager_us.mid - predicted.device_busy_us
+    saved = predicted.eager_us.mid - predicted.without_syncs_us.mid
+    return bool(predicted.syncs and idle > _LITTLE * predicted.eager_us.mid and saved > 0.5 * idle)
+
+
+def _words(
+    verdict: TraceVerdict, times: Lanes, predicted: TracePrediction, syncs: Sequence[SyncCost]
+) -> tuple[str, str]:
+    """The verdict in a sentence or two, and what to do."""
+    ratio, share = predicted.speedup, predicted.launch_bound_share
+    gain = f"{ratio.mid:.2g}x ({ratio.low:.2g}x to {ratio.high:.2g}x)"
+    if verdict == "launch-bound":
+        return (
+            f"{_percent(share)} of this step the GPU waits for the host. {_graphs(predicted)} would"
+            f" bring {gain}.",
+            "Run `graphdoctor analyze` on the model: it says what can be captured and what stops it.",
+        )
+    if verdict == "sync-bound":
+        first = next(iter(syncs), None)
+        where = f" The first is {_place(first)}." if first else ""
+        times_a_step = f"{predicted.syncs:.0f} {'sync' if round(predicted.syncs) == 1 else 'syncs'}"
+        return (
+            f"The waiting is caused by {times_a_step} per step, not by launches: fix these first."
+            f"{where}",
+            "Keep values on the device, and read them once after the step.",
+        )
+    if verdict == "gpu-bound":
+        profiled = times.busy_ns / (times.span_ns or 1)
+        busy = min(1.0, max(profiled, predicted.device_busy_us / (predicted.eager_us.mid or 1)))
+        return (
+            f"The GPU is busy {busy:.0%} of the time: a graph cannot bring more than"
+            f" {max(1.0, ratio.high):.2f}x.",
+            "Look at the kernels, not at the host: the host is ahead of the device.",
+        )
+    profiled = times.launch_bound_ns / (times.span_ns or 1)
+    as_profiled = f"{profiled:.0%} as profiled, " if predicted.wall_us is None else ""
+    return (
+        f"Mixed: {as_profiled}{_percent(share)} without the profiler, is what the GPU waits for the"
+        f" host. {_graphs(predicted)} may bring {gain}.",
+        "Measure the wall time of a step without the profiler and pass it with --wall-ms.",
+    )
+
+
+def _graphs(predicted: TracePrediction) -> str:
+    if predicted.regions <= 1:
+        return "A graph over the whole step"
+    return f"{predicted.regions:.3g} graphs, between what has to stay,"
+
+
+def _place(sync: SyncCost) -> str:
+    what = f"{sync.operator} ({sync.call})" if sync.operator else sync.call
+    if sync.location is None:
+        return f"{what}; record with with_stack=True to see its line"
+    return f"{what} in {sync.location.function}, {sync.location.file}:{sync.location.line}"
+
+
+def _percent(share: Range) -> str:
+    low, mid, high = (f"{value:.0%}" for value in (share.low, share.mid, share.high))
+    return mid if low == high else f"{mid} ({low} to {high})"
+
+
+def _confidence(
+    times: Lanes, predicted: TracePrediction | None, doubts: Sequence[Doubt]
+) -> Confidence:
+    """High only with a wall time from without the profiler, and nothing that is doubtful."""
+    open_doubts = {doubt.kind for doubt in doubts if not doubt.corrected}
+    if open_doubts & _WORST or predicted is None or times.joined < 0.9 * times.events:
+        return "low"
+    if abs(predicted.simulation_error) > 0.1:
+        return "low"
+    return "medium" if open_doubts or predicted.wall_us is None else "high"

@@ -1,0 +1,214 @@
+"""Typed events in, run by run; the columns of a Trace out."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from graphdoctor.trace.arrays import (
+    KINDS,
+    NO_CORRELATION,
+    Calls,
+    DeviceEvents,
+    Ints,
+    Shapes,
+    Spans,
+    no_ints,
+)
+from graphdoctor.trace.read.decode import Event
+
+_KINDS = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2, "Kernel": 0, "Memcpy": 1, "Memset": 2}
+# "Runtime" is what torch-tb-profiler calls both of the first.
+_CALLS = ("cuda_runtime", "cuda_driver", "Runtime", "hip_runtime", "hip_driver")
+_TABLES = {
+    **dict.fromkeys(_KINDS, "device"),
+    **dict.fromkeys(_CALLS, "calls"),
+    **dict.fromkeys(("cpu_op", "Operator"), "operators"),
+    **dict.fromkeys(("python_function",), "frames"),
+    **dict.fromkeys(("user_annotation",), "annotations"),
+    **dict.fromkeys(("overhead",), "overheads"),
+}
+_HOST_TABLES = ("operators", "frames", "annotations", "overheads")
+# 285 years in us: what is beyond does not fit 64 bits of ns.
+_LARGEST_US = 9.0e15
+
+
+class _Numbers(dict[Hashable, int]):
+    """Gives equal things equal numbers, counting from 0."""
+
+    def __missing__(self, key: Hashable) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+class Columns:
+    """Collects columns; every `add` is one run of events, which is not kept."""
+
+    def __init__(self) -> None:
+        self.names = _Numbers()
+        self.threads = _Numbers()
+        self.devices = _Numbers()
+        self.streams = _Numbers()
+        self.shapes: list[Shapes] = []
+        self.events = self.backwards = self.out_of_range = 0
+        self._parts: dict[str, list[list[Ints]]] = {
+            table: [] for table in ("device", "calls", *_HOST_TABLES)
+        }
+
+    def add(self, events: Iterable[Event[Any]], *, shapes: bool) -> None:
+        buckets: dict[str, list[Event[Any]]] = {table: [] for table in self._parts}
+        by_category = {category: buckets[table] for category, table in _TABLES.items()}
+        for event in events:
+            self.events += 1
+            bucket = by_category.get(event.cat)  # type: ignore[arg-type]
+            if bucket is not None and event.ph == "X":
+                bucket.append(event)
+        for table, found in buckets.items():
+            if found:
+                self._parts[table].append(self._columns(table, found))
+        if shapes:
+            self.shapes.extend(map(_shapes, buckets["operators"]))
+
+    def _columns(self, table: str, events: list[Event[Any]]) -> list[Ints]:
+        start, end = self._times(events)
+        name = _numbered(self.names, [event.name or "" for event in events])
+        if table == "device":
+            return [name, start, end, *self._device_columns(events)]
+        threads = _numbered(self.threads, [(event.pid, event.tid) for event in events])
+        if table == "calls":
+            return [name, start, end, threads, _correlations(events)]
+        return [name, start, end, threads]
+
+    def _device_columns(self, events: list[Event[Any]]) -> list[Ints]:
+        args = [event.args for event in events]
+        device = [
+            event.pid if arg is None or arg.device is None else arg.device
+            for event, arg in zip(events, args, strict=True)
+        ]
+        stream = [
+            event.tid if arg is None or arg.stream is None else arg.stream
+            for event, arg in zip(events, args, strict=True)
+        ]
+        graph = [_integer(arg.graph) if arg is not None else 0 for arg in args]
+        nbytes = [_integer(arg.nbytes) if arg is not None else 0 for arg in args]
+        return [
+            np.array([_KINDS[event.cat] for event in events], np.int64),  # type: ignore[index]
+            _numbered(self.devices, list(map(str, device))),
+            _numbered(self.streams, list(map(str, stream))),
+            _correlations(events),
+            np.array(graph, np.int64),
+            np.array(nbytes, np.int64),
+        ]
+
+    def _times(self, events: list[Event[Any]]) -> tuple[Ints, Ints]:
+        """Starts and ends; the duration is rounded on its own, so that `ts` costs it nothing."""
+        start, outside = _ns([event.ts for event in events])
+        length, outside_too = _ns([event.dur for event in events])
+        self.out_of_range += outside + outside_too
+        self.backwards += int(np.count_nonzero(length < 0))
+        return start, start + np.maximum(length, 0)
+
+    def thread_labels(self) -> tuple[str, ...]:
+        """Process and thread, in the order of their numbers."""
+        return tuple("/".join(map(str, key)) for key in self._thread_keys())
+
+    def _thread_keys(self) -> list[tuple[object, object]]:
+        return [key for key in self.threads if isinstance(key, tuple)]
+
+    def calls(self) -> Calls:
+        return Calls(*_ordered(self._parts["calls"], 5))
+
+    def device_events(self) -> DeviceEvents:
+        return DeviceEvents(*_ordered(self._parts["device"], 3 + 6))
+
+    def spans(self, table: str) -> Spans:
+        return Spans(*_ordered(self._parts[table], 4))
+
+    def operators(self) -> tuple[Spans, tuple[Shapes, ...]]:
+        """The operators, and their shapes in the same order where shapes were asked for."""
+        columns = _joined(self._parts["operators"], 4)
+        order = _order(columns)
+        shapes = tuple(self.shapes[row] for row in order.tolist()) if self.shapes else ()
+        return Spans(*(column[order] for column in columns)), shapes
+
+
+def _shapes(event: Event[Any]) -> Shapes:
+    args = event.args
+    if args is None:
+        return Shapes()
+    return Shapes(args.dims, args.strides, args.dtypes, args.concrete)
+
+
+def _numbered(numbers: _Numbers, keys: Sequence[Hashable]) -> Ints:
+    return np.fromiter(map(numbers.__getitem__, keys), np.int64, len(keys))
+
+
+def _correlations(events: Sequence[Event[Any]]) -> Ints:
+    values = [
+        NO_CORRELATION
+        if event.args is None or event.args.correlation is None
+        else event.args.correlation
+        for event in events
+    ]
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return np.array([value if abs(value) < 2**62 else NO_CORRELATION for value in values])
+
+
+def _integer(value: float | str | None) -> int:
+    """0 for what is no number, and for what no counter reaches."""
+    if value is None:
+        return 0
+    try:
+        number = int(value)
+    except (ValueError, OverflowError):
+        return 0
+    return number if abs(number) < 2**62 else 0
+
+
+def _ns(values: Sequence[int | float | Decimal]) -> tuple[Ints, int]:
+    """Microseconds as whole ns; what does not fit becomes 0, and is counted."""
+    if isinstance(values[0], Decimal) or isinstance(values[-1], Decimal):
+        exact = [0 if abs(float(value)) >= _LARGEST_US else round(value * 1000) for value in values]
+        return np.array(exact, np.int64), sum(abs(float(value)) >= _LARGEST_US for value in values)
+    try:
+        numbers = np.array(values)
+    except OverflowError:
+        numbers = np.array(values, np.float64)
+    if numbers.dtype.kind not in "if":
+        numbers = np.array(list(map(float, values)))
+    outside = ~(np.abs(numbers) < _LARGEST_US)
+    count = int(np.count_nonzero(outside))
+    if count:
+        numbers = np.where(outside, 0, numbers)
+    if numbers.dtype.kind == "i":
+        return numbers.astype(np.int64) * 1000, count
+    return np.rint(numbers * 1000).astype(np.int64), count
+
+
+def _joined(parts: list[list[Ints]], columns: int) -> list[Ints]:
+    if not parts:
+        return [no_ints() for _ in range(columns)]
+    return [np.concatenate([part[place] for part in parts]) for place in range(columns)]
+
+
+def _order(columns: Sequence[Ints]) -> Ints:
+    """By start, then the longer first, then as they stand in the file."""
+    start, end = columns[1], columns[2]
+    if np.all(np.diff(start) > 0):
+        return np.arange(len(start))
+    order: Ints = np.lexsort((-end, start))
+    return order
+
+
+def _ordered(parts: list[list[Ints]], columns: int) -> list[Ints]:
+    joined = _joined(parts, columns)
+    order = _order(joined)
+    return [column[order] for column in joined]
+
+
+assert len(KINDS) == max(_KINDS.values()) + 1

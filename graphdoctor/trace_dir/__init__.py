@@ -1,7 +1,0 @@
-"""What an analysis found and the traces it kept in; a folder for TensorBoard and Perfetto out."""
-
-from __future__ import annotations
-
-from graphdoctor.trace_dir.write import with_traces
-
-__all__ = ["with_traces"]

@@ -1,0 +1,1 @@
+"""The frozen values that pass between stages. No torch."""

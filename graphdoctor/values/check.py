@@ -1,0 +1,147 @@
+"""The values of a check of several targets: what is new, known or worse; plain data, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec import Struct
+
+from graphdoctor.values.report import Finding, Report
+
+CHECK_SCHEMA_VERSION = 1
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # worst first
+FailOn = Literal["error", "warning", "note", "never"]
+FaultKind = Literal["failed", "crashed", "timed-out", "usage", "cannot"]
+
+
+class Figures(Struct, frozen=True):
+    """The structure of one step, which does not flake. `coverage` is a share between 0 and 1.
+
+    `syncs` counts how often a step makes the host wait, `graphs` the graphs that hold what can be
+    captured, `coverage` the share of the launches that lies in captured and verified regions.
+    """
+
+    syncs: int
+    launches: int
+    graphs: int
+    coverage: float
+
+
+class CheckedFinding(Struct, frozen=True):
+    """A finding with its place in the project and whether the baseline has it.
+
+    `path` is relative to the project and `line` counts from 1: the nearest place in the project's
+    own files. `fingerprint` is the same as long as the rule, the file and the code of the line are.
+    """
+
+    finding: Finding
+    severity: Severity
+    is_new: bool
+    path: str
+    line: int
+    fingerprint: str
+
+
+class Breach(Struct, frozen=True):
+    """A figure that is worse than its limit; `limit_from` says who set that."""
+
+    figure: Literal["syncs", "launches", "graphs", "coverage", "speedup", "replay"]
+    message: str
+    limit_from: Literal["budget", "baseline", "verification"]
+
+
+class Fault(Struct, frozen=True):
+    """Why a target has no report. `details` are the user's own frames, as far as they are known."""
+
+    kind: FaultKind
+    exit_code: int
+    message: str
+    details: str = ""
+
+
+class CheckedTarget(Struct, frozen=True):
+    """One target: its report and what the gate says of it, or the fault that prevented a report."""
+
+    name: str
+    path: str  # of its file, relative to the project; "" where it has none there
+    report: Report | None = None
+    figures: Figures | None = None
+    findings: tuple[CheckedFinding, ...] = ()
+    breaches: tuple[Breach, ...] = ()
+    improvements: tuple[str, ...] = ()
+    fault: Fault | None = None
+
+
+class StaleEntry(Struct, frozen=True, order=True):
+    """An entry of the baseline that no longer occurs."""
+
+    path: str
+    rule: str
+    source: str
+    target: str
+
+
+class Check(Struct, frozen=True):
+    """All that one check found. `prefix` leads from the repository to the project: "" or "sub/"."""
+
+    schema_version: int
+    kind: Literal["check"]
+    tool_version: str
+    fail_on: FailOn
+    exit_code: int
+    targets: tuple[CheckedTarget, ...]
+    stale: tuple[StaleEntry, ...] = ()
+    stale_fails: bool = True
+    notes: tuple[str, ...] = ()
+    prefix: str = ""
+
+
+class Occurrence(Struct, frozen=True):
+    """A finding, once for each line of code, with the names of the targets that reach it."""
+
+    checked: CheckedFinding
+    targets: tuple[str, ...]
+
+
+def fails(severity: Severity, fail_on: FailOn) -> bool:
+    """Whether a new finding of that severity fails the check."""
+    return fail_on != "never" and SEVERITIES.index(severity) <= SEVERITIES.index(fail_on)
+
+
+def occurrences(check: Check, *, is_new: bool | None = None) -> list[Occurrence]:
+    """The findings of all targets, worst first; one that several targets reach comes once."""
+    groups: dict[str, list[tuple[str, CheckedFinding]]] = {}
+    for name, checked in _findings(check):
+        groups.setdefault(checked.fingerprint, []).append((name, checked))
+    merged = [_merged(group) for group in groups.values()]
+    kept = [one for one in merged if is_new is None or one.checked.is_new == is_new]
+    return sorted(kept, key=_order)
+
+
+def _findings(check: Check) -> Iterator[tuple[str, CheckedFinding]]:
+    for target in check.targets:
+        for checked in target.findings:
+            yield target.name, checked
+
+
+def _merged(group: list[tuple[str, CheckedFinding]]) -> Occurrence:
+    """New where it is new for any target, and then as that target reports it."""
+    worst = min(
+        group, key=lambda pair: (not pair[1].is_new, SEVERITIES.index(pair[1].severity), pair[0])
+    )
+    return Occurrence(worst[1], tuple(sorted({name for name, _ in group})))
+
+
+def _order(one: Occurrence) -> tuple[bool, int, str, int, str, str]:
+    checked = one.checked
+    return (
+        not checked.is_new,
+        SEVERITIES.index(checked.severity),
+        checked.path,
+        checked.line,
+        checked.finding.rule,
+        checked.fingerprint,
+    )

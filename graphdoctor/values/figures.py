@@ -1,0 +1,113 @@
+"""Times, shares and ratios of a report -> short text with units; a range keeps its bounds."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from graphdoctor.values.escape import visible
+from graphdoctor.values.report import Effect, Location, Range
+
+UNKNOWN = "unknown"
+MICROSECONDS = "\u00b5s"
+EFFECT_WORDS: dict[Effect, str] = {
+    "capture-fails": "capture fails",
+    "replay-is-wrong": "replay is wrong",
+    "replay-is-slow": "replay is slow",
+}
+
+
+def time_text(time_us: float) -> str:
+    """12 \u00b5s, 1.23 ms, 4.5 s: three significant digits."""
+    if not math.isfinite(time_us):
+        return UNKNOWN
+    scale, unit = _time_unit(time_us)
+    return f"{_digits(time_us / scale)} {unit}"
+
+
+def time_range(times_us: Range) -> str:
+    """12 \u00b5s (10 to 15): the bounds in the unit of the middle."""
+    if not _is_finite(times_us):
+        return UNKNOWN
+    scale, unit = _time_unit(times_us.mid)
+    low, mid, high = (
+        _digits(value / scale) for value in (times_us.low, times_us.mid, times_us.high)
+    )
+    return f"{mid} {unit} ({low} to {high})" if low != high else f"{mid} {unit}"
+
+
+def cost_text(cost_us: Range, source: str) -> str:
+    """about 300 \u00b5s (150 to 500), predicted: the first word of where the figure comes from."""
+    word = source.split(" ", 1)[0]
+    return f"about {time_range(cost_us)}" + (f", {word}" if word else "")
+
+
+def share_range(share: Range) -> str:
+    """62% (50 to 70%) of a share between 0 and 1."""
+    if not _is_finite(share):
+        return UNKNOWN
+    low, mid, high = (f"{value * 100:.0f}" for value in (share.low, share.mid, share.high))
+    return f"{mid}% ({low} to {high}%)" if low != high else f"{mid}%"
+
+
+def ratio_range(ratio: Range) -> str:
+    """2.4x (1.8 to 3.2)."""
+    if not _is_finite(ratio):
+        return UNKNOWN
+    low, mid, high = (_digits(value) for value in (ratio.low, ratio.mid, ratio.high))
+    return f"{mid}x ({low} to {high})" if low != high else f"{mid}x"
+
+
+def more_bytes_text(count: int) -> str:
+    """+34 MB, -1.2 GB, 0 B: more or less than before, in powers of 1000."""
+    size, unit = float(abs(count)), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 999.5:
+            break
+        size, unit = size / 1000.0, larger
+    sign = "+" if count > 0 else "-" if count < 0 else ""
+    return f"{sign}{_short(size)} {unit}"
+
+
+def many_text(count: int) -> str:
+    """1,204, 12,345, 1.2 M: how often, in at most seven characters."""
+    return f"{count:,}" if count < 100_000 else f"{_short(count / 1e6)} M"
+
+
+def _short(value: float) -> str:
+    """Two significant digits at least, one decimal at most."""
+    return f"{value:.1f}".removesuffix(".0") if value < 9.95 else f"{value:,.0f}"
+
+
+def count_text(count: int, noun: str) -> str:
+    """1 operator, 12,000 operators."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def place_text(location: Location, base: str = "") -> str:
+    """file:line, relative to `base` where the file lies below it."""
+    return f"{path_text(location.file, base)}:{location.line}"
+
+
+def path_text(path: str, base: str = "") -> str:
+    """The path, relative to `base` where it lies below it."""
+    prefix = base.rstrip(os.sep) + os.sep
+    return visible(path.removeprefix(prefix) if base else path)
+
+
+def _time_unit(time_us: float) -> tuple[float, str]:
+    if abs(time_us) < 1e3:
+        return 1.0, MICROSECONDS
+    return (1e3, "ms") if abs(time_us) < 1e6 else (1e6, "s")
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, never in scientific notation."""
+    magnitude = abs(value)
+    decimals = 0 if magnitude >= 99.95 else 1 if magnitude >= 9.995 else 2
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _is_finite(values: Range) -> bool:
+    return all(math.isfinite(value) for value in (values.low, values.mid, values.high))

@@ -1,0 +1,30 @@
+"""What a person may choose about an analysis, as one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from graphdoctor.values.report import Mode
+
+DeviceChoice = Literal["auto", "cuda", "emulated"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnalyzeOptions:
+    """The choices of one analysis.
+
+    `mode` None lets the target decide. `inputs` are tensor specifications such as
+    "8x3x224x224:float16". `gpu` names the device profile of a prediction. `trace_dir` is a
+    folder for profiler traces, or None for no traces. `strategies` names the ways to run the step
+    faster that are compared, within `budget_s` seconds; None takes those that fit the device.
+    """
+
+    mode: Mode | None = None
+    device: DeviceChoice = "auto"
+    iterations: int = 4
+    inputs: tuple[str, ...] = ()
+    gpu: str = "h100"
+    trace_dir: str | None = None
+    strategies: tuple[str, ...] | None = None
+    budget_s: float = 120.0

@@ -1,0 +1,230 @@
+"""What one run of a step did, as plain values: operators, host events, inputs, state; no live tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, Union
+
+from msgspec import Struct
+
+from graphdoctor.values.report import Location
+
+Phase = Literal["forward", "backward", "optimizer"]
+OriginKind = Literal["input", "state", "previous-iteration", "unknown"]
+EventKind = Literal[
+    "sync",  # stream, device or event synchronize
+    "query",  # stream or event query
+    "rng-state",  # the CUDA generator's state; the detail is torch's refusal, or empty
+    "pinned-allocation",  # cudaHostAlloc
+    "tensor-repr",  # print(t), repr(t), f"{t}"
+    "refused-optimizer",  # torch's own capture health check would raise
+    "capture-query",  # is_current_stream_capturing() was asked
+    "stream-switch",  # torch.cuda.stream(s) / set_stream
+    "stream-order",  # streams without fork or join; the detail is CUDA's refusal, or empty
+    "earlier-graph",  # a backward pass went on into autograd's graph from before the step
+    "host-random",  # Python's or NumPy's generator was drawn from
+    "host-time",  # a clock was read
+    "graph-replay",  # a CUDA graph of the user's own was replayed
+    "compile-bypassed",  # torch.compile was run eagerly by the emulated device
+]
+
+
+class TensorUse(Struct, frozen=True, gc=False, tag="tensor"):
+    """One tensor as an operator saw it.
+
+    `storage` numbers the storage: equal numbers mean equal memory, over all iterations of a
+    recording. `offset` and `stride` count elements. `device` is the logical device.
+    """
+
+    storage: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: str  # "float32", without the "torch."
+    device: str  # "cuda:0" or "cpu"
+    itemsize: int
+    pinned: bool = False
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.itemsize
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
+
+class Opaque(Struct, frozen=True, tag="opaque"):
+    """An argument that is neither a tensor nor a number: dtype, layout, generator, ..."""
+
+    text: str
+
+
+if TYPE_CHECKING:
+    Arg = Union[TensorUse, Opaque, bool, int, float, str, None, tuple["Arg", ...]]  # noqa: UP007  (a forward reference)
+else:
+    # msgspec decodes no recursive types. Operators take lists of lists at most; this is one deeper.
+    _Plain = Union[TensorUse, Opaque, bool, int, float, str, None]  # noqa: UP007
+    _List = Union[_Plain, tuple[Union[_Plain, tuple[_Plain, ...]], ...]]  # noqa: UP007
+    Arg = Union[_Plain, tuple[_List, ...]]  # noqa: UP007
+
+
+class Op(Struct, frozen=True, gc=False):
+    """One ATen (or custom) operator call as the dispatcher saw it, below autograd.
+
+    `device` is where it runs ("cuda:0" when any tensor it computes on or makes is there).
+    `writes` are the storages it mutates through its arguments. `forward_index` is, for an
+    operator of the backward pass, the index of the forward operator it belongs to. `location` is the
+    nearest frame outside torch (for backward: of the forward operator); `stack` continues outwards.
+    `fallback` says why the emulated result may differ from a GPU's, or is None.
+    """
+
+    index: int
+    name: str  # "aten.add.Tensor"
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...]
+    outputs: tuple[TensorUse, ...]
+    writes: tuple[int, ...]
+    tags: tuple[str, ...]
+    phase: Phase
+    module: str  # "encoder.layer.0", "" outside any module
+    device: str
+    location: Location | None = None
+    stack: tuple[Location, ...] = ()
+    forward_index: int | None = None
+    fallback: str | None = None
+
+    @property
+    def base_name(self) -> str:
+        """The name without namespace and overload: "add_" of "aten.add_.Tensor".
+
+        Higher-order operators have a bare name: "flex_attention".
+        """
+        parts = self.name.split(".", 2)
+        return parts[1] if len(parts) > 1 else parts[0]
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
+    @property
+    def inputs(self) -> tuple[TensorUse, ...]:
+        """All tensor arguments, flattened, in order."""
+        return tuple(tensors_in((*self.args, *(value for _, value in self.kwargs))))
+
+    @property
+    def is_view(self) -> bool:
+        """Makes no memory and writes none: launches no kernel."""
+        if self.writes or not self.outputs:
+            return False
+        read = {use.storage for use in self.inputs}
+        return all(use.storage in read for use in self.outputs)
+
+
+def tensors_in(args: tuple[Arg, ...]) -> Iterator[TensorUse]:
+    """The tensors among arguments, in order, also inside lists."""
+    for arg in args:
+        if isinstance(arg, TensorUse):
+            yield arg
+        elif isinstance(arg, tuple):
+            yield from tensors_in(arg)
+
+
+class HostEvent(Struct, frozen=True):
+    """Something the host did that is no operator. It happened before operator `op_index`."""
+
+    kind: EventKind
+    name: str  # what was called, as the user would write it: "torch.cuda.synchronize"
+    op_index: int
+    location: Location | None = None
+    stack: tuple[Location, ...] = ()
+    module: str = ""
+    detail: str = ""
+
+
+class External(Struct, frozen=True):
+    """A storage that an iteration used and did not make.
+
+    `name` is its path: "inputs[0]", "model.encoder.weight", or, for "previous-iteration", the
+    operator that made it, with that operator's `location`.
+    """
+
+    storage: int
+    origin: OriginKind
+    name: str
+    device: str
+    location: Location | None = None
+
+
+class Sample(Struct, frozen=True):
+    """A few values of a tensor. `scale` is its largest magnitude, `eps` its rounding (0.0 of integers)."""
+
+    values: tuple[float, ...]
+    scale: float
+    eps: float
+
+
+class Leaf(Struct, frozen=True):
+    """One leaf of a step's inputs or outputs: a tensor, or the repr of anything else."""
+
+    path: str
+    value: TensorUse | str
+    has_nan: bool = False  # looked for in outputs only, as is the sample
+    sample: Sample | None = None
+
+
+class StateChange(Struct, frozen=True):
+    """Host-visible state (a number, a list's length, a tensor's identity) that one iteration changed."""
+
+    path: str  # "model.steps"
+    before: str
+    after: str
+    kind: Literal["value", "rebound-tensor", "grown"]
+
+
+class Iteration(Struct, frozen=True):
+    """One run of the step. `externals` cover every storage that was used and not made in it."""
+
+    index: int
+    capturing: bool  # is_current_stream_capturing() answered true
+    inputs: tuple[Leaf, ...]
+    ops: tuple[Op, ...]
+    events: tuple[HostEvent, ...]
+    externals: tuple[External, ...]
+    outputs: tuple[Leaf, ...]
+    changes: tuple[StateChange, ...]
+
+
+class OptimizerInfo(Struct, frozen=True):
+    """An optimizer of the target, as far as capture cares. `lr_kind` tells a frozen rate from a live one."""
+
+    path: str
+    class_name: str
+    capturable: bool | None  # None: the class has no such flag
+    fused: bool
+    lr_kind: Literal["float", "tensor"]
+
+
+class Recording(Struct, frozen=True, weakref=True):
+    """Steady-state iterations of one target, as eager runs it and as it runs when it believes it is captured.
+
+    Both series start from the same state and see the same sequence of fresh inputs.
+    `host` holds what a separate run, observed on the host only, drew and read. It can be saved and
+    read again with msgspec: as MessagePack, since JSON has no NaN.
+    `limits` are the reasons why something could not be seen.
+    """
+
+    device: Literal["emulated", "cuda"]
+    mode: Literal["inference", "training"]
+    eager: tuple[Iteration, ...]
+    captured: tuple[Iteration, ...]
+    host: tuple[HostEvent, ...] = ()
+    optimizers: tuple[OptimizerInfo, ...] = ()
+    limits: tuple[str, ...] = ()

@@ -1,0 +1,242 @@
+"""`graphdoctor analyze --strategies --budget`, and the section of the page that shows what came of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from graphdoctor.cli import main
+from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.analysis.json import parse
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.figures import many_text, more_bytes_text
+from graphdoctor.values.options import AnalyzeOptions
+from graphdoctor.values.report import Report, StrategyOutcome
+from tests.support.reports import BASE, COMPARED_ON_GPU, PARTLY_SAFE, STRATEGIES_ON_GPU
+
+ROOT = Path(__file__).parents[2]
+Analysis = Callable[[Report], list[AnalyzeOptions]]
+
+
+@pytest.fixture
+def analysis(monkeypatch: pytest.MonkeyPatch) -> Analysis:
+    """Puts a report in the place of the pipeline; gives the options that reach it."""
+
+    def install(report: Report) -> list[AnalyzeOptions]:
+        seen: list[AnalyzeOptions] = []
+
+        def analyze_target(spec: str, options: AnalyzeOptions, tell: object) -> Report:
+            seen.append(options)
+            return report
+
+        module = ModuleType("graphdoctor.pipeline")
+        vars(module)["analyze_target"] = analyze_target
+        monkeypatch.setitem(sys.modules, "graphdoctor.pipeline", module)
+        return seen
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("arguments", "strategies", "budget_s"),
+    [
+        ("", None, 120.0),
+        ("--strategies whole,modules", ("whole", "modules"), 120.0),
+        ("--strategies none --budget 90", (), 90.0),
+        ("--budget 2m", None, 120.0),
+        ("--budget 1.5min", None, 90.0),
+        ("--budget 30s", None, 30.0),
+        ("--budget .5s", None, 0.5),
+    ],
+)
+def test_names_and_times_reach_the_pipeline(
+    analysis: Analysis, arguments: str, strategies: Any, budget_s: float
+) -> None:
+    seen = analysis(PARTLY_SAFE)
+    assert main(["analyze", "model.py", *arguments.split()]) == 0
+    assert (seen[0].strategies, seen[0].budget_s) == (strategies, budget_s)
+
+
+@pytest.mark.parametrize("text", ["0", "-3s", "2 weeks", "fast", ""])
+def test_a_budget_that_is_no_time_is_refused(
+    analysis: Analysis, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    analysis(PARTLY_SAFE)
+    assert main(["analyze", "model.py", f"--budget={text}"]) == 2
+    assert "expected a time such as 120s or 2m" in capsys.readouterr().err
+
+
+def test_no_names_are_refused(analysis: Analysis, capsys: pytest.CaptureFixture[str]) -> None:
+    analysis(PARTLY_SAFE)
+    assert main(["analyze", "model.py", "--strategies", ","]) == 2
+    assert "expected names such as whole,modules" in capsys.readouterr().err
+
+
+def test_an_unknown_name_is_one_sentence_with_the_nearest_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--device", "emulated", "--strategies", "hole"]
+    assert main(["analyze", str(ROOT / "sample_models/gelu.py"), *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no strategy 'hole', did you mean 'whole'?" in said.err
+    assert len(said.err.strip().splitlines()) == 1
+
+
+def judged(*statuses: Any) -> Report:
+    rows = tuple(
+        replace(STRATEGIES_ON_GPU[0], status=status, reason="there was no time")
+        for status in statuses
+    )
+    return replace(PARTLY_SAFE, strategies=rows)
+
+
+def test_asking_for_what_cannot_be_judged_in_time_is_no_success(
+    analysis: Analysis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["analyze", "model.py", "--strategies", "whole", "--budget", "1s"]
+    analysis(judged("timed-out", "timed-out"))
+    assert main(asked) == 4
+    said = capsys.readouterr()
+    assert "none of the strategies could be judged within 1 s" in said.err
+    assert "PARTLY SAFE" in said.out  # the diagnosis is shown all the same
+    assert main(["analyze", "model.py"]) == 0  # they were not asked for
+    analysis(judged("timed-out", "failed"))
+    assert main(asked) == 0
+
+
+def page(report: Report, **look: Any) -> str:
+    return REPORTERS["terminal"](report, Look(base=BASE, **look))
+
+
+def section(text: str) -> list[str]:
+    lines = text.splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("Ways to run it faster"))
+    return lines[first:]
+
+
+def test_the_table_fits_eighty_columns_and_its_columns_are_aligned() -> None:
+    lines = section(page(COMPARED_ON_GPU))
+    assert max(map(len, lines)) <= 80
+    heading = lines[1]
+    assert heading.split("  ")[1:2] == ["Strategy"]
+    ends = heading.index("Captured") + len("Captured")
+    row = next(line for line in lines if line.startswith("  whole"))
+    assert row[:ends].endswith("100%")
+
+
+def test_every_strategy_has_its_row_with_its_word_and_its_cause() -> None:
+    text = "\n".join(section(page(COMPARED_ON_GPU)))
+    for row in STRATEGIES_ON_GPU:
+        assert f"\n  {row.strategy} " in text
+    for words in ("WRONG", "failed", "timed out", "no change", "0.80x slower", "never"):
+        assert words in text
+    assert "memory ran out" in " ".join(text.split())
+    assert "2.1x (1.6 to 2.9) was predicted" in " ".join(text.split())
+
+
+def test_nothing_is_said_where_nothing_was_compared() -> None:
+    assert "Ways to run it faster" not in page(PARTLY_SAFE)
+
+
+def test_the_predicted_table_says_predicted_and_shows_no_column_without_figures() -> None:
+    rows = tuple(
+        replace(row, measurement=None, prepare_s=None, extra_bytes=None, break_even_calls=None)
+        for row in STRATEGIES_ON_GPU[:1]
+    )
+    lines = section(page(replace(COMPARED_ON_GPU, strategies=rows, recommendation=None)))
+    assert "predicted" in lines[0]
+    assert lines[1].split() == ["Strategy", "Answers", "Speed-up,", "predicted", "Captured"]
+
+
+def test_a_plan_is_shown_where_nothing_was_run_and_cut_where_it_is_long() -> None:
+    plan = "\n".join(f"graph {number}: 12 launches" for number in range(1, 10))
+    planned = replace(STRATEGIES_ON_GPU[1], status="planned", plan=plan)
+    text = page(replace(COMPARED_ON_GPU, strategies=(planned,)))
+    assert "graph 6: 12 launches" in text
+    assert "graph 7" not in text
+    assert "3 more lines of its plan" in text
+    full = page(replace(COMPARED_ON_GPU, strategies=(planned,)), show_all=True)
+    assert "graph 9: 12 launches" in full
+    verified = replace(planned, status="verified")
+    assert "graph 1:" not in page(replace(COMPARED_ON_GPU, strategies=(verified,)))
+
+
+def test_a_long_line_of_a_plan_keeps_its_indent() -> None:
+    plan = "forward graph 1:\n  eager: " + "a reason that goes on; " * 6
+    planned = replace(STRATEGIES_ON_GPU[1], status="planned", plan=plan)
+    lines = section(page(replace(COMPARED_ON_GPU, strategies=(planned,), recommendation=None)))
+    shown = [line for line in lines if "a reason" in line or "goes on" in line]
+    assert len(shown) > 1
+    assert all(line.startswith(" " * 6) and line[6] != " " for line in shown)
+
+
+def test_an_unverified_time_is_shown_without_the_colour_of_a_gain() -> None:
+    row = STRATEGIES_ON_GPU[0]
+    assert row.measurement is not None
+    figure = f"{row.measurement.speedup:.2f}x"
+
+    def line_of(shown: StrategyOutcome) -> str:
+        text = page(replace(COMPARED_ON_GPU, strategies=(shown,)), color_system="standard")
+        return next(line for line in text.splitlines() if figure in line)
+
+    assert "\x1b[1;32m" in line_of(row)
+    unproved = line_of(replace(row, status="not-verified"))
+    assert "unverified" in unproved
+    assert "100%" in unproved
+    assert "\x1b[1;32m" not in unproved
+
+
+def test_less_memory_than_eager_is_shown_below_zero_and_told() -> None:
+    less = replace(STRATEGIES_ON_GPU[0], extra_bytes=-512_000_000)
+    text = " ".join(page(replace(COMPARED_ON_GPU, strategies=(less,))).split())
+    assert "-512 MB" in text
+    assert "what eager holds, below 0 for less. Pays at" in text
+    more = replace(less, extra_bytes=512_000_000)
+    text = " ".join(page(replace(COMPARED_ON_GPU, strategies=(more,))).split())
+    assert "what eager holds. Pays at" in text
+    saved = REPORTERS["json"](replace(COMPARED_ON_GPU, strategies=(less,)), Look())
+    assert parse(saved.encode(), name="r.json").strategies[0].extra_bytes == -512_000_000
+
+
+def test_what_a_strategy_says_cannot_colour_the_page() -> None:
+    evil = replace(STRATEGIES_ON_GPU[0], reason="\x1b[31mred", status="failed")
+    text = page(replace(COMPARED_ON_GPU, strategies=(evil,)))
+    assert "\x1b" not in text
+
+
+def test_a_saved_report_keeps_rows_and_advice() -> None:
+    saved = REPORTERS["json"](COMPARED_ON_GPU, Look())
+    again = parse(saved.encode(), name="report.json")
+    assert again.strategies == COMPARED_ON_GPU.strategies
+    assert again.recommendation == COMPARED_ON_GPU.recommendation
+    assert '"strategy"' in saved
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "+999 B"),
+        (1_000, "+1 kB"),
+        (34_100_000, "+34 MB"),
+        (-512_000_000, "-512 MB"),
+        (1_240_000_000, "+1.2 GB"),
+        (999_700, "+1 MB"),
+    ],
+)
+def test_memory_is_shown_with_its_sign(count: int, text: str) -> None:
+    assert more_bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(1, "1"), (1204, "1,204"), (99_999, "99,999"), (1_240_000, "1.2 M")]
+)
+def test_counts_stay_short(count: int, text: str) -> None:
+    assert many_text(count) == text

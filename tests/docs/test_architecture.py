@@ -1,0 +1,65 @@
+"""The house stands as docs/architecture.md draws it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import grimp
+import networkx as nx
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "graphdoctor"
+
+
+def test_the_top_of_the_package_has_few_entries_and_one_loose_module() -> None:
+    entries = [path for path in PACKAGE.iterdir() if path.name != "__pycache__"]
+    loose = {path.name for path in entries if path.suffix == ".py"}
+    assert len(entries) <= 24
+    assert loose == {"__init__.py", "__main__.py", "pipeline.py"}
+
+
+def test_no_rooms_use_each_other_in_a_circle() -> None:
+    graph = grimp.build_graph("graphdoctor")
+    rooms: nx.DiGraph[str] = nx.DiGraph()
+    for importer in graph.modules - {"graphdoctor"}:
+        for imported in graph.find_modules_directly_imported_by(importer) - {"graphdoctor"}:
+            here, there = importer.split(".")[1], imported.split(".")[1]
+            if here != there:
+                rooms.add_edge(here, there)
+    assert rooms.number_of_edges() > 40
+    assert [sorted(circle) for circle in nx.simple_cycles(rooms)] == []
+
+
+def test_no_file_name_stands_three_times() -> None:
+    names = [path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+    assert sorted(name for name in set(names) if names.count(name) > 2) == []
+
+
+def test_the_package_is_a_plain_module_and_its_pipeline_imports_quietly() -> None:
+    """No compiler, no question to CUDA, no word, and nothing else of the process changed."""
+    code = """
+import random, sys, types
+import graphdoctor
+assert type(graphdoctor) is types.ModuleType
+assert "torch" not in sys.modules
+import torch
+path, state = list(sys.path), random.getstate()
+import graphdoctor.pipeline
+assert graphdoctor.analyze is graphdoctor.pipeline.analyze
+assert sys.path == path and random.getstate() == state
+assert not torch.cuda.is_initialized()
+for compiler in ("torch._dynamo", "torch._inductor", "torch.utils.cpp_extension"):
+    assert compiler not in sys.modules, compiler
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_every_test_file_lies_in_the_folder_of_the_room_that_it_tests() -> None:
+    """Or of docs, for what is about the repository itself."""
+    rooms = {path.stem for path in PACKAGE.iterdir()} | {"docs"}
+    files = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
+    assert files
+    assert [str(file) for file in files if file.parts[0] not in rooms] == []

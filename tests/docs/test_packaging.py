@@ -1,0 +1,129 @@
+"""The package: what it imports and when, what it says about itself, and what its files promise."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import graphdoctor
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+HEAVY = ("torch", "numpy", "networkx", "tensorboard", "pandas", "transformers")
+
+
+def imported_by(code: str) -> set[str]:
+    """The top-level packages that a fresh interpreter has loaded after `code`."""
+    program = f"import sys\n{code}\nprint('\\n'.join(sorted(sys.modules)), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    return {name.partition(".")[0] for name in done.stderr.split()}
+
+
+def calling(*arguments: str) -> str:
+    return (
+        "import graphdoctor.cli\n"
+        f"try:\n    code = graphdoctor.cli.main({list(arguments)!r})\n"
+        "except SystemExit as done:\n    code = done.code\n"
+        "assert code == 0, code"
+    )
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("analyze", "--help"), ("--version",)])
+def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    assert imported_by(calling(*arguments)).isdisjoint((*HEAVY, "rich", "msgspec"))
+
+
+def test_showing_a_report_imports_nothing_heavy(tmp_path: Path) -> None:
+    from graphdoctor.reporters.analysis import REPORTERS
+    from graphdoctor.reporters.look import Look
+    from tests.support.reports import PARTLY_SAFE
+
+    path = tmp_path / "report.json"
+    path.write_text(REPORTERS["json"](PARTLY_SAFE, Look()), encoding="utf-8")
+    assert imported_by(calling("report", str(path))).isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("arguments", [("explain",), ("explain", "GD101"), ("rules",)])
+def test_explaining_a_rule_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    assert imported_by(calling(*arguments)).isdisjoint(HEAVY)
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    assert imported_by("import graphdoctor\ngraphdoctor.__version__").isdisjoint(HEAVY)
+
+
+def test_analyze_is_the_function_whatever_was_imported_first() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import graphdoctor\n"
+            "from graphdoctor.pipeline import analyze, analyze_target\n"
+            "assert graphdoctor.analyze is analyze",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.stderr == ""
+
+
+def test_unknown_attribute_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        graphdoctor.nonsense  # noqa: B018
+
+
+def test_installed_version_is_the_package_s() -> None:
+    assert metadata.version("graphdoctor") == graphdoctor.__version__
+
+
+def test_package_is_marked_as_typed() -> None:
+    assert (ROOT / "graphdoctor" / "py.typed").is_file()
+
+
+def test_changelog_has_this_version_or_unreleased_changes() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{graphdoctor.__version__}]" in changelog or "## [Unreleased]" in changelog
+
+
+def test_everything_that_is_asked_for_is_pinned() -> None:
+    pins = _pins()
+    project = PROJECT["project"]
+    asked = [
+        *project["dependencies"],
+        *project["optional-dependencies"]["test"],
+        *PROJECT["dependency-groups"]["dev"],
+        *PROJECT["build-system"]["requires"],
+    ]
+    names = {_normal(re.split(r"[<>=\[; ]", requirement)[0]) for requirement in asked}
+    assert names <= set(pins)
+
+
+def test_what_is_installed_beside_us_is_what_is_pinned() -> None:
+    """Only for what we ask for ourselves; someone may test against another torch on purpose."""
+    wrong = {
+        name: version
+        for name, version in _pins().items()
+        if name in {"msgspec", "rich", "networkx"} and metadata.version(name) != version
+    }
+    assert wrong == {}
+
+
+def _pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [line.split("==") for line in lines if line and not line.startswith("#")]
+    assert all(len(pin) == 2 for pin in pinned)
+    return {_normal(name): version for name, version in pinned}
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

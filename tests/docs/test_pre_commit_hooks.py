@@ -1,0 +1,195 @@
+"""The places where checks live: the pre-commit hook, the GitHub Action and the GitLab job, really run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.checking import CHANGE, commit, git, git_repository, run
+
+ROOT = Path(__file__).parents[2]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory) -> Path:
+    folder = git_repository(tmp_path_factory.mktemp("hooks") / "repo")
+    assert run("baseline", "--allow-growth", cwd=folder).returncode == 0
+    commit(folder, "baseline")
+    return folder
+
+
+@pytest.fixture
+def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`graphdoctor` and `python` as commands of this environment, and a place for more."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script(folder / "graphdoctor", f'exec "{sys.executable}" -m graphdoctor "$@"')
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def changed(repository: Path, folder: Path) -> Path:
+    shutil.copytree(repository, folder)
+    shutil.copytree(CHANGE, folder, dirs_exist_ok=True)
+    return folder
+
+
+def test_pre_commit_runs_the_hook(repository: Path, tmp_path: Path, on_path: Path) -> None:
+    """`try-repo` takes the hook from a repository, as a user's configuration would."""
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    shutil.copy(ROOT / ".pre-commit-hooks.yaml", hooks)
+    git("init", "--quiet", cwd=hooks)
+    commit(hooks, "hooks")
+
+    def try_repo(folder: Path) -> subprocess.CompletedProcess[str]:
+        command = (sys.executable, "-m", "pre_commit", "try-repo", str(hooks), "graphdoctor")
+        return subprocess.run(
+            [*command, "--all-files"],
+            cwd=folder,
+            env={**os.environ, "PRE_COMMIT_HOME": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    passed = try_repo(repository)
+    assert passed.returncode == 0, passed.stdout + passed.stderr
+    assert re.search(r"graphdoctor check\.+Passed", passed.stdout)
+    failed = try_repo(changed(repository, tmp_path / "changed"))
+    assert failed.returncode == 1
+    assert "models/layers.py:17" in failed.stdout
+
+
+def shell_steps() -> list[dict[str, object]]:
+    return [step for step in ACTION["runs"]["steps"] if "run" in step]
+
+
+def run_step(
+    step: dict[str, object], cwd: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """As a runner does: the script in a file, run by its bash."""
+    path = Path(variables["RUNNER_TEMP"]) / "step.sh"
+    path.write_text(str(step["run"]), encoding="utf-8")
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(path)],
+        cwd=cwd,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def check_step(cwd: Path, folder: Path, *, paths: str = "") -> tuple[int, str, dict[str, str]]:
+    """The exit code, the log and the outputs of the step that checks."""
+    for name in ("output", "summary"):
+        (folder / name).touch()
+    done = run_step(
+        shell_steps()[0],
+        cwd,
+        RUNNER_TEMP=str(folder),
+        GITHUB_OUTPUT=str(folder / "output"),
+        GITHUB_STEP_SUMMARY=str(folder / "summary"),
+        GRAPHDOCTOR_PATHS=paths,
+        GRAPHDOCTOR_PYTHON=sys.executable,
+    )
+    lines = (folder / "output").read_text(encoding="utf-8").splitlines()
+    return done.returncode, done.stdout + done.stderr, dict(line.split("=", 1) for line in lines)
+
+
+def test_action_fails_on_a_change_and_leaves_everything_to_upload(
+    repository: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runner temp"
+    folder.mkdir()
+    code, log, outputs = check_step(changed(repository, tmp_path / "changed"), folder)
+    assert code == 1
+    assert "::error file=models/layers.py,line=17," in log
+    assert outputs["has-sarif"] == "true"
+    assert Path(outputs["sarif-file"]).is_file() and Path(outputs["markdown-file"]).is_file()
+    assert (folder / "summary").read_text(encoding="utf-8").startswith("<!-- graphdoctor -->")
+
+
+def test_action_takes_paths_a_line_each_and_obeys_none(repository: Path, tmp_path: Path) -> None:
+    hostile = "$(touch pwned)\n`touch pwned`; touch pwned\n--isolated"
+    code, log, outputs = check_step(repository, tmp_path, paths=hostile)
+    assert code == 2 and "has-sarif" not in outputs
+    assert not (repository / "pwned").exists()
+    assert "$(touch pwned) is no file" in log
+    code, log, _ = check_step(repository, tmp_path, paths="decoder\n\nmodels/trainer.py\n")
+    assert code == 0, log
+    assert "2 targets" in log
+
+
+def test_no_input_of_the_action_is_written_into_a_script() -> None:
+    for step in shell_steps():
+        assert "${{" not in str(step["run"])
+
+
+def test_action_uploads_after_a_failure_too() -> None:
+    upload = next(
+        step for step in ACTION["runs"]["steps"] if "upload-sarif" in step.get("uses", "")
+    )
+    assert upload["if"].startswith("always()")
+
+
+@pytest.mark.parametrize(("known", "method"), [("", "POST"), ("77\n78", "PATCH")])
+def test_action_keeps_one_comment(known: str, method: str, tmp_path: Path, on_path: Path) -> None:
+    """With a stand-in for gh that knows the comments of the pull request, and writes calls down."""
+    calls = tmp_path / "calls"
+    script(
+        on_path / "gh",
+        f'echo "$@" >> "{calls}"\nif [[ "$*" == *--jq* ]]; then printf "%s" "{known}"; fi',
+    )
+    (tmp_path / "m.md").write_text("<!-- graphdoctor -->\n", encoding="utf-8")
+    done = run_step(
+        shell_steps()[1],
+        tmp_path,
+        RUNNER_TEMP=str(tmp_path),
+        GITHUB_REPOSITORY="me/mine",
+        GRAPHDOCTOR_PULL_REQUEST="5",
+        GRAPHDOCTOR_MARKDOWN=str(tmp_path / "m.md"),
+    )
+    assert done.returncode == 0, done.stderr
+    last = calls.read_text(encoding="utf-8").splitlines()[-1]
+    where = "repos/me/mine/issues/comments/77" if known else "repos/me/mine/issues/5/comments"
+    assert f"--method {method} {where} " in last
+
+
+def test_documented_gitlab_job_checks(repository: Path, on_path: Path, tmp_path: Path) -> None:
+    """Its own lines, but for the installation."""
+    text = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+    block = next(b for b in re.findall(r"```yaml\n(.*?)```", text, re.S) if "codequality" in b)
+    job = yaml.safe_load(block)["graphdoctor"]
+    install, check = job["script"]
+    assert install.startswith("pip install")
+    folder = changed(repository, tmp_path / "changed")
+    done = subprocess.run(["bash", "-ec", check], cwd=folder, capture_output=True, check=False)
+    assert done.returncode == 1
+    for name in job["artifacts"]["reports"].values():
+        assert (folder / name).is_file()
+
+
+def test_documented_settings_and_marker_are_valid() -> None:
+    import tomllib
+
+    from graphdoctor.check.settings.settings import parse
+
+    text = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+    (block,) = (b for b in re.findall(r"```toml\n(.*?)```", text, re.S))
+    settings = parse(tomllib.loads(block)["tool"]["graphdoctor"], where="docs")
+    assert [target.name for target in settings.targets] == ["models/decoder", "encoder-training"]

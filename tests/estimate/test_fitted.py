@@ -1,0 +1,62 @@
+"""Speed-ups predicted from a step's own measured times: held to what must hold for any machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphdoctor.estimate import Observed, fitted_speedup
+from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.values.recording import Iteration
+from tests.support.builders import iteration, op, tensor
+
+H200 = load_profile("h200")
+COUNT = 100
+
+
+def chain() -> Iteration:
+    return iteration(
+        op("aten.mul.Tensor", [tensor(index, 1000), 2.0], [tensor(index + 1, 1000)])
+        for index in range(COUNT)
+    )
+
+
+def test_a_busy_device_leaves_a_graph_nothing_to_gain() -> None:
+    found = fitted_speedup(
+        chain(), H200, None, observed=Observed(wall_us=10_000.0, busy_us=9_990.0)
+    )
+    assert 0.97 < found.mid < 1.02
+
+
+def test_a_launch_bound_step_gains_what_the_host_costs_beyond_the_device() -> None:
+    observed = Observed(wall_us=2_000.0, busy_us=200.0)
+    found = fitted_speedup(chain(), H200, None, observed=observed)
+    node_gaps_us = (COUNT - 1) * H200.node_gap_us.mid
+    assert found.mid == pytest.approx(2_000 / (200 + node_gaps_us), rel=0.2)
+    assert found.low <= found.mid <= found.high
+
+
+def test_a_slower_host_makes_a_graph_gain_more() -> None:
+    gains = [
+        fitted_speedup(chain(), H200, None, observed=Observed(wall_us, busy_us=200.0)).mid
+        for wall_us in (500.0, 1_000.0, 4_000.0)
+    ]
+    assert gains == sorted(gains) and gains[0] < gains[-1] / 4
+
+
+def test_half_of_the_step_as_a_graph_leaves_the_other_half_of_the_host_time() -> None:
+    observed = Observed(wall_us=2_000.0, busy_us=200.0)
+    half = [tuple(range(COUNT // 2))]
+    found = fitted_speedup(chain(), H200, half, observed=observed)
+    assert found.mid == pytest.approx(2.0, rel=0.1)
+
+
+def test_nothing_as_a_graph_changes_nothing() -> None:
+    found = fitted_speedup(chain(), H200, [], observed=Observed(wall_us=2_000.0, busy_us=200.0))
+    assert found.mid == pytest.approx(1.0, abs=1e-3)
+
+
+def test_host_work_of_calling_the_graphs_costs_what_so_many_operators_do() -> None:
+    observed = Observed(wall_us=2_000.0, busy_us=20.0)
+    half = [tuple(range(COUNT // 2))]
+    found = fitted_speedup(chain(), H200, half, observed=observed, host_work=COUNT / 2)
+    assert found.mid == pytest.approx(1.0, rel=0.1)

@@ -1,0 +1,127 @@
+"""The two-lane simulation against one that goes launch by launch, and what-ifs on small traces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.estimate.two_lanes import Work, run
+from graphdoctor.trace.explain.gaps import gaps
+from graphdoctor.trace.explain.replay import Replay, replay_of
+from graphdoctor.trace.explain.what_if import Case, with_graphs, without_waits
+from graphdoctor.trace.steps import find_steps
+from tests.support.traces import TraceBuilder, launch_bound
+
+H100 = load_profile("h100")
+LATENCY, SYNC = 3.0, 5.0
+
+
+@st.composite
+def works(draw: st.DrawFn) -> Work:
+    count = draw(st.integers(0, 30))
+
+    def column(most: int) -> np.ndarray:
+        values = draw(st.lists(st.integers(0, most), min_size=count, max_size=count))
+        return np.array(values, np.float64)
+
+    def mask() -> np.ndarray:
+        values = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+        return np.array(values, np.bool_)
+
+    return Work(
+        column(9), column(4), column(2), column(20), column(3), mask(), mask(), LATENCY, SYNC
+    )
+
+
+def one_by_one(work: Work) -> tuple[float, float]:
+    """Span and time that the device waited for launches."""
+    host = device = waiting = owed = 0.0
+    for row in range(len(work)):
+        host += work.host_us[row]
+        if work.puts[row]:
+            ready = host + LATENCY
+            earliest = device + work.gap_us[row] if device else 0.0
+            if ready > earliest:
+                waiting += max(0.0, ready - earliest - owed)
+                owed = 0.0
+            device = max(ready, earliest) + work.busy_us[row] + work.inner_us[row]
+        host += work.launch_us[row]
+        if work.waits[row]:
+            host = max(host, device) + SYNC
+            owed += SYNC
+    return max(host, device), waiting + max(0.0, host - device - owed)
+
+
+@given(works())
+def test_stretches_computed_at_once_give_what_single_launches_give(work: Work) -> None:
+    found = run(work)
+    span, waiting = one_by_one(work)
+    assert found.span_us == pytest.approx(span)
+    assert found.waiting_us == pytest.approx(waiting)
+    assert found.busy_us == pytest.approx(float(work.busy_us[work.puts].sum()))
+
+
+def replayed(builder: TraceBuilder) -> Replay:
+    trace = builder.trace()
+    steps = find_steps(trace, 0).counted
+    found = replay_of(trace, 0, steps, gaps(trace, 0), H100)
+    assert found is not None
+    return found
+
+
+def test_a_trace_replayed_takes_as_long_as_it_took() -> None:
+    found = replayed(launch_bound(40, steps=3))
+    assert run(found.work).span_us == pytest.approx(found.actual_us, rel=0.01)
+
+
+def test_launches_of_the_backward_thread_are_one_host_with_the_main_thread() -> None:
+    builder = TraceBuilder()
+    for place in range(40):
+        thread = 1 if place < 20 else 2
+        start = place * 10.0
+        builder.kernel(builder.call("cudaLaunchKernel", start, 3, thread=thread), start + 5, 2)
+    # The main thread waits for the other one's work, and the other one goes on.
+    builder.call("cudaDeviceSynchronize", 200, 205, thread=1)
+    found = replayed(builder)
+    assert run(found.work).span_us == pytest.approx(found.actual_us, rel=0.05)
+    assert found.work.host_us[21:39] == pytest.approx(7.0)
+
+
+def test_uploads_and_graphs_that_are_there_stay_and_cut_regions() -> None:
+    builder = launch_bound(60)
+    upload = builder.call("cudaMemcpyAsync", 1203.5, 2)
+    builder.copy(upload, 1210, 4, name="Memcpy HtoD (Pinned -> Device)")
+    graph = builder.call("cudaGraphLaunch", 1403.5, 2)
+    for node in range(3):
+        builder.kernel(graph, 1410 + node * 1.5, 1)
+    found = with_graphs(replayed(builder), H100, Case(1.0, "mid"))
+    assert (found.regions, found.captured) == (3, 60)
+    assert found.upload_us == pytest.approx(4.0, abs=1.5)
+    assert len(found.work) == 3 + 2 + 1  # graphs, upload and old graph, what follows
+
+
+def test_a_long_pause_of_the_host_stays_unless_one_is_optimistic() -> None:
+    builder = launch_bound(60)
+    for event in builder.events:
+        if event["ts"] > 1300:
+            event["ts"] += 5000
+    builder.events[0]["dur"] += 5000
+    found = replayed(builder)
+    kept = with_graphs(found, H100, Case(1.0, "mid"))
+    gone = with_graphs(found, H100, Case(1.0, "low"))
+    assert run(kept.work).span_us > 4900
+    assert run(gone.work).span_us < 500
+
+
+def test_steps_without_waits_are_never_slower() -> None:
+    builder = TraceBuilder()
+    for place in range(20):
+        start = place * 100.0
+        builder.launch((start, 2), (start + 5, 60))
+        builder.call("cudaStreamSynchronize", start + 3, 70)
+    found = replayed(builder)
+    assert found.work.waits.sum() == 20
+    assert run(without_waits(found, 1.0)).span_us < 0.9 * run(found.work).span_us

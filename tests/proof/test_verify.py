@@ -1,0 +1,222 @@
+"""The verdict on replays that are noisy, that fail, or that nothing can be compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.graphs.footprint import footprint
+from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
+from graphdoctor.proof import twin_trial
+from graphdoctor.proof.verify import verify_whole_step
+from graphdoctor.target.state.clone import clone_inputs
+from graphdoctor.target.state.snapshot import snapshot
+from graphdoctor.target.target import Inputs, Target
+from graphdoctor.values.errors import UserCodeError
+from graphdoctor.values.report import Verification
+
+
+@pytest.fixture(autouse=True)
+def device() -> Iterator[None]:
+    torch.manual_seed(0)
+    with EmulatedDevice():
+        yield
+
+
+def sequence(*values: float) -> Callable[[], float]:
+    """Values one after the other, then from the first again; no snapshot can turn it back."""
+
+    def endless() -> Iterator[float]:
+        while True:
+            yield from values
+
+    numbers = endless()
+    return lambda: next(numbers)
+
+
+def data() -> Inputs:
+    return Inputs((torch.full((4,), 2.0, device="cuda"),))
+
+
+def target_of(step: Callable[..., object]) -> Target:
+    return Target("step", __file__, "test", "inference", step, data, {"step": step})
+
+
+class Graph:
+    """Stands in for a CUDA graph: a replay runs a function on the static tensors."""
+
+    def __init__(self, replay: Callable[[], object]) -> None:
+        self.replay = replay
+
+
+def verdict(
+    eager_factor: Callable[[], float],
+    replay_factor: Callable[[], float],
+    *,
+    exact: bool,
+    replays: int = 3,
+) -> Verification:
+    """Eager multiplies its input by a factor, a replay by another one."""
+    target = target_of(lambda data: data * eager_factor())
+    static = clone_inputs(data())
+    output = torch.zeros(4, device="cuda")
+
+    def replay() -> None:
+        output.copy_(static.args[0] * replay_factor())
+
+    seen = footprint(target.roots, static, output)
+    captured = CapturedStep(Graph(replay), static, output, seen, snapshot(target.roots))
+    batches = [data() for _ in range(replays)]
+    return verify_whole_step(target, captured, batches, exact=exact)
+
+
+def test_equal_results_are_verified_either_way() -> None:
+    for exact, method in ((True, "bitwise"), (False, "within eager's own deviation")):
+        result = verdict(sequence(3.0), sequence(3.0), exact=exact)
+        assert (result.status, result.method, result.replays) == ("verified", method, 3)
+        assert result.tensors == 2  # the output and the input
+
+
+def test_a_unit_in_the_last_place_is_wrong_only_where_bits_must_be_equal() -> None:
+    near = float(torch.nextafter(torch.tensor(3.0), torch.tensor(4.0)))
+
+    assert verdict(sequence(3.0), sequence(near), exact=True).status == "wrong"
+    assert verdict(sequence(3.0), sequence(near), exact=False).status == "verified"
+
+
+def test_a_replay_within_eager_s_own_noise_is_verified() -> None:
+    # Three replays are compared with three of the eager values, and those with the next three.
+    noisy = sequence(3.0, 3.0, 3.0, 3.001, 3.001, 3.001)
+
+    result = verdict(noisy, sequence(3.002, 3.002, 3.002, 3.001), exact=False)
+
+    assert result.status == "verified", result
+
+
+def test_a_slow_clock_is_no_noise() -> None:
+    clock = sequence(3.0, 3.0, 3.0, 3.001, 3.001, 3.001)
+
+    result = verdict(clock, sequence(3.002), exact=False)
+
+    assert result.status == "wrong"
+    assert "a replay repeats its captured value" in result.differences[0].detail
+
+
+def test_a_replay_beyond_eager_s_own_noise_is_wrong() -> None:
+    noisy = sequence(3.0, 3.0, 3.0, 3.001, 3.001, 3.001)
+
+    result = verdict(noisy, sequence(3.02, 3.021), exact=False)
+
+    assert result.status == "wrong", result
+    assert result.differences[0].max_abs == pytest.approx(0.04, rel=1e-3)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_replay_that_repeats_what_eager_does_not_freezes_it(exact: bool) -> None:
+    result = verdict(sequence(1.0, 2.0, 3.0, 4.0, 5.0), sequence(1.0), exact=exact)
+
+    assert result.status == "wrong"
+    assert "eager itself differs" in result.differences[0].detail
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_nothing_is_said_where_neither_eager_nor_replays_repeat_themselves(exact: bool) -> None:
+    result = verdict(sequence(1.0, 2.0, 3.0, 4.0, 5.0), sequence(6.0, 7.0, 8.0, 9.0), exact=exact)
+
+    assert result.status == "not-verified"
+    assert "neither eager nor a replay repeats itself" in result.reason
+    assert result.differences == ()
+
+
+def test_memory_that_no_snapshot_reaches_is_not_taken_for_a_wrong_replay() -> None:
+    def hidden() -> Iterator[torch.Tensor]:
+        state = torch.zeros(4, device="cuda")
+        while True:
+            yield state.add_(1.0)
+
+    states = hidden()
+    target = target_of(lambda data: data + next(states))
+    captured = capture_whole_step(target)
+    assert isinstance(captured, CapturedStep)
+
+    result = verify_whole_step(target, captured, [data() for _ in range(3)], exact=True)
+
+    assert result.status == "not-verified", result
+
+
+@pytest.mark.parametrize(("exact", "status"), [(True, "not-verified"), (False, "wrong")])
+def test_a_replay_that_fails_is_reported_with_its_number(exact: bool, status: str) -> None:
+    factors = sequence(3.0, 0.0)
+
+    def factor() -> float:
+        if (value := factors()) == 0.0:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+        return value
+
+    result = verdict(sequence(3.0), factor, exact=exact)
+
+    assert result.status == status
+    assert result.reason == (
+        "replay 2 failed: CUDA error: an illegal memory access was encountered"
+    )
+
+
+def test_differences_name_the_first_tensor_of_each_replay_in_order() -> None:
+    result = verdict(sequence(3.0), sequence(3.0, 4.0, 5.0), exact=True)
+
+    assert [(d.tensor, d.replay, d.max_abs) for d in result.differences] == [
+        ("output", 2, 2.0),
+        ("output", 3, 4.0),
+    ]
+    assert result.reason == "output differs from eager's in replay 2 by up to 2"
+
+
+def test_results_that_do_not_fit_into_memory_are_not_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def keep(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(twin_trial, "keep", keep)
+
+    result = verdict(sequence(3.0), sequence(3.0), exact=False)
+
+    assert result.status == "not-verified"
+    assert "do not fit into memory" in result.reason
+
+
+def test_a_step_without_tensors_cannot_be_verified() -> None:
+    target = target_of(lambda: None)
+    captured = CapturedStep(
+        Graph(lambda: None), Inputs(), None, footprint({}, Inputs(), None), snapshot({})
+    )
+
+    result = verify_whole_step(target, captured, [Inputs()], exact=True)
+
+    assert result.status == "not-verified"
+    assert "no tensor" in result.reason
+
+
+def test_a_step_that_fails_while_it_is_verified_is_put_back() -> None:
+    counter = torch.zeros(1, device="cuda")
+    limit = {"calls": 0}
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        limit["calls"] += 1
+        if limit["calls"] > 5:  # three warm up; the twin starts from there and makes three more
+            raise ValueError("enough")
+        return counter.add_(data.sum())
+
+    target = target_of(step)
+    captured = capture_whole_step(target)
+    assert isinstance(captured, CapturedStep)
+    limit["calls"] = 1  # what the target's state is before the verification
+
+    with pytest.raises(UserCodeError, match="ValueError: enough"):
+        verify_whole_step(target, captured, [data() for _ in range(3)], exact=True)
+
+    assert limit["calls"] == 1
+    assert counter.item() == 0.0

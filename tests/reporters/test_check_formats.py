@@ -1,0 +1,246 @@
+"""The formats of a check: valid for what receives them, whatever text a model brings along."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphdoctor.cli.check import FORMATS
+from graphdoctor.reporters.check import CHECK_REPORTERS, github, markdown
+from graphdoctor.reporters.check.json import parse
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.check import Check, Fault
+from tests.support.checking import HOSTILE, checked, finding, hostile_check, report
+
+SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "sarif-2.1.0.json").read_bytes())
+MULTITOOL = os.environ.get("GRAPHDOCTOR_SARIF_MULTITOOL") or shutil.which("Sarif.Multitool")
+
+
+def rendered(name: str, check: Check | None = None) -> str:
+    return CHECK_REPORTERS[name](check or hostile_check(), Look())
+
+
+def many(count: int) -> Check:
+    """So many new findings, each on a line of its own."""
+    found = [finding(10 * number, source=f"x{number}.item()") for number in range(1, count + 1)]
+    return checked({"net": report(*found)})
+
+
+def test_every_format_has_its_module() -> None:
+    folder = Path(__file__).parents[2] / "graphdoctor" / "reporters" / "check"
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "wording"}
+    assert modules == set(CHECK_REPORTERS) == set(FORMATS)
+
+
+@pytest.mark.parametrize("name", CHECK_REPORTERS)
+def test_hostile_text_is_never_obeyed(name: str) -> None:
+    """No control character but line breaks, no mark that turns text around, nothing unpaired."""
+    text = rendered(name)
+    text.encode("utf-8")
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
+    if name != "json":  # which says everything as it is
+        assert not re.search(r"[\u202a-\u202e\u2028\ufffe]", text)
+
+
+@pytest.mark.parametrize("name", CHECK_REPORTERS)
+def test_hostile_text_makes_no_line_of_its_own(name: str) -> None:
+    lines = [line.strip() for line in rendered(name).splitlines()]
+    assert not any(line.startswith(("::error title=x", "##[error]")) for line in lines)
+
+
+@pytest.mark.parametrize("name", CHECK_REPORTERS)
+def test_clean_check_of_no_target_is_a_document_too(name: str) -> None:
+    rendered(name, checked({}))
+
+
+def test_sarif_is_valid_by_the_schema() -> None:
+    for check in (hostile_check(), many(3), checked({})):
+        jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(rendered("sarif", check)))
+
+
+def test_schema_would_notice_a_wrong_level() -> None:
+    document = json.loads(rendered("sarif", many(1)))
+    document["runs"][0]["results"][0]["level"] = "fatal"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(SCHEMA).validate(document)
+
+
+@pytest.mark.skipif(MULTITOOL is None, reason="needs Sarif.Multitool, see CONTRIBUTING.md")
+@pytest.mark.parametrize("check", [hostile_check(), many(3)], ids=["hostile", "plain"])
+def test_sarif_is_valid_for_github_s_own_rules(check: Check, tmp_path: Path) -> None:
+    path = tmp_path / "check.sarif"
+    path.write_text(rendered("sarif", check), encoding="utf-8")
+    assert MULTITOOL is not None
+    said = subprocess.run(
+        [
+            *(MULTITOOL, "validate", str(path), "--rule-kind", "Sarif;Ghas"),
+            *("--level", "Error", "--output", str(tmp_path / "said.sarif")),
+        ],
+        env={**os.environ, "DOTNET_SYSTEM_GLOBALIZATION_INVARIANT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    assert "Analysis completed successfully" in said
+    assert ": error " not in said  # its exit code is 0 even then
+
+
+def test_sarif_has_what_github_needs() -> None:
+    (run,) = json.loads(rendered("sarif", many(2)))["runs"]
+    (rule,) = run["tool"]["driver"]["rules"]
+    assert {"id", "shortDescription", "fullDescription", "help"} <= set(rule)
+    hashes = set()
+    for result in run["results"]:
+        (location,) = result["locations"]
+        place = location["physicalLocation"]
+        assert place["artifactLocation"]["uri"] == "models/net.py"
+        assert {"startLine", "startColumn", "endLine", "endColumn"} <= set(place["region"])
+        hashes.add(result["partialFingerprints"]["primaryLocationLineHash"])
+    assert len(hashes) == 2
+
+
+def test_sarif_paths_are_percent_encoded_and_start_at_the_repository() -> None:
+    from msgspec.structs import replace
+
+    found = finding(file="mödels/my net.py")
+    check = replace(checked({"net": report(found)}), prefix="packages/a b/")
+    (run,) = json.loads(rendered("sarif", check))["runs"]
+    uri = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert re.fullmatch(r"[A-Za-z0-9/._~%-]+", uri)
+    assert unquote(uri) == "packages/a b/mödels/my net.py"
+
+
+def test_sarif_marks_known_findings_as_accepted() -> None:
+    from tests.check.test_gate import accepting
+
+    check = checked({"net": report(finding())}, accepting(finding()))
+    (run,) = json.loads(rendered("sarif", check))["runs"]
+    assert run["results"][0]["suppressions"][0]["status"] == "accepted"
+
+
+def test_github_shows_the_worst_within_its_caps() -> None:
+    found = [finding(n, source=f"x{n}.item()", certainty="unknown") for n in range(1, 31)]
+    worst = finding(99, source="worst.item()")
+    lines = rendered("github", checked({"net": report(*found, worst)})).splitlines()
+    kinds = [line.split(" ")[0] for line in lines if line.startswith("::")]
+    assert kinds.count("::warning") == 10
+    assert "line=99," in next(line for line in lines if line.startswith("::error"))
+    assert lines[-1].startswith("graphdoctor: 2") and lines[-1].endswith("in the step summary")
+
+
+def unescaped(text: str) -> str:
+    """As the runner reads a property: the opposite of its own escaping."""
+    for code, char in (("%3A", ":"), ("%2C", ","), ("%0D", "\r"), ("%0A", "\n"), ("%25", "%")):
+        text = text.replace(code, char)
+    return text
+
+
+@given(st.text())
+def test_github_property_is_read_back_and_ends_nothing(text: str) -> None:
+    written = github._property(text)
+    assert not re.search(r"[:,\r\n]", written)
+    assert "%" not in text or "%" in unescaped(written)
+
+
+def test_gitlab_issues_are_complete_and_their_fingerprints_unique() -> None:
+    issues = json.loads(rendered("gitlab"))
+    for issue in issues:
+        assert set(issue) == {"check_name", "description", "severity", "fingerprint", "location"}
+        assert issue["severity"] in {"info", "minor", "major", "critical", "blocker"}
+        assert issue["location"]["path"] and issue["location"]["positions"]["begin"]["line"] >= 1
+    prints = [issue["fingerprint"] for issue in issues]
+    assert len(prints) == len(set(prints))
+
+
+def test_fingerprints_do_not_change_when_lines_move() -> None:
+    def prints(line: int) -> list[str]:
+        check = checked({"net": report(finding(line))})
+        return [issue["fingerprint"] for issue in json.loads(rendered("gitlab", check))]
+
+    assert prints(3) == prints(300)
+
+
+def test_junit_counts_what_it_has() -> None:
+    root = ET.fromstring(rendered("junit"))
+    for total, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        assert int(root.get(total, "")) == len(root.findall(f".//{tag}"))
+    assert int(root.get("tests", "")) == len(root.findall(".//testcase"))
+    assert root.findall(".//failure") and root.findall(".//error")
+
+
+def test_json_is_read_again() -> None:
+    check = many(2)
+    assert parse(rendered("json", check).encode(), name="x") == check
+
+
+@pytest.mark.parametrize("count", [1, 400])
+def test_markdown_fits_into_a_comment(count: int) -> None:
+    text = rendered("markdown", many(count))
+    assert text.startswith("<!-- graphdoctor -->\n")
+    assert len(text) < 65_000
+    assert ("do not fit" in text) == (count > 1)
+
+
+def test_markdown_has_no_html_and_no_mention_of_the_model_s() -> None:
+    text = re.sub(r"(?s)(`+)(?!`).*?(?<!`)\1(?!`)", "", rendered("markdown"))  # without code
+    assert "<script" not in text and "@nobody" not in text
+
+
+@given(st.text(alphabet="`a \n", max_size=20))
+def test_markdown_code_ends_only_where_it_should(text: str) -> None:
+    written = markdown.code(text)
+    fence = re.match("`+", written)
+    assert fence is not None
+    inner = written[len(fence.group()) : -len(fence.group())]
+    assert fence.group() not in re.findall("`+", inner)
+
+
+def test_concise_has_a_line_for_each_new_finding() -> None:
+    lines = rendered("concise", many(3)).splitlines()
+    assert [line.split(": ")[0] for line in lines[:3]] == [
+        f"models/net.py:{line}" for line in (10, 20, 30)
+    ]
+    assert lines[-1] == "failed: 3 new findings in 1 target"
+
+
+def test_full_page_fits_80_columns_and_has_what_is_new_first() -> None:
+    page = rendered("full", many(3))
+    assert max(map(len, page.splitlines())) <= 80
+    assert page.index("New findings") < page.index("Targets")
+
+
+def test_one_finding_of_two_targets_is_told_once() -> None:
+    check = checked({"net": report(finding()), "other": report(finding())})
+    assert len(json.loads(rendered("gitlab", check))) == 1
+    assert "net, other" in rendered("concise", check)
+
+
+def test_hostile_text_is_hostile() -> None:
+    assert not HOSTILE.isprintable()
+
+
+anything = st.text(st.characters(), max_size=30)  # lone surrogates too
+
+
+@given(anything, anything, anything)
+def test_any_text_gives_documents_that_can_be_read(name: str, path: str, code: str) -> None:
+    found = finding(file=f"models/{path}.py", source=code, name=name, message=code, fix=name)
+    check = checked({f"n{name}": report(found), "broken": Fault("failed", 3, name, code)})
+    texts = {one: rendered(one, check) for one in CHECK_REPORTERS}
+    assert all(text.encode("utf-8") for text in texts.values())
+    jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(texts["sarif"]))
+    assert len(json.loads(texts["gitlab"])) == 2
+    assert len(ET.fromstring(texts["junit"]).findall(".//testcase")) == 2
+    assert len(texts["github"].splitlines()) == 3  # two annotations and the line that sums up
+    assert parse(texts["json"].encode(), name="x").exit_code == 3

@@ -1,0 +1,119 @@
+"""The saved report: nothing is lost, the schema holds, a broken file is named in a sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.analysis.json import parse, read, schema
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.report import SCHEMA_VERSION, Report
+from tests.support.reports import PARTLY_SAFE, SAFE, WRONG
+
+change = msgspec.structs.replace
+
+
+def written(report: Report) -> str:
+    return REPORTERS["json"](report, Look())
+
+
+@pytest.mark.parametrize("report", [PARTLY_SAFE, SAFE], ids=["partly-safe", "safe"])
+def test_what_is_written_is_read_again(report: Report, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(written(report), encoding="utf-8")
+    assert read(path) == report
+
+
+@pytest.mark.parametrize("report", [PARTLY_SAFE, SAFE], ids=["partly-safe", "safe"])
+def test_what_is_written_follows_the_schema(report: Report) -> None:
+    jsonschema.Draft202012Validator(schema()).validate(json.loads(written(report)))
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_is_read_again(text: str) -> None:
+    report = change(SAFE, reason=text, limits=(text,))
+    assert parse(written(report).encode(), name="x") == report
+
+
+def test_lone_surrogate_becomes_visible_text() -> None:
+    report = parse(written(change(SAFE, reason="a\ud800b")).encode(), name="x")
+    assert report.reason == r"a\ud800b"
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e308, 5e-324, -0.0])
+def test_any_number_is_read_again(number: float) -> None:
+    check: Any = WRONG.verification
+    (difference,) = check.differences
+    differences = (change(difference, max_abs=number),)
+    outcome = change(WRONG, verification=change(check, differences=differences))
+    text = written(change(SAFE, captures=(outcome,)))
+    jsonschema.Draft202012Validator(schema()).validate(json.loads(text))
+    (again,) = parse(text.encode(), name="x").captures
+    assert again.verification is not None
+    assert repr(again.verification.differences[0].max_abs) == repr(number)
+
+
+@given(st.integers(min_value=0, max_value=len(written(PARTLY_SAFE).rstrip().encode()) - 1))
+def test_report_cut_short_anywhere_says_so(length: int) -> None:
+    with pytest.raises(UsageError, match=r"^r\.json is (cut short|empty); run"):
+        parse(written(PARTLY_SAFE).encode()[:length], name="r.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"hello", "is not JSON"),
+        (b"\xff\xfe\x00", "is not JSON"),
+        (b"{} {}", "is not a graphdoctor report|is not JSON"),
+        (b"[]", "is not a graphdoctor report"),
+        (b"{}", "is not a graphdoctor report"),
+        (b'{"schema_version": "x"}', "is not a graphdoctor report"),
+        (b'{"schema_version": 1}', "is not a graphdoctor report"),
+        (b"[" * 100_000, "is not a graphdoctor report"),
+        (b'{"x":' + b"[" * 100_000, "is not a graphdoctor report|is cut short"),
+    ],
+)
+def test_what_is_no_report_is_refused_in_a_sentence(content: bytes, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as caught:
+        parse(content, name="r.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_newer_schema_asks_for_an_upgrade() -> None:
+    newer = {"schema_version": SCHEMA_VERSION + 1, "something": "else"}
+    with pytest.raises(UsageError, match="newer than version 1 that this graphdoctor reads; upg"):
+        parse(json.dumps(newer).encode(), name="r.json")
+
+
+def test_older_schema_asks_for_a_new_analysis() -> None:
+    with pytest.raises(UsageError, match="analyze"):
+        parse(b'{"schema_version": 0}', name="r.json")
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read the report .*gone\.json: No such file"):
+        read(tmp_path / "gone.json")
+
+
+def test_folder_is_no_report(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Is a directory"):
+        read(tmp_path)
+
+
+def test_every_format_has_its_module() -> None:
+    folder = Path(__file__).parents[2] / "graphdoctor" / "reporters" / "analysis"
+    sections = {"captures", "findings", "gain", "strategies", "summary", "suppressed"}
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert modules - sections == set(REPORTERS)

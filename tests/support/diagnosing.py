@@ -1,0 +1,61 @@
+"""A target's description in, its recording on the emulated device and its diagnosis out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
+from graphdoctor.graphs.whole_step import Refusal, capture_whole_step
+from graphdoctor.proof.verify import verify_whole_step
+from graphdoctor.record import prepare, record
+from graphdoctor.record.place import place
+from graphdoctor.target import from_object
+from graphdoctor.values.recording import Recording
+from graphdoctor.values.report import CaptureOutcome
+
+_MARK = re.compile(r"#\s*<- (GD\d{3})\s*$")
+
+
+def recorded(example: Callable[[], object], *, iterations: int = 4) -> Recording:
+    with EmulatedDevice() as device:
+        target = place(from_object(example), device)
+        try:
+            session = prepare(target, device, iterations=iterations)
+            return record(session, progress=lambda doing: None)
+        finally:
+            target.close()
+
+
+def diagnosed(example: Callable[[], object]) -> Diagnosis:
+    return diagnose(recorded(example))
+
+
+def marked(example: Callable[[], object]) -> set[tuple[str, int]]:
+    """The rules and lines that the comments in an example promise."""
+    lines, first = inspect.getsourcelines(example)
+    found = ((_MARK.search(line), first + offset) for offset, line in enumerate(lines))
+    return {(match[1], line) for match, line in found if match is not None}
+
+
+def found(diagnosis: Diagnosis) -> set[tuple[str, int]]:
+    return {
+        (finding.rule, finding.location.line if finding.location else 0)
+        for finding in diagnosis.findings
+    }
+
+
+def captured_and_verified(example: Callable[[], object], *, replays: int = 4) -> CaptureOutcome:
+    """What the emulated machine says to capturing the step and replaying it on fresh inputs."""
+    with EmulatedDevice() as device:
+        target = place(from_object(example), device)
+        try:
+            session = prepare(target, device, iterations=replays)
+            made = capture_whole_step(session.target)
+            if isinstance(made, Refusal):
+                return made.outcome()
+            return made.outcome(verify_whole_step(target, made, session.batches, exact=True))
+        finally:
+            target.close()

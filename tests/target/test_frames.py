@@ -1,0 +1,112 @@
+"""The nearest line of the user's is found, whatever lies between it and torch."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import importlib
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graphdoctor
+from graphdoctor.target.frames import Place, is_machinery, locate
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        (torch.__file__, True),
+        (torch.nn.functional.__file__, True),
+        (random.__file__, True),
+        (collections.__file__, True),
+        (os.__file__, True),
+        (graphdoctor.__file__, True),
+        ("<frozen importlib._bootstrap>", True),
+        (np.__file__, False),
+        (__file__, False),
+        ("model.py", False),
+        ("/home/somebody/torch_models/net.py", False),
+        ("<stdin>", False),
+        ("<string>", False),
+        ("<ipython-input-3-0a1b>", False),
+    ],
+)
+def test_files_are_told_apart(file: str, expected: bool) -> None:
+    assert is_machinery(file) is expected
+
+
+def test_the_examples_of_rules_are_users_code() -> None:
+    assert not is_machinery(importlib.import_module("graphdoctor.rules.host_read").__file__ or "")
+
+
+def here() -> Place:
+    return locate()
+
+
+def test_the_nearest_line_and_its_callers_are_found() -> None:
+    def inner() -> Place:
+        return here()
+
+    place = functools.reduce(lambda _, call: call(), [inner], None)
+    assert place is not None and place.location is not None
+    assert (place.location.file, place.location.function) == (__file__, "here")
+    assert [each.function for each in place.stack[:3]] == ["inner", "<lambda>", _this_test()]
+    assert not place.in_engine
+
+
+def _this_test() -> str:
+    return "test_the_nearest_line_and_its_callers_are_found"
+
+
+def test_one_function_has_many_lines() -> None:
+    first = locate()
+    second = locate()
+    assert first.location is not None and second.location is not None
+    assert second.location.line == first.location.line + 1
+
+
+def test_no_more_than_eight_lines_are_kept() -> None:
+    def deeper(depth: int) -> Place:
+        return locate() if depth == 0 else deeper(depth - 1)
+
+    assert len(deeper(30).stack) == 7
+
+
+def test_a_gradient_hook_is_users_code_inside_autograds_engine() -> None:
+    places: list[Place] = []
+
+    def hook(gradient: torch.Tensor) -> None:
+        places.append(locate())
+
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(hook)
+    (x * 2).sum().backward()
+    (place,) = places
+    assert place.location is not None and place.location.function == "hook"
+    assert not place.in_engine
+
+
+def test_the_user_s_own_line_is_found_behind_any_number_of_library_frames(tmp_path) -> None:
+    file = tmp_path / "site-packages" / "library.py"
+    file.parent.mkdir()
+    file.write_text("def deep(n, do):\n    return deep(n - 1, do) if n else do()\n")
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    place = names["deep"](30, _locate_in_library(str(file)))
+    assert place.location is not None and place.location.file == str(file)
+    assert [frame.file for frame in place.stack[:-1]] == [str(file)] * 7
+    this_test = "test_the_user_s_own_line_is_found_behind_any_number_of_library_frames"
+    assert (place.stack[-1].file, place.stack[-1].function) == (__file__, this_test)
+
+
+def _locate_in_library(file: str) -> Callable[[], Place]:
+    """A function of that file which says where it is."""
+    names: dict[str, Any] = {"locate": locate}
+    exec(compile("def here():\n    return locate(2)", file, "exec"), names)
+    return names["here"]

@@ -1,0 +1,77 @@
+"""The measured estimate: busy time from the trace, wall time from elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.trace import Trace, read_trace
+from graphdoctor.trace.explain.estimate import estimate_from_trace
+from graphdoctor.values.errors import UsageError
+from tests.support.traces import TraceBuilder, launch_bound
+
+H100 = load_profile("h100")
+
+
+def test_a_launch_bound_step_gains_and_says_it_was_measured(tmp_path: Path) -> None:
+    trace = read_trace(launch_bound(100).write(tmp_path / "t.json"))
+    found = estimate_from_trace(trace, 600.0, H100)
+    assert (found.basis, found.launches, found.gpu) == ("measured", 100, "Test GPU")
+    assert found.device_busy_us.mid == 200.0
+    assert found.launch_bound_share.mid == pytest.approx(400 / 600)
+    assert found.graph_us.low <= found.graph_us.mid <= found.graph_us.high < 600
+    assert found.speedup.mid == pytest.approx(600 / found.graph_us.mid)
+
+
+def test_the_profilers_own_slowness_does_not_count(tmp_path: Path) -> None:
+    """The trace is 80 % idle, but without a profiler the step hardly outlasts its kernels."""
+    trace = read_trace(launch_bound(100).write(tmp_path / "t.json"))
+    found = estimate_from_trace(trace, 205.0, H100)
+    assert found.launch_bound_share.mid == pytest.approx(5 / 205)
+    assert found.speedup.high < 1.1
+
+
+def test_several_steps_are_averaged_and_must_agree(tmp_path: Path) -> None:
+    builder = launch_bound(10, steps=3)
+    trace = read_trace(builder.write(tmp_path / "t.json"))
+    found = estimate_from_trace(trace, 60.0, H100)
+    assert (found.launches, found.device_busy_us.mid, found.notes) == (10, 20.0, ())
+    builder.launch((1295, 1), (1310, 1))
+    uneven = read_trace(builder.write(tmp_path / "u.json"))
+    assert any("different numbers" in note for note in estimate_from_trace(uneven, 60, H100).notes)
+
+
+def test_waiting_for_results_is_not_promised_away(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for index in range(20):
+        start = index * 100.0
+        builder.launch((start, 2), (start + 5, 5))
+        builder.call("cudaStreamSynchronize", start + 3, 90)
+    trace = read_trace(builder.write(tmp_path / "t.json"))
+    found = estimate_from_trace(trace, 1000.0, H100)
+    assert found.launch_bound_share.mid < 0.2
+    assert found.graph_us.low > 700
+
+
+def test_missing_launches_lower_the_confidence(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for index in range(10):
+        builder.kernel(100 + index, index * 10.0, 2)
+    trace = read_trace(builder.write(tmp_path / "t.json"))
+    found = estimate_from_trace(trace, 60.0, H100)
+    assert found.launch_bound_share.low == 0 < found.launch_bound_share.high
+    assert any("launches are missing" in note for note in found.notes)
+
+
+def test_a_trace_longer_than_the_wall_time_is_pointed_out(tmp_path: Path) -> None:
+    trace = read_trace(launch_bound(100).write(tmp_path / "t.json"))
+    found = estimate_from_trace(trace, 100.0, H100)
+    assert any("not from the same step" in note for note in found.notes)
+    assert found.launch_bound_share.mid == 0
+
+
+def test_a_trace_without_kernels_is_refused() -> None:
+    with pytest.raises(UsageError, match="no kernels"):
+        estimate_from_trace(Trace(), 10.0, H100)
