@@ -14,8 +14,8 @@ help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
 		|| sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1  \2/p' $(MAKEFILE_LIST)
 
-demo: $(READY) ## analyze a sample model, without needing a GPU
-	$(BIN)/graphdoctor analyze sample_models/dynamic_branch.py
+demo: $(READY) ## analyze a sample training step, without needing a GPU
+	$(BIN)/graphdoctor analyze sample_models/adam_training.py:capturable
 
 test: $(READY) ## run the whole test suite
 	$(BIN)/python -m pytest
@@ -36,7 +36,7 @@ fix: $(READY) ## put style right where a tool can
 bench: $(READY) ## measure graphdoctor's own speed
 	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
-docs: $(READY) ## write docs/rules/ and docs/report.schema.json anew
+docs: $(READY) ## write docs/rules/, the schemas and the README's demo anew
 	$(BIN)/python docs/generate.py
 
 results: $(READY) ## write docs/results.md from what GPUs measured

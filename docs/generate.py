@@ -1,8 +1,9 @@
-"""Rules, operators, report types -> docs/rules/, docs/operators.md, docs/report.schema.json: `make docs`."""
+"""Rules, operators, report types, the demo -> docs/rules/, docs/operators.md, schemas, README.md: `make docs`."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.figures import EFFECT_WORDS
 
 DOCS = Path(__file__).parent
+DEMO = "sample_models/adam_training.py:capturable"
+_BEGIN, _END = "<!-- DEMO OUTPUT", "<!-- END OF DEMO OUTPUT -->"
 
 
 def pages() -> dict[Path, str]:
@@ -46,6 +49,22 @@ def main() -> None:
         else:
             file.unlink()
         print(f"docs/{path}", file=sys.stderr)
+
+
+def with_demo(readme: str, page: str) -> str:
+    """The README around what `make demo` prints; the last section, which names the machine, is left out."""
+    before, _, rest = readme.partition(_BEGIN)
+    comment, _, rest = rest.partition("-->\n")
+    _, _, after = rest.partition(_END)
+    shown = page[: page.rindex("\nBasis ")].rstrip()
+    return f"{before}{_BEGIN}{comment}-->\n```\n{shown}\n```\n{_END}{after}"
+
+
+def _write_demo() -> None:
+    command = [sys.executable, "-m", "graphdoctor", "analyze", DEMO, "--device", "emulated"]
+    done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, check=True)
+    readme = DOCS.parent / "README.md"
+    readme.write_text(with_demo(readme.read_text(encoding="utf-8"), done.stdout), encoding="utf-8")
 
 
 def _index() -> str:
@@ -122,3 +141,4 @@ def _text(file: Path) -> str | None:
 
 if __name__ == "__main__":
     main()
+    _write_demo()
