@@ -1,4 +1,4 @@
-"""A machine with a GPU in, a device profile with its own figures out."""
+"""A machine with a GPU -> a device profile with its own figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Machine in, its figures with bounds and sources out, by their path in a device profile."""
+"""A Machine -> its figures with bounds and sources, by their path in a device profile."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 
 from graphdoctor.estimate.gpus import DeviceProfile, Figure
-from graphdoctor.measure.calibrate.bursts import Bounds, burst_of, launch_bounds
 from graphdoctor.measure.calibrate.machine import Machine
-from graphdoctor.measure.calibrate.traced import (
+from graphdoctor.measure.calibrate.samples import (
+    Bounds,
+    burst_of,
     inflation,
     kernel_us,
     latency_us,
+    launch_bounds,
     launch_us,
     node_us,
     queue_gaps_us,

@@ -1,4 +1,4 @@
-"""A machine's figures and the profile below them in; the text of a profile file out."""
+"""A machine's figures and the profile below them -> the text of a profile file."""
 
 from __future__ import annotations
 
