@@ -1,6 +1,6 @@
-"""benchmarks/results/*.jsonl -> docs/results.md: each published figure beside ours, and every strategy's row.
+"""benchmarks/data/results/*.jsonl -> docs/results.md: each published figure beside ours, and every strategy's row.
 
-    python benchmarks/results_page.py
+    python benchmarks/pages/results.py
 
 A cell that no result file has is marked as not yet measured. Where a case was run several times, the
 last run counts.
@@ -9,16 +9,20 @@ last run counts.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gpu_cases import cases
 from published import PUBLISHED
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks/results"
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks/gpu"))
+
+from cases import cases  # noqa: E402
+
+RESULTS = ROOT / "benchmarks/data/results"
 SAMPLES = ROOT / "benchmarks/data/samples_h200_torch2.11.jsonl"
 PAGE = ROOT / "docs/results.md"
 MEASURING = ROOT / "docs/measuring.md"
@@ -29,10 +33,10 @@ Cells = Iterable[str]
 
 INTRODUCTION = """# Results on a GPU
 
-Made by `make results` from [benchmarks/results](../benchmarks/results), which `python benchmarks/gpu.py` writes on a
-machine with a GPU. Speed-ups are wall-clock, interleaved with eager, inputs copied in, with the 95 % interval of the
-median; [measuring.md](measuring.md) says how. *Predicted* was computed before the capture. A cell that was not measured
-says so.
+Made by `make results` from [benchmarks/data/results](../benchmarks/data/results), which
+`python benchmarks/gpu/strategies.py` writes on a machine with a GPU. Speed-ups are wall-clock, interleaved with eager,
+inputs copied in, with the 95 % interval of the median; [measuring.md](measuring.md) says how. *Predicted* was computed
+before the capture. A cell that was not measured says so.
 """
 
 
@@ -141,7 +145,7 @@ def _outcome(found: dict[str, Row], case: str, strategy: str) -> Row | None:
 
 
 def _whole_samples() -> Iterator[Row]:
-    """The samples' whole steps as benchmarks/gpu_check.py measured them, where nothing newer is known."""
+    """The samples' whole steps as benchmarks/gpu/samples_and_rules.py measured them, where nothing newer is known."""
     for line in SAMPLES.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if row.get("measurement"):
@@ -149,7 +153,7 @@ def _whole_samples() -> Iterator[Row]:
                 "strategy": "whole",
                 "status": "verified",
                 "is_ours": True,
-                "reason": "measured by benchmarks/gpu_check.py",
+                "reason": "measured by benchmarks/gpu/samples_and_rules.py",
                 "measurement": row["measurement"],
             }
             case = row["case"].removeprefix("sample:")

@@ -1,19 +1,21 @@
-"""The lines that accuracy.py wrote, and what reading the source said of each finding -> docs/accuracy.md.
+"""benchmarks/data/accuracy*.jsonl, and what reading the source said of each finding -> docs/accuracy.md.
 
-python benchmarks/accuracy_page.py benchmarks/data/accuracy.jsonl docs/accuracy.md
+python benchmarks/pages/accuracy.py
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from tracers_page import beside_tracers
+from tracers import beside_tracers
 
-DATA = Path(__file__).parent / "data"
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "benchmarks/data"
+PAGE = ROOT / "docs/accuracy.md"
+VERDICTS = DATA / "accuracy.jsonl"  # benchmarks/truth/accuracy.py
 JUDGED = DATA / "accuracy_judged.jsonl"
 DYNAMO = DATA / "accuracy_dynamo.jsonl"  # --mode inference, then --mode training
 EXPORT = DATA / "accuracy_export.jsonl"
@@ -43,10 +45,10 @@ def opening(about: Line, models: list[Line]) -> str:
     seconds = sum(each.get("analyze_s", 0) for each in models)
     return f"""# How true the verdicts are
 
-`python benchmarks/accuracy.py` makes architectures of transformers small, with random weights, from
+`python benchmarks/truth/accuracy.py` makes architectures of transformers small, with random weights, from
 their own configuration classes, and asks graphdoctor about each on the emulated device: the forward
 pass in evaluation mode, and, where the model gives a loss, forward, backward and a step of SGD in
-training mode. `benchmarks/accuracy_page.py` writes this page from its lines.
+training mode. `benchmarks/pages/accuracy.py` writes this page from its lines.
 
 {about["date"]}: graphdoctor at {about["commit"]}, transformers {about["transformers"]},
 torch {about["torch"]}, Python {about["python"]}. {architectures} architectures, {len(verdicts)} verdicts,
@@ -209,8 +211,8 @@ def cell(text: str) -> str:
 
 
 def main() -> None:
-    source, target = Path(sys.argv[1]), Path(sys.argv[2])
-    target.write_text(page(jsonl(source), jsonl(JUDGED)), encoding="utf-8")
+    PAGE.write_text(page(jsonl(VERDICTS), jsonl(JUDGED)), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
