@@ -34,13 +34,14 @@ fix: $(READY) ## put style right where a tool can
 	$(BIN)/ruff format .
 
 bench: $(READY) ## measure graphdoctor's own speed
-	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in benchmarks/speed/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 docs: $(READY) ## write docs/rules/, the schemas and the README's demo anew
 	$(BIN)/python docs/generate.py
 
-results: $(READY) ## write docs/results.md from what GPUs measured
-	$(BIN)/python benchmarks/results_page.py
+results: $(READY) ## write docs/results.md and docs/accuracy.md from what was measured
+	$(BIN)/python benchmarks/pages/results.py
+	$(BIN)/python benchmarks/pages/accuracy.py
 
 setup: $(READY) ## make .venv with the pinned dependencies
 

@@ -23,7 +23,7 @@ from graphdoctor.values.report import Range
 _SLOWEST_HOST, _FASTEST_HOST = 100.0, 0.01  # times the profile's
 _ROUNDS = 40  # of halving the factor's bounds
 _MIDDLE = Case("mid", "mid", 1.0, 1.0)
-# How far off the model itself was on an H200 (torch 2.11.0, 2026-11-20; benchmarks/results): ten of 12
+# How far off the model itself was on an H200 (torch 2.11.0, 2026-11-20; benchmarks/data/results): ten of 12
 # whole steps lay within 0.1; of steps with Python between graphs, see SLACK_BESIDE.
 _SLACK = 0.10
 _SCALED = "scaled to this step's measured time"

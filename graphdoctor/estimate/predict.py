@@ -15,7 +15,7 @@ from graphdoctor.values.report import Estimate, Range, Term
 
 Regions = Sequence[Sequence[int]]  # operator indices of each region, in execution order
 # What Python between graphs costs is known to this share: 33 of 39 steps with it were predicted that
-# well from their eager times on an H200 (torch 2.11.0, 2026-11-20; benchmarks/results).
+# well from their eager times on an H200 (torch 2.11.0, 2026-11-20; benchmarks/data/results).
 SLACK_BESIDE = 0.25
 
 

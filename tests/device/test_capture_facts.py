@@ -42,7 +42,9 @@ def measured() -> dict[tuple[str, str], bool]:
 
 
 def facts() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("capture_facts", BENCHMARKS / "capture_facts.py")
+    spec = importlib.util.spec_from_file_location(
+        "capture_facts", BENCHMARKS / "truth" / "capture_facts.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

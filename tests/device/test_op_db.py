@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-if str(BENCHMARKS) not in sys.path:
-    sys.path.append(str(BENCHMARKS))
+TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth"
+if str(TRUTH) not in sys.path:
+    sys.path.append(str(TRUTH))
 
 from op_db import entry_name, load_op_db  # noqa: E402
-from op_outcomes import VERDICTS as ORDER  # noqa: E402
-from op_outcomes import Outcome  # noqa: E402
 from opinfo_emulated import CAPABILITY, examined  # noqa: E402
+from opinfo_outcomes import VERDICTS as ORDER  # noqa: E402
+from opinfo_outcomes import Outcome  # noqa: E402
 
 # The worst verdict of the first, a middle and the last sample.
 VERDICTS = {

@@ -16,13 +16,13 @@ from graphdoctor.operators import CONDITIONS, OperatorFact, evidence_words, fact
 from graphdoctor.operators.table import Table
 from graphdoctor.values.recording import Op, TensorUse
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth"
 HAZARDS = [fact for fact in load_table().operators if fact.effect != "captured"]
 
 
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(TRUTH))
     import build_operator_table
 
     return build_operator_table
@@ -231,7 +231,7 @@ def test_the_capture_script_and_the_merging_script_understand_each_other(
     """The script for a GPU, run on the emulated device."""
     output = tmp_path / "measured.jsonl.gz"
     command = [
-        sys.executable, str(BENCHMARKS / "opinfo_capture.py"), str(output), "--device", "emulated",
+        sys.executable, str(TRUTH / "opinfo_capture.py"), str(output), "--device", "emulated",
         "--only", "add,bincount", "--samples", "2", "--workers", "1", "--modes", "forward",
     ]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Damaged traces are explained or refused in one sentence; the long run is benchmarks/fuzz_trace.py."""
+"""Damaged traces are explained or refused in one sentence; the long run is benchmarks/truth/fuzz_trace.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """ResNet-50 at batch 128, timed without and with waiting for the GPU -> both figures, as lines or JSON.
 
-    python benchmarks/timing_mistake.py [--json FILE] [--device cuda]
+    python benchmarks/gpu/timing_mistake.py [--json FILE] [--device cuda]
 
 A call only puts kernels into a queue: a clock that is read right after it has timed Python. The second
 figure synchronises before each reading; the third is what CUDA events say of the device alone.

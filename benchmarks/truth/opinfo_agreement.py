@@ -1,7 +1,7 @@
 """What a GPU and the emulated device made of the same samples of op_db -> where they agree, and where not.
 
-python benchmarks/opinfo_capture.py /tmp/emulated.jsonl.gz --device emulated --modes forward
-python benchmarks/op_agreement.py benchmarks/data/opinfo_h200_torch2.11.jsonl.gz /tmp/emulated.jsonl.gz
+python benchmarks/truth/opinfo_capture.py /tmp/emulated.jsonl.gz --device emulated --modes forward
+python benchmarks/truth/opinfo_agreement.py benchmarks/data/opinfo_h200_torch2.11.jsonl.gz /tmp/emulated.jsonl.gz
 """
 
 from __future__ import annotations

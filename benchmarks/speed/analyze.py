@@ -13,11 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TARGETS = (
     ("sample_models/dynamic_branch.py", 8),
-    ("benchmarks/bert.py:inference", 30),
-    ("benchmarks/bert.py:training", 120),
+    ("benchmarks/speed/models/bert.py:inference", 30),
+    ("benchmarks/speed/models/bert.py:training", 120),
 )
 
 

@@ -1,6 +1,6 @@
 """transformers' architectures, small, on the emulated device -> what graphdoctor says of each, as JSON lines.
 
-python benchmarks/accuracy.py --out table.jsonl [--only bert,gpt2] [--kind text] [--limit 120]
+python benchmarks/truth/accuracy.py --out table.jsonl [--only bert,gpt2] [--kind text] [--limit 120]
 """
 
 from __future__ import annotations

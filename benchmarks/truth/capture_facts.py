@@ -2,7 +2,7 @@
 
 Every step runs in a process of its own, warmed up three times on the capture stream, in both error modes:
 
-    python benchmarks/capture_facts.py OUT.jsonl [--jobs 10]
+    python benchmarks/truth/capture_facts.py OUT.jsonl [--jobs 10]
 
 The result is the evidence for what the rules say: benchmarks/data/capture_facts_<gpu>_<torch>.jsonl.
 """

@@ -1,7 +1,7 @@
 """torch's op_db, on a GPU -> JSON lines: what a capture does with each sample.
 
-    python benchmarks/opinfo_capture.py OUT.jsonl.gz --deadline-s 480
-    python benchmarks/opinfo_capture.py OUT.jsonl.gz --device emulated --only add,multinomial
+    python benchmarks/truth/opinfo_capture.py OUT.jsonl.gz --deadline-s 480
+    python benchmarks/truth/opinfo_capture.py OUT.jsonl.gz --device emulated --only add,multinomial
 
 Modes run in this order, each for all entries: forward (does it wait, is it captured, does a replay on
 fresh values agree), runtime (which runtime calls an eager call makes), backward (forward's questions,

@@ -1,8 +1,8 @@
-"""The GPU evidence in one call -> benchmarks/results/<gpu>_torch<version>.jsonl, one line for each case.
+"""The GPU evidence in one call -> benchmarks/data/results/<gpu>_torch<version>.jsonl, one line for each case.
 
-    python benchmarks/gpu.py [--results FOLDER] [--deadline-s 520] [--only TEXT]
+    python benchmarks/gpu/strategies.py [--results FOLDER] [--deadline-s 520] [--only TEXT]
 
-Runs what benchmarks/gpu_cases.py lists: each case a command in a process of its own, one at a time on each
+Runs what benchmarks/gpu/cases.py lists: each case a command in a process of its own, one at a time on each
 GPU that is visible, with its share of the CPU's cores. Resumable: what the file has already is not run
 again, and the deadline ends the call between cases (and ends a case that would pass it).
 """
@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_cases import Case, cases
-from gpu_check import ROOT
+from cases import Case, cases
+from samples_and_rules import ROOT
 
 LONGEST_S = 300.0
 _MACHINE_PATHS = re.compile(
@@ -45,7 +45,7 @@ class Share:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/data/results")
     parser.add_argument("--deadline-s", type=float, default=520)
     parser.add_argument("--only", default="", help="cases whose name holds this")
     args = parser.parse_args()

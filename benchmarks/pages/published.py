@@ -1,4 +1,4 @@
-"""Speed-ups that others published for the workloads of benchmarks/workloads, each with where it stands."""
+"""Speed-ups that others published for the workloads of benchmarks/gpu/workloads, each with where it stands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Published:
 _GELU_1 = "sample_models/gelu.py"
 _GELU_32 = "sample_models/gelu.py:large_batch"
 _K80 = "K80"
-_VISION = "benchmarks/workloads/vision.py"
+_VISION = "benchmarks/gpu/workloads/vision.py"
 
 PUBLISHED = (
     Published("GELU chain, (1, 3, 224, 224), graph", _K80, "1.09x", _GELU_1, "whole"),
@@ -32,7 +32,7 @@ PUBLISHED = (
         "Linear-Dropout training step, batch 32",
         "not named",
         "2.36x",
-        "benchmarks/workloads/linear_dropout.py",
+        "benchmarks/gpu/workloads/linear_dropout.py",
         "whole",
     ),
     Published(
@@ -54,11 +54,15 @@ PUBLISHED = (
         "BERT, masked positions gathered",
         "none published",
         "",
-        "benchmarks/workloads/bert.py:gathered",
+        "benchmarks/gpu/workloads/bert.py:gathered",
         "modules",
     ),
     Published(
-        "BERT, static mask", "none published", "", "benchmarks/workloads/bert.py:static", "whole"
+        "BERT, static mask",
+        "none published",
+        "",
+        "benchmarks/gpu/workloads/bert.py:static",
+        "whole",
     ),
     *(
         Published(f"{what}, {precision}", "torch 2.0", figure, f"{_VISION}:{name}", "compile")

@@ -1,28 +1,25 @@
-"""The lines that accuracy.py wrote, and what reading the source said of each finding -> docs/accuracy.md.
+"""benchmarks/data/accuracy*.jsonl, and what reading the source said of each finding -> docs/accuracy.md.
 
-python benchmarks/accuracy_page.py benchmarks/data/accuracy.jsonl docs/accuracy.md
+python benchmarks/pages/accuracy.py
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 
-from tracers_page import beside_tracers
+from tables import Row as Line
+from tables import jsonl, table
+from tracers import beside_tracers
 
-DATA = Path(__file__).parent / "data"
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "benchmarks/data"
+PAGE = ROOT / "docs/accuracy.md"
+VERDICTS = DATA / "accuracy.jsonl"  # benchmarks/truth/accuracy.py
 JUDGED = DATA / "accuracy_judged.jsonl"
 DYNAMO = DATA / "accuracy_dynamo.jsonl"  # --mode inference, then --mode training
 EXPORT = DATA / "accuracy_export.jsonl"
 ON_A_GPU = (DATA / "accuracy_raw_h200_torch2.11.jsonl", DATA / "accuracy_h200_torch2.11.jsonl")
-Line = dict[str, Any]
-
-
-def jsonl(path: Path) -> list[Line]:
-    return [json.loads(each) for each in path.read_text(encoding="utf-8").splitlines() if each]
 
 
 def page(lines: list[Line], judged: list[Line]) -> str:
@@ -43,10 +40,10 @@ def opening(about: Line, models: list[Line]) -> str:
     seconds = sum(each.get("analyze_s", 0) for each in models)
     return f"""# How true the verdicts are
 
-`python benchmarks/accuracy.py` makes architectures of transformers small, with random weights, from
+`python benchmarks/truth/accuracy.py` makes architectures of transformers small, with random weights, from
 their own configuration classes, and asks graphdoctor about each on the emulated device: the forward
 pass in evaluation mode, and, where the model gives a loss, forward, backward and a step of SGD in
-training mode. `benchmarks/accuracy_page.py` writes this page from its lines.
+training mode. `benchmarks/pages/accuracy.py` writes this page from its lines.
 
 {about["date"]}: graphdoctor at {about["commit"]}, transformers {about["transformers"]},
 torch {about["torch"]}, Python {about["python"]}. {architectures} architectures, {len(verdicts)} verdicts,
@@ -56,22 +53,17 @@ Sizes are small, so hazards that depend on size are not seen.
 
 
 def totals(models: list[Line]) -> str:
-    rows = [
-        "## Verdicts",
-        "",
-        "| kind | mode | architectures | safe | partly safe | unsafe | unknown |",
-    ]
-    rows.append("|---|---|---|---|---|---|---|")
     groups: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for each in models:
         if "verdict" in each:
             groups[each["kind"], each["mode"]][each["verdict"]] += 1
             groups["all", each["mode"]][each["verdict"]] += 1
+    rows = []
     for (kind, mode), counts in sorted(groups.items()):
         figures = [counts[name] for name in ("safe", "partly-safe", "unsafe", "unknown")]
-        cells = [kind, mode, sum(counts.values()), *figures]
-        rows.append("| " + " | ".join(str(cell) for cell in cells) + " |")
-    return "\n".join([*rows, ""])
+        rows.append((kind, mode, sum(counts.values()), *figures))
+    head = ("kind", "mode", "architectures", "safe", "partly safe", "unsafe", "unknown")
+    return "\n".join(["## Verdicts", "", *table(head, rows)])
 
 
 def findings(models: list[Line], seen: dict[tuple[str, str], Line]) -> str:
@@ -85,37 +77,36 @@ def findings(models: list[Line], seen: dict[tuple[str, str], Line]) -> str:
                 found[key].add(each["model"])
                 code[key] = finding["code"]
     said = Counter(seen[key]["judgement"] if key in seen else "not judged" for key in found)
-    rows = ["## Findings, each held against the source", ""]
-    rows.append(", ".join(f"{count} {word}" for word, count in said.most_common()) + ":")
-    rows.append('"true" means that the line does this on CUDA while a graph is captured.')
+    parts = ["## Findings, each held against the source", ""]
+    parts.append(", ".join(f"{count} {word}" for word, count in said.most_common()) + ":")
+    parts.append('"true" means that the line does this on CUDA while a graph is captured.')
     shown = sum("H200 refuses" in seen[key]["why"] for key in found if key in seen)
-    rows.append(f"An H200 itself refused at {shown} of them, as a step's first; the rest was read.")
-    rows += ["", "| rule | line | models | judgement | why |", "|---|---|---|---|---|"]
+    parts.append(
+        f"An H200 itself refused at {shown} of them, as a step's first; the rest was read."
+    )
+    rows = []
     for key in sorted(found, key=lambda key: (-len(found[key]), key)):
         verdict = seen.get(key, {"judgement": "not judged", "why": ""})
-        text = f"`{cell(code[key][:70])}`" if code[key] else ""
+        text = f"`{code[key][:70]}`" if code[key] else ""
         place = f"{key[1].removeprefix('transformers/')}<br>{text}" if key[1] else "no line"
-        rows.append(
-            f"| {key[0]} | {place} | {len(found[key])} | {verdict['judgement']} "
-            f"| {cell(verdict['why'])} |"
-        )
-    return "\n".join([*rows, ""])
+        rows.append((key[0], place, len(found[key]), verdict["judgement"], verdict["why"]))
+    head = ("rule", "line", "models", "judgement", "why")
+    return "\n".join([*parts, "", *table(head, rows)])
 
 
 def without_findings(models: list[Line], judged: list[Line]) -> str:
     """Verdicts that no finding explains."""
     why = {(each["model"], each["mode"]): each for each in judged if "model" in each}
-    rows = ["## Not safe, and no finding says why", ""]
-    rows += ["| model | mode | verdict | reason | judgement |", "|---|---|---|---|---|"]
+    title = ["## Not safe, and no finding says why", ""]
+    rows = []
     for each in models:
         if each.get("verdict", "safe") != "safe" and not hazards(each):
             said = why.get((each["model"], each["mode"]), {"judgement": "not judged", "why": ""})
             judgement = f"{said['judgement']}: {said['why']}" if said["why"] else said["judgement"]
-            cells = (each["model"], each["mode"], each["verdict"], each["reason"], judgement)
-            rows.append("| " + " | ".join(cell(text) for text in cells) + " |")
-    if len(rows) == 4:
-        return "\n".join([*rows[:2], "None.", ""])
-    return "\n".join([*rows, ""])
+            rows.append((each["model"], each["mode"], each["verdict"], each["reason"], judgement))
+    if not rows:
+        return "\n".join([*title, "None.", ""])
+    return "\n".join([*title, *table(("model", "mode", "verdict", "reason", "judgement"), rows)])
 
 
 def against(models: list[Line], lines: list[Line], *, judged: list[Line]) -> str:
@@ -142,28 +133,20 @@ def against(models: list[Line], lines: list[Line], *, judged: list[Line]) -> str
             where = other.get("place") or " ".join(
                 finding["place"] for finding in other.get("findings", ())
             )
-            cells = (each["model"], each["mode"], mine, str(outcome(other)), where, why)
-            rows.append("| " + " | ".join(cell(text) for text in cells) + " |")
+            rows.append((each["model"], each["mode"], mine, outcome(other), where, why))
     with_versions = f"H200, torch {about['torch']}, transformers {about['transformers']}"
-    parts = [
-        f"## {word} ({with_versions})",
-        "",
-        "| emulated device | H200 | steps |",
-        "|---|---|---|",
-    ]
-    parts += [f"| {mine} | {theirs} | {count} |" for (mine, theirs), count in counts.most_common()]
+    pairs = ((mine, theirs, count) for (mine, theirs), count in counts.most_common())
+    parts = [f"## {word} ({with_versions})", ""]
+    parts += table(("emulated device", "H200", "steps"), pairs)
     if lines_found:
         refused = lines_found.total()
-        parts += ["", f"The line where CUDA refused is among the findings of {lines_found[True]}"]
-        parts += [f"of the {refused} steps that it refused."]
+        parts += [f"The line where CUDA refused is among the findings of {lines_found[True]}"]
+        parts += [f"of the {refused} steps that it refused.", ""]
     if rows:
         notes = [each["difference"] for each in judged if "difference" in each]
-        parts += ["", "Where they differ:", "", *notes, ""]
-        parts += [
-            "| model | mode | emulated | H200 | line | H200's reason |",
-            "|---|---|---|---|---|---|",
-        ]
-    return "\n".join([*parts, *rows, ""])
+        parts += ["Where they differ:", "", *notes, ""]
+        parts += table(("model", "mode", "emulated", "H200", "line", "H200's reason"), rows)
+    return "\n".join(parts)
 
 
 def outcome(line: Line) -> str | None:
@@ -176,7 +159,7 @@ def hazards(line: Line) -> list[str]:
 
 
 def failures(models: list[Line]) -> str:
-    rows = ["## No verdict", "", "| what happened | models |", "|---|---|"]
+    rows = []
     words = {
         "crash": "the process ended, or its time did",
         "raised": "graphdoctor raised",
@@ -186,31 +169,24 @@ def failures(models: list[Line]) -> str:
     }
     for key, word in words.items():
         names = sorted({each["model"] for each in models if key in each})
-        rows.append(f"| {word} | {len(names)}: {', '.join(names)} |")
-    return "\n".join([*rows, ""])
+        rows.append((word, f"{len(names)}: {', '.join(names)}"))
+    return "\n".join(["## No verdict", "", *table(("what happened", "models"), rows)])
 
 
 def every_model(models: list[Line]) -> str:
-    rows = ["## Every model", ""]
-    rows += [
-        "| model | mode | verdict | operators | s | rules | limits |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for each in sorted(models, key=lambda line: (line["model"], line.get("mode", ""))):
         if "verdict" in each:
             cells = [each["model"], each["mode"], each["verdict"], each["operators"]]
             cells += [each["analyze_s"], " ".join(hazards(each)), "; ".join(each["limits"])[:90]]
-            rows.append("| " + " | ".join(cell(str(text)) for text in cells) + " |")
-    return "\n".join([*rows, ""])
-
-
-def cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+            rows.append(cells)
+    head = ("model", "mode", "verdict", "operators", "s", "rules", "limits")
+    return "\n".join(["## Every model", "", *table(head, rows)])
 
 
 def main() -> None:
-    source, target = Path(sys.argv[1]), Path(sys.argv[2])
-    target.write_text(page(jsonl(source), jsonl(JUDGED)), encoding="utf-8")
+    PAGE.write_text(page(jsonl(VERDICTS), jsonl(JUDGED)), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

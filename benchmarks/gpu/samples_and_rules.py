@@ -3,7 +3,7 @@
 Runs each sample model, each rule's two examples and each small Hugging Face model on the current CUDA device,
 every case in a process of its own, since a refused capture can leave a context unusable:
 
-    python benchmarks/gpu_check.py OUT.jsonl [--jobs 8] [--deadline-s 400]
+    python benchmarks/gpu/samples_and_rules.py OUT.jsonl [--jobs 8] [--deadline-s 400]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 DEVICE: Any = os.environ.get("GRAPHDOCTOR_CHECK_DEVICE", "cuda")  # "emulated" tries this script out
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 EXPECT = re.compile(r"^Expect(?:\[(?P<name>\w+)\])?:", re.MULTILINE)
 
 

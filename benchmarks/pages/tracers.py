@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
-Line = dict[str, Any]
+from tables import Cells, table
+from tables import Row as Line
+
 Said = list[tuple[str, list[str]]]  # what, and the lines that it names, innermost first
 BACKWARD = "Unsupported Tensor.backward() call"
 
@@ -70,8 +71,7 @@ def hazards(line: Line) -> list[tuple[str, str]]:
 def _steps_table(
     steps: dict[tuple[str, str], Line], tools: dict[str, dict[tuple[str, str], Said]]
 ) -> str:
-    rows = ["| tool | mode | graphdoctor | steps | says something | says nothing |"]
-    rows.append("|---|---|---|---|---|---|")
+    rows = []
     for tool, said in tools.items():
         counts: Counter[tuple[str, str, bool]] = Counter()
         for key, told in said.items():
@@ -80,17 +80,17 @@ def _steps_table(
                 counts[key[1], judged, bool(told)] += 1
         for mode, judged in sorted({(mode, judged) for mode, judged, _ in counts}):
             loud, silent = counts[mode, judged, True], counts[mode, judged, False]
-            rows.append(f"| {tool} | {mode} | {judged} | {loud + silent} | {loud} | {silent} |")
-    return "\n".join([*rows, ""])
+            rows.append((tool, mode, judged, loud + silent, loud, silent))
+    head = ("tool", "mode", "graphdoctor", "steps", "says something", "says nothing")
+    return "\n".join(table(head, rows))
 
 
 def _hazards_table(
     steps: dict[tuple[str, str], Line], tools: dict[str, dict[tuple[str, str], Said]]
 ) -> str:
     """Each line of source that graphdoctor found in a step, all of them judged true above."""
-    rows = ["Lines of these findings that a tool names, in any frame of what it says:", ""]
-    rows += ["| rule | forward: lines | dynamo | export | training: lines | dynamo |"]
-    rows.append("|---|---|---|---|---|---|")
+    title = "Lines of these findings that a tool names, in any frame of what it says:"
+    rows = []
     counts: Counter[tuple[str, str, str]] = Counter()
     for (model, mode), line in steps.items():
         for rule, place in hazards(line):
@@ -102,32 +102,30 @@ def _hazards_table(
     for rule in sorted({rule for rule, _, _ in counts}):
         forward = [counts[rule, "inference", what] for what in ("all", "dynamo", "export")]
         training = [counts[rule, "training", what] for what in ("all", "dynamo")]
-        rows.append("| " + " | ".join(map(str, (rule, *forward, *training))) + " |")
-    return "\n".join([*rows, ""])
+        rows.append((rule, *forward, *training))
+    head = ("rule", "forward: lines", "dynamo", "export", "training: lines", "dynamo")
+    return "\n".join([title, "", *table(head, rows)])
 
 
 def _others(
     steps: dict[tuple[str, str], Line], tools: dict[str, dict[tuple[str, str], Said]]
 ) -> str:
     """What a tool says at no line of a finding: its false alarms, and what both may have missed."""
-    rows = ["What they say where graphdoctor has no finding at any line that they name:", ""]
-    rows += [
-        "| tool | model | mode | graphdoctor | what | innermost line |",
-        "|---|---|---|---|---|---|",
-    ]
+    title = "What they say where graphdoctor has no finding at any line that they name:"
+    rows: list[Cells] = []
     for tool, said in tools.items():
         for key, told in sorted(said.items()):
             if key in steps:
                 rows += _unmatched(tool, key, steps[key], told)
-    return "\n".join([*rows, ""])
+    head = ("tool", "model", "mode", "graphdoctor", "what", "innermost line")
+    return "\n".join([title, "", *table(head, rows)])
 
 
-def _unmatched(tool: str, key: tuple[str, str], line: Line, told: Said) -> Iterator[str]:
+def _unmatched(tool: str, key: tuple[str, str], line: Line, told: Said) -> Iterator[Cells]:
     places = {place for _, place in hazards(line)}
     seen = set()
     for why, at in told:
         innermost = at[0].removeprefix("transformers/") if at else ""
         if places.isdisjoint(at) and (why, innermost) not in seen:
             seen.add((why, innermost))
-            cells = (tool, *key, line["verdict"], why[:120], innermost)
-            yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+            yield tool, *key, line["verdict"], why[:120], innermost

@@ -1,7 +1,7 @@
 """torch's op_db on the emulated CUDA device -> the verdict on every entry, and where rules and machine disagree.
 
-    python benchmarks/opinfo_emulated.py
-    python benchmarks/opinfo_emulated.py --only linalg.inv,index_put --samples 100 --each
+    python benchmarks/truth/opinfo_emulated.py
+    python benchmarks/truth/opinfo_emulated.py --only linalg.inv,index_put --samples 100 --each
 
 Each sample is the step of a target: recorded, diagnosed, captured, replayed on fresh values and judged.
 """
@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from op_db import Sample, draw, dtype_of, entry_name, load_op_db, spread
-from op_outcomes import Outcome, print_table
+from opinfo_outcomes import Outcome, print_table
 
 ITERATIONS = 2
 CAPABILITY = (9, 0)  # of the emulated device

@@ -1,10 +1,10 @@
-"""What benchmarks/gpu.py runs: every sample in every strategy, and the workloads of published figures."""
+"""What benchmarks/gpu/strategies.py runs: every sample in every strategy, and the workloads of published figures."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_check import sample_specs
+from samples_and_rules import sample_specs
 
 QUICK = ("whole", "split-step", "modules", "segments", "script", "script-graph", "cudagraphs")
 COMPILED = (*QUICK, "compile", "reduce-overhead")
@@ -33,7 +33,7 @@ def _sweep(spec: str, batches: str) -> Case:
 
 
 def _workload(name: str, strategies: tuple[str, ...], budget_s: int = 150) -> Case:
-    return _analyze(f"benchmarks/workloads/{name}", strategies, budget_s)
+    return _analyze(f"benchmarks/gpu/workloads/{name}", strategies, budget_s)
 
 
 def _sample(spec: str) -> Case:
@@ -58,12 +58,12 @@ def cases() -> list[Case]:
         _workload("decode.py:llama", COMPILED, 200),
         _workload("decode.py:gpt2", COMPILED, 200),
         _workload("linear_dropout.py", ALL),
-        _sweep("benchmarks/workloads/dlrm.py:inference", BATCHES),
-        _sweep("benchmarks/workloads/dlrm.py:training", BATCHES),
-        _sweep("benchmarks/workloads/linear_dropout.py", "32,64,128,256,640,1280"),
+        _sweep("benchmarks/gpu/workloads/dlrm.py:inference", BATCHES),
+        _sweep("benchmarks/gpu/workloads/dlrm.py:training", BATCHES),
+        _sweep("benchmarks/gpu/workloads/linear_dropout.py", "32,64,128,256,640,1280"),
         _workload("dlrm.py:inference", COMPILED),
         _workload("dlrm.py:training", COMPILED),
-        Case("timing mistake", ("benchmarks/timing_mistake.py", "--json", "{out}")),
-        Case("drop-in overhead", ("benchmarks/bench_drop_in.py", "--json", "{out}")),
+        Case("timing mistake", ("benchmarks/gpu/timing_mistake.py", "--json", "{out}")),
+        Case("drop-in overhead", ("benchmarks/speed/captured_call.py", "--json", "{out}")),
         *map(_sample, sample_specs()),
     ]

@@ -1,6 +1,6 @@
 """Time and memory of reading and explaining a trace, beside other tools and the parsers' limits.
 
-    python benchmarks/bench_trace.py [--events 1000000] [--peers PYTHON]
+    python benchmarks/speed/trace.py [--events 1000000] [--peers PYTHON]
 
 Makes the trace itself. Every row is one fresh process; CPU time is what a busy machine does not
 blur. `--peers`: an interpreter in which HolisticTraceAnalysis (or traceinsight), TraceLens,
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.regimes import RegimeTrace
 

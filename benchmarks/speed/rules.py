@@ -21,7 +21,7 @@ from graphdoctor.rules import ALL_RULES
 from graphdoctor.target import resolve
 from graphdoctor.values.recording import Recording
 
-MODELS = Path(__file__).parent.parent / "sample_models"
+MODELS = Path(__file__).parents[2] / "sample_models"
 NAMES = ("bert_mlm", "resnet50", "adam_training", "moe", "scheduled_scale")
 RULES = [rule for rule in ALL_RULES if rule.decided_by == "recording"]
 

@@ -1,8 +1,8 @@
 """Measured graphs on a GPU -> the gap between their nodes, and how well one gap predicts the others' time.
 
-    python benchmarks/node_gap.py [--measured FILE.jsonl] [--gap LOW MID HIGH] [TRACE ...]
+    python benchmarks/truth/node_gap.py [--measured FILE.jsonl] [--gap LOW MID HIGH] [TRACE ...]
 
-FILE.jsonl is what benchmarks/gpu_check.py wrote: for each sample the time of a replay, measured, and the
+FILE.jsonl is what benchmarks/gpu/samples_and_rules.py wrote: for each sample the time of a replay, measured, and the
 estimate that the eager trace gave, whose ends were made with the gaps of the profile of that day
 (`--old-gap`, `--old-launch`): with them the number of nodes and the rest of the time are told
 apart again. The gap of one sample is then (measured - busy - rest) / (nodes - 1). Since one gap is
@@ -26,7 +26,7 @@ from graphdoctor.trace import launch_of, read_trace
 from graphdoctor.trace.api import is_graph_launch, which
 from graphdoctor.trace.explain.gaps import gaps
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "benchmarks/data/samples_h200_torch2.11.jsonl"
 
 

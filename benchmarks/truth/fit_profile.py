@@ -1,6 +1,6 @@
 """Profiler traces of one GPU in, the figures of a device profile that they show out.
 
-    python benchmarks/fit_profile.py TRACE.json.gz ... --memory-gb-s 3350 --bf16-tflops 989.4
+    python benchmarks/truth/fit_profile.py TRACE.json.gz ... --memory-gb-s 3350 --bf16-tflops 989.4
 
 Prints count, 10th percentile, median and 90th percentile of each figure. The host figures are as
 profiled; torch.profiler slows the host by 1.7 (plain) to 2.3 times (shapes, stacks and memory).

@@ -1,6 +1,6 @@
 """Damaged traces in; whether each is explained or refused in a sentence, and nothing worse, out.
 
-    python benchmarks/fuzz_trace.py [--cases 3000] [--seed 0] [TRACE ...]
+    python benchmarks/truth/fuzz_trace.py [--cases 3000] [--seed 0] [TRACE ...]
 
 Without TRACE it damages traces of its own. Anything but a page or a GraphDoctorError, a case of
 more than 10 s, a figure that does not add up, or a control character on the page is a finding.
@@ -23,7 +23,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from graphdoctor.reporters import trace_json, trace_page
 from graphdoctor.reporters.look import Look

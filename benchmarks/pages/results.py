@@ -1,6 +1,6 @@
-"""benchmarks/results/*.jsonl -> docs/results.md: each published figure beside ours, and every strategy's row.
+"""benchmarks/data/results/*.jsonl -> docs/results.md: each published figure beside ours, and every strategy's row.
 
-    python benchmarks/results_page.py
+    python benchmarks/pages/results.py
 
 A cell that no result file has is marked as not yet measured. Where a case was run several times, the
 last run counts.
@@ -8,31 +8,32 @@ last run counts.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from gpu_cases import cases
 from published import PUBLISHED
+from tables import Cells, Row, jsonl, table
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks/results"
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks/gpu"))
+
+from cases import cases  # noqa: E402
+
+RESULTS = ROOT / "benchmarks/data/results"
 SAMPLES = ROOT / "benchmarks/data/samples_h200_torch2.11.jsonl"
 PAGE = ROOT / "docs/results.md"
 MEASURING = ROOT / "docs/measuring.md"
 BEGIN, END = "<!-- TIMING MISTAKE: written by make results -->", "<!-- END OF TIMING MISTAKE -->"
 MISSING = "not yet measured"
-Row = dict[str, Any]
-Cells = Iterable[str]
 
 INTRODUCTION = """# Results on a GPU
 
-Made by `make results` from [benchmarks/results](../benchmarks/results), which `python benchmarks/gpu.py` writes on a
-machine with a GPU. Speed-ups are wall-clock, interleaved with eager, inputs copied in, with the 95 % interval of the
-median; [measuring.md](measuring.md) says how. *Predicted* was computed before the capture. A cell that was not measured
-says so.
+Made by `make results` from [benchmarks/data/results](../benchmarks/data/results), which
+`python benchmarks/gpu/strategies.py` writes on a machine with a GPU. Speed-ups are wall-clock, interleaved with eager,
+inputs copied in, with the 95 % interval of the median; [measuring.md](measuring.md) says how. *Predicted* was computed
+before the capture. A cell that was not measured says so.
 """
 
 
@@ -40,7 +41,7 @@ def main() -> None:
     parts = [INTRODUCTION]
     files = sorted(RESULTS.glob("*.jsonl"))
     for path in files:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows = jsonl(path)
         parts.append(_machine_page(rows))
         _write_mistake(rows)
     if not files:
@@ -54,7 +55,7 @@ def _machine_page(rows: list[Row]) -> str:
     lines = [
         *_about([row["about"] for row in rows if "about" in row]),
         "### Published figures beside ours\n",
-        *_table(
+        *table(
             ("workload", "published on", "published", "strategy", "measured here", "predicted"),
             _published(found),
         ),
@@ -76,7 +77,7 @@ def _write_mistake(rows: list[Row]) -> None:
     if found is None or "json" not in found:
         return
     about = next(row["about"] for row in rows if "about" in row)
-    lines = _table(
+    lines = table(
         (
             "ResNet-50, batch",
             "not synchronised (wrong)",
@@ -92,8 +93,8 @@ def _write_mistake(rows: list[Row]) -> None:
     before, rest = text.split(BEGIN)
     machine = f"{about['gpu']}, torch {about['torch']}, {about['date']}"
     where = f"On an {machine} (published elsewhere: 0.01 s against 0.32 s):"
-    table = "\n".join([where, "", *lines])
-    MEASURING.write_text(f"{before}{BEGIN}\n{table}{END}{rest.split(END)[1]}", encoding="utf-8")
+    shown = "\n".join([where, "", *lines])
+    MEASURING.write_text(f"{before}{BEGIN}\n{shown}{END}{rest.split(END)[1]}", encoding="utf-8")
 
 
 _CLOCKS = ("wrong_s", "right_s", "device_s")
@@ -141,15 +142,14 @@ def _outcome(found: dict[str, Row], case: str, strategy: str) -> Row | None:
 
 
 def _whole_samples() -> Iterator[Row]:
-    """The samples' whole steps as benchmarks/gpu_check.py measured them, where nothing newer is known."""
-    for line in SAMPLES.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    """The samples' whole steps as benchmarks/gpu/samples_and_rules.py measured them, where nothing newer is known."""
+    for row in jsonl(SAMPLES):
         if row.get("measurement"):
             outcome = {
                 "strategy": "whole",
                 "status": "verified",
                 "is_ours": True,
-                "reason": "measured by benchmarks/gpu_check.py",
+                "reason": "measured by benchmarks/gpu/samples_and_rules.py",
                 "measurement": row["measurement"],
             }
             case = row["case"].removeprefix("sample:")
@@ -216,7 +216,7 @@ def _recommended(found: dict[str, Row]) -> Iterator[str]:
         return
     yield "Times of one step; a ratio above 1 means that the recommended one is the faster.\n"
     head = ("workload", "recommended", "best comparator", "ratio", "over the device's busy time")
-    yield from _table(head, rows)
+    yield from table(head, rows)
 
 
 def _beside_the_best(row: Row) -> Cells | None:
@@ -262,7 +262,7 @@ def _sweeps(found: dict[str, Row]) -> Iterator[str]:
 
 def _sweep(swept: Row) -> Iterator[str]:
     head = ("batch", "eager", "graph", "speed-up")
-    yield from _table(head, map(_point, swept["rows"]))
+    yield from table(head, map(_point, swept["rows"]))
     yield f"{swept['end']['sentence']}\n"
 
 
@@ -296,7 +296,7 @@ def _matrix(found: dict[str, Row]) -> Iterator[str]:
         yield f"{row['verdict']}: {row['reason']}{' ' + said['sentence'] if said else ''}\n"
         if "note" in row:
             yield f"{row['note'].capitalize()}.\n"
-        yield from _table(head, (_cells(outcome) for outcome in row["strategies"] or []))
+        yield from table(head, (_cells(outcome) for outcome in row["strategies"] or []))
 
 
 def _cells(outcome: Row) -> Cells:
@@ -324,17 +324,8 @@ def _shares(before: float | None, after: float | None) -> str:
 
 
 def _short(text: str) -> str:
-    text = text.replace("|", "/").replace("\n", " ")
+    text = text.replace("|", "/")
     return text if len(text) <= 120 else text[:117] + "..."
-
-
-def _table(head: Cells, rows: Iterable[Cells]) -> Iterator[str]:
-    head = tuple(head)
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'---|' * len(head)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-    yield ""
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ that goes by a call while many follow each other and are waited for at the end, 
 pays. Without a GPU the replay, the copies of inputs and the clones of outputs are stubs, so that what
 is left is the Python of the guards on this processor.
 
-    python benchmarks/bench_drop_in.py [--json FILE]
+    python benchmarks/speed/captured_call.py [--json FILE]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from drop_in_models import subjects
+from models.captured import subjects
 from torch import nn
 
 import graphdoctor

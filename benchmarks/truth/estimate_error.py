@@ -1,6 +1,6 @@
 """Profiler traces with recorded shapes in, how far the estimate is from what really happened out.
 
-    python benchmarks/estimate_error.py TRACE.json.gz ... --gpu h100
+    python benchmarks/truth/estimate_error.py TRACE.json.gz ... --gpu h100
 
 Device time: predicted and true time of every operator with kernels, and their sums.
 Host time: predicted time of all operators, and of each, against the trace's, divided by the

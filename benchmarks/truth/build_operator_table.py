@@ -1,6 +1,6 @@
 """The operator table and what opinfo_capture.py measured -> the table with its evidence; and what speaks against it.
 
-    python benchmarks/build_operator_table.py benchmarks/data/opinfo_h200_torch2.11.jsonl.gz
+    python benchmarks/truth/build_operator_table.py benchmarks/data/opinfo_h200_torch2.11.jsonl.gz
 
 Facts with a source were written by hand: they are kept, and the measured calls that they are about are
 counted. All other facts are measured ones, and made anew.

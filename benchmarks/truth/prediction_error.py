@@ -1,8 +1,8 @@
 """The samples' measured times on a GPU -> what graphdoctor predicts for them without one, side by side.
 
-    python benchmarks/prediction_check.py [--gpu h200] [--measured benchmarks/data/samples_h200_torch2.11.jsonl]
+    python benchmarks/truth/prediction_error.py [--gpu h200] [--measured benchmarks/data/samples_h200_torch2.11.jsonl]
 
-The measured steps are those of benchmarks/gpu_check.py. A prediction is of the recorded operators
+The measured steps are those of benchmarks/gpu/samples_and_rules.py. A prediction is of the recorded operators
 alone: no trace and no GPU go into it. Printed: middle figures, and whether the range holds the truth.
 """
 
@@ -17,7 +17,7 @@ from graphdoctor.pipeline import analyze_target
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Range
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "benchmarks/data/samples_h200_torch2.11.jsonl"
 
 
