@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.check import Figures
 from graphdoctor.values.report import CaptureOutcome, Region, Report
 
-# What these rules find makes the host wait for the device (or for a copy to it) in every step.
-SYNC_RULES = frozenset(
-    {
-        "GD101", "GD102", "GD103", "GD104", "GD105", "GD106", "GD107", "GD108", "GD112", "GD114",
-    }
-)  # fmt: skip
+SYNC_RULES = frozenset(rule.id for rule in ALL_RULES if rule.makes_host_wait)
 _DIGITS = 4
 
 

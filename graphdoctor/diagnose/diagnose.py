@@ -1,39 +1,21 @@
-"""A recording in, its findings out: worst first, one for each cause, with its source lines."""
+"""A recording -> its findings: worst first, one for each cause, with its source lines."""
 
 from __future__ import annotations
 
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from graphdoctor.rules import ALL_RULES
-from graphdoctor.rules.rule import Hit, Rule
+from graphdoctor.rules.rule import Hit, RecordingRule, Rule
 from graphdoctor.values.callers import own_line
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Excerpt, Finding, Location
 
 _CONTEXT_LINES = 3
 _EFFECTS = ("capture-fails", "replay-is-wrong", "replay-is-slow")
-
-# Where both speak about one line, the rule on the left is a part or a consequence of what one of
-# the rules on the right says, and is not reported.
-SAID_BY: Mapping[str, tuple[str, ...]] = {
-    "GD101": ("GD102", "GD106", "GD107", "GD110", "GD111", "GD112", "GD114"),
-    "GD103": ("GD101", "GD102", "GD107", "GD110", "GD111"),
-    "GD104": ("GD103", "GD105", "GD110", "GD111"),
-    "GD107": ("GD112",),
-    "GD201": ("GD106", "GD107", "GD111", "GD207", "GD208", "GD209"),
-    "GD202": ("GD101", "GD103", "GD106", "GD107", "GD111", "GD205", "GD206", "GD207", "GD208"),
-    "GD203": (
-        "GD101", "GD103", "GD106", "GD107", "GD111", "GD112", "GD202", "GD206", "GD207", "GD208",
-        "GD209", "GD211",
-    ),
-    "GD204": ("GD111", "GD101"),
-    "GD205": ("GD111", "GD206"),
-    "GD209": ("GD101", "GD103", "GD104", "GD105", "GD107", "GD111", "GD207"),
-    "GD211": ("GD104", "GD105", "GD111", "GD209"),
-}  # fmt: skip
 
 
 class Diagnosis(Struct, frozen=True):
@@ -58,18 +40,16 @@ class _Place(Struct, frozen=True):
 
 def diagnose(recording: Recording, rules: Sequence[type[Rule]] = ALL_RULES) -> Diagnosis:
     """Run every rule that a recording decides; the time is linear in the number of operators."""
-    asked = [rule for rule in rules if rule.decided_by == "recording"]
+    asked = [rule for rule in rules if issubclass(rule, RecordingRule)]
     hits = [(rule, hit) for rule in asked for hit in rule().check(recording)]
-    groups: dict[tuple[type[Rule], _Place], list[Hit]] = {}
+    groups: dict[tuple[type[RecordingRule], _Place], list[Hit]] = {}
     for rule, hit in hits:
         groups.setdefault((rule, _place(hit)), []).append(hit)
-    speaking: dict[_Place, set[str]] = {}
+    explained: dict[_Place, set[str]] = {}
     for rule, place in groups:
-        speaking.setdefault(place, set()).add(rule.id)
+        explained.setdefault(place, set()).update(rule.explains)
     kept = [
-        (rule, group)
-        for (rule, place), group in groups.items()
-        if not speaking[place].intersection(SAID_BY.get(rule.id, ()))
+        (rule, group) for (rule, place), group in groups.items() if rule.id not in explained[place]
     ]
     kept.sort(key=lambda pair: _order(*pair))
     return Diagnosis(
@@ -104,14 +84,8 @@ def _order(rule: type[Rule], group: Sequence[Hit]) -> tuple[int, int, str]:
 
 def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
     first = min(group, key=lambda hit: (hit.iteration, hit.op_index))
-    return Finding(
-        rule=rule.id,
-        name=rule.name,
-        effect=rule.effect,
-        message=first.message,
-        why=_first_paragraph(rule.explanation()),
-        fix=rule.fix,
-        location=first.location,
+    return replace(
+        rule.finding(first.message, first.location),
         excerpt=excerpt_at(first.location),
         stack=first.stack,
         module=first.module,
@@ -129,7 +103,3 @@ def _per_step(group: Sequence[Hit]) -> int:
         if not hit.follows:
             found.add(hit.op_index)
     return max(1, *map(len, places.values()))
-
-
-def _first_paragraph(text: str) -> str:
-    return " ".join(text.split("\n\n")[0].split())

@@ -1,4 +1,4 @@
-"""A recording and the hits of its rules in, what each iteration has to keep out of a graph out."""
+"""A recording and the hits of its rules -> what each iteration has to keep out of a graph."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from graphdoctor.partition.dependencies import is_host_read
 from graphdoctor.partition.signature import Signatures, input_signature
+from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.rule import Hit
 from graphdoctor.rules.scalars_differ import ScalarsDiffer
 from graphdoctor.rules.shapes_differ import ShapesDiffer
@@ -17,10 +18,10 @@ from graphdoctor.values.report import Location
 _Key = tuple[str, Location | None, str, str, int]
 _Rules = dict[str, None]  # an ordered set
 
-# Copies to the device tell the host nothing: they may move where data allows it.
-_CAPTURE_FAILS = "GD1"
-_COPIES_TO_DEVICE = frozenset({"GD104", "GD105"})
-_ONLY_SLOW = "GD3"
+_ONLY_SLOW = frozenset(rule.id for rule in ALL_RULES if rule.effect == "replay-is-slow")
+_TELLS_THE_HOST = frozenset(
+    rule.id for rule in ALL_RULES if rule.effect == "capture-fails" and not rule.only_feeds_device
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ class Hazards:
 
 
 def cutting(hits: Iterable[tuple[str, Hit]]) -> tuple[tuple[str, Hit], ...]:
-    """Without those that only make a replay slow, which the number of their rule tells."""
-    return tuple((rule, hit) for rule, hit in hits if not rule.startswith(_ONLY_SLOW))
+    """Without those that only make a replay slow."""
+    return tuple((rule, hit) for rule, hit in hits if rule not in _ONLY_SLOW)
 
 
 def hazards(
@@ -96,18 +97,14 @@ def _placed(ops: Sequence[Op], keys: Sequence[_Key], known: _ByKey) -> Hazards:
     decisive = frozenset(
         place
         for place, op in enumerate(ops)
-        if any(map(_tells_the_host, hit.get(place, ())))
+        if not _TELLS_THE_HOST.isdisjoint(hit.get(place, ()))
         or (is_host_read(op) and (place in hit or not op.is_cuda))
     )
     return Hazards(hit, cuts, followers, decisive)
 
 
-def _tells_the_host(rule: str) -> bool:
-    return rule.startswith(_CAPTURE_FAILS) and rule not in _COPIES_TO_DEVICE
-
-
 def _keys(ops: Sequence[Op]) -> list[_Key]:
-    """What makes operators of different iterations the same one: the call, and the how-manieth."""
+    """What makes operators of different iterations the same one: the call, and its ordinal among equal ones."""
     counts: Counter[tuple[str, Location | None, str, str]] = Counter()
     keys: list[_Key] = []
     for op in ops:

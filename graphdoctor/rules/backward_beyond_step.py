@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.events import event_hits
-from graphdoctor.rules.rule import MEASURED, Hit, Rule
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, event_hits
 from graphdoctor.values.recording import HostEvent, Recording
 
 
-class BackwardBeyondStep(Rule):
+class BackwardBeyondStep(RecordingRule):
     """A backward pass goes on into operations from before the step.
 
     Autograd runs the backward of an operation on the stream that the operation ran on. One from

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.parting import partings
-from graphdoctor.rules.rule import MEASURED, Hit, Rule
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
 from graphdoctor.values.recording import Recording
 
 
-class CaptureDependentResult(Rule):
+class CaptureDependentResult(RecordingRule):
     """The step computes something else while it is captured.
 
     Code may ask whether it is being captured or traced (`torch.cuda.is_current_stream_capturing()`,

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from graphdoctor.rules.causes.cpu_data import FrozenWrite, Steering, frozen_writes, steering_values
 from graphdoctor.rules.causes.reads import is_read
 from graphdoctor.rules.causes.words import operator_words, place_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 
 
-class CpuOperator(Rule):
+class CpuOperator(RecordingRule):
     """An operator on the CPU steers the step.
 
     A tensor is computed, or drawn at random, on the CPU, and its value then decides a branch,
@@ -29,6 +29,7 @@ class CpuOperator(Rule):
     id = "GD209"
     name = "cpu-operator"
     effect = "replay-is-wrong"
+    explains = ("GD201", "GD203", "GD211")
     evidence = MEASURED
     fix = (
         "Give the operator device=x.device, so that replays run it; or compute it before the step."

@@ -8,11 +8,11 @@ from graphdoctor.rules.causes.branch_points import Branch
 from graphdoctor.rules.causes.branches import Side
 from graphdoctor.rules.causes.reads import Read, host_reads
 from graphdoctor.rules.causes.words import place_words, tensor_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Iteration, Recording
 
 
-class DataDependentBranch(Rule):
+class DataDependentBranch(RecordingRule):
     """A value of the device decides which way Python goes.
 
     `if t:`, `while t.max() > eps:`, `assert t.isfinite().all()`, `if x.item() > 0:`: the host waits
@@ -29,6 +29,8 @@ class DataDependentBranch(Rule):
     id = "GD107"
     name = "data-dependent-branch"
     effect = "capture-fails"
+    explains = ("GD101", "GD103", "GD201", "GD202", "GD203", "GD209")
+    makes_host_wait = True
     evidence = MEASURED
     fix = (
         "Compute both sides and choose with torch.where, or keep this branch in Python between two "

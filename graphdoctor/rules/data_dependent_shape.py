@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from graphdoctor.operators import fact_about
 from graphdoctor.operators.conditions import has_mask_index, is_masked_fill
 from graphdoctor.rules.causes.words import operator_words, tensor_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Op, Recording
 
 # Tagged dynamic_output_shape, but their shapes follow from their inputs' shapes on CUDA.
 _NOT_SO = frozenset({"index", "_ctc_loss", "linalg_lstsq", "one_hot"})
 
 
-class DataDependentShape(Rule):
+class DataDependentShape(RecordingRule):
     """The shape of a result depends on the values.
 
     `nonzero`, `x[mask]`, `masked_select`, `unique`, `bincount`, `torch.where(condition)` and
@@ -33,6 +33,8 @@ class DataDependentShape(Rule):
     id = "GD106"
     name = "data-dependent-shape"
     effect = "capture-fails"
+    explains = ("GD101", "GD201", "GD202", "GD203")
+    makes_host_wait = True
     evidence = MEASURED
     fix = (
         "Keep the full shape and mask the values: torch.where(mask, x, 0), a sum weighted by the "

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.copies import Transfer, is_list_read, transfers, undoes_a_copy
 from graphdoctor.rules.causes.words import tensor_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 
 
-class DeviceToHostCopy(Rule):
+class DeviceToHostCopy(RecordingRule):
     """A tensor is copied from the device to the host.
 
     `.cpu()`, `.to("cpu")` and `host.copy_(t)` wait until the device has computed the tensor, which
@@ -26,6 +26,8 @@ class DeviceToHostCopy(Rule):
     id = "GD103"
     name = "device-to-host-copy"
     effect = "capture-fails"
+    explains = ("GD104", "GD202", "GD203", "GD209")
+    makes_host_wait = True
     evidence = MEASURED
     fix = "Do this computation on the device, or return the tensor and copy it after the replay."
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from graphdoctor.rules.causes.events import EventRule
-from graphdoctor.rules.rule import MEASURED
+from graphdoctor.rules.rule import MEASURED, EventRule
 
 
 class ExplicitSynchronize(EventRule):
@@ -23,6 +22,7 @@ class ExplicitSynchronize(EventRule):
     id = "GD108"
     name = "explicit-synchronize"
     effect = "capture-fails"
+    makes_host_wait = True
     evidence = MEASURED
     fix = "Move it outside the step; between streams use wait_stream, which can be captured."
     kind = "sync"

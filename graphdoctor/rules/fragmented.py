@@ -1,12 +1,11 @@
-"""The regions of a plan in, a finding out where they are too small to pay."""
+"""The regions of a plan -> a finding where they are too small to pay."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from graphdoctor.rules.causes.words import counted
-from graphdoctor.rules.rule import Hit, Rule
-from graphdoctor.values.recording import Recording
+from graphdoctor.rules.rule import Rule
 from graphdoctor.values.report import Finding, Region
 
 
@@ -29,9 +28,6 @@ class Fragmented(Rule):
     evidence = "documentation (NVIDIA, CUDA Graph Best Practice for PyTorch: performance issues)"
     fix = "Remove the hazards between the parts, those in the middle of the step first."
     decided_by = "partition"
-
-    def check(self, recording: Recording) -> Iterator[Hit]:
-        raise NotImplementedError("decided by the partition: see fragmented()")
 
     @staticmethod
     def bad() -> object:
@@ -63,20 +59,11 @@ def fragmented(regions: Sequence[Region]) -> Finding | None:
     small = [region for region in regions if not region.worthwhile]
     if len(regions) < 2 or 2 * len(small) < len(regions):
         return None
-    rule = Fragmented
     blockers = sorted({blocker for region in regions for blocker in region.blocked_by})
     cut = f", cut by {', '.join(blockers)}" if blockers else ""
     launches = sum(region.launches for region in small)
-    return Finding(
-        rule=rule.id,
-        name=rule.name,
-        effect=rule.effect,
-        message=(
-            f"The step falls into {counted(len(regions), 'part')}{cut}; {len(small)} of them "
-            f"({counted(launches, 'launch').replace('launchs', 'launches')} together) are too "
-            "small for a graph to pay."
-        ),
-        why=" ".join(rule.explanation().split("\n\n")[0].split()),
-        fix=rule.fix,
-        location=small[0].first,
+    return Fragmented.finding(
+        f"The step falls into {counted(len(regions), 'part')}{cut}; {len(small)} of them "
+        f"({counted(launches, 'launch')} together) are too small for a graph to pay.",
+        small[0].first,
     )

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from graphdoctor.rules.causes.cpu_data import Steering, steering_values
 from graphdoctor.rules.causes.reads import is_read
 from graphdoctor.rules.causes.words import operator_words, tensor_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 
 
-class FrozenCpuScalar(Rule):
+class FrozenCpuScalar(RecordingRule):
     """An operator on the device takes its scalar from a CPU tensor that changes.
 
     A 0-d tensor on the CPU may meet tensors on the device: torch reads its value and hands it to
@@ -27,6 +27,7 @@ class FrozenCpuScalar(Rule):
     id = "GD211"
     name = "frozen-cpu-scalar"
     effect = "replay-is-wrong"
+    explains = ("GD203",)
     evidence = MEASURED
     fix = "Keep the 0-d tensor on the device, for example as a buffer that moves with the module."
 

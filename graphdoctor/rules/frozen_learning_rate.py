@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.rules.scalars_differ import scalar_hits, unexplained_scalars
 from graphdoctor.values.recording import Recording
 
 
-class FrozenLearningRate(Rule):
+class FrozenLearningRate(RecordingRule):
     """The learning rate is a Python number that changes.
 
     The optimizer's kernels were handed another number in another iteration: a learning rate,
@@ -27,6 +27,7 @@ class FrozenLearningRate(Rule):
     id = "GD204"
     name = "frozen-learning-rate"
     effect = "replay-is-wrong"
+    is_glue = True
     evidence = MEASURED
     fix = (
         'Give the rate as lr=torch.tensor(lr, device="cuda") (SGD: with fused=True), and call '

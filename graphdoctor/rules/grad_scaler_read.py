@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.reads import host_reads
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 
 
-class GradScalerRead(Rule):
+class GradScalerRead(RecordingRule):
     """The gradient scaler looks on the host whether gradients overflowed.
 
     `scaler.step(optimizer)` reads the flag `found_inf` from the device and skips the optimizer's
@@ -26,6 +26,9 @@ class GradScalerRead(Rule):
     id = "GD112"
     name = "grad-scaler-read"
     effect = "capture-fails"
+    explains = ("GD101", "GD107", "GD203")
+    makes_host_wait = True
+    is_glue = True
     evidence = MEASURED
     fix = (
         "Use a fused optimizer (fused=True), which takes the flag on the device, or bfloat16, "

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.differences import Found, differences
 from graphdoctor.rules.causes.words import counted, operator_words, shape_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 
 
-class GrowingState(Rule):
+class GrowingState(RecordingRule):
     """State grows from step to step.
 
     A cache that each step extends, `self.keys = torch.cat([self.keys, k])` or a list of tensors
@@ -26,6 +26,7 @@ class GrowingState(Rule):
     id = "GD206"
     name = "growing-state"
     effect = "replay-is-wrong"
+    explains = ("GD202", "GD203", "GD205")
     evidence = MEASURED
     fix = (
         "Allocate the full size once, write with index_copy_ at a position kept on the device, "

@@ -8,11 +8,11 @@ from graphdoctor.operators import OperatorFact, evidence_words, fact_about
 from graphdoctor.operators.backward import waits_in_backward
 from graphdoctor.rules.causes.copies import transfer_of
 from graphdoctor.rules.causes.words import operator_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Iteration, Op, Recording
 
 
-class HiddenSyncOperator(Rule):
+class HiddenSyncOperator(RecordingRule):
     """An operator waits for the device inside.
 
     Some operators check their arguments, or find out a range, by reading values on the host before
@@ -33,6 +33,8 @@ class HiddenSyncOperator(Rule):
     id = "GD114"
     name = "hidden-sync-operator"
     effect = "capture-fails"
+    explains = ("GD101",)
+    makes_host_wait = True
     evidence = MEASURED
     fix = (
         "Use the form without the check: torch.linalg's *_ex functions, histc with min and max, "

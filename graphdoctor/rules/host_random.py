@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.differences import differences
-from graphdoctor.rules.causes.host_values import host_value_hits, source_place
+from graphdoctor.rules.causes.sources import host_value_hits, source_place
 from graphdoctor.rules.causes.words import operator_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
 from graphdoctor.values.recording import HostEvent, Recording
 
 
-class HostRandom(Rule):
+class HostRandom(RecordingRule):
     """Random numbers are drawn on the host.
 
     Python's `random` and NumPy's generators are drawn from inside the step. A graph runs no Python:
@@ -28,6 +28,7 @@ class HostRandom(Rule):
     id = "GD207"
     name = "host-random"
     effect = "replay-is-wrong"
+    explains = ("GD201", "GD202", "GD203", "GD209")
     evidence = MEASURED
     fix = 'Draw on the device, torch.rand((), device="cuda"), or before the step, as an input.'
 
@@ -35,7 +36,7 @@ class HostRandom(Rule):
         effects = {
             source_place(found.source): operator_words(found.difference.op)
             for found in differences(recording)
-            if found.source is not None and found.source.rule == self.id
+            if found.source is not None and found.source.kind == "host-random"
         }
 
         def message(event: HostEvent) -> str:

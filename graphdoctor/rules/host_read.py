@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from graphdoctor.rules.causes.reads import Read, host_reads
 from graphdoctor.rules.causes.source import is_formatting, written
 from graphdoctor.rules.causes.words import operator_words, tensor_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 
 _METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "any", "all"})
 _BUILTINS = frozenset({"float", "int", "bool", "complex", "max", "min", "range", "round"})
 
 
-class HostRead(Rule):
+class HostRead(RecordingRule):
     """The host reads a value from the device.
 
     `.item()`, `.tolist()`, `float(t)`, `int(t)`, `bool(t)` and comparisons such as `torch.equal`
@@ -32,6 +32,8 @@ class HostRead(Rule):
     id = "GD101"
     name = "host-read"
     effect = "capture-fails"
+    explains = ("GD103", "GD202", "GD203", "GD204", "GD209")
+    makes_host_wait = True
     evidence = MEASURED
     fix = (
         "Compute with the tensor instead of its value, and read values for logging outside the "

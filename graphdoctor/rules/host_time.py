@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.differences import differences
-from graphdoctor.rules.causes.host_values import host_value_hits, source_place
-from graphdoctor.rules.causes.sources import sources_of
-from graphdoctor.rules.rule import MEASURED, Hit, Rule
+from graphdoctor.rules.causes.sources import host_value_hits, source_place, sources_of
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
 from graphdoctor.values.recording import Recording
 
 
-class HostTime(Rule):
+class HostTime(RecordingRule):
     """The time of day takes part in the computation.
 
     The step reads a clock, and what it computes differs from iteration to iteration because of it.
@@ -26,6 +25,7 @@ class HostTime(Rule):
     id = "GD208"
     name = "host-time"
     effect = "replay-is-wrong"
+    explains = ("GD201", "GD202", "GD203")
     evidence = MEASURED
     fix = "Read the clock outside the step, and pass the value as an input tensor."
 
@@ -33,13 +33,13 @@ class HostTime(Rule):
         reaching = {
             source_place(found.source)
             for found in differences(recording)
-            if found.source is not None and found.source.rule == self.id
+            if found.source is not None and found.source.kind == "host-time"
         }
         if _returns_other_values(recording):
             reaching |= {
                 source.flow.origin
                 for source in sources_of(recording)
-                if source.rule == self.id and source.flow.escapes
+                if source.kind == "host-time" and source.flow.escapes
             }
         for hit in host_value_hits(
             recording,

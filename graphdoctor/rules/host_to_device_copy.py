@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.copies import Transfer, transfers, undoes_a_copy
 from graphdoctor.rules.causes.words import operator_words, tensor_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 
 
-class HostToDeviceCopy(Rule):
+class HostToDeviceCopy(RecordingRule):
     """A tensor is copied from the host to the device.
 
     A copy from ordinary host memory waits for the device, and CUDA refuses it while a graph is
@@ -31,6 +31,9 @@ class HostToDeviceCopy(Rule):
     id = "GD104"
     name = "host-to-device-copy"
     effect = "capture-fails"
+    explains = ("GD209", "GD211")
+    makes_host_wait = True
+    only_feeds_device = True
     evidence = MEASURED
     fix = (
         "Make the tensor on the device, keep constants as buffers of the module, and copy inputs "

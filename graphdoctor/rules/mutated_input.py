@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.words import operator_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Iteration, Op, Recording
 
 
-class MutatedInput(Rule):
+class MutatedInput(RecordingRule):
     """The step writes into its own input.
 
     A captured step works on fixed input buffers into which each batch is copied. An operator that

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.events import event_hits
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op, event_hits
 from graphdoctor.values.recording import HostEvent, Recording
 
 
-class NonCapturableOptimizer(Rule):
+class NonCapturableOptimizer(RecordingRule):
     """The optimizer keeps its step count on the host.
 
     Adam, AdamW, RMSprop and their kin count steps in CPU tensors and turn the count into Python
@@ -25,6 +24,19 @@ class NonCapturableOptimizer(Rule):
     id = "GD111"
     name = "non-capturable-optimizer"
     effect = "capture-fails"
+    explains = (
+        "GD101",
+        "GD103",
+        "GD104",
+        "GD201",
+        "GD202",
+        "GD203",
+        "GD204",
+        "GD205",
+        "GD209",
+        "GD211",
+    )
+    is_glue = True
     evidence = MEASURED
     fix = 'Construct it with capturable=True and lr=torch.tensor(lr, device="cuda").'
 

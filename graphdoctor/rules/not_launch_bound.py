@@ -1,11 +1,8 @@
-"""An estimate in, a finding out where a graph would hardly make the step faster."""
+"""An estimate -> a finding where a graph would hardly make the step faster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from graphdoctor.rules.rule import Hit, Rule
-from graphdoctor.values.recording import Recording
+from graphdoctor.rules.rule import Rule
 from graphdoctor.values.report import Estimate, Finding, Range
 
 # Removing all launches of a step that waits for them this little brings at most 1 / (1 - 0.15) = 1.18,
@@ -36,9 +33,6 @@ class NotLaunchBound(Rule):
     )
     decided_by = "estimate"
 
-    def check(self, recording: Recording) -> Iterator[Hit]:
-        raise NotImplementedError("decided by the estimate: see not_launch_bound()")
-
     @staticmethod
     def bad() -> object:
         import torch
@@ -66,20 +60,12 @@ def not_launch_bound(estimate: Estimate) -> Finding | None:
     """The finding, where the device hardly ever waits for the host, whatever can be captured."""
     if estimate.launch_bound_share.mid > LITTLE_WAITING:
         return None
-    rule = NotLaunchBound
-    return Finding(
-        rule=rule.id,
-        name=rule.name,
-        effect=rule.effect,
-        message=(
-            f"The device is busy for {_us(estimate.device_busy_us)} of the "
-            f"{_us(estimate.eager_us)} that a step takes, and waits for launches for "
-            f"{estimate.launch_bound_share.mid:.0%} of it: a graph can hardly make it faster "
-            f"({estimate.basis} for {estimate.gpu})."
-        ),
-        why=" ".join(rule.explanation().split("\n\n")[0].split()),
-        fix=rule.fix,
-        location=None,
+    return NotLaunchBound.finding(
+        f"The device is busy for {_us(estimate.device_busy_us)} of the "
+        f"{_us(estimate.eager_us)} that a step takes, and waits for launches for "
+        f"{estimate.launch_bound_share.mid:.0%} of it: a graph can hardly make it faster "
+        f"({estimate.basis} for {estimate.gpu}).",
+        None,
     )
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
 from graphdoctor.rules.causes.words import counted, operator_words, place_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Location
 
 
-class OperatorsDiffer(Rule):
+class OperatorsDiffer(RecordingRule):
     """Iterations run different operators.
 
     With inputs of the same shapes, one step ran operators that another did not: a counter, a flag

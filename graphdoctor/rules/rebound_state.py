@@ -8,11 +8,11 @@ from msgspec import structs
 
 from graphdoctor.rules.causes.differences import Found, differences
 from graphdoctor.rules.causes.words import operator_words, place_words, tensor_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 
 
-class ReboundState(Rule):
+class ReboundState(RecordingRule):
     """State is replaced by a new tensor in each step.
 
     `self.ema = 0.9 * self.ema + 0.1 * x` makes a new tensor, at a new address, and the next step
@@ -28,6 +28,7 @@ class ReboundState(Rule):
     id = "GD205"
     name = "rebound-state"
     effect = "replay-is-wrong"
+    explains = ("GD202",)
     evidence = MEASURED
     fix = "Update the tensor in place: buffer.copy_(new), or mul_ and add_ on it."
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.operators import draws
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_event
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
 from graphdoctor.values.recording import HostEvent, Iteration, Recording
 
 _SEEDING = ("manual_seed()", "manual_seed_all()")
 
 
-class RepeatedSeed(Rule):
+class RepeatedSeed(RecordingRule):
     """The device's random generator gets the same seed in every step.
 
     Eager then draws the same numbers in each step. torch captures the call, since it leaves the

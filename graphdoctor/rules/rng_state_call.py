@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_event
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
 from graphdoctor.values.recording import HostEvent, Iteration, Recording
 
 
-class RngStateCall(Rule):
+class RngStateCall(RecordingRule):
     """The device's random generator gets another seed inside the step.
 
     A captured graph has the seed of its capture; only how far the generator has advanced lives on
@@ -28,6 +28,7 @@ class RngStateCall(Rule):
     id = "GD110"
     name = "rng-state-call"
     effect = "capture-fails"
+    explains = ("GD101", "GD103", "GD104")
     evidence = f"{MEASURED}; the refusals before torch 2.10 are documentation (pytorch#162505)"
     fix = (
         "Seed before the step, not in it; with torch before 2.10 give torch.utils.checkpoint "

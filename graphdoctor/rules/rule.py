@@ -1,16 +1,16 @@
-"""What a rule is: one hazard, how a recording shows it, and examples that prove it."""
+"""What a rule is: one hazard, everything known about it, and examples that prove it."""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from graphdoctor.values.recording import HostEvent, Op, Recording
-from graphdoctor.values.report import Effect, Location
+from graphdoctor.values.recording import EventKind, HostEvent, Op, Recording
+from graphdoctor.values.report import Effect, Finding, Location
 
 # Both examples did there what the rule says: benchmarks/data/rules_h200_torch2.11.jsonl.
 MEASURED = "measured on NVIDIA H200, torch 2.11.0, 2026-11-20"
@@ -47,14 +47,19 @@ class Rule(ABC):
     name: ClassVar[str]
     effect: ClassVar[Effect]
     fix: ClassVar[str]
-    # How it is known: where it was measured, or the source or documentation that says so.
     evidence: ClassVar[str]
-    # What finds it: other rules than those about a recording have a function of their own to make findings.
-    decided_by: ClassVar[Literal["recording", "estimate", "partition"]] = "recording"
-
-    @abstractmethod
-    def check(self, recording: Recording) -> Iterator[Hit]:
-        """Every place where the recording shows this hazard, in execution order."""
+    """How it is known: where it was measured, or the source or documentation that says so."""
+    decided_by: ClassVar[Literal["recording", "estimate", "partition"]]
+    """The stage that finds it; a recording does by `RecordingRule.check`, the others by a function beside the rule."""
+    explains: ClassVar[tuple[str, ...]] = ()
+    """Ids of the rules that find a part or a consequence of this hazard: where this one speaks
+    about a line, theirs are not reported."""
+    makes_host_wait: ClassVar[bool] = False
+    """The host waits for the device, or for a copy to it, in every step."""
+    only_feeds_device: ClassVar[bool] = False
+    """It copies to the device and tells the host nothing: such a copy may move where data allows."""
+    is_glue: ClassVar[bool] = False
+    """It is about a call that a split training step makes between its graphs, wherever it is written."""
 
     @staticmethod
     @abstractmethod
@@ -73,6 +78,49 @@ class Rule(ABC):
     @classmethod
     def explanation(cls) -> str:
         return inspect.cleandoc(cls.__doc__ or "").partition("\n")[2].strip()
+
+    @classmethod
+    def finding(cls, message: str, location: Location | None) -> Finding:
+        """A finding of this rule, for whoever decides it."""
+        return Finding(
+            rule=cls.id,
+            name=cls.name,
+            effect=cls.effect,
+            message=message,
+            why=" ".join(cls.explanation().split("\n\n")[0].split()),
+            fix=cls.fix,
+            location=location,
+        )
+
+
+class RecordingRule(Rule):
+    """A hazard that a recording shows."""
+
+    decided_by = "recording"
+
+    @abstractmethod
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        """Every place where the recording shows this hazard, in execution order."""
+
+
+class EventRule(RecordingRule):
+    """A hazard that is one kind of host event; `says` follows what was called in the message."""
+
+    kind: ClassVar[EventKind]
+    says: ClassVar[str]
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        return event_hits(recording, self.kind, lambda event: f"{event.name}{self.says}")
+
+
+def event_hits(
+    recording: Recording, kind: EventKind, message: Callable[[HostEvent], str]
+) -> Iterator[Hit]:
+    """Hits in the iterations that ran as if captured, in execution order."""
+    for iteration in recording.captured:
+        for event in iteration.events:
+            if event.kind == kind:
+                yield at_event(iteration.index, event, message(event))
 
 
 def at_op(iteration: int, op: Op, message: str) -> Hit:

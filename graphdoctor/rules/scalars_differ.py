@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
 from graphdoctor.rules.causes.words import counted, listed, operator_words, value_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Op, Recording
 
 
-class ScalarsDiffer(Rule):
+class ScalarsDiffer(RecordingRule):
     """An operator is handed another number in another iteration.
 
     A Python number that takes part in a computation travels as an argument of the kernel, and a

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
 from graphdoctor.rules.causes.words import counted, operator_words, shape_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 
 
-class ShapesDiffer(Rule):
+class ShapesDiffer(RecordingRule):
     """The same operator works on other shapes in another iteration.
 
     With inputs of the same shapes, a result came out larger or smaller than in another iteration:
@@ -26,6 +26,7 @@ class ShapesDiffer(Rule):
     id = "GD202"
     name = "shapes-differ"
     effect = "replay-is-wrong"
+    explains = ("GD203",)
     evidence = MEASURED
     fix = "Work at one fixed size with a mask, or capture one graph for each size."
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from graphdoctor.rules.causes.events import EventRule
-from graphdoctor.rules.rule import MEASURED
+from graphdoctor.rules.rule import MEASURED, EventRule
 
 
 class StreamOrEventQuery(EventRule):

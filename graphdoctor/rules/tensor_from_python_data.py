@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.copies import transfers
 from graphdoctor.rules.causes.words import tensor_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
 
 
-class TensorFromPythonData(Rule):
+class TensorFromPythonData(RecordingRule):
     """A tensor on the device is built from Python data.
 
     `torch.tensor([...], device="cuda")`, `torch.as_tensor`, `x.new_tensor` and the like make the
@@ -27,6 +27,9 @@ class TensorFromPythonData(Rule):
     id = "GD105"
     name = "tensor-from-python-data"
     effect = "capture-fails"
+    explains = ("GD104", "GD209", "GD211")
+    makes_host_wait = True
+    only_feeds_device = True
     evidence = MEASURED
     fix = (
         "Build it once in __init__ as a buffer, or use torch.full, torch.arange or torch.zeros "

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.events import event_hits
 from graphdoctor.rules.causes.reads import host_reads
 from graphdoctor.rules.causes.source import is_formatting
 from graphdoctor.rules.causes.words import tensor_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op, event_hits
 from graphdoctor.values.recording import Recording
 
 
-class TensorPrinting(Rule):
+class TensorPrinting(RecordingRule):
     """A tensor is printed or formatted inside the step.
 
     `print(t)`, `f"{t}"`, `repr(t)` and a logger's arguments copy the tensor to the host and wait
@@ -28,6 +27,8 @@ class TensorPrinting(Rule):
     id = "GD102"
     name = "tensor-printing"
     effect = "capture-fails"
+    explains = ("GD101", "GD103")
+    makes_host_wait = True
     evidence = MEASURED
     fix = "Return the tensor from the step, and print it outside, after the replay."
 

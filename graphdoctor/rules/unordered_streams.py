@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_event
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
 from graphdoctor.values.recording import HostEvent, Iteration, Recording
 
 
-class UnorderedStreams(Rule):
+class UnorderedStreams(RecordingRule):
     """Streams are used without fork and join.
 
     A capture holds the work of one stream, and of those that fork from it: that waited for it first.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.words import operator_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Op, Opaque, Recording
 
 
-class UnregisteredGenerator(Rule):
+class UnregisteredGenerator(RecordingRule):
     """Random numbers are drawn from a generator of one's own.
 
     In a capture a generator keeps its state on the device, and torch prepares only the default one

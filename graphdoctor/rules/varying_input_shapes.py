@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.words import listed, shape_words
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Iteration, Leaf, Op, Recording, TensorUse
 
 
-class VaryingInputShapes(Rule):
+class VaryingInputShapes(RecordingRule):
     """The inputs have another shape in another iteration.
 
     A graph holds the shapes of the step that was captured. A batch of another size, or sequences of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_event
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
 from graphdoctor.values.recording import Recording
 
 
-class WorkOnAnotherStream(Rule):
+class WorkOnAnotherStream(RecordingRule):
     """Work goes to a stream that is not captured, and is missing from the graph.
 
     A capture holds the work of one stream, and of those that fork from it. Work that needs no new

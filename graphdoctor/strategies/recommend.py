@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graphdoctor.rules.not_launch_bound import NotLaunchBound
 from graphdoctor.strategies.eager_times import fair_speedup, reference_us, step_us
 from graphdoctor.values.report import Finding, Measurement, Range, Recommendation, StrategyOutcome
 
 NONE = "none"
 _LITTLE = 1.05  # a prediction is not that precise
-_BUSY = "GD301"
 
 
 def recommend(
@@ -132,7 +132,7 @@ def _none(
     findings: Sequence[Finding],
 ) -> str:
     """Why nothing is recommended."""
-    if any(finding.rule == _BUSY for finding in findings):
+    if any(finding.rule == NotLaunchBound.id for finding in findings):
         return "none: the GPU is busy all the time, so that launching faster brings nothing."
     if any(row.measurement is not None for row in verified):
         return "none: what was verified is not faster than eager."

@@ -9,14 +9,15 @@ import torch
 from graphdoctor.graphs.split.glue import glue_objects
 from graphdoctor.graphs.split.glue_lines import has_glue_call, has_reading_call
 from graphdoctor.graphs.split.optimizer_step import has_number_as_rate, why_not_captured
+from graphdoctor.rules import ALL_RULES
+from graphdoctor.rules.frozen_learning_rate import FrozenLearningRate
 from graphdoctor.strategies.strategy import Known, Regions
 from graphdoctor.target.frames import Place
 from graphdoctor.values.code_words import in_place
 from graphdoctor.values.recording import Op
 from graphdoctor.values.report import Finding, Location
 
-# These name what the glue itself does, wherever it is called.
-_RULES_OF_GLUE = frozenset({"GD111", "GD112", "GD204"})
+_RULES_OF_GLUE = frozenset(rule.id for rule in ALL_RULES if rule.is_glue)
 _READS = frozenset({"_local_scalar_dense"})
 
 
@@ -90,7 +91,7 @@ def _has_graph(known: Known, optimizer: torch.optim.Optimizer) -> bool:
     objects = glue_objects(known.roots).values()
     schedules = torch.optim.lr_scheduler.LRScheduler
     rates_change = any(isinstance(value, schedules) for value in objects) or any(
-        finding.rule == "GD204" for finding in known.findings
+        finding.rule == FrozenLearningRate.id for finding in known.findings
     )
     if rates_change and has_number_as_rate(optimizer):
         return False

@@ -22,6 +22,7 @@ from graphdoctor.graphs.whole_step import (
     warm_up,
 )
 from graphdoctor.record.session import WARM_UPS, Session
+from graphdoctor.rules.frozen_learning_rate import FrozenLearningRate
 from graphdoctor.strategies.split_plan import code_for, first_outside, regions_of, why_unfit
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.target.state.snapshot import named_tensors
@@ -145,7 +146,7 @@ def _rates_change(known: Known, objects: Any) -> bool:
     schedules = torch.optim.lr_scheduler.LRScheduler
     if any(isinstance(value, schedules) for value in objects.values()):
         return True
-    return any(finding.rule == "GD204" for finding in known.findings)
+    return any(finding.rule == FrozenLearningRate.id for finding in known.findings)
 
 
 def _still_there(finding: Finding) -> str:

@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from graphdoctor.operators import call_draws, draws
-from graphdoctor.rules.causes.other_draws import other_draws
+from graphdoctor.rules.causes.parting import other_draws
 from graphdoctor.rules.repeated_seed import RepeatedSeed
 from graphdoctor.rules.rule import Hit
 from graphdoctor.values.recording import HostEvent, Op, Recording

@@ -20,7 +20,7 @@ from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.mutated_input import MutatedInput
 from graphdoctor.rules.not_launch_bound import not_launch_bound
-from graphdoctor.rules.rule import MEASURED, Rule
+from graphdoctor.rules.rule import MEASURED, RecordingRule, Rule
 from graphdoctor.target import Inputs, from_object
 from graphdoctor.values.report import Estimate, Range, Region
 from tests.support.diagnosing import captured_and_verified, diagnosed, found, marked
@@ -77,6 +77,12 @@ def test_a_rule_explains_what_happens_when_it_is_wrong_and_what_to_write(rule: t
     assert len(rule.title()) <= 80
     assert len(rule.explanation().split("\n\n")) >= 3
     assert rule.fix.endswith(".")
+
+
+@every_rule
+def test_a_rule_has_a_check_where_a_recording_decides_it_and_only_there(rule: type[Rule]) -> None:
+    decided_by_recording = rule.decided_by == "recording"
+    assert issubclass(rule, RecordingRule) == hasattr(rule, "check") == decided_by_recording
 
 
 @every_recorded_rule

@@ -12,7 +12,6 @@ from graphdoctor.rules.causes.differences import Found, differences
 from graphdoctor.rules.causes.once import once
 from graphdoctor.rules.causes.reads import is_read
 from graphdoctor.rules.causes.source import names_in, statement_at
-from graphdoctor.rules.causes.sources import CPU_READ
 from graphdoctor.values.recording import External, Iteration, Op, Recording, TensorUse
 
 OriginKind = Literal["constant", "device", "state", "input", "python", "operator"]
@@ -87,7 +86,7 @@ def _told_storages(recording: Recording) -> frozenset[int]:
     seen = {
         found.source.flow.origin
         for found in differences(recording)
-        if found.source is not None and found.source.rule == CPU_READ
+        if found.source is not None and found.source.kind == "cpu-read"
     }
     return frozenset(
         steering.use.storage
@@ -108,7 +107,7 @@ def unexplained(recording: Recording) -> tuple[Found, ...]:
         found
         for found in differences(recording)
         if found.source is None
-        or (found.source.rule == CPU_READ and found.source.flow.origin not in told)
+        or (found.source.kind == "cpu-read" and found.source.flow.origin not in told)
     )
 
 

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from graphdoctor.rules.causes.align import Pair, align
 from graphdoctor.rules.causes.difference import Difference
-from graphdoctor.rules.causes.dropout_seeding import dropout_seeding
 from graphdoctor.rules.causes.once import once
 from graphdoctor.rules.causes.pair import Comparison
+from graphdoctor.rules.causes.reads import dropout_seeding
 from graphdoctor.rules.causes.sources import Source, sources_of
 from graphdoctor.values.recording import Iteration, Recording
 

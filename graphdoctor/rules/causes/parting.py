@@ -1,4 +1,4 @@
-"""A recording in, where its captured iterations part from the eager ones towards another result out."""
+"""A recording -> where its captured iterations part from the eager ones towards another result."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator, Set
 from msgspec import Struct
 from msgspec.structs import replace
 
+from graphdoctor.operators import draws
 from graphdoctor.rules.causes.align import Pair, align
-from graphdoctor.rules.causes.difference import Difference
+from graphdoctor.rules.causes.difference import Difference, changes_between, shapes_of
 from graphdoctor.rules.causes.differences import differences, input_shapes
-from graphdoctor.rules.causes.other_draws import other_draws
 from graphdoctor.rules.causes.other_result import OtherResult, other_results
 from graphdoctor.rules.causes.pair import Comparison
 from graphdoctor.rules.causes.sources import sources_of
@@ -44,6 +44,34 @@ def partings(recording: Recording) -> Iterator[Hit]:
             yield from _parted(recording, eager, captured, results=results)
         if results or any(drawing):
             return
+
+
+def other_draws(eager: Iteration, captured: Iteration) -> tuple[frozenset[int], frozenset[int]]:
+    """Their indices in either iteration; none where both draw the same in the same order.
+
+    One that draws more, or otherwise, shifts the numbers of all that draw after it from the same
+    generator. That of the host and that of the device are two.
+    """
+    found: tuple[set[int], set[int]] = (set(), set())
+    for on_device in (True, False):
+        sides = [
+            [op for op in iteration.ops if op.is_cuda == on_device and draws(op)]
+            for iteration in (eager, captured)
+        ]
+        pairs = list(zip(*sides, strict=False))
+        same = next((at for at, pair in enumerate(pairs) if not _is_same(*pair)), len(pairs))
+        for indices, drawing in zip(found, sides, strict=True):
+            indices.update(op.index for op in drawing[same:])
+    return frozenset(found[0]), frozenset(found[1])
+
+
+def _is_same(one: Op, other: Op) -> bool:
+    """Whether both draw the same numbers from a generator in the same state."""
+    return (
+        one.name == other.name
+        and shapes_of((*one.inputs, *one.outputs)) == shapes_of((*other.inputs, *other.outputs))
+        and not any(changes_between(one, other))
+    )
 
 
 def _parted(

@@ -8,14 +8,15 @@ from msgspec import Struct
 
 from graphdoctor.operators import fact_about
 from graphdoctor.rules.causes.copies import is_list_read, transfer_of
-from graphdoctor.rules.causes.dropout_seeding import dropout_seeding
 from graphdoctor.rules.causes.flow import Flow, Line, value_flow
 from graphdoctor.rules.causes.once import once
 from graphdoctor.values.recording import Iteration, Op, Recording, TensorUse
 from graphdoctor.values.report import Location
 
 _SCALER_OPERATORS = frozenset({"_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"})
-
+# aten/src/ATen/native/cudnn/RNN.cpp, get_dropout_state: after the generator's state was set, the
+# first RNN with dropout draws a seed, reads it on the host and makes its state anew.
+_SEEDING = ("random_", "_local_scalar_dense", "_cudnn_init_dropout_state")
 
 _Reading = Callable[[Iteration], Iterator[tuple[Op, TensorUse]]]
 
@@ -112,3 +113,23 @@ def _scaler_storages(iteration: Iteration) -> frozenset[int]:
         elif found and op.base_name == "_to_copy" and op.inputs[0].storage in found:
             found.update(use.storage for use in op.outputs)
     return frozenset(found)
+
+
+def dropout_seeding(iteration: Iteration) -> frozenset[int]:
+    """Indices of the operators that seed cuDNN's dropout because the recording set the generator's state.
+
+    There are none where the step itself seeds the generator, since each replay would too.
+
+    Every series of iterations begins with the generator's state put back, so its first iteration
+    shows what no step in a row does.
+    """
+    if any(event.kind == "rng-state" for event in iteration.events):
+        return frozenset()
+    found: set[int] = set()
+    names = [op.base_name for op in iteration.ops]
+    for place, name in enumerate(names):
+        if name == _SEEDING[-1] and tuple(names[max(0, place - 2) : place + 1]) == _SEEDING:
+            found.update(range(place - 2, place + 1))
+            if place > 2 and names[place - 3] == "empty":
+                found.add(place - 3)
+    return frozenset(iteration.ops[place].index for place in found)

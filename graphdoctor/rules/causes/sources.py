@@ -1,44 +1,68 @@
-"""A recording in, what its host read or drew, and which rule says so, out."""
+"""A recording -> what its host read or drew, where that goes, and the hits on it."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from msgspec import Struct, structs
 
 from graphdoctor.rules.causes.flow import Flow
 from graphdoctor.rules.causes.once import once
 from graphdoctor.rules.causes.reads import cpu_reads, flow_from, host_reads, tensor_lines
-from graphdoctor.values.recording import HostEvent, Recording
+from graphdoctor.rules.rule import Hit, at_event
+from graphdoctor.values.recording import EventKind, HostEvent, Iteration, Recording
 from graphdoctor.values.report import Location
 
-CPU_READ = "cpu-read"  # who reports it, if anybody, depends on where the CPU tensor comes from
-_EVENT_RULES = {"host-random": "GD207", "host-time": "GD208"}
+_VALUE_EVENTS: tuple[EventKind, ...] = ("host-random", "host-time")
 
 
 class Source(Struct, frozen=True):
-    """A value that came to the host, where it goes, and the rule that reports it."""
+    """A value that came to the host, and where it goes."""
 
-    rule: str
+    kind: Literal["device-read", "cpu-read"] | EventKind
     flow: Flow
 
 
 @once
 def sources_of(recording: Recording) -> tuple[Source, ...]:
     """Host reads, random draws, clock reads and reads of CPU tensors; each place once."""
-    by_place: dict[tuple[str, Location | None], Source] = {}
+    by_place: dict[tuple[str, bool, Location | None], Source] = {}
     for read in host_reads(recording):
-        rule = "GD107" if read.flow.branches else "GD101"
-        by_place.setdefault((rule, read.op.location), Source(rule, read.flow))
+        key = ("device-read", bool(read.flow.branches), read.op.location)
+        by_place.setdefault(key, Source("device-read", read.flow))
     for read in cpu_reads(recording):
-        by_place.setdefault((CPU_READ, read.op.location), Source(CPU_READ, read.flow))
+        by_place.setdefault(("cpu-read", False, read.op.location), Source("cpu-read", read.flow))
     lines = frozenset(line for iteration in recording.captured for line in tensor_lines(iteration))
     for event in host_values(recording):
-        rule = _EVENT_RULES[event.kind]
         flow = flow_from(event.location, event.stack, lines)
-        by_place.setdefault((rule, event.location), Source(rule, flow))
+        by_place.setdefault((event.kind, False, event.location), Source(event.kind, flow))
     return tuple(by_place.values())
 
 
 def host_values(recording: Recording) -> tuple[HostEvent, ...]:
     """Random draws and clock reads, from the separate host run and from the iterations."""
     inside = (event for iteration in recording.captured for event in iteration.events)
-    return tuple(event for event in (*recording.host, *inside) if event.kind in _EVENT_RULES)
+    return tuple(event for event in (*recording.host, *inside) if event.kind in _VALUE_EVENTS)
+
+
+def host_value_hits(
+    recording: Recording, kind: EventKind, message: Callable[[HostEvent], str]
+) -> Iterator[Hit]:
+    """Hits in every captured iteration: the run that saw the events stands for all of them."""
+    for iteration in recording.captured:
+        seen: set[tuple[Location | None, int]] = set()
+        for event in host_values(recording):
+            place = (event.location, event.op_index)
+            if event.kind == kind and place not in seen:
+                seen.add(place)
+                yield at_event(iteration.index, _within(event, iteration), message(event))
+
+
+def source_place(source: Source | None) -> Location | None:
+    return source.flow.origin if source is not None else None
+
+
+def _within(event: HostEvent, iteration: Iteration) -> HostEvent:
+    last = max(0, len(iteration.ops) - 1)
+    return event if event.op_index <= last else structs.replace(event, op_index=last)

@@ -1,0 +1,81 @@
+"""How many digits a step's own arithmetic keeps, and what that proves of a comparator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.record import prepare, record
+from graphdoctor.strategies.compilers.arithmetic import Digits, digits_of
+from graphdoctor.target import Inputs, Target
+from tests.support import fake_strategies as fakes
+from tests.support.strategy_rows import (
+    a_session,
+    on_a_gpu,
+)
+
+
+@contextmanager
+def tf32_products(allowed: bool) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_where_products_take_tf32_half_of_its_digits_must_agree(device: EmulatedDevice) -> None:
+    class LikeTF32(fakes.Rounding):
+        def change(self, outputs: Any) -> Any:
+            return outputs * (1 + 2e-3)
+
+    with tf32_products(True):
+        coarse = on_a_gpu(device, LikeTF32())
+    with tf32_products(False):
+        fine = on_a_gpu(device, LikeTF32())
+    assert coarse.status == "verified", coarse.reason
+    assert coarse.verification is not None
+    assert coarse.verification.method == "to half of TF32's digits"
+    assert coarse.deviation == pytest.approx(2e-3, rel=0.1)
+    assert fine.status == "wrong"
+
+
+def test_a_convolution_has_the_digits_of_tf32_unless_that_is_forbidden(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = torch.nn.Conv2d(3, 4, 3).cuda()
+    target = Target(
+        "step",
+        __file__,
+        "test",
+        "inference",
+        torch.no_grad()(model),
+        lambda: Inputs((torch.randn(1, 3, 8, 8, device="cuda"),)),
+        {"model": model},
+    )
+    session = prepare(target, device, iterations=2)
+    iteration = record(session, progress=lambda doing: None).captured[-1]
+    with torch.backends.cudnn.flags(allow_tf32=True):
+        assert digits_of(iteration) == Digits("TF32", 2**-11)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+        assert digits_of(iteration) == Digits()
+        monkeypatch.undo()
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        assert digits_of(iteration) == Digits()
+
+
+def test_products_under_autocast_have_the_digits_of_a_half(device: EmulatedDevice) -> None:
+    _, known = a_session(device)
+    assert digits_of(known.iteration) == Digits()
+    product_op = next(op for op in known.iteration.ops if op.base_name == "addmm")
+    halves = tuple(msgspec.structs.replace(use, dtype="bfloat16") for use in product_op.inputs)
+    half = msgspec.structs.replace(product_op, args=halves)
+    iteration = msgspec.structs.replace(known.iteration, ops=(*known.iteration.ops, half))
+    assert digits_of(iteration) == Digits("bfloat16", 2**-7)

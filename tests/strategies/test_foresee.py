@@ -1,0 +1,51 @@
+"""Predicting a strategy before it is tried."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.estimate import Observed, estimate, fitted_speedup
+from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.strategies import side_by_side
+from graphdoctor.strategies.foresee import foresee
+from graphdoctor.strategies.strategy import Known
+from graphdoctor.values.report import Range
+from tests.support import fake_strategies as fakes
+from tests.support.strategy_rows import (
+    PROFILE,
+    a_session,
+)
+
+
+def test_one_graph_of_all_launches_is_predicted_as_the_whole_step(device: EmulatedDevice) -> None:
+    class All(fakes.Fake):
+        def regions(self, known: Known) -> Any:
+            return [[op.index for op in known.iteration.ops]]
+
+    _, known = a_session(device)
+    row = foresee(All(), known, PROFILE)
+    assert row.predicted == estimate(known.iteration, PROFILE).speedup
+
+
+def test_where_the_eager_step_was_observed_the_prediction_goes_out_from_there(
+    device: EmulatedDevice,
+) -> None:
+    _, known = a_session(device)
+    regions = fakes.Fake().regions(known)
+    seen = Observed(wall_us=5_000.0, busy_us=20.0)
+    row = foresee(fakes.Fake(), known, PROFILE, observed=seen)
+    assert row.predicted == fitted_speedup(known.iteration, PROFILE, regions, observed=seen)
+    assert row.predicted != foresee(fakes.Fake(), known, PROFILE).predicted
+    wall = Range(5_000.0, 5_000.0, 5_000.0)
+    busy = Range(20.0, 20.0, 20.0)
+    measured = msgspec.structs.replace(
+        estimate(known.iteration, PROFILE), basis="measured", eager_us=wall, device_busy_us=busy
+    )
+    contest: Any = SimpleNamespace(known=known, profile=PROFILE)
+    assert side_by_side._foreseen(contest, fakes.Fake(), measured) == foresee(
+        fakes.Fake(), known, load_profile(measured.gpu), observed=seen
+    )

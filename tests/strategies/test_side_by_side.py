@@ -1,0 +1,232 @@
+"""The strategies of one step side by side: which are tried, for how long, and what the report says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from graphdoctor import strategies as strategies_package
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.pipeline import analyze, analyze_target
+from graphdoctor.strategies import choice, side_by_side
+from graphdoctor.strategies.processes import run as processes
+from graphdoctor.strategies.processes.job import Job
+from graphdoctor.strategies.strategy import Strategy
+from graphdoctor.strategies.whole import Whole
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.options import AnalyzeOptions
+from graphdoctor.values.report import StrategyOutcome
+from tests.support import fake_strategies as fakes
+from tests.support.strategy_rows import (
+    STEP_FILE,
+    outcome,
+)
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let a test say which strategies there are."""
+
+    def these(*strategies: Strategy) -> None:
+        monkeypatch.setattr(strategies_package, "STRATEGIES", strategies)
+        monkeypatch.setattr(choice, "STRATEGIES", strategies)
+
+    return these
+
+
+def hazardous() -> object:
+    layer = torch.nn.Linear(8, 8).cuda()
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            data = layer(data)
+            for _ in range(12):
+                data = torch.relu(data + 1)
+            float(data.sum())
+            for _ in range(12):
+                data = torch.relu(data + 1)
+            return data
+
+    return step, (torch.randn(4, 8, device="cuda"),)
+
+
+def test_a_report_has_a_row_for_each_and_recommends_the_fastest_that_was_verified(
+    listed: Any,
+) -> None:
+    listed(fakes.Wrong(), fakes.Fake(), fakes.Refusing(), fakes.Compiling(), fakes.Rounding())
+    report = analyze(hazardous, device="emulated")
+    assert [(row.strategy, row.status) for row in report.strategies] == [
+        ("wrong", "wrong"),
+        ("fake", "verified"),
+        ("refusing", "refused"),
+        ("compiling", "planned"),
+    ]  # a comparator is not tried without a GPU, unless it is asked for
+    advice = report.recommendation
+    assert advice is not None
+    assert (advice.strategy, advice.code) == ("fake", "fast = step\n")
+    assert "prediction" in advice.sentence
+    assert "GD101" in advice.then
+    assert "is all that keeps the step from being one graph" in advice.then
+
+
+def test_none_of_them_means_none(listed: Any) -> None:
+    listed(fakes.Fake())
+    report = analyze(hazardous, device="emulated", strategies=())
+    assert report.strategies == ()
+    assert report.recommendation is None
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one(listed: Any) -> None:
+    listed(fakes.Fake(), fakes.Rounding())
+    with pytest.raises(
+        UsageError, match=r"no strategy 'fakes', did you mean 'fake'\? \(there are fake,"
+    ):
+        analyze(hazardous, device="emulated", strategies=("fakes",))
+
+
+def test_what_the_budget_does_not_reach_says_so(listed: Any) -> None:
+    listed(fakes.Fake(), fakes.Wrong())
+    report = analyze(hazardous, device="emulated", budget_s=1e-9)
+    assert [row.status for row in report.strategies] == ["timed-out", "timed-out"]
+    assert "not tried within the budget of 1e-09 s" in report.strategies[0].reason
+    assert report.recommendation is not None
+    assert report.recommendation.strategy == "none"
+
+
+def test_a_whole_step_that_was_captured_is_not_tried_again_nor_bettered() -> None:
+    class Named(fakes.Fake):
+        name = "other"
+
+    def safe() -> object:
+        layer = torch.nn.Linear(8, 8).cuda()
+        return layer.eval(), (torch.randn(4, 8, device="cuda"),)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "STRATEGIES", (Whole(), Named()))
+        patch.setattr(Whole, "build", None)
+        report = analyze(safe, device="emulated")
+        asked = analyze(safe, device="emulated", strategies=("other", "whole"))
+    whole, other = report.strategies
+    assert (whole.status, other.status) == ("verified", "unfit")
+    assert whole.verification == report.captures[0].verification
+    assert report.estimate is not None
+    assert whole.predicted == report.estimate.speedup
+    assert "nothing is left" in other.reason
+    assert [row.status for row in asked.strategies] == ["verified", "verified"]
+
+
+def test_a_refused_whole_step_keeps_the_finding_as_its_reason() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "STRATEGIES", (Whole(),))
+        (row,) = analyze(hazardous, device="emulated").strategies
+    assert row.status == "refused"
+    assert "GD101" in row.reason
+    assert row.location is not None
+    assert row.predicted is None
+
+
+@pytest.fixture
+def believed_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The analysis takes the emulated device for a real one; other processes see what it is."""
+
+    @contextmanager
+    def open_device(choice: object, profile: object) -> Iterator[EmulatedDevice]:
+        with EmulatedDevice() as emulated:
+            monkeypatch.setattr(emulated, "kind", "cuda", raising=False)
+            yield emulated
+
+    monkeypatch.setattr("graphdoctor.pipeline.open_device", open_device)
+    monkeypatch.setattr("graphdoctor.measure.speed._BUDGET_S", 0.05)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+@pytest.mark.usefixtures("believed_gpu")
+def test_on_a_gpu_each_strategy_but_the_captured_step_goes_to_a_process_of_its_own(
+    listed: Any, tmp_path: Path
+) -> None:
+    listed(Whole(), fakes.Exiting(), fakes.OneGraph())
+    file = tmp_path / "gpu_step_of_test.py"
+    file.write_text(STEP_FILE)
+    doing: list[str] = []
+    names = ("whole", "exiting", "one-graph")
+    report = analyze_target(str(file), AnalyzeOptions(strategies=names), doing.append)
+    whole, exiting, graph = report.strategies
+    assert (whole.status, exiting.status, graph.status) == ("verified", "failed", "verified")
+    assert whole.measurement == report.measurement
+    assert whole.measurement is not None
+    assert whole.prepare_s is not None
+    assert whole.predicted is not None
+    assert "exit code 7" in exiting.reason
+    assert "trying exiting (1 of 2)" in doing
+    assert report.recommendation is not None
+    assert report.recommendation.strategy in ("whole", "none")  # nothing is faster here for sure
+
+
+@pytest.mark.usefixtures("believed_gpu")
+def test_the_last_that_fits_has_all_that_is_left_of_the_budget_and_nothing_waits_behind_it(
+    listed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, bool, float]] = []
+
+    def run(self: object, job: Job, *, is_last: bool) -> StrategyOutcome:
+        asked.append((job.strategy.name, is_last, job.time_limit_s))
+        return job.row
+
+    monkeypatch.setattr(processes.OwnProcesses, "run", run)
+    listed(fakes.Fake(), fakes.OneGraph(), fakes.Unfit())
+    file = tmp_path / "last_step_of_test.py"
+    file.write_text(STEP_FILE)
+    names = ("fake", "one-graph", "unfit")
+    analyze_target(str(file), AnalyzeOptions(strategies=names), lambda doing: None)
+    assert [(name, is_last) for name, is_last, _ in asked] == [("fake", False), ("one-graph", True)]
+    assert asked[0][2] == pytest.approx(60.0, rel=0.1)
+    assert asked[1][2] == pytest.approx(120.0, rel=0.1)
+
+
+@pytest.mark.usefixtures("believed_gpu")
+def test_an_object_on_a_gpu_has_the_captured_step_only(listed: Any) -> None:
+    listed(Whole(), fakes.OneGraph())
+    model = torch.nn.Linear(8, 8).eval()
+    report = analyze(model, torch.randn(4, 8), strategies=("whole", "one-graph"))
+    assert [row.status for row in report.strategies] == ["verified", "unfit"]
+    assert "graphdoctor analyze file.py" in report.strategies[1].reason
+
+
+def test_the_analysed_model_is_as_it_was(listed: Any, tmp_path: Path) -> None:
+    listed(fakes.Spoiling(), fakes.Fake())
+    model = torch.nn.Linear(4, 4)
+    before, given = model.weight.clone(), torch.randn(2, 4)
+    generator = torch.get_rng_state()
+    report = analyze(model, given, device="emulated", strategies=("spoiling", "fake"))
+    assert [row.status for row in report.strategies] == ["verified", "verified"]
+    assert torch.equal(model.weight, before)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert model.training
+
+
+def test_a_file_is_compared_as_an_object_is(listed: Any, tmp_path: Path) -> None:
+    listed(fakes.Fake())
+    file = tmp_path / "file_of_test.py"
+    file.write_text(STEP_FILE)
+    options = AnalyzeOptions(device="emulated", strategies=("fake",))
+    report = analyze_target(str(file), options, lambda doing: None)
+    assert [row.status for row in report.strategies] == ["verified"]
+
+
+def test_a_strategy_is_measured_for_four_seconds_or_a_sixth_of_its_time() -> None:
+    assert measured_for(budget_s=600.0) == 4.0
+    assert measured_for(budget_s=6.0) == pytest.approx(0.5, rel=0.01)
+
+
+def measured_for(*, budget_s: float) -> float:
+    known: Any = SimpleNamespace(findings=(), safe_modules=(), iteration=None)
+    options = AnalyzeOptions(budget_s=budget_s)
+    contest: Any = SimpleNamespace(options=options, known=known, left_s=budget_s)
+    row = outcome("fake", status="planned")
+    return side_by_side._job(contest, "f.py", fakes.Fake(), row, is_last=False).measure_s
