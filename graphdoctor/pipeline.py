@@ -1,4 +1,4 @@
-"""The whole pipeline: a target -> record, diagnose, partition, capture, verify, estimate, measure -> its report."""
+"""The whole pipeline: target -> recording -> diagnosis -> plan -> graphs, verified -> times -> report."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice, open_device
 from graphdoctor.diagnose.diagnose import diagnose
+from graphdoctor.diagnose.report import Results, assemble, could_not_run
 from graphdoctor.estimate import with_costs
 from graphdoctor.estimate.gpus import DeviceProfile, load_profile
 from graphdoctor.measure.profile import ready_for_graphs
@@ -20,15 +21,34 @@ from graphdoctor.proof.stage import capture_and_verify
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
 from graphdoctor.strategies.choice import check_names
-from graphdoctor.strategies.evidence import Evidence, assemble, could_not_run
+from graphdoctor.strategies.evidence import Evidence, Studied
 from graphdoctor.strategies.side_by_side import compare_strategies
-from graphdoctor.target import Target, from_object, resolve, snapshot
+from graphdoctor.target import Snapshot, Target, from_object, resolve, snapshot
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.options import AnalyzeOptions, DeviceChoice
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Mode, Report
 
 Progress = Callable[[str], None]
+_DEFAULTS = AnalyzeOptions()
+
+
+def silent(doing: str) -> None:
+    """Progress that nobody is told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where and how a step is studied, and who is told what is being done."""
+
+    device: AnyDevice
+    options: AnalyzeOptions = _DEFAULTS
+    progress: Progress = silent
+
+    @property
+    def profile(self) -> DeviceProfile:
+        """Of the GPU that is predicted for."""
+        return load_profile(self.options.gpu)
 
 
 def analyze(
@@ -57,99 +77,93 @@ def analyze(
         strategies=tuple(strategies) if strategies is not None else None,
         budget_s=budget_s,
     )
-    request = _Request(lambda: from_object(subject, *inputs, mode=mode, **kwargs), None, options)
-    return _analyze(request, lambda doing: None)
+    return _analyze(
+        lambda: from_object(subject, *inputs, mode=mode, **kwargs), None, options, silent
+    )
 
 
 def analyze_target(spec: str, options: AnalyzeOptions, progress: Progress) -> Report:
     """Diagnose what `file.py`, `file.py:name` or `package.module:name` describes."""
-    request = _Request(
-        lambda: resolve(spec, mode=options.mode, inputs=options.inputs), spec, options
+    return _analyze(
+        lambda: resolve(spec, mode=options.mode, inputs=options.inputs), spec, options, progress
     )
-    return _analyze(request, progress)
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What to analyse, and how. `spec` finds it again in another process; None: nothing does."""
-
-    find: Callable[[], Target]
-    spec: str | None
-    options: AnalyzeOptions
-
-
-def _analyze(request: _Request, progress: Progress) -> Report:
-    options = request.options
+def _analyze(
+    find: Callable[[], Target], spec: str | None, options: AnalyzeOptions, progress: Progress
+) -> Report:
+    """`spec` finds the target again in another process; None: nothing does."""
     check_names(options.strategies)
-    profile = load_profile(options.gpu)
-    with _generators_kept(), open_device(options.device, profile) as device:
+    with open_setting(options, progress) as setting:
         progress("finding the model")
-        target = request.find()
-        try:
-            before = snapshot(target.roots)
+        with put_back(target := find()):
+            placed = place(target, setting.device)
             try:
-                placed = place(target, device)
-                return _report(placed, device, request, profile, progress)
-            finally:
-                before.restore()
-        finally:
-            target.close()
+                return _report(study(placed, setting), spec, setting)
+            except EmulationLimit as limit:
+                return could_not_run(placed, setting.device, str(limit))
+
+
+def study(target: Target, setting: Setting) -> Studied:
+    """Record the step, diagnose it, and cut it into regions; nothing is captured yet."""
+    setting.progress("warming up")
+    session = prepare(target, setting.device, iterations=setting.options.iterations)
+    recording = record(session, progress=setting.progress)
+    setting.progress("diagnosing")
+    diagnosis = diagnose(recording)
+    costed = with_costs(diagnosis.findings, recording, setting.profile)
+    diagnosis = replace(diagnosis, findings=costed)
+    plan = partition(recording, diagnosis, profile=setting.profile)
+    return Studied(session, recording, diagnosis, plan)
 
 
 @contextmanager
-def _generators_kept() -> Iterator[None]:
-    """Random generators and torch's switches are put back, whatever the user's file did to them."""
-    before = snapshot({})
-    try:
-        yield
-    finally:
-        before.restore()
-
-
-def _report(
-    target: Target,
-    device: AnyDevice,
-    request: _Request,
-    profile: DeviceProfile,
-    progress: Progress,
-) -> Report:
-    options = request.options
-    try:
-        progress("warming up")
-        session = prepare(target, device, iterations=options.iterations)
-        recording = record(session, progress=progress)
-    except EmulationLimit as limit:
-        return could_not_run(target, device, str(limit))
+def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidence]]:
+    """Capture what was studied, verify and time it; in the block its graph can be replayed."""
+    session, recording = studied.session, studied.recording
+    diagnosis, plan = studied.diagnosis, studied.plan
     _check_not_empty(recording)
-    progress("diagnosing")
-    diagnosis = diagnose(recording)
-    costed = with_costs(diagnosis.findings, recording, profile)
-    diagnosis = replace(diagnosis, findings=costed)
-    plan = partition(recording, diagnosis, profile=profile)
-    if device.kind == "cuda" and (options.trace_dir is not None or options.strategies != ()):
-        ready_for_graphs()
-    progress("capturing and verifying")
+    setting.progress("capturing and verifying")
     captured = capture_and_verify(session, recording, diagnosis, plan)
-    progress("estimating the speed-up")
-    speed = time_step(session, recording, captured, plan, options, profile)
-    evidence = Evidence(session, recording, diagnosis, plan, captured, speed)
-    report = assemble(evidence)
-    if options.trace_dir is not None:
-        from graphdoctor.reporters.tensorboard import with_traces  # brings rich and tensorboard
+    try:
+        setting.progress("estimating the speed-up")
+        speed = time_step(session, recording, captured, plan, setting.options, setting.profile)
+        results = Results(
+            findings=diagnosis.findings,
+            regions=tuple(planned.region for planned in plan.regions),
+            safe_modules=plan.safe_modules,
+            captures=captured.outcomes,
+            estimate=speed.estimate,
+            measurement=speed.measurement,
+            limits=speed.limits,
+        )
+        evidence = Evidence(session, recording, diagnosis, plan, captured, speed)
+        yield assemble(session, recording, results), evidence
+    finally:
+        captured.release()
 
-        report = with_traces(report, evidence)
-    if options.strategies != ():
+
+def _report(studied: Studied, spec: str | None, setting: Setting) -> Report:
+    options = setting.options
+    if setting.device.kind == "cuda" and (
+        options.trace_dir is not None or options.strategies != ()
+    ):
+        ready_for_graphs()
+    with proven(studied, setting) as (report, evidence):
+        if options.trace_dir is not None:
+            from graphdoctor.reporters.tensorboard import with_traces  # brings rich and tensorboard
+
+            report = with_traces(report, evidence)
+        if options.strategies == ():
+            return report
         return compare_strategies(
             report,
             evidence,
             options=options,
-            profile=profile,
-            spec=request.spec,
-            progress=progress,
+            profile=setting.profile,
+            spec=spec,
+            progress=setting.progress,
         )
-    if captured.step is not None:
-        captured.step.release()
-    return report
 
 
 def _check_not_empty(recording: Recording) -> None:
@@ -158,3 +172,34 @@ def _check_not_empty(recording: Recording) -> None:
             "The step ran no operator on the CUDA device, so there is nothing to capture: "
             "put the model and its inputs on the device, and let the step call it."
         )
+
+
+@contextmanager
+def open_setting(options: AnalyzeOptions, progress: Progress) -> Iterator[Setting]:
+    """Inside the block, code that says "cuda" runs on the device of the options."""
+    profile = load_profile(options.gpu)  # a name that is not known is told before anything runs
+    with generators_kept(), open_device(options.device, profile) as device:
+        yield Setting(device, options, progress)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Random generators and torch's switches are put back, whatever the user's file did to them."""
+    before = snapshot({})
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+@contextmanager
+def put_back(target: Target) -> Iterator[Snapshot]:
+    """Inside the block the target may be run; then its state is put back, and it is closed."""
+    try:
+        before = snapshot(target.roots)
+        try:
+            yield before
+        finally:
+            before.restore()
+    finally:
+        target.close()

@@ -9,30 +9,26 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from graphdoctor import pipeline
 from graphdoctor.captured.forward_graph import ForwardGraph, Setup, Traits
 from graphdoctor.captured.part_graphs import graph_parts
 from graphdoctor.captured.parts import Parts
 from graphdoctor.captured.signature import Unwatchable
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
-from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
 from graphdoctor.estimate import launches
-from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.modules import modules_by_path
-from graphdoctor.graphs.whole_step import CapturedStep, Refusal, capture_whole_step
+from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.operators import draws
-from graphdoctor.partition import Plan, partition
-from graphdoctor.proof.verify import verify_whole_step
-from graphdoctor.record import Session, prepare, record
-from graphdoctor.record.session import WARM_UPS
-from graphdoctor.target import Inputs, Target, snapshot
+from graphdoctor.pipeline import Setting, generators_kept, put_back
+from graphdoctor.proof.stage import prove_whole_step
+from graphdoctor.record import Session
+from graphdoctor.strategies.evidence import Studied
+from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
 from graphdoctor.values.recording import Iteration, Recording
-from graphdoctor.values.report import Finding, Location
-
-_GPU = "h100"  # whose figures say which parts are worth it, where that is not measured
-_ITERATIONS = 4
+from graphdoctor.values.report import Location
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,6 @@ class Study:
     """
 
     obstacles: tuple[str, ...]
-    findings: tuple[Finding, ...] = ()
-    safe_modules: tuple[str, ...] = ()
     launches: dict[str, int] = field(default_factory=dict)
     graph: ForwardGraph | None = None
     parts: Parts | None = None
@@ -56,16 +50,11 @@ def study(model: torch.nn.Module, inputs: Inputs, device: AnyDevice, setup: Setu
 
     Raises `UserCodeError` where the model itself fails on these inputs.
     """
-    with alone():
-        target = target_of(model, inputs)
-        before = snapshot(target.roots)
-        try:
+    try:
+        with alone(), put_back(target := target_of(model, inputs)):
             found = _study(target, device, setup)
-        except EmulationLimit as limit:
-            return Study((str(limit),))
-        finally:
-            before.restore()
-            target.close()
+    except EmulationLimit as limit:
+        return Study((str(limit),))
     if found.graph is None or not (changed := found.graph.state.difference()):
         return found
     found.graph.release()
@@ -84,12 +73,10 @@ def alone() -> Iterator[None]:
     caches = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     torch.clear_autocast_cache()
-    generators = snapshot({})
     try:
-        with torch.inference_mode(False):
+        with generators_kept(), torch.inference_mode(False):
             yield
     finally:
-        generators.restore()
         torch.set_autocast_cache_enabled(caches)
 
 
@@ -102,40 +89,40 @@ def target_of(model: torch.nn.Module, inputs: Inputs) -> Target:
 
 
 def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
-    session = prepare(target, device, iterations=_ITERATIONS)
-    recording = record(session, progress=lambda doing: None)
-    diagnosis = diagnose(recording)
-    plan = partition(recording, diagnosis, profile=load_profile(_GPU))
-    known = Study(
-        obstacles=tuple(obstacles_of(recording, diagnosis, plan)),
-        findings=diagnosis.findings,
-        safe_modules=plan.safe_modules,
-        launches=launches_of(recording.captured[-1]),
-    )
+    studied = pipeline.study(target, Setting(device))
+    known = known_from(studied)
     if not known.obstacles:
-        made = _capture(session, recording, setup)
+        made = _capture(studied, setup)
         if isinstance(made, ForwardGraph):
             return replace(known, graph=made)
         known = replace(known, obstacles=(made,))
-    parts = graph_parts(session, _safe(session, plan), known.launches, context=setup.context)
+    modules = safe_modules(studied)
+    parts = graph_parts(studied.session, modules, known.launches, context=setup.context)
     if isinstance(parts, str):
         return replace(known, obstacles=(*known.obstacles, parts))
     return replace(known, parts=parts)
 
 
-def _safe(session: Session, plan: Plan) -> dict[str, torch.nn.Module]:
-    paths = modules_by_path(session.target.roots)
-    return {path: paths[path] for path in plan.safe_modules if path in paths}
+def known_from(studied: Studied) -> Study:
+    """What the pipeline's first half tells about the model."""
+    return Study(tuple(_obstacles(studied)), _launches_of(studied.recording.captured[-1]))
 
 
-def obstacles_of(recording: Recording, diagnosis: Diagnosis, plan: Plan) -> Iterator[str]:
+def safe_modules(studied: Studied) -> dict[str, torch.nn.Module]:
+    """The modules that are safe to capture by themselves, by path."""
+    paths = modules_by_path(studied.session.target.roots)
+    return {path: paths[path] for path in studied.plan.safe_modules if path in paths}
+
+
+def _obstacles(studied: Studied) -> Iterator[str]:
     """Why the step cannot be one graph, in sentences."""
-    for finding in diagnosis.findings:
+    recording, findings = studied.recording, studied.diagnosis.findings
+    for finding in findings:
         if finding.effect != "replay-is-slow":
             yield f"{finding.rule} {finding.name}{_at(finding.location)}: {finding.message}"
     if not any(op.is_cuda for iteration in recording.captured for op in iteration.ops):
         yield "the forward pass runs nothing on the GPU, so there is nothing to capture"
-    elif not plan.whole and not diagnosis.findings:
+    elif not studied.plan.whole and not findings:
         yield "the recorded iterations cannot be captured as one graph"
     changed = {change.path: change for each in recording.captured for change in each.changes}
     for path, change in changed.items():
@@ -177,7 +164,7 @@ def _written(iteration: Iteration) -> set[str]:
     return {"inputs" if kind == "input" else "state" for kind in kinds}
 
 
-def launches_of(iteration: Iteration) -> dict[str, int]:
+def _launches_of(iteration: Iteration) -> dict[str, int]:
     """What each module puts on the GPU, with all inside it; "" is the model."""
     counts: dict[str, int] = {}
     for op in iteration.ops:
@@ -190,21 +177,17 @@ def launches_of(iteration: Iteration) -> dict[str, int]:
     return counts
 
 
-def _capture(session: Session, recording: Recording, setup: Setup) -> ForwardGraph | str:
-    exact = session.device.kind == "emulated"
-    session.start.restore()
-    made = capture_whole_step(session.target, warmup=0 if exact else WARM_UPS, now=session.start)
-    if isinstance(made, Refusal):
-        return f"the capture was refused{_at(made.location)}: {made.reason}"
-    batches = session.batches_for_proof()
-    verification = verify_whole_step(session.target, made, batches, exact=exact, now=session.start)
-    if verification.status != "verified":
-        made.release()
-        return (
-            f"replays could not be shown to be right ({verification.status}): {verification.reason}"
-        )
+def _capture(studied: Studied, setup: Setup) -> ForwardGraph | str:
+    session = studied.session
+    outcome, made = prove_whole_step(session)
+    if outcome.status == "refused":
+        return f"the capture was refused{_at(outcome.location)}: {outcome.reason}"
+    if made is None:
+        assert outcome.verification is not None
+        found = outcome.verification
+        return f"replays could not be shown to be right ({found.status}): {found.reason}"
     try:
-        return _graph_of(session, made, recording.captured, setup)
+        return _graph_of(session, made, studied.recording.captured, setup)
     except Unwatchable as reason:
         made.release()
         return str(reason)
@@ -216,7 +199,7 @@ def _graph_of(
     writes = any(_written(iteration) for iteration in iterations)
     is_random = any(draws(op) for iteration in iterations for op in iteration.ops)
     traits = Traits(
-        repeats=not writes and not is_random, launches=launches_of(iterations[-1]).get("", 0)
+        repeats=not writes and not is_random, launches=_launches_of(iterations[-1]).get("", 0)
     )
     session.start.restore()
     return ForwardGraph(made, traits, setup, dict(session.target.roots))

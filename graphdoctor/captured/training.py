@@ -7,18 +7,15 @@ from dataclasses import replace
 
 import torch
 
+from graphdoctor import pipeline
 from graphdoctor.captured.context import Context
 from graphdoctor.captured.part_graphs import graph_parts
 from graphdoctor.captured.parts import Parts
-from graphdoctor.captured.study import Study, alone, launches_of, obstacles_of, target_of
+from graphdoctor.captured.study import Study, alone, known_from, safe_modules, target_of
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
-from graphdoctor.diagnose.diagnose import diagnose
-from graphdoctor.estimate.gpus import load_profile
-from graphdoctor.graphs.modules import modules_by_path
-from graphdoctor.partition import partition
-from graphdoctor.record import prepare, record
-from graphdoctor.target import Inputs, Target, snapshot
+from graphdoctor.pipeline import Setting, put_back
+from graphdoctor.target import Inputs, Target
 from graphdoctor.target.state.structure import leaves, map_leaves
 
 
@@ -29,34 +26,20 @@ def study_training(
 
     The loss is the sum of all outputs that want gradients; the caller's own comes in its place.
     """
-    with alone():
-        target = _with_backward(target_of(model, inputs), model)
-        before = snapshot(target.roots)
-        try:
+    try:
+        with alone(), put_back(target := _with_backward(target_of(model, inputs), model)):
             return _study(model, target, device, context)
-        except EmulationLimit as limit:
-            return Study((str(limit),)), str(limit)
-        finally:
-            before.restore()
-            target.close()
+    except EmulationLimit as limit:
+        return Study((str(limit),)), str(limit)
 
 
 def _study(
     model: torch.nn.Module, target: Target, device: AnyDevice, context: Context
 ) -> tuple[Study, Parts | str]:
-    session = prepare(target, device, iterations=4)
-    recording = record(session, progress=lambda doing: None)
-    diagnosis = diagnose(recording)
-    plan = partition(recording, diagnosis, profile=load_profile("h100"))
-    obstacles = tuple(obstacles_of(recording, diagnosis, plan))
-    known = Study(
-        obstacles, diagnosis.findings, plan.safe_modules, launches_of(recording.captured[-1])
-    )
-    paths = modules_by_path({"model": model})
-    wanted = {path: paths[path] for path in plan.safe_modules if path in paths}
-    if not obstacles:
-        wanted = {"": model}
-    return known, graph_parts(session, wanted, known.launches, context=context)
+    studied = pipeline.study(target, Setting(device))
+    known = known_from(studied)
+    wanted = safe_modules(studied) if known.obstacles else {"": model}
+    return known, graph_parts(studied.session, wanted, known.launches, context=context)
 
 
 def _with_backward(target: Target, model: torch.nn.Module) -> Target:

@@ -26,6 +26,11 @@ class Captured:
     step: CapturedStep | None = None
     cost: Cost | None = None
 
+    def release(self) -> None:
+        """Give the graph of the whole step back; nothing to do where there is none."""
+        if self.step is not None:
+            self.step.release()
+
 
 def capture_and_verify(
     session: Session, recording: Recording, diagnosis: Diagnosis, plan: Plan
@@ -41,7 +46,7 @@ def capture_and_verify(
     step = None
     if emulated or "capture-fails" not in effects:
         meter = None if emulated else _meter(session)
-        outcome, step = _whole_step(session, exact=emulated, meter=meter)
+        outcome, step = prove_whole_step(session, meter)
         outcomes.append(outcome)
         if step is not None and effects <= {"replay-is-slow"}:
             return Captured(tuple(outcomes), step, meter.cost if meter is not None else None)
@@ -59,9 +64,14 @@ def _meter(session: Session) -> Meter:
     return Meter(lambda: session.call(inputs))
 
 
-def _whole_step(
-    session: Session, *, exact: bool, meter: Meter | None
+def prove_whole_step(
+    session: Session, meter: Meter | None = None
 ) -> tuple[CaptureOutcome, CapturedStep | None]:
+    """Capture the whole step and verify it; the graph only where its replays are right.
+
+    `meter` reads what the capture took. Whoever gets the graph must release it.
+    """
+    exact = session.device.kind == "emulated"
     session.start.restore()
     # A real device warms up once more: on the stream of the capture, as torch asks for.
     warmup = 0 if exact else WARM_UPS

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from graphdoctor.device.open import AnyDevice
+from graphdoctor.pipeline import put_back
 from graphdoctor.record.place import PLACED, place
 from graphdoctor.target import Inputs, Snapshot, Target, named_tensors, snapshot, user_code
 from graphdoctor.target.inputs.rebatch import BatchPlan, find_batch, rebatch, shapes_of
@@ -58,14 +59,8 @@ def open_sizes(find: Find, device: AnyDevice) -> Iterator[Sizes]:
 @contextmanager
 def _on_device(target: Target, device: AnyDevice) -> Iterator[tuple[Target, Snapshot]]:
     """The target on the device, and its state from before, which is put back; then it is closed."""
-    try:
-        before = snapshot(target.roots)
-        try:
-            yield place(target, device), before
-        finally:
-            before.restore()
-    finally:
-        target.close()
+    with put_back(target) as before:
+        yield place(target, device), before
 
 
 @dataclass(frozen=True, slots=True)

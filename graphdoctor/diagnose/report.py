@@ -1,0 +1,149 @@
+"""What the stages of one analysis found -> its report."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from msgspec.structs import replace
+
+from graphdoctor import __version__
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.open import AnyDevice
+from graphdoctor.diagnose.suppress import suppress
+from graphdoctor.diagnose.verdict import WHOLE, judge
+from graphdoctor.record import Session
+from graphdoctor.rules.fragmented import fragmented
+from graphdoctor.rules.not_launch_bound import not_launch_bound
+from graphdoctor.target import Target
+from graphdoctor.values.recording import Recording
+from graphdoctor.values.report import (
+    SCHEMA_VERSION,
+    CaptureOutcome,
+    Estimate,
+    Finding,
+    Machine,
+    Measurement,
+    Region,
+    Report,
+    TargetInfo,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What came of a diagnosed step: what can be captured, what was, and how fast that is."""
+
+    findings: tuple[Finding, ...]
+    regions: tuple[Region, ...]
+    safe_modules: tuple[str, ...]
+    captures: tuple[CaptureOutcome, ...]
+    estimate: Estimate
+    measurement: Measurement | None = None
+    limits: tuple[str, ...] = ()
+
+
+def assemble(session: Session, recording: Recording, results: Results) -> Report:
+    """The report of an analysis that ran to its end."""
+    found = (*_confirmed(results), *_about_speed(results))
+    # The verdict is about the step, not about what its author wants to hear of: it counts them all.
+    findings, idle_comments = suppress(found, recording, file=session.target.file)
+    doubts = tuple(_doubts(recording))
+    verdict, reason = judge(findings, results.regions, results.captures, doubts)
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        target=target_info(session.target),
+        machine=machine_info(session.device),  # type: ignore[arg-type]
+        verdict=verdict,
+        reason=reason,
+        findings=findings,
+        regions=results.regions,
+        safe_modules=results.safe_modules,
+        captures=results.captures,
+        estimate=results.estimate,
+        measurement=results.measurement,
+        operators=len(recording.captured[-1].ops),
+        iterations=len(recording.captured),
+        limits=(*recording.limits, *doubts, *results.limits),
+        idle_comments=idle_comments,
+    )
+
+
+def could_not_run(target: Target, device: AnyDevice, why: str) -> Report:
+    """The report of a step that the emulated device cannot run: nothing is known, and that is said."""
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        target=target_info(target),
+        machine=machine_info(device),
+        verdict="unknown",
+        reason=f"Not verified: {why}",
+        findings=(),
+        regions=(),
+        safe_modules=(),
+        captures=(),
+        estimate=None,
+        measurement=None,
+        operators=0,
+        iterations=0,
+        limits=(why,),
+    )
+
+
+def target_info(target: Target) -> TargetInfo:
+    """What a report says of the target."""
+    return TargetInfo(
+        name=target.name, file=target.file, entry=target.entry, mode=target.mode, notes=target.notes
+    )
+
+
+def machine_info(device: AnyDevice) -> Machine:
+    """What a report says of the machine that it was made on."""
+    emulated = isinstance(device, EmulatedDevice)
+    return Machine(
+        device=device.kind,  # type: ignore[arg-type]
+        device_name="emulated CUDA device" if emulated else torch.cuda.get_device_name(),
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        platform=platform.platform(),
+    )
+
+
+def _confirmed(results: Results) -> Iterator[Finding]:
+    """The findings; those that the (emulated) machine showed in this analysis are marked so."""
+    whole = next((capture for capture in results.captures if capture.scope == WHOLE), None)
+    refused_at = whole.location if whole is not None and whole.status == "refused" else None
+    wrong = {
+        difference.location
+        for capture in results.captures
+        if capture.verification is not None
+        for difference in capture.verification.differences
+    }
+    for finding in results.findings:
+        shown = (finding.effect == "capture-fails" and finding.location == refused_at) or (
+            finding.effect == "replay-is-wrong" and finding.location in wrong
+        )
+        if shown and finding.location is not None:
+            yield replace(finding, certainty="confirmed")
+        else:
+            yield finding
+
+
+def _about_speed(results: Results) -> Iterator[Finding]:
+    for finding in (not_launch_bound(results.estimate), fragmented(results.regions)):
+        if finding is not None:
+            yield finding
+
+
+def _doubts(recording: Recording) -> Iterator[str]:
+    """Where the emulated result may not be a GPU's, each reason once."""
+    seen = dict.fromkeys(
+        op.fallback
+        for iteration in recording.captured
+        for op in iteration.ops
+        if op.fallback is not None
+    )
+    yield from seen
