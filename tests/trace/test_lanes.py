@@ -164,3 +164,16 @@ def test_the_causes_of_every_single_gap_sum_to_its_length(sample: Trace) -> None
     causes = found.host_ns + found.launch_path_ns + found.sync_wait_ns + found.device_gap_ns
     assert (causes + found.unattributed_ns).tolist() == (found.end_ns - found.start_ns).tolist()
     assert all(value >= 0 for value in found.host_ns.tolist() + found.launch_path_ns.tolist())
+
+
+def test_work_that_waits_behind_an_event_is_queued_and_not_on_its_way() -> None:
+    """The host launched in 5 us; that the device began 40 ms later is not the launch's doing."""
+    builder = TraceBuilder()
+    for place in range(10):
+        builder.launch((place * 20.0, 5), (place * 20.0 + 8, 4))
+    builder.call("hipStreamWaitEvent", 200, 2)
+    builder.launch((203, 5), (40_200, 10))
+    found = lanes(builder.trace())
+    assert found.device_gap_ns == 40_200_000 - 208_000 - 20_000
+    assert found.launch_path_ns == 9 * 8_000 + 5_000 + 20_000
+    assert found.host_ns == 9 * 8_000 + 11_000
