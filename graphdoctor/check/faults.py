@@ -1,15 +1,19 @@
-"""What an analysis raised -> the fault that a check reports."""
+"""Why a target has no report -> the fault that a check shows in its place."""
 
 from __future__ import annotations
 
 import traceback
 
-from graphdoctor.values.check import Fault
+from graphdoctor.check.relative_paths import Locality, is_inside
+from graphdoctor.target.processes.process import Ended
+from graphdoctor.values.check import Fault, FaultKind
 from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError, UserCodeError
+
+_FRAMES_SHOWN = 5
 
 
 def fault_of(error: BaseException) -> Fault:
-    """What an analysis that raised is reported as."""
+    """Of an analysis that raised."""
     if isinstance(error, UserCodeError):
         return Fault("failed", error.exit_code, str(error), error.frames)
     if isinstance(error, CannotDoItHere):
@@ -22,3 +26,14 @@ def fault_of(error: BaseException) -> Fault:
     what = f"{type(error).__name__}: {error}".rstrip(": ")
     details = "".join(traceback.format_exception(error))
     return Fault("usage", GraphDoctorError.exit_code, f"a bug in graphdoctor: {what}", details)
+
+
+def fault_of_process(ended: Ended, locality: Locality) -> Fault:
+    """Of a process that left no result, with where its main thread was in the project's own files.
+
+    What the model printed stays out of it: that may differ from run to run.
+    """
+    own = [match for match in ended.frames() if is_inside(locality.text(match["file"]))]
+    frames = [locality.text(match.group().strip()) for match in own[:_FRAMES_SHOWN]]
+    kind: FaultKind = "timed-out" if ended.code is None else "crashed"
+    return Fault(kind, UserCodeError.exit_code, ended.reason, "\n".join(reversed(frames)))

@@ -113,7 +113,7 @@ def choose(paths: Sequence[str], project: Project) -> tuple[tuple[TargetSettings
 
 def run(targets: Sequence[TargetSettings], project: Project) -> list[Outcome]:
     """Analyse them, with a line of progress on a terminal."""
-    from graphdoctor.check.processes import run_all
+    from graphdoctor.check.run_targets import run_all
 
     with progress(sys.stderr) as tell:
         tell(f"analyzing {len(targets)} targets")

@@ -37,6 +37,7 @@ class InitCommand:
         if not args.folder.is_dir():
             raise UsageError(f"{args.folder} is no folder")
         from graphdoctor.check.discover import discover, lone_modules
+        from graphdoctor.check.settings.toml import first_settings_toml
 
         root = args.folder.resolve()
         path, before = _place(root)
@@ -44,7 +45,7 @@ class InitCommand:
         lone = lone_modules(root, root=root)
         if not found:
             raise UsageError(_nothing_found(args.folder, lone))
-        section = _section(found, is_own=path.name != "pyproject.toml")
+        section = first_settings_toml(found, is_shared=path.name == "pyproject.toml")
         if args.dry_run:
             show(section)
             return 0
@@ -66,23 +67,14 @@ def _place(root: Path) -> tuple[Path, str]:
     tools = read_toml(shared).get("tool")
     if isinstance(tools, dict) and "graphdoctor" in tools:
         raise UsageError(f"{shared} has [tool.graphdoctor] already; add targets to it by hand")
-    return shared, shared.read_text(encoding="utf-8")
-
-
-def _section(found: list[TargetSettings], *, is_own: bool) -> str:
-    from graphdoctor.check.settings.toml import targets_toml
-
-    prefix = "" if is_own else "tool.graphdoctor."
-    head = ['fail-on = "warning"  # new findings of this severity, or worse, fail the check']
-    if not is_own:
-        head.insert(0, "[tool.graphdoctor]")
-    return "\n".join([*head, *targets_toml(found, section=prefix)]) + "\n"
+    return shared, shared.read_bytes().decode()  # with its own ends of lines
 
 
 def _joined(before: str, section: str) -> str:
     """At the end, where it disturbs nothing; proved to be TOML before it is written."""
     import tomllib
 
+    end = "\r\n" if "\r\n" in before else "\n"
     text = f"{before.rstrip()}\n\n{section}" if before.strip() else section
     try:
         tomllib.loads(text)
@@ -90,7 +82,7 @@ def _joined(before: str, section: str) -> str:
         raise UsageError(
             f"cannot add a section to pyproject.toml ({error}); add this by hand\n\n{section}"
         ) from error
-    return text
+    return text.replace("\r\n", "\n").replace("\n", end)
 
 
 def _nothing_found(folder: Path, lone: list[tuple[str, str]]) -> str:

@@ -17,12 +17,12 @@ from graphdoctor.strategies.eager_times import with_noise_told
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.next_finding import next_finding
-from graphdoctor.strategies.processes.job import Job
-from graphdoctor.strategies.processes.run import OwnProcesses, own_processes
+from graphdoctor.strategies.own_process import Job, in_own_process, own_processes
 from graphdoctor.strategies.recommend import recommend, would_pay_more
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
 from graphdoctor.strategies.whole_row import whole_row
+from graphdoctor.target.processes.fresh import FreshProcesses
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Estimate, Report, StrategyOutcome
 
@@ -45,7 +45,7 @@ class Contest:
     profile: DeviceProfile
     spec: str | None
     deadline: float  # by time.monotonic()
-    processes: OwnProcesses
+    processes: FreshProcesses
 
     @property
     def is_emulated(self) -> bool:
@@ -114,7 +114,7 @@ def _contest(
     options: AnalyzeOptions,
     profile: DeviceProfile,
     spec: str | None,
-    processes: OwnProcesses,
+    processes: FreshProcesses,
 ) -> Contest:
     target = evidence.session.target
     known = Known(
@@ -161,7 +161,7 @@ def _row(
     if contest.spec is None:
         return replace(row, status="unfit", reason=_NO_FILE, code="")
     job = _job(contest, contest.spec, strategy, row, is_last=is_last)
-    return contest.processes.run(job, is_last=is_last)
+    return in_own_process(contest.processes, job, is_last=is_last)
 
 
 def _is_to_try(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOutcome]) -> bool:

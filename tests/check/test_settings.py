@@ -50,6 +50,13 @@ def test_file_of_a_target() -> None:
         ({"targets": "a.py"}, "must be a list of targets"),
         ({"targets": [3]}, "must be a list of targets"),
         ({"fail-on": "errors"}, "must be one of error, warning, note, never, not 'errors'"),
+        ({"fail-on": "warnings"}, "not 'warnings'; the nearest one is 'warning'"),
+        ({"device": "emulator"}, "auto, cuda, emulated, not 'emulator'; .* is 'emulated'"),
+        ({"targets": [{"entry": "a.py", "mode": "train"}]}, "the nearest one is 'training'"),
+        ({"fail-on": ["error"]}, r"must be one of .*, not \['error'\]"),
+        ({"gpu": ""}, "'gpu' in .* must be a text, not ''"),
+        ({"time-limit": float("nan")}, "a number above 0, not nan"),
+        ({"targets": [{"entry": "a.py", "min-speedup": -1}]}, "a number of at least 0, not -1"),
         ({"jobs": -1}, "whole number of at least 0"),
         ({"jobs": True}, "whole number"),
         ({"iterations": 1}, "at least 2"),
@@ -138,6 +145,12 @@ targets = st.builds(
     st.sampled_from([None, "training"]),
     st.builds(Budgets, max_syncs=st.integers(0, 9), min_coverage=st.sampled_from([None, 0.5])),
 )
+
+
+def test_text_of_settings_has_nothing_that_a_terminal_obeys() -> None:
+    text = settings_toml(Settings((TargetSettings("a\x9b31m\u202e\n\x1b", "b.py"),)))
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert 'name = "a\\U0000009b31m\\U0000202e\\n' in text
 
 
 @given(

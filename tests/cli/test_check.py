@@ -203,3 +203,12 @@ def test_init_writes_settings_that_check_takes(tmp_path: Path) -> None:
     assert run("check", cwd=tmp_path).returncode == 0
     again = run("init", cwd=tmp_path)
     assert again.returncode == 2 and "has [tool.graphdoctor] already" in again.stderr
+
+
+def test_init_keeps_the_ends_of_lines_of_a_file(tmp_path: Path) -> None:
+    write(tmp_path, {"nets/tiny.py": TINY})
+    (tmp_path / "pyproject.toml").write_bytes(b'[project]\r\nname = "x"\r\n')
+    assert run("init", cwd=tmp_path).returncode == 0
+    content = (tmp_path / "pyproject.toml").read_bytes()
+    assert content.startswith(b'[project]\r\nname = "x"\r\n\r\n[tool.graphdoctor]\r\n')
+    assert content.count(b"\n") == content.count(b"\r\n")

@@ -6,16 +6,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.strategies.foresee import foresee
-from graphdoctor.strategies.processes import run as processes
-from graphdoctor.strategies.processes.job import Job
-from graphdoctor.strategies.processes.run import in_own_process, own_processes
+from graphdoctor.strategies.own_process import Job, in_own_process, own_processes
 from graphdoctor.strategies.strategy import Strategy
 from tests.support import fake_strategies as fakes
 from tests.support.strategy_rows import (
@@ -61,7 +57,8 @@ def test_a_process_of_its_own_gives_a_row_or_the_way_it_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: Strategy, status: str, words: str
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    row = in_own_process(job_for(tmp_path, strategy))
+    with own_processes() as running:
+        row = in_own_process(running, job_for(tmp_path, strategy), is_last=True)
     assert row.status == status
     assert words in row.reason
 
@@ -70,40 +67,18 @@ def test_a_process_that_hangs_is_ended_and_told_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    row = in_own_process(job_for(tmp_path, fakes.Hanging(), time_limit_s=15.0))
+    job = job_for(tmp_path, fakes.Hanging(), time_limit_s=15.0)
+    with own_processes() as running:
+        row = in_own_process(running, job, is_last=True)
     assert row.status == "timed-out"
     assert row.reason == "it did not end within 15 s"
     assert row.location is not None
     assert Path(row.location.file).name == "fake_strategies.py"
 
 
-@pytest.mark.parametrize(
-    ("time_limit_s", "code", "told"), [(100.0, -11, -11), (1.0, -11, None), (1.0, 7, 7)]
-)
-def test_a_crash_in_the_last_second_is_an_end_of_the_time(
-    time_limit_s: float, code: int, told: int | None
-) -> None:
-    """Writing down the stacks of running threads can crash by itself."""
-    process = processes._Process.__new__(processes._Process)
-    process._popen = cast(Any, SimpleNamespace(wait=lambda limit_s: time.sleep(0.1) or code))
-    assert process._code(time_limit_s) == told
-
-
-def test_a_waiting_process_leaves_when_its_input_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    child = processes._started(tmp_path)
-    assert child.stdin is not None
-    child.stdin.close()
-    assert child.wait(60) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["output.txt"]
-    assert (tmp_path / "output.txt").read_bytes() == b""
-
-
 def test_what_a_process_imports_before_its_gate_starts_no_compiler_and_no_gpu() -> None:
     code = (
-        "import sys, graphdoctor.strategies.processes.child, torch; "
+        "import sys, graphdoctor.strategies.own_process, torch; "
         "print(torch.cuda.is_initialized(), 'torch._inductor' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -119,14 +94,14 @@ def test_the_next_process_waits_until_the_one_before_has_ended(
     monkeypatch.setenv("GRAPHDOCTOR_TEST_LOG", str(log))
     job = job_for(tmp_path, fakes.Logging())
     with own_processes() as running:
-        first = running.run(job, is_last=False)
+        first = in_own_process(running, job, is_last=False)
         waiting = running._next
         assert waiting is not None
         time.sleep(5.0)  # long enough for it to start up, and to run if nothing held it
-        assert waiting._popen.poll() is None
+        assert waiting.popen.poll() is None
         assert len(log.read_text().splitlines()) == 1
-        second = running.run(job, is_last=True)
-        assert waiting._popen.poll() is not None
+        second = in_own_process(running, job, is_last=True)
+        assert waiting.popen.poll() is not None
         assert running._next is None
     assert (first.status, second.status) == ("verified", "verified"), (first, second)
     assert [line.split()[1:] for line in log.read_text().splitlines()] == [["nothing"]] * 2
@@ -141,20 +116,9 @@ def test_the_time_of_a_process_is_counted_from_its_gate(
         running.start_next()
         time.sleep(4.0)
         start = time.monotonic()
-        row = running.run(job_for(tmp_path, fakes.Hanging(), time_limit_s=10.0), is_last=True)
+        job = job_for(tmp_path, fakes.Hanging(), time_limit_s=10.0)
+        row = in_own_process(running, job, is_last=True)
     assert row.status == "timed-out"
     assert time.monotonic() - start >= 10.0
     assert row.location is not None
     assert Path(row.location.file).name == "fake_strategies.py"
-
-
-def test_a_waiting_process_is_ended_with_its_folder_also_on_an_interrupt() -> None:
-    with pytest.raises(KeyboardInterrupt), own_processes() as running:
-        running.start_next()
-        waiting: Any = running._next
-        assert waiting is not None
-        running.start_next()
-        assert running._next is waiting
-        raise KeyboardInterrupt
-    assert waiting._popen.poll() is not None
-    assert not waiting._path.exists()

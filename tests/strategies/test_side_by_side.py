@@ -15,8 +15,8 @@ from graphdoctor import strategies as strategies_package
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.pipeline import analyze, analyze_target
 from graphdoctor.strategies import choice, side_by_side
-from graphdoctor.strategies.processes import run as processes
-from graphdoctor.strategies.processes.job import Job
+from graphdoctor.strategies import side_by_side
+from graphdoctor.strategies.own_process import Job
 from graphdoctor.strategies.strategy import Strategy
 from graphdoctor.strategies.whole import Whole
 from graphdoctor.values.errors import UsageError
@@ -174,11 +174,11 @@ def test_the_last_that_fits_has_all_that_is_left_of_the_budget_and_nothing_waits
 ) -> None:
     asked: list[tuple[str, bool, float]] = []
 
-    def run(self: object, job: Job, *, is_last: bool) -> StrategyOutcome:
+    def run(processes: object, job: Job, *, is_last: bool) -> StrategyOutcome:
         asked.append((job.strategy.name, is_last, job.time_limit_s))
         return job.row
 
-    monkeypatch.setattr(processes.OwnProcesses, "run", run)
+    monkeypatch.setattr(side_by_side, "in_own_process", run)
     listed(fakes.Fake(), fakes.OneGraph(), fakes.Unfit())
     file = tmp_path / "last_step_of_test.py"
     file.write_text(STEP_FILE)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
 
 from graphdoctor.check.baseline import FILE_NAME
 from graphdoctor.values.check import FailOn
@@ -15,28 +20,30 @@ from graphdoctor.values.options import DeviceChoice
 from graphdoctor.values.report import Finding, Mode
 from graphdoctor.values.spelling import nearest
 
-_T = TypeVar("_T")
-_Reader = Callable[[object, str], Any]
+_LARGEST = 1e12
+Text = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=0)]
+Number = Annotated[float, Meta(ge=0, le=_LARGEST)]
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
     """Limits of one target. `min_speedup` counts only where a GPU measured it."""
 
-    max_syncs: int | None = None
-    max_launches: int | None = None
-    max_graphs: int | None = None
-    min_coverage: float | None = None
-    min_speedup: float | None = None
-    min_change_us: float = 10.0  # a speed-up that misses its limit by less than this is let pass
+    max_syncs: Count | None = None
+    max_launches: Count | None = None
+    max_graphs: Count | None = None
+    min_coverage: Annotated[float, Meta(ge=0, le=1)] | None = None
+    min_speedup: Number | None = None
+    min_change_us: Number = 10.0  # a speed-up that misses its limit by less than this is let pass
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSettings:
     """One thing to check. `entry` is what `graphdoctor analyze` takes, relative to the project."""
 
-    name: str
-    entry: str
+    name: Text
+    entry: Text
     inputs: tuple[str, ...] = ()
     mode: Mode | None = None
     budgets: Budgets = field(default_factory=Budgets)
@@ -59,12 +66,12 @@ class Settings:
     per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
     fail_on: FailOn = "warning"
     allow_stale: bool = False
-    baseline: str = FILE_NAME
+    baseline: Text = FILE_NAME
     device: DeviceChoice = "emulated"
-    gpu: str = "h100"
-    iterations: int = 4
-    time_limit: float = 300.0
-    jobs: int = 0
+    gpu: Text = "h100"
+    iterations: Annotated[int, Meta(ge=2)] = 4
+    time_limit: Annotated[float, Meta(gt=0, le=_LARGEST)] = 300.0
+    jobs: Count = 0
     exclude: tuple[str, ...] = ()
 
     def left_out_by(self, finding: Finding, path: str) -> str:
@@ -79,9 +86,26 @@ class Settings:
         return ""
 
 
+def _matches(finding: Finding, selectors: Iterable[str]) -> bool:
+    return any(finding.rule.startswith(one) or finding.name == one for one in selectors)
+
+
+def default_name(entry: str) -> str:
+    """What a target is called that was given no name: models/decoder of models/decoder.py."""
+    return entry.replace(".py:", ":").removesuffix(".py")
+
+
+def root_relative(path: Path, root: Path) -> str:
+    """A path of the command line as the settings write it."""
+    try:
+        return path.resolve().relative_to(root).as_posix()
+    except ValueError:
+        return path.resolve().as_posix()
+
+
 def parse(table: Mapping[str, object], *, where: str) -> Settings:
     """Settings from a table; `where` is the file's name. Raises UsageError."""
-    values = _values(table, _SETTINGS, where)
+    values = _values(table, _types(Settings), where)
     names = [target.name for target in values.get("targets", ())]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -91,87 +115,82 @@ def parse(table: Mapping[str, object], *, where: str) -> Settings:
     return Settings(**values)
 
 
-def _matches(finding: Finding, selectors: Iterable[str]) -> bool:
-    return any(finding.rule.startswith(one) or finding.name == one for one in selectors)
+@cache
+def _types(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
 
 
-def _values(
-    table: Mapping[str, object], readers: Mapping[str, _Reader], where: str
-) -> dict[str, Any]:
+def _values(table: Mapping[str, object], types: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Each value read by its key; `max_syncs` and `max-syncs` are one key."""
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
-        if name not in readers:
-            raise UsageError(_unknown(key, readers, where))
+        if name not in types:
+            known = [name.replace("_", "-") for name in types]
+            close = nearest(key.replace("_", "-"), known)
+            raise UsageError(
+                f"{where} has an unknown key {key!r}; the nearest known one is {close!r}"
+            )
         if name in values:
             raise UsageError(f"{where} has {key!r} twice, once with a dash and once with a _")
-        values[name] = readers[name](value, f"{key!r} in {where}")
+        what = f"{key!r} in {where}"
+        read = _READERS.get(name)
+        values[name] = read(value, what) if read is not None else _value(value, types[name], what)
     return values
 
 
-def _unknown(key: str, known: Iterable[str], where: str) -> str:
-    spelled = [name.replace("_", "-") for name in known]
-    close = nearest(key.replace("_", "-"), spelled)
-    return f"{where} has an unknown key {key!r}; the nearest known one is {close!r}"
+def _value(value: object, kind: Any, what: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise _wrong(what, _expected(kind), value, choices=_choices(kind)) from None
 
 
-def _wrong(what: str, expected: str, value: object) -> UsageError:
-    return UsageError(f"{what} must be {expected}, not {value!r}")
+def _wrong(what: str, expected: str, value: object, *, choices: tuple[str, ...] = ()) -> UsageError:
+    hint = (
+        f"; the nearest one is {nearest(value, choices)!r}"
+        if choices and isinstance(value, str)
+        else ""
+    )
+    return UsageError(f"{what} must be {expected}, not {value!r}{hint}")
 
 
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise _wrong(what, "a text", value)
-    return value
+def _choices(kind: Any) -> tuple[str, ...]:
+    """The texts that a `Literal` has, in its own order; none of another type."""
+    literals = [one for one in (kind, *get_args(kind)) if get_origin(one) is Literal]
+    return get_args(literals[0]) if literals else ()
 
 
-def _texts(value: object, what: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _wrong(what, "a list of texts", value)
-    return tuple(value)
+def _expected(kind: Any) -> str:
+    """What a value of this type is, for a person."""
+    from msgspec import inspect
 
-
-def _yes_or_no(value: object, what: str) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(what, "true or false", value)
-    return value
-
-
-def _count(least: int) -> _Reader:
-    def read(value: object, what: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise _wrong(what, f"a whole number of at least {least}", value)
-        return value
-
-    return read
-
-
-def _number(low: float, high: float, *, above: bool = False) -> _Reader:
-    def read(value: object, what: str) -> float:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not low <= value <= high or (above and value == low):  # type: ignore[operator]
-            bounds = f"from {low:g} to {high:g}" if high < _LARGEST else f"of at least {low:g}"
-            raise _wrong(what, f"a number {'above 0' if above else bounds}", value)
-        return float(value)  # type: ignore[arg-type]
-
-    return read
-
-
-def _one_of(choices: tuple[_T, ...]) -> _Reader:
-    def read(value: object, what: str) -> _T:
-        if value not in choices:
-            raise _wrong(what, f"one of {', '.join(map(str, choices))}", value)
-        return choices[choices.index(value)]
-
-    return read
+    if choices := _choices(kind):
+        return f"one of {', '.join(choices)}"
+    if NoneType in get_args(kind):
+        kind = get_args(kind)[0]
+    match inspect.type_info(kind):
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType(ge=least):
+            return f"a whole number of at least {least}"
+        case inspect.FloatType(gt=0):
+            return "a number above 0"
+        case inspect.FloatType(ge=low, le=high) if high != _LARGEST:
+            return f"a number from {low:g} to {high:g}"
+        case inspect.FloatType(ge=low):
+            return f"a number of at least {low:g}"
+        case inspect.StrType():
+            return "a text"
+        case _:
+            return "a list of texts"
 
 
 def _rules(value: object, what: str) -> tuple[str, ...]:
     """Ids, beginnings of ids, or names of rules; each must stand for some rule."""
     from graphdoctor.rules import ALL_RULES
 
-    selectors = _texts(value, what)
+    selectors: tuple[str, ...] = _value(value, tuple[str, ...], what)
     for selector in selectors:
         if not any(rule.id.startswith(selector) or rule.name == selector for rule in ALL_RULES):
             known = [name for rule in ALL_RULES for name in (rule.id, rule.name)]
@@ -189,72 +208,34 @@ def _file_rules(value: object, what: str) -> tuple[tuple[str, tuple[str, ...]], 
 def _targets(value: object, what: str) -> tuple[TargetSettings, ...]:
     """A list of entries, a list of tables with an entry each, or tables under their names."""
     if isinstance(value, dict):
-        return tuple(
-            _target({"name": name, **_table(one, what)}, what) for name, one in value.items()
-        )
-    if not isinstance(value, list):
+        tables = [
+            {"name": name, **one} if isinstance(one, dict) else one for name, one in value.items()
+        ]
+    elif isinstance(value, list):
+        tables = [{"entry": one} if isinstance(one, str) else one for one in value]
+    else:
         raise _wrong(what, "a list of targets", value)
-    return tuple(
-        _target({"entry": one} if isinstance(one, str) else _table(one, what), what)
-        for one in value
-    )
+    return tuple(_target(one, what) for one in tables)
 
 
-def _table(value: object, what: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise _wrong(what, "a list of targets", value)
-    return value
-
-
-def _target(table: dict[str, object], what: str) -> TargetSettings:
-    values = _values(table, _TARGET, f"a target of {what}")
+def _target(table: object, what: str) -> TargetSettings:
+    if not isinstance(table, dict):
+        raise _wrong(what, "a list of targets", table)
+    budgets = _types(Budgets)
+    types = {name: kind for name, kind in _types(TargetSettings).items() if name != "budgets"}
+    values = _values(table, types | budgets, f"a target of {what}")
     if "entry" not in values:
         named = f" {values['name']!r}" if "name" in values else ""
         raise UsageError(f"a target{named} of {what} has no `entry`, such as 'models/decoder.py'")
     entry = values.pop("entry").replace("\\", "/")
-    limits = {one.name: values.pop(one.name) for one in fields(Budgets) if one.name in values}
+    limits = {name: values.pop(name) for name in budgets if name in values}
     values.setdefault("name", default_name(entry))
     return TargetSettings(entry=entry, budgets=Budgets(**limits), **values)
 
 
-def default_name(entry: str) -> str:
-    """What a target is called that was given no name: models/decoder of models/decoder.py."""
-    return entry.replace(".py:", ":").removesuffix(".py")
-
-
-def root_relative(path: Path, root: Path) -> str:
-    """A path of the command line as the settings write it."""
-    try:
-        return path.resolve().relative_to(root).as_posix()
-    except ValueError:
-        return path.resolve().as_posix()
-
-
-_LARGEST = 1e12
-_TARGET: dict[str, _Reader] = {
-    "name": _text,
-    "entry": _text,
-    "inputs": _texts,
-    "mode": _one_of(get_args(Mode)),
-    "max_syncs": _count(0),
-    "max_launches": _count(0),
-    "max_graphs": _count(0),
-    "min_coverage": _number(0, 1),
-    "min_speedup": _number(0, _LARGEST),
-    "min_change_us": _number(0, _LARGEST),
-}
-_SETTINGS: dict[str, _Reader] = {
+_READERS = {
     "targets": _targets,
     "select": _rules,
     "ignore": _rules,
     "per_file_ignores": _file_rules,
-    "fail_on": _one_of(get_args(FailOn)),
-    "allow_stale": _yes_or_no,
-    "baseline": _text,
-    "device": _one_of(get_args(DeviceChoice)),
-    "gpu": _text,
-    "iterations": _count(2),
-    "time_limit": _number(0, _LARGEST, above=True),
-    "jobs": _count(0),
-    "exclude": _texts,
 }

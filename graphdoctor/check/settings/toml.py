@@ -1,70 +1,60 @@
-"""Settings and targets -> TOML that `config.parse` reads back as the same settings."""
+"""Settings and targets -> TOML that `settings.parse` reads back as the same settings."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
+
+import tomlkit
 
 from graphdoctor.check.settings.settings import Budgets, Settings, TargetSettings, default_name
 
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_TABLES = ("targets", "per_file_ignores")
+_FAIL_ON = "new findings of this severity, or worse, fail the check"
 
 
 def settings_toml(settings: Settings) -> str:
     """Every setting, defaults too."""
-    lines = [
-        f"{one.name.replace('_', '-')} = {_value(getattr(settings, one.name))}"
-        for one in fields(Settings)
-        if one.name not in _TABLES
-    ]
-    if settings.per_file_ignores:
-        lines += ["", "[per-file-ignores]"]
-        lines += [f"{_key(name)} = {_value(rules)}" for name, rules in settings.per_file_ignores]
-    return "\n".join([*lines, *targets_toml(settings.targets, section="")]) + "\n"
+    values = {
+        one.name.replace("_", "-"): _plain(getattr(settings, one.name)) for one in fields(Settings)
+    }
+    rules = {pattern: _plain(names) for pattern, names in settings.per_file_ignores}
+    tables = {"per-file-ignores": rules, "targets": [*map(_target, settings.targets)]}
+    return _text(values | {name: table for name, table in tables.items() if table})
 
 
-def targets_toml(targets: Iterable[TargetSettings], *, section: str) -> Iterator[str]:
-    """Lines of an array of tables, each after a blank line; only what differs from the defaults."""
-    for target in targets:
-        yield ""
-        yield f"[[{section}targets]]"
-        if target.name != default_name(target.entry):
-            yield f"name = {_value(target.name)}"
-        yield f"entry = {_value(target.entry)}"
-        if target.mode is not None:
-            yield f"mode = {_value(target.mode)}"
-        if target.inputs:
-            yield f"inputs = {_value(target.inputs)}"
-        for one in fields(Budgets):
-            value = getattr(target.budgets, one.name)
-            if value != one.default:
-                yield f"{one.name} = {_value(value)}"
+def first_settings_toml(targets: Iterable[TargetSettings], *, is_shared: bool) -> str:
+    """The settings that a project starts with; `is_shared`: for a file that has those of others too."""
+    section = tomlkit.item({"fail-on": "warning", "targets": [*map(_target, targets)]})
+    section["fail-on"].comment(_FAIL_ON)
+    return _text({"tool": {"graphdoctor": section}} if is_shared else section)
 
 
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _value(name)
+def _target(target: TargetSettings) -> dict[str, object]:
+    """Only what differs from the defaults."""
+    values: dict[str, object] = {
+        "name": target.name if target.name != default_name(target.entry) else None,
+        "entry": target.entry,
+        "mode": target.mode,
+        "inputs": target.inputs or None,
+    }
+    for one in fields(Budgets):
+        value = getattr(target.budgets, one.name)
+        values[one.name] = value if value != one.default else None
+    return {key: _plain(value) for key, value in values.items() if value is not None}
 
 
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (int, float)):
-        return f"{value:g}" if isinstance(value, float) else str(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(map(_value, value))}]"
-    return _string(str(value))
+def _plain(value: object) -> object:
+    """A value as TOML has it: 300 for 300.0, and no lone surrogates in a text."""
+    if isinstance(value, tuple):
+        return [*map(_plain, value)]
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _string(text: str) -> str:
-    """A basic string; whatever is not printable is written as an escape of TOML."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else _escape(c) for c in escaped) + '"'
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    if 0xD800 <= code <= 0xDFFF:  # TOML has no lone surrogates
-        return "\\\\u" + f"{code:04x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+def _text(table: Mapping[str, object]) -> str:
+    """All texts in it are basic strings, where what is not printable can be an escape of TOML."""
+    text = tomlkit.dumps(table)
+    return "".join(
+        char if char.isprintable() or char == "\n" else f"\\U{ord(char):08x}" for char in text
+    )

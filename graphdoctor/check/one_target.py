@@ -1,0 +1,52 @@
+"""One target of a check, in a process of its own -> its report or its fault."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+
+import msgspec
+import numpy as np
+import torch
+
+from graphdoctor.check.faults import fault_of
+from graphdoctor.check.run_targets import Job, Result
+from graphdoctor.pipeline import analyze_target
+from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.options import AnalyzeOptions
+
+SEED = 0
+
+
+def do(job: bytes) -> bytes:
+    """Analyse the target of a job; the model reaches nothing but this process."""
+    return msgspec.json.encode(_result(msgspec.json.decode(job, type=Job)))
+
+
+def _result(job: Job) -> Result:
+    options = AnalyzeOptions(
+        mode=job.mode,
+        device=job.device,
+        iterations=job.iterations,
+        inputs=job.inputs,
+        gpu=job.gpu,
+        strategies=(),  # a check is about structure
+    )
+    os.chdir(job.root)
+    sys.path.append(job.root)
+    _make_repeatable()
+    try:
+        report = analyze_target(job.spec, options, lambda doing: None)
+        return Result(report_json=REPORTERS["json"](report, Look()))
+    except BaseException as error:
+        return Result(fault=fault_of(error))
+
+
+def _make_repeatable() -> None:
+    """The same commit must give the same report: one thread, and equal weights and inputs."""
+    torch.set_num_threads(1)
+    random.seed(SEED)
+    np.random.seed(SEED)
+    torch.manual_seed(SEED)

@@ -1,0 +1,107 @@
+"""A strategy, tried in a process of its own -> its row: a crash, a hang or a spoilt device costs that row only."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
+
+from graphdoctor.device.open import AnyDevice, open_device
+from graphdoctor.estimate.gpus import DeviceProfile, load_profile
+from graphdoctor.graphs.cause import in_words, location_of, true_cause
+from graphdoctor.record import prepare
+from graphdoctor.record.place import place
+from graphdoctor.strategies.strategy import Known, Strategy
+from graphdoctor.strategies.trial import Terms, carry_out
+from graphdoctor.target import resolve
+from graphdoctor.target.frames import is_machinery
+from graphdoctor.target.processes.fresh import FreshProcesses, fresh_processes
+from graphdoctor.target.processes.process import Ended
+from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.options import DeviceChoice
+from graphdoctor.values.recording import Iteration
+from graphdoctor.values.report import Finding, Location, Mode, StrategyOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One strategy on one target, which the process finds again by its `spec`.
+
+    `row` is what was foreseen; `findings`, `safe_modules` and `iteration` are those of `Known`.
+    `gpu` names the device profile. The process has `time_limit_s` from its start signal on.
+    """
+
+    spec: str
+    mode: Mode | None
+    inputs: tuple[str, ...]
+    device: DeviceChoice
+    iterations: int
+    gpu: str
+    strategy: Strategy
+    row: StrategyOutcome
+    findings: tuple[Finding, ...]
+    safe_modules: tuple[str, ...]
+    iteration: Iteration
+    measure_s: float
+    time_limit_s: float
+
+
+def own_processes() -> AbstractContextManager[FreshProcesses]:
+    """Processes for one strategy each; compilers start cold in them, as in a first use."""
+    return fresh_processes(__name__, has_cold_caches=True)
+
+
+def in_own_process(processes: FreshProcesses, job: Job, *, is_last: bool) -> StrategyOutcome:
+    """Try it there, and have ended the process, before this returns; never raises for what happens there."""
+    # Pickled: a recorded argument may hold itself, which msgspec cannot describe.
+    ended = processes.run(pickle.dumps(job), time_limit_s=job.time_limit_s, is_last=is_last)
+    if ended.result is not None:
+        return msgspec.msgpack.decode(ended.result, type=StrategyOutcome)
+    failed = replace(job.row, status="failed", code="", location=_last_own_line(ended))
+    if ended.code is None:
+        return replace(failed, status="timed-out", reason=ended.reason)
+    last_words = ended.last_words if ended.code >= 0 else ""
+    return replace(failed, reason=": ".join(filter(None, (ended.reason, last_words))))
+
+
+def do(job: bytes) -> bytes:
+    """In the process: a job from the private folder that the parent made -> its row."""
+    return msgspec.msgpack.encode(_row(pickle.loads(job)))
+
+
+def _row(job: Job) -> StrategyOutcome:
+    profile = load_profile(job.gpu)
+    try:
+        with open_device(job.device, profile) as device:
+            return _tried(job, device, profile)
+    except BaseException as error:
+        cause = true_cause(error)
+        reason = str(cause) if isinstance(cause, GraphDoctorError) else in_words(cause)
+        return replace(
+            job.row, status="failed", reason=reason, location=location_of(cause), code=""
+        )
+
+
+def _tried(job: Job, device: AnyDevice, profile: DeviceProfile) -> StrategyOutcome:
+    target = place(resolve(job.spec, mode=job.mode, inputs=job.inputs), device)
+    session = prepare(target, device, iterations=job.iterations)
+    known = Known(
+        mode=target.mode,
+        roots=target.roots,
+        findings=job.findings,
+        safe_modules=job.safe_modules,
+        iteration=job.iteration,
+    )
+    terms = Terms(profile, measure_s=job.measure_s)
+    return carry_out(job.row, job.strategy, session, known, terms=terms)
+
+
+def _last_own_line(ended: Ended) -> Location | None:
+    """The innermost line of the user's in what the process could still say of its main thread."""
+    for frame in ended.frames():
+        if not is_machinery(frame["file"]):
+            return Location(frame["file"], int(frame["line"]), frame["function"])
+    return None

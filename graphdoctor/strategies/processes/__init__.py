@@ -1,1 +1,0 @@
-"""A strategy in a process of its own."""

@@ -1,0 +1,6 @@
+"""A target in a process of its own: whatever it does there, this process goes on.
+
+A process does one job: a module's `do(job: bytes) -> bytes`. It is started in one of two ways:
+`fresh` starts an interpreter that waits for a start signal, `forked` forks a server that has
+imported torch once for all.
+"""

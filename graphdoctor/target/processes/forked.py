@@ -1,0 +1,190 @@
+"""Many jobs -> how the process of each ended: forks of a server that has imported torch once for all.
+
+`python -m graphdoctor.target.processes.forked WORK FOLDER AT_ONCE TIME_LIMIT_S` is the server. It
+ends jobs that take too long, and writes a line for each that ended. It runs no model itself, so
+that no model can touch the others.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from graphdoctor.target.processes.process import (
+    JOB,
+    OUTPUT,
+    Ended,
+    command,
+    end_group,
+    environment,
+)
+from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError
+from graphdoctor.values.escape import visible
+
+_STOP_S = 5.0
+_POLL_S = 0.01
+_LATE = "late"  # in the place of an exit code
+
+
+def run_forked(
+    work: str,
+    jobs: Sequence[bytes],
+    *,
+    at_once: int,
+    time_limit_s: float,
+    ended: Callable[[int], None],
+) -> list[Ended]:
+    """Do all jobs, so many at once; `ended` is told how many have. Raises CannotDoItHere."""
+    if not hasattr(os, "fork"):
+        raise CannotDoItHere("this system cannot fork processes, which a check needs; use WSL")
+    with tempfile.TemporaryDirectory(prefix="graphdoctor-", ignore_cleanup_errors=True) as name:
+        for number, job in enumerate(jobs):
+            folder = Path(name, str(number))
+            folder.mkdir()
+            (folder / JOB).write_bytes(job)
+        found: dict[int, Ended] = {}
+        with _server(work, name, str(at_once), repr(time_limit_s)) as lines:
+            for line in lines:
+                which, code, seconds = line.split()
+                found[int(which)] = Ended.of(
+                    Path(name, which),
+                    None if code == _LATE else int(code),
+                    seconds=float(seconds),
+                    time_limit_s=time_limit_s,
+                )
+                ended(len(found))
+        return [found[number] for number in range(len(jobs))]
+
+
+@contextmanager
+def _server(work: str, folder: str, *arguments: str) -> Iterator[Iterator[str]]:
+    """The lines that it writes; it ends with the block."""
+    errors = Path(folder, OUTPUT)
+    with (
+        errors.open("w", encoding="utf-8") as stderr,
+        subprocess.Popen(
+            command("forked", work, folder, *arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=environment(),
+        ) as server,
+    ):
+        assert server.stdout is not None
+        try:
+            yield iter(server.stdout)
+            server.wait()
+        finally:
+            if server.poll() is None:
+                server.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    server.wait(_STOP_S)
+                server.kill()  # its children end with it
+    if server.returncode != 0:
+        said = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        reason = visible(said[-1]) if said else f"exit code {server.returncode}"
+        raise GraphDoctorError(f"the process that runs the targets failed: {reason}")
+
+
+def main() -> None:
+    """Serve: import what the jobs need, fork for each, and end all when nobody reads any more."""
+    work, folder = sys.argv[1], Path(sys.argv[2])
+    importlib.import_module(work)
+    gc.freeze()  # what is loaded now stays shared between the children
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: stopped.append(number))
+    children = _Children(work, folder, time_limit_s=float(sys.argv[4]))
+    waiting = sorted((path for path in folder.iterdir() if path.is_dir()), key=_number)
+    try:
+        while waiting or children.running:
+            while waiting and len(children.running) < int(sys.argv[3]):
+                children.start(waiting.pop(0))
+            children.end_overdue()
+            children.reap()
+            if stopped or select.select([sys.stdin], [], [], _POLL_S)[0]:
+                break  # its input ended: whoever started it is gone
+    finally:
+        children.end_all()
+    os._exit(128 + stopped[0] if stopped else 0)
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name)
+
+
+class _Children:
+    """The running jobs by their process ids, each with its folder and when it began."""
+
+    def __init__(self, work: str, folder: Path, *, time_limit_s: float) -> None:
+        self.work = work
+        self.time_limit_s = time_limit_s
+        self.lifeline, self._own_end = os.pipe()  # ends with this process
+        self.running: dict[int, tuple[Path, float]] = {}
+        self._late: set[int] = set()
+
+    def start(self, folder: Path) -> None:
+        """A copy of this process, which has torch already."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._live(folder)
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                os._exit(1)
+        self.running[pid] = (folder, time.monotonic())
+
+    def _live(self, folder: Path) -> None:
+        from graphdoctor.target.processes.child import live
+
+        begun_s = time.time()
+        os.setsid()  # so that the model's own processes end with it
+        os.close(self._own_end)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        output = os.open(folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        for stream in (1, 2):
+            os.dup2(output, stream)
+        live(
+            self.work,
+            folder,
+            begun_s=begun_s,
+            time_limit_s=self.time_limit_s,
+            lifeline=self.lifeline,
+        )
+
+    def end_overdue(self) -> None:
+        for pid, (_, begun_s) in self.running.items():
+            if time.monotonic() - begun_s > self.time_limit_s and pid not in self._late:
+                self._late.add(pid)
+                end_group(pid, is_reaped=False)
+
+    def reap(self) -> None:
+        """Tell of the jobs that ended."""
+        for pid in [*self.running]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                folder, begun_s = self.running.pop(pid)
+                end_group(pid, is_reaped=True)  # what the model started and left behind
+                code = _LATE if pid in self._late else os.waitstatus_to_exitcode(status)
+                print(folder.name, code, time.monotonic() - begun_s, flush=True)
+
+    def end_all(self) -> None:
+        for pid in self.running:
+            end_group(pid, is_reaped=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""What all processes of graphdoctor's own share: how they are started and ended, and how they ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphdoctor.values.escape import visible
+
+JOB, RESULT, OUTPUT = "job", "result", "output.txt"  # in the private folder of a process
+BEFORE_THE_END_S = 1.0  # a process whose time is nearly over writes down where it is
+_MOST_WORDS = 300
+_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.*)')
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """`python -m module`, which never imports a `torch.py` of the folder that it is started in."""
+    return [sys.executable, "-P", "-m", f"graphdoctor.target.processes.{module}", *arguments]
+
+
+def environment(**variables: str) -> Mapping[str, str]:
+    """This process's own, with one order of sets for all runs.
+
+    The search path has the folder where this process found graphdoctor, installed or not.
+    """
+    here = str(Path(__file__).resolve().parents[3])
+    given = os.environ.get("PYTHONPATH")
+    path = f"{given}{os.pathsep}{here}" if given else here
+    return {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path, **variables}
+
+
+def end_group(pid: int, *, is_reaped: bool) -> None:
+    """End a process with all that it started and left behind; it leads a group of its own."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        if not is_reaped:  # it runs, and has not made its group yet
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended and what it left. `code` is None where its time was over.
+
+    `result` is None where it left none; it is whole where it is there, however the process ended.
+    """
+
+    result: bytes | None
+    output: str
+    code: int | None
+    time_limit_s: float
+
+    @staticmethod
+    def of(folder: Path, code: int | None, *, seconds: float, time_limit_s: float) -> Ended:
+        """From the folder of a process that ended, or was ended, after so many seconds."""
+        try:
+            result = (folder / RESULT).read_bytes()
+        except OSError:
+            result = None
+        try:
+            output = (folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            output = ""
+        # Reading the stacks of running threads can crash: such an end says nothing of the job.
+        is_at_the_end = seconds > time_limit_s - BEFORE_THE_END_S
+        is_late = code is None or (code < 0 and is_at_the_end)
+        return Ended(result, output, None if is_late else code, time_limit_s)
+
+    @property
+    def reason(self) -> str:
+        """Why it left no result."""
+        code = self.code
+        if code is None:
+            return f"it did not end within {round(self.time_limit_s, 2):g} s"
+        if code >= 0:
+            return f"it ended its process with exit code {code}"
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        hint = ", probably because memory ran out" if name == "SIGKILL" else ""
+        return f"its process was ended by {name}{hint}"
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it printed, or ""."""
+        said = self.output.strip().splitlines()
+        return visible(said[-1])[:_MOST_WORDS] if said else ""
+
+    def frames(self) -> Iterator[re.Match[str]]:
+        """The main thread's, as faulthandler wrote them last, innermost first: file, line, function."""
+        _, _, dump = self.output.rpartition("(most recent call first):")
+        return filter(None, map(_FRAME.match, dump.splitlines()))
