@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice, open_device
+from graphdoctor.diagnose.assemble import Results, assemble, could_not_run
 from graphdoctor.diagnose.diagnose import diagnose
-from graphdoctor.diagnose.report import Results, assemble, could_not_run
 from graphdoctor.estimate import with_costs
 from graphdoctor.estimate.gpus import DeviceProfile, load_profile
 from graphdoctor.measure.profile import ready_for_graphs

@@ -98,7 +98,8 @@ def run_rule(rule_id: str, which: str) -> dict[str, object]:
     """What the device does with an example: whether it captures, and whether its replays are right."""
     from graphdoctor.device.open import open_device
     from graphdoctor.estimate.gpus import load_profile
-    from graphdoctor.graphs.whole_step import Refusal, capture_whole_step
+    from graphdoctor.graphs.cause import Refusal
+    from graphdoctor.graphs.whole_step import capture_whole_step
     from graphdoctor.proof.verify import verify_whole_step
     from graphdoctor.record import prepare
     from graphdoctor.record.place import place

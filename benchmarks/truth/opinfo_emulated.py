@@ -94,7 +94,8 @@ def _judged(draws: Sequence[Sample], device: Any) -> Outcome:
 def _analyzed(draws: Sequence[Sample], device: Any) -> Outcome:
     from graphdoctor.diagnose.diagnose import diagnose
     from graphdoctor.diagnose.verdict import judge
-    from graphdoctor.graphs.whole_step import Refusal, capture_whole_step
+    from graphdoctor.graphs.cause import Refusal
+    from graphdoctor.graphs.whole_step import capture_whole_step
     from graphdoctor.proof.verify import verify_whole_step
     from graphdoctor.record import prepare, record
     from graphdoctor.record.place import place

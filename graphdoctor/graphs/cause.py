@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import dataclass
 
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.user_code import is_out_of_memory
-from graphdoctor.values.report import Location
+from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.report import CaptureOutcome, Location
 
 # What CUDA says -> what it means; in the order in which the texts are looked for.
 _IN_WORDS = (
@@ -38,6 +40,28 @@ _IN_WORDS = (
     ),
 )
 _SECONDARY = _IN_WORDS[1][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A capture that did not come about: the first cause in words, and the user's line."""
+
+    reason: str
+    location: Location | None = None
+
+    def outcome(self, scope: str) -> CaptureOutcome:
+        """The row in the report; `scope` is what was to be captured."""
+        return CaptureOutcome(
+            scope=scope, status="refused", reason=self.reason, location=self.location
+        )
+
+
+def refusal_of(error: BaseException) -> Refusal:
+    """What ended a capture. Raises it again where it is graphdoctor's own error, or Ctrl-C."""
+    if isinstance(error, (GraphDoctorError, KeyboardInterrupt, GeneratorExit)):
+        raise error
+    cause = true_cause(error)
+    return Refusal(in_words(cause), location_of(cause))
 
 
 def true_cause(error: BaseException) -> BaseException:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from graphdoctor.graphs.cause import in_words, location_of, true_cause
+from graphdoctor.graphs.capture import record_graph, run_on
+from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.static_inputs import StaticInputs
 from graphdoctor.target.state.clone import clone_inputs, memory_of
@@ -18,23 +16,9 @@ from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.state.tree import map_leaves
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
-from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.report import CaptureOutcome, Location, Verification
+from graphdoctor.values.report import CaptureOutcome, Verification
 
 SCOPE = "whole step"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A capture that did not come about: the first cause in words, and the user's line."""
-
-    reason: str
-    location: Location | None
-
-    def outcome(self) -> CaptureOutcome:
-        return CaptureOutcome(
-            scope=SCOPE, status="refused", reason=self.reason, location=self.location
-        )
 
 
 class CapturedStep:
@@ -106,16 +90,18 @@ def capture_whole_step(
 
 def warm_up(target: Target, side: Any, times: int) -> None:
     """Let lazy initialisation happen on the stream of the capture, each time with new inputs."""
+
+    def run() -> None:
+        for _ in range(times):
+            inputs = fresh_inputs(target)
+            with user_code("the step"):
+                target.step(*inputs.args, **inputs.kwargs)
+
     if times:
         # Autograd's nodes of earlier steps that only a cycle keeps alive would go on accumulating
         # gradients on the default stream, which no capture may depend on.
         gc.collect()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(times):
-            _run(target, fresh_inputs(target))
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
+    run_on(side, run)
 
 
 def fresh_inputs(target: Target) -> Inputs:
@@ -125,30 +111,18 @@ def fresh_inputs(target: Target) -> Inputs:
     return clone_inputs(inputs, kept=memory_of(named_tensors(target.roots).values()))
 
 
-def _run(target: Target, inputs: Inputs) -> None:
-    with user_code("the step"):
-        target.step(*inputs.args, **inputs.kwargs)
-
-
 def _capture(target: Target, side: Any, start: Snapshot) -> CapturedStep | Refusal:
     static = fresh_inputs(target)
-    graph: Any = torch.cuda.CUDAGraph()
-    try:
-        with (
-            device_usable_after_failure(graph),
-            torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"),
-        ):
-            outputs = target.step(*static.args, **static.kwargs)
-    except (GraphDoctorError, KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:
-        cause = true_cause(error)
-        return Refusal(in_words(cause), location_of(cause))
-    if getattr(graph, "operators", None) == 0:
-        return Refusal("the step runs nothing on the GPU, so there is nothing to capture", None)
+    made = record_graph(lambda: target.step(*static.args, **static.kwargs), side)
+    if isinstance(made, Refusal):
+        return made
+    if made.is_empty:
+        made.graph.reset()
+        return Refusal("the step runs nothing on the GPU, so there is nothing to capture")
     # Outputs that still hang on autograd would keep its nodes, and their stream, alive.
-    outputs = detached(outputs)
-    return CapturedStep(graph, static, outputs, footprint(target.roots, static, outputs), start)
+    outputs = detached(made.result)
+    seen = footprint(target.roots, static, outputs)
+    return CapturedStep(made.graph, static, outputs, seen, start)
 
 
 def detached(outputs: object) -> object:
@@ -163,31 +137,3 @@ def detached(outputs: object) -> object:
         return made[id(leaf)]
 
     return map_leaves(detach, outputs)
-
-
-@contextmanager
-def device_usable_after_failure(graph: Any) -> Iterator[None]:
-    """After a failed capture, put back what torch leaves behind: stream, pool and generators.
-
-    `torch.cuda.graph` stays on its stream when ending the capture raises. Before torch 2.13 the
-    default generator stays in capture mode too (pytorch#171263).
-    """
-    stream = torch.cuda.current_stream()
-    generators = [(g, g.clone_state()) for g in _cuda_generators()]
-    try:
-        yield
-    except BaseException:
-        torch.cuda.set_stream(stream)
-        for repair in (graph.reset, torch.cuda.synchronize, torch.cuda.empty_cache):
-            with suppress(RuntimeError):
-                repair()
-        for generator, state in generators:
-            with suppress(RuntimeError):
-                generator.graphsafe_set_state(state)
-        raise
-
-
-def _cuda_generators() -> list[Any]:
-    """The real device's generators, of a torch that can exchange their state."""
-    found: list[Any] = list(getattr(torch.cuda, "default_generators", ()))
-    return [g for g in found if g.device.type == "cuda" and hasattr(g, "clone_state")]

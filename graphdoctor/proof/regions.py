@@ -7,16 +7,16 @@ afterwards; then the graph gets the former, is replayed, and must produce the la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from graphdoctor.device.observe.tape import Tape
-from graphdoctor.graphs.cause import in_words, location_of, true_cause
+from graphdoctor.graphs.capture import record_graph
+from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.compare import Gap, gap_between, is_noise
 from graphdoctor.graphs.generator import generator_state, set_generator_state
-from graphdoctor.graphs.region_graph import Replay, replay_on_emulated_device, replay_on_gpu
 from graphdoctor.graphs.region_run import Part, RegionRun, RegionWatcher
 from graphdoctor.partition import Plan, PlannedRegion
 from graphdoctor.record.session import Session
@@ -69,11 +69,11 @@ class _Trial:
         self.planned = planned
         self.first: RegionRun | None = None
         self._exact = exact
-        self._replay: Replay | None = None
+        self._replay: Callable[[], object] | None = None
         self._replays = 0
         self._tensors = 0
         self._trouble = ""
-        self._refused: tuple[str, Location | None] | None = None
+        self._refused: Refusal | None = None
         self._differences: list[Difference] = []
 
     def add(self, run: RegionRun, *, repeated: bool) -> None:
@@ -109,16 +109,17 @@ class _Trial:
             for slot, contents in kept.items():
                 first.storages[slot].copy_(contents)
 
-    def _replay_and_compare(self, first: RegionRun, run: RegionRun, prepare: Any) -> None:
+    def _replay_and_compare(
+        self, first: RegionRun, run: RegionRun, prepare: Callable[[], None]
+    ) -> None:
         assert first.tape is not None
         if self._replay is None:
-            make = replay_on_emulated_device if self._exact else replay_on_gpu
-            try:
-                self._replay = make(first.tape, prepare)
-            except RuntimeError as error:
-                cause = true_cause(error)
-                self._refused = in_words(cause), location_of(cause)
+            # Running the tape again is what the emulated device takes for a graph.
+            made = first.tape.replay if self._exact else _graph_of(first.tape, prepare)
+            if isinstance(made, Refusal):
+                self._refused = made
                 return
+            self._replay = made
         prepare()
         self._replay()
         self._replays += 1
@@ -150,8 +151,7 @@ class _Trial:
         region = self.planned.region
         scope = f"region {region.name}"
         if self._refused is not None:
-            reason, location = self._refused
-            return CaptureOutcome(scope=scope, status="refused", reason=reason, location=location)
+            return self._refused.outcome(scope)
         return CaptureOutcome(
             scope=scope,
             status="captured",
@@ -179,6 +179,28 @@ class _Trial:
             reason=reason,
             differences=tuple(self._differences),
         )
+
+
+def _graph_of(tape: Tape, prepare: Callable[[], None]) -> Callable[[], object] | Refusal:
+    """The tape's operators in a real graph, and how to replay it.
+
+    `prepare` gives the region's memory its contents: the warm-up runs on them, and changes them.
+    """
+
+    def warm_up() -> None:
+        prepare()
+        tape.replay()
+
+    made = record_graph(tape.replay, torch.cuda.Stream(), warm_up=warm_up)
+    if isinstance(made, Refusal):
+        return made
+    graph = made.graph
+
+    def replay() -> None:
+        graph.replay()
+        torch.cuda.synchronize()
+
+    return replay
 
 
 def _results(first: RegionRun, run: RegionRun) -> dict[Part, torch.Tensor]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphdoctor.diagnose.diagnose import Diagnosis
+from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.cost import Cost, Meter
-from graphdoctor.graphs.whole_step import CapturedStep, Refusal, capture_whole_step
+from graphdoctor.graphs.whole_step import SCOPE, CapturedStep, capture_whole_step
 from graphdoctor.partition import Plan
 from graphdoctor.proof.regions import verify_regions
 from graphdoctor.proof.verify import verify_whole_step
@@ -77,7 +78,7 @@ def prove_whole_step(
     warmup = 0 if exact else WARM_UPS
     made = capture_whole_step(session.target, warmup=warmup, now=session.start)
     if isinstance(made, Refusal):
-        return made.outcome(), None
+        return made.outcome(SCOPE), None
     if meter is not None:
         meter.read()
     verification = verify_whole_step(

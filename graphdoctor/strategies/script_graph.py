@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from graphdoctor.graphs.whole_step import Refusal, capture_whole_step
+from graphdoctor.graphs.cause import Refusal
+from graphdoctor.graphs.whole_step import capture_whole_step
 from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.strategies.compilers.models import CompiledModels
 from graphdoctor.strategies.compilers.scripted import scripted_step

@@ -8,19 +8,15 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.patches import Patches
-from graphdoctor.graphs.cause import in_words, location_of, true_cause
+from graphdoctor.graphs.capture import device_usable_after_failure
+from graphdoctor.graphs.cause import refusal_of
 from graphdoctor.graphs.split.breakable import BreakableCapture, trained_tensors
 from graphdoctor.graphs.split.built_split import BuiltSplit, Made, holds_pending
 from graphdoctor.graphs.split.glue import glue_objects
 from graphdoctor.graphs.split.pending import StepRefused
 from graphdoctor.graphs.split.python_changes import PythonChanges
 from graphdoctor.graphs.split.stand_ins import Glue
-from graphdoctor.graphs.whole_step import (
-    detached,
-    device_usable_after_failure,
-    fresh_inputs,
-    warm_up,
-)
+from graphdoctor.graphs.whole_step import detached, fresh_inputs, warm_up
 from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.rules.frozen_learning_rate import FrozenLearningRate
 from graphdoctor.strategies.split_plan import code_for, first_outside, regions_of, why_unfit
@@ -28,7 +24,6 @@ from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.code_words import in_place, with_place
-from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.report import Finding
 
 # Seen on an H200 (torch 2.11.0, 2026-11-20) with SGD and a schedule, in operators of the step: the
@@ -88,12 +83,12 @@ class _Attempt:
                 outputs = self._outputs_of(static.args, static.kwargs)
         except StepRefused as refused:
             raise CannotBuild(str(refused)) from refused
-        except (GraphDoctorError, CannotBuild, KeyboardInterrupt, GeneratorExit):
+        except CannotBuild:
             raise
         except BaseException as error:
-            cause = true_cause(error)
-            reason = self._capture.watch.refusal or in_words(cause)
-            raise CannotBuild(with_place(reason, location_of(cause))) from error
+            found = refusal_of(error)
+            reason = self._capture.watch.refusal or found.reason
+            raise CannotBuild(with_place(reason, found.location)) from error
         made = Made(static, detached(outputs), self._capture.gradients_at_end(), self._start)
         return BuiltSplit(self._target.roots, self._capture, made)
 
@@ -107,9 +102,6 @@ class _Attempt:
                 outputs = self._target.step(*args, **kwargs)
                 capture.end()
             self._check()
-        except BaseException:
-            capture.abandon()
-            raise
         finally:
             capture.watch.is_armed = False
         return outputs

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint
-from graphdoctor.graphs.whole_step import CapturedStep, Refusal, capture_whole_step
+from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.target import Inputs

@@ -10,7 +10,7 @@ import torch
 
 from graphdoctor import __version__
 from graphdoctor.device.open import AnyDevice
-from graphdoctor.diagnose.report import machine_info, target_info
+from graphdoctor.diagnose.assemble import machine_info, target_info
 from graphdoctor.pipeline import (
     Progress,
     Setting,

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.static_inputs import InputMismatch
-from graphdoctor.graphs.whole_step import CapturedStep, Refusal, capture_whole_step
+from graphdoctor.graphs.whole_step import SCOPE, CapturedStep, capture_whole_step
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.target.state.snapshot import named_tensors, named_values
 from graphdoctor.target.target import Inputs, Target
@@ -358,7 +359,7 @@ def test_a_value_read_on_the_host_is_refused_with_its_line(exact: bool) -> None:
     assert result.location is not None
     assert (result.location.file, result.location.line) == (__file__, line_of("item"))
     assert result.location.function == "size_of"
-    outcome = result.outcome()
+    outcome = result.outcome(SCOPE)
     assert (outcome.scope, outcome.status) == ("whole step", "refused")
     # The device works on, and on the same stream.
     assert torch.cuda.current_stream() == before

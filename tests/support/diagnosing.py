@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
-from graphdoctor.graphs.whole_step import Refusal, capture_whole_step
+from graphdoctor.graphs.cause import Refusal
+from graphdoctor.graphs.whole_step import SCOPE, capture_whole_step
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
@@ -55,7 +56,7 @@ def captured_and_verified(example: Callable[[], object], *, replays: int = 4) ->
             session = prepare(target, device, iterations=replays)
             made = capture_whole_step(session.target)
             if isinstance(made, Refusal):
-                return made.outcome()
+                return made.outcome(SCOPE)
             return made.outcome(verify_whole_step(target, made, session.batches, exact=True))
         finally:
             target.close()

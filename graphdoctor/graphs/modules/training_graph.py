@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from graphdoctor.graphs.capture import device_usable_after_failure
 from graphdoctor.graphs.modules.captured_call import ToCapture
 from graphdoctor.graphs.modules.gates import Returned
 from graphdoctor.graphs.modules.gradients import Gradients
-from graphdoctor.graphs.whole_step import device_usable_after_failure
 
 
 class _Nothing:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import fx
 
 from graphdoctor.device.observe.operators import facts_of
-from graphdoctor.graphs.cause import in_words, true_cause
+from graphdoctor.graphs.capture import record_graph
+from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.generator import generator_state, set_generator_state
 from graphdoctor.graphs.segments.memory import Copier, clones, copy_all
 from graphdoctor.graphs.segments.nodes import memory_of_value, written_nodes
@@ -79,41 +79,30 @@ class CapturedPart(torch.nn.Module):
         copies, static = clones([args[place] for place in copied]), list(args)
         for place, copy in zip(copied, copies, strict=True):
             static[place] = copy
-        graph: Any = torch.cuda.CUDAGraph()
-        try:
-            self._warm_up(static)
-            with (
-                _stream_put_back(),
-                torch.cuda.graph(
-                    graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"
-                ),
-            ):
-                outputs = self.part(*static)
-        except RuntimeError as error:
-            self.refused = in_words(true_cause(error))
-            with suppress(RuntimeError):
-                graph.reset()
+        made = record_graph(
+            lambda: self.part(*static),
+            self._side,
+            pool=self._pool,
+            warm_up=lambda: self._warm_up(static),
+        )
+        if isinstance(made, Refusal):
+            self.refused = made.reason
             return False
-        self._graph, self._outputs = graph, outputs
+        self._graph, self._outputs = made.graph, made.result
         self._copied, self._copies, self._copier = copied, copies, Copier(copies)
         return True
 
     def _warm_up(self, static: list[Any]) -> None:
-        """Let lazy initialisation happen on the stream of the capture, and undo what it writes."""
+        """Let lazy initialisation happen, and undo what it writes."""
         written = [static[place] for place in self._written]
         tensors = [tensor for tensor in written if isinstance(tensor, torch.Tensor)]
         before, drawn = clones(tensors), generator_state()
-        side: Any = self._side
-        side.wait_stream(torch.cuda.current_stream())
         try:
-            with torch.cuda.stream(side):
-                for _ in range(WARM_UPS):
-                    self.part(*static)
+            for _ in range(WARM_UPS):
+                self.part(*static)
         finally:
-            torch.cuda.current_stream().wait_stream(side)
             copy_all(tensors, before)
             set_generator_state(drawn)
-        torch.cuda.synchronize()
 
 
 def written_arguments(graph: fx.Graph) -> Iterator[int]:
@@ -129,17 +118,3 @@ def written_arguments(graph: fx.Graph) -> Iterator[int]:
         key = memory_of_value(value) if isinstance(value, torch.Tensor) else node
         if key in written:
             yield position
-
-
-@contextmanager
-def _stream_put_back() -> Iterator[None]:
-    """`torch.cuda.graph` stays on its stream when ending the capture raises."""
-    stream = torch.cuda.current_stream()
-    try:
-        yield
-    except BaseException:
-        torch.cuda.set_stream(stream)
-        for repair in (torch.cuda.synchronize, torch.cuda.empty_cache):
-            with suppress(RuntimeError):
-                repair()
-        raise

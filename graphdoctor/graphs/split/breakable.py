@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
 
+from graphdoctor.graphs.capture import Capture
 from graphdoctor.graphs.split.glue import Call, GlueCall, Gradients
 from graphdoctor.graphs.split.optimizer_step import OptimizerStep
 from graphdoctor.graphs.split.pending import Watch, read
 from graphdoctor.graphs.split.python_changes import PythonChanges
 from graphdoctor.target.frames import Place
 from graphdoctor.values.code_words import line_of
-
-_EMPTY = "The CUDA Graph is empty"
 
 
 class Piece(Protocol):
@@ -53,7 +50,7 @@ class BreakableCapture:
         self._side = side
         self._pool: Any = torch.cuda.graph_pool_handle()
         self._thread = threading.get_ident()
-        self._running: tuple[Any, Any] | None = None  # a graph and its context
+        self._running: Capture | None = None
         self._making: GlueCall | None = None
         self._steps: list[OptimizerStep] = []
         self._left: Gradients | None = None  # by the last call
@@ -84,20 +81,12 @@ class BreakableCapture:
             graph.replay()
             self.pieces.append(Segment(graph))
 
-    def abandon(self) -> None:
-        """Leave a capture that failed, and forget everything."""
-        running, self._running = self._running, None
-        if running is not None:
-            # Ending a spoilt capture raises once more.
-            with suppress(RuntimeError), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                running[1].__exit__(None, None, None)
-        self.reset()
-
     def reset(self) -> None:
-        """Give all graphs back."""
-        for graph in self.graphs:
-            graph.reset()
+        """Leave a capture that is under way, and give all graphs back."""
+        running, self._running = self._running, None
+        for graph in (running, *self.graphs):
+            if graph is not None:
+                graph.reset()
         self.pieces.clear()
         self._left = None
         self._steps.clear()
@@ -161,29 +150,18 @@ class BreakableCapture:
             made.take(graph)
 
     def _start(self) -> None:
-        graph: Any = torch.cuda.CUDAGraph()
-        context: Any = torch.cuda.graph(
-            graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"
-        )
-        context.__enter__()
-        self._running = graph, context
+        self._running = Capture(self._side, self._pool)
+        self._running.begin()
 
     def _stop(self) -> Any:
         """The graph that was running; None where nothing was captured."""
         assert self._running is not None
-        (graph, context), self._running = self._running, None
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            context.__exit__(None, None, None)
-        for warning in said:
-            if _EMPTY not in str(warning.message):
-                warnings.warn_explicit(
-                    warning.message, warning.category, warning.filename, warning.lineno
-                )
-        if any(_EMPTY in str(warning.message) for warning in said):
-            graph.reset()
+        is_empty = self._running.end()
+        running, self._running = self._running, None
+        if is_empty:
+            running.reset()
             return None
-        return graph
+        return running.graph
 
     def _check_can_break(self, call: Call) -> None:
         where = f"{call.name} in {line_of(call.place.location)}"

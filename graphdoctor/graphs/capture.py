@@ -1,0 +1,136 @@
+"""Work on a side stream -> one CUDA graph, or a refusal; after a refusal the device is as it was before.
+
+The one place where graphs are recorded, on a real GPU and on the emulated device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from graphdoctor.graphs.cause import Refusal, refusal_of
+
+T = TypeVar("T")
+_EMPTY = "The CUDA Graph is empty"
+
+
+class Resettable(Protocol):
+    """A graph, or several."""
+
+    def reset(self) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded(Generic[T]):
+    """A graph, and what its work returned: tensors in the graph's memory. Empty without a kernel."""
+
+    graph: Any
+    result: T
+    is_empty: bool
+
+
+def record_graph(
+    work: Callable[[], T],
+    side: Any,
+    *,
+    pool: Any = None,
+    warm_up: Callable[[], object] | None = None,
+) -> Recorded[T] | Refusal:
+    """Capture `work` on the stream `side`, after `warm_up` has run there.
+
+    The graph's memory comes from `pool`, or from a pool of its own. Raises only what is no refusal,
+    as `refusal_of` decides; the device is then in order all the same.
+    """
+    capture = Capture(side, pool)
+    try:
+        with device_usable_after_failure(capture):
+            if warm_up is not None:
+                run_on(side, warm_up)
+            capture.begin()
+            try:
+                result = work()
+            finally:
+                is_empty = capture.end()
+    except BaseException as error:
+        return refusal_of(error)
+    return Recorded(capture.graph, result, is_empty)
+
+
+def run_on(side: Any, work: Callable[[], object]) -> None:
+    """Run work on the stream `side`, behind what was issued before and ahead of what comes after."""
+    side.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.cuda.stream(side):
+            work()
+    except BaseException:
+        with suppress(RuntimeError):  # the work's own error says more
+            torch.cuda.current_stream().wait_stream(side)
+        raise
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+
+
+class Capture:
+    """One graph, from `begin` to `end`; `reset` gives it back at any time."""
+
+    def __init__(self, side: Any, pool: Any = None) -> None:
+        self.graph: Any = torch.cuda.CUDAGraph()
+        self._side = side
+        # Other threads of the program may go on using the GPU: only this one is watched.
+        self._context: Any = torch.cuda.graph(
+            self.graph, pool=pool, stream=side, capture_error_mode="thread_local"
+        )
+
+    def begin(self) -> None:
+        self._context.__enter__()
+
+    def end(self) -> bool:
+        """Whether the graph is empty. Raises RuntimeError for a capture that something spoilt."""
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            self._context.__exit__(None, None, None)
+        others = [warning for warning in said if _EMPTY not in str(warning.message)]
+        for other in others:
+            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+        return len(others) < len(said)
+
+    def reset(self) -> None:
+        """Leave the capture, should it still be under way, and give the graph's memory back."""
+        with suppress(RuntimeError), warnings.catch_warnings(), torch.cuda.stream(self._side):
+            warnings.simplefilter("ignore")  # nobody misses what such a graph lacks
+            if torch.cuda.is_current_stream_capturing():
+                self.graph.capture_end()
+        self.graph.reset()
+
+
+@contextmanager
+def device_usable_after_failure(graph: Resettable) -> Iterator[None]:
+    """After a failed capture, put back what torch leaves behind: stream, pool and generators.
+
+    `torch.cuda.graph` stays on its stream when ending the capture raises. Before torch 2.13 the
+    default generator stays in capture mode too (pytorch#171263).
+    """
+    stream = torch.cuda.current_stream()
+    generators = [(g, g.clone_state()) for g in _cuda_generators()]
+    try:
+        yield
+    except BaseException:
+        torch.cuda.set_stream(stream)
+        for repair in (graph.reset, torch.cuda.synchronize, torch.cuda.empty_cache):
+            with suppress(RuntimeError):
+                repair()
+        for generator, state in generators:
+            with suppress(RuntimeError):
+                generator.graphsafe_set_state(state)
+        raise
+
+
+def _cuda_generators() -> list[Any]:
+    """The real device's generators, of a torch that can exchange their state."""
+    found: list[Any] = list(getattr(torch.cuda, "default_generators", ()))
+    return [g for g in found if g.device.type == "cuda" and hasattr(g, "clone_state")]
