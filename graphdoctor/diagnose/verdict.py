@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphdoctor.values.report import CaptureOutcome, Finding, Region, Verdict
+from graphdoctor.values.report import (
+    WHOLE_STEP,
+    CaptureOutcome,
+    Finding,
+    Region,
+    Verdict,
+    outcome_of_whole_step,
+)
 
-WHOLE = "whole step"
+WHOLE = str(WHOLE_STEP)
 
 
 def judge(
@@ -20,7 +27,7 @@ def judge(
     `doubts` are the reasons why the emulated device's results may not be a GPU's.
     """
     blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
-    whole = next((capture for capture in captures if capture.scope == WHOLE), None)
+    whole = outcome_of_whole_step(captures)
     if blocking:
         return _with_findings(blocking, regions, captures)
     if whole is None or whole.status == "refused":
@@ -51,11 +58,7 @@ def _with_findings(
     if wrong:
         parts.append(f"{_count(wrong, 'hazard')} would make a replay compute something else")
     why = " and ".join(parts)
-    verified = {
-        capture.scope.removeprefix("region ")
-        for capture in captures
-        if capture.verification is not None and capture.verification.status == "verified"
-    }
+    verified = {capture.region for capture in captures if capture.is_verified}
     safe = [region for region in regions if region.worthwhile and region.name in verified]
     if not safe:
         return "unsafe", f"{why[0].upper()}{why[1:]}, and no part worth capturing remains."

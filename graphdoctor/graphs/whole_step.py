@@ -19,9 +19,7 @@ from graphdoctor.target.state.tree import map_leaves
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
 from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.report import CaptureOutcome, Location, Verification
-
-SCOPE = "whole step"
+from graphdoctor.values.report import WHOLE_STEP, CaptureOutcome, Location, Verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class Refusal:
 
     def outcome(self) -> CaptureOutcome:
         return CaptureOutcome(
-            scope=SCOPE, status="refused", reason=self.reason, location=self.location
+            scope=str(WHOLE_STEP), status="refused", reason=self.reason, location=self.location
         )
 
 
@@ -79,7 +77,7 @@ class CapturedStep:
 
     def outcome(self, verification: Verification | None = None) -> CaptureOutcome:
         return CaptureOutcome(
-            scope=SCOPE,
+            scope=str(WHOLE_STEP),
             status="captured",
             operators=self.operators,
             verification=verification,

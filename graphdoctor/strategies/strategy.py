@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from graphdoctor.graphs.footprint import Footprint
+from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.record.session import Session
 from graphdoctor.target import Inputs
 from graphdoctor.values.recording import Iteration
@@ -35,8 +36,7 @@ class Built(Protocol):
     """A step made faster: the same step, to be called with any inputs of the described shapes.
 
     Between calls the target's own step runs as it always did: whatever a call puts in the place of
-    modules, it takes out again. A graph of the whole step is named `captured`, and what is worth
-    telling of the result `note`, where there are such.
+    modules, it takes out again.
     """
 
     def call(self, inputs: Inputs) -> object:
@@ -57,6 +57,20 @@ class Built(Protocol):
     def release(self) -> None:
         """Give graphs and memory back, and put everything that was replaced back in its place."""
         ...
+
+
+@runtime_checkable
+class OneGraph(Protocol):
+    """What was built is one graph of the whole step, to be verified and timed as such."""
+
+    captured: CapturedStep
+
+
+@runtime_checkable
+class Noted(Protocol):
+    """What was built says something of itself; "" for nothing."""
+
+    note: str
 
 
 class CannotBuild(Exception):
@@ -93,6 +107,13 @@ class Strategy(Protocol):
     def code(self, known: Known) -> str:
         """Lines of Python that a person pastes to use it."""
         ...
+
+
+@runtime_checkable
+class MayUseGraphs(Protocol):
+    """A strategy of a compiler that makes CUDA graphs by itself, or leaves them out."""
+
+    has_graphs: bool
 
 
 @runtime_checkable
