@@ -89,7 +89,7 @@ class Strategy(Protocol):
     compiles: bool
     is_ours: bool
 
-    def unfit(self, known: Known) -> str:
+    def reason_against(self, known: Known) -> str:
         """Why it cannot take this step, in one sentence; "" where it can be tried."""
         ...
 

@@ -164,12 +164,12 @@ def with_verification(
     row: StrategyOutcome, found: Verification, known: Known, *, deviation: float | None = None
 ) -> StrategyOutcome:
     """The row with its verdict. Where the emulation had to guess, right is still not verified."""
-    doubt = next((op.fallback for op in known.iteration.ops if op.fallback is not None), None)
+    reason = next((op.fallback for op in known.iteration.ops if op.fallback is not None), None)
     row = replace(
         row, status=found.status, reason=found.reason, verification=found, deviation=deviation
     )
-    if found.status == "verified" and doubt is not None:
-        row = replace(row, status="not-verified", reason=doubt)
+    if found.status == "verified" and reason is not None:
+        row = replace(row, status="not-verified", reason=reason)
     return row if row.status == "verified" else replace(row, code="")
 
 

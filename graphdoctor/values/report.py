@@ -254,6 +254,9 @@ class StrategyOutcome(Struct, frozen=True):
     code: str = ""
 
 
+NO_STRATEGY = "none"  # what is recommended where eager is to be kept
+
+
 class Recommendation(Struct, frozen=True):
     """Which strategy to use, in one sentence; `code` to paste, `then` what would bring more."""
 

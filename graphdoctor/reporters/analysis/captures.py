@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from graphdoctor.reporters.page import LABEL_COLUMNS, Page, listed
-from graphdoctor.values.figures import count_text, place_text, time_range
+from graphdoctor.values.figures import count_text, time_range
+from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import (
     CaptureOutcome,
     Difference,
@@ -77,7 +78,7 @@ def _write_left_out(page: Page, count: int, which: str) -> None:
 
 
 def _write_region(page: Page, region: Region, outcome: CaptureOutcome | None) -> None:
-    launches = "1 launch" if region.launches == 1 else f"{region.launches:,} launches"
+    launches = count_text(region.launches, "launch")
     page.line(
         (f"{f'  Region {region.name}':<{LABEL_COLUMNS}}", "bold green"),
         (f"{count_text(region.operators, 'operator')}, {launches}", "bold"),

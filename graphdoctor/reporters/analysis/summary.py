@@ -8,7 +8,8 @@ from graphdoctor.reporters.analysis.captures import is_wrong
 from graphdoctor.reporters.analysis.findings import active, worst_first
 from graphdoctor.reporters.analysis.gain import basis_text
 from graphdoctor.reporters.page import Page, blocks
-from graphdoctor.values.figures import place_text, ratio_range, share_range
+from graphdoctor.values.figures import ratio_range, share_range
+from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Effect, Report, Verdict, outcome_of_whole_step
 
 _VERDICTS: dict[Verdict, tuple[str, str]] = {
