@@ -24,11 +24,7 @@ def figures_of(report: Report) -> Figures:
 
 def captured_regions(report: Report) -> list[Region]:
     """The regions that are worth a graph of their own and whose replay was verified."""
-    good = {
-        outcome.scope.removeprefix("region ")
-        for outcome in report.captures
-        if outcome.scope.startswith("region ") and _is_verified(outcome)
-    }
+    good = {outcome.region for outcome in report.captures if _is_verified(outcome)}
     return [region for region in report.regions if region.worthwhile and region.name in good]
 
 
@@ -49,11 +45,8 @@ def _share(report: Report, kept: list[Region], iteration: int) -> float:
 
 
 def _is_whole(report: Report) -> bool:
-    return any(
-        outcome.scope == "whole step" and _is_verified(outcome) for outcome in report.captures
-    )
+    return any(outcome.is_whole_step and _is_verified(outcome) for outcome in report.captures)
 
 
 def _is_verified(outcome: CaptureOutcome) -> bool:
-    check = outcome.verification
-    return outcome.status == "captured" and check is not None and check.status == "verified"
+    return outcome.status == "captured" and outcome.is_verified

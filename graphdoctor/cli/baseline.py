@@ -10,6 +10,7 @@ from graphdoctor.cli.checking import add_run_arguments, choose, load_project, ru
 from graphdoctor.cli.output import show
 from graphdoctor.reporters.files import check_writable, save
 from graphdoctor.values.escape import visible
+from graphdoctor.values.figures import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,8 +78,8 @@ def _refusal(accepted: Acceptance, path: str) -> str:
 def _summary(accepted: Acceptance, path: str) -> str:
     entries, targets = len(accepted.baseline.entries), len(accepted.baseline.targets)
     return (
-        f"{visible(path)}: {entries} {'finding' if entries == 1 else 'findings'} of"
-        f" {targets} {'target' if targets == 1 else 'targets'} accepted"
+        f"{visible(path)}: {count_text(entries, 'finding')} of"
+        f" {count_text(targets, 'target')} accepted"
         f" ({accepted.added} added, {accepted.dropped} dropped)\n"
     )
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.rule import Hit, RecordingRule, Rule
-from graphdoctor.values.callers import own_line
+from graphdoctor.values.locations import own_line
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Excerpt, Finding, Location
 

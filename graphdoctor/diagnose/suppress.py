@@ -12,7 +12,7 @@ import msgspec
 
 from graphdoctor.diagnose.comments import Comment, comments_in
 from graphdoctor.rules import ALL_RULES
-from graphdoctor.values.callers import is_library, own_line
+from graphdoctor.values.locations import is_library, own_line
 from graphdoctor.values.recording import HostEvent, Iteration, Op, Recording
 from graphdoctor.values.report import Finding, IdleComment, Location, Suppression
 from graphdoctor.values.spelling import nearest

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphdoctor.values.report import CaptureOutcome, Finding, Region, Verdict
+from graphdoctor.values.figures import count_text
+from graphdoctor.values.report import (
+    WHOLE_STEP,
+    CaptureOutcome,
+    Finding,
+    Region,
+    Verdict,
+    outcome_of_whole_step,
+)
 
-WHOLE = "whole step"
+WHOLE = str(WHOLE_STEP)
 
 
 def judge(
     findings: Sequence[Finding],
     regions: Sequence[Region],
     captures: Sequence[CaptureOutcome],
-    doubts: Sequence[str],
+    reasons: Sequence[str],
 ) -> tuple[Verdict, str]:
     """Safe only with proof: no finding that stops a capture or spoils a replay, and a verified replay.
 
-    `doubts` are the reasons why the emulated device's results may not be a GPU's.
+    `reasons` say why the emulated device's results may not be a GPU's.
     """
     blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
-    whole = next((capture for capture in captures if capture.scope == WHOLE), None)
+    whole = outcome_of_whole_step(captures)
     if blocking:
         return _with_findings(blocking, regions, captures)
     if whole is None or whole.status == "refused":
@@ -32,8 +40,8 @@ def judge(
         return "unknown", f"No hazard was found, but the replay could not be verified: {reason}"
     if verification.status == "wrong":
         return "unsafe", f"It captures, but a replay computes something else: {verification.reason}"
-    if doubts:
-        return "unknown", f"No hazard was found, but the result is not verified: {doubts[0]}"
+    if reasons:
+        return "unknown", f"No hazard was found, but the result is not verified: {reasons[0]}"
     return "safe", (
         f"The whole step can be captured; {verification.replays} replays on fresh inputs"
         " computed what eager computes."
@@ -47,22 +55,14 @@ def _with_findings(
     wrong = len(blocking) - fails
     parts = []
     if fails:
-        parts.append(f"{_count(fails, 'hazard')} would make a capture fail")
+        parts.append(f"{count_text(fails, 'hazard')} would make a capture fail")
     if wrong:
-        parts.append(f"{_count(wrong, 'hazard')} would make a replay compute something else")
-    why = " and ".join(parts)
-    verified = {
-        capture.scope.removeprefix("region ")
-        for capture in captures
-        if capture.verification is not None and capture.verification.status == "verified"
-    }
+        parts.append(f"{count_text(wrong, 'hazard')} would make a replay compute something else")
+    reason = " and ".join(parts)
+    verified = {capture.region for capture in captures if capture.is_verified}
     safe = [region for region in regions if region.worthwhile and region.name in verified]
     if not safe:
-        return "unsafe", f"{why[0].upper()}{why[1:]}, and no part worth capturing remains."
+        return "unsafe", f"{reason[0].upper()}{reason[1:]}, and no part worth capturing remains."
     return "partly-safe", (
-        f"{why[0].upper()}{why[1:]}; {_count(len(safe), 'region')} of the step can be captured."
+        f"{reason[0].upper()}{reason[1:]}; {count_text(len(safe), 'region')} of the step can be captured."
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -13,7 +13,7 @@ from graphdoctor.estimate.layout import Piece, lay_out
 from graphdoctor.estimate.predict import corner_cases
 from graphdoctor.estimate.ranges import ZERO, around
 from graphdoctor.estimate.timeline import eager_pieces
-from graphdoctor.values.callers import own_line
+from graphdoctor.values.locations import own_line
 from graphdoctor.values.recording import HostEvent, Iteration, Op, Recording
 from graphdoctor.values.report import Finding, Location, Range
 

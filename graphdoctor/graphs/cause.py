@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.user_code import is_out_of_memory
 from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.report import CaptureOutcome, Location
+from graphdoctor.values.report import CaptureOutcome, Location, Scope
 
 # What CUDA says -> what it means; in the order in which the texts are looked for.
 _IN_WORDS = (
@@ -49,10 +49,10 @@ class Refusal:
     reason: str
     location: Location | None = None
 
-    def outcome(self, scope: str) -> CaptureOutcome:
+    def outcome(self, scope: Scope) -> CaptureOutcome:
         """The row in the report; `scope` is what was to be captured."""
         return CaptureOutcome(
-            scope=scope, status="refused", reason=self.reason, location=self.location
+            scope=str(scope), status="refused", reason=self.reason, location=self.location
         )
 
 

@@ -10,6 +10,7 @@ from graphdoctor.target.state.clone import copyable, is_overlapping
 from graphdoctor.target.state.tree import Leaves, input_leaves
 from graphdoctor.target.target import Inputs
 from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.figures import shortened
 
 
 class InputMismatch(GraphDoctorError):
@@ -110,4 +111,4 @@ def _short(value: object) -> str:
         text = repr(value)
     except Exception:  # so is __repr__
         return type(value).__name__
-    return text if len(text) <= 60 else text[:57] + "..."
+    return shortened(text)

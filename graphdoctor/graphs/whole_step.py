@@ -16,9 +16,7 @@ from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.state.tree import map_leaves
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
-from graphdoctor.values.report import CaptureOutcome, Verification
-
-SCOPE = "whole step"
+from graphdoctor.values.report import WHOLE_STEP, CaptureOutcome, Verification
 
 
 class CapturedStep:
@@ -63,7 +61,7 @@ class CapturedStep:
 
     def outcome(self, verification: Verification | None = None) -> CaptureOutcome:
         return CaptureOutcome(
-            scope=SCOPE,
+            scope=str(WHOLE_STEP),
             status="captured",
             operators=self.operators,
             verification=verification,

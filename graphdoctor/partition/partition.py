@@ -35,11 +35,11 @@ def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProf
     """
     runs = recording.captured
     hits, signatures = cutting(diagnosis.hits), Signatures()
-    obstacles = hazards(recording, hits, signatures)
-    schedules = [schedule(each.ops, found) for each, found in zip(runs, obstacles, strict=True)]
+    blocked = hazards(recording, hits, signatures)
+    schedules = [schedule(each.ops, found) for each, found in zip(runs, blocked, strict=True)]
     found = [
         list(pieces(each, plan, hazard, signatures=signatures.of(each)))
-        for each, plan, hazard in zip(runs, schedules, obstacles, strict=True)
+        for each, plan, hazard in zip(runs, schedules, blocked, strict=True)
     ]
     work = {
         each.index: forward_work(compress(each.ops, plan.launches))
@@ -52,8 +52,8 @@ def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProf
     )
     return Plan(
         regions=regions,
-        safe_modules=safe_modules(work.values(), _unsafe_places(runs, hits, obstacles)),
-        whole=not any(each.hit or each.cuts or each.followers for each in obstacles)
+        safe_modules=safe_modules(work.values(), _unsafe_places(runs, hits, blocked)),
+        whole=not any(each.hit or each.cuts or each.followers for each in blocked)
         and _is_one(found, regions),
         orders=tuple(
             (each.index, tuple(each.ops[position].index for position in plan.order))
@@ -66,13 +66,13 @@ def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProf
 
 
 def _unsafe_places(
-    runs: Sequence[Iteration], hits: Sequence[tuple[str, Hit]], obstacles: Sequence[Hazards]
+    runs: Sequence[Iteration], hits: Sequence[tuple[str, Hit]], blocked: Sequence[Hazards]
 ) -> Iterator[str]:
     """The modules in whose forward pass something stands in the way."""
     for _, hit in hits:
         if hit.between:
             yield hit.module
-    for iteration, found in zip(runs, obstacles, strict=True):
+    for iteration, found in zip(runs, blocked, strict=True):
         for position in (*found.hit, *found.followers):
             if iteration.ops[position].phase == "forward":
                 yield iteration.ops[position].module

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import PurePath
 from string import ascii_uppercase
 
 from graphdoctor.estimate import saving_us
@@ -16,6 +15,8 @@ from graphdoctor.partition.hazards import Hazards
 from graphdoctor.partition.modules import covered, forward_work
 from graphdoctor.partition.plan import PlannedRegion
 from graphdoctor.partition.schedule import Schedule
+from graphdoctor.values.figures import count_text
+from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 from graphdoctor.values.report import Range, Region
 
@@ -166,11 +167,11 @@ def _indices(ops: Sequence[Op]) -> tuple[int, ...]:
 
 def _judged(piece: Piece, saving: Range, copies: int) -> tuple[bool, str]:
     count = sum(piece.launches)
-    launched = f"{count} launch{'es' if count != 1 else ''}"
+    launched = count_text(count, "launch")
     if count < FEWEST_LAUNCHES:
         return False, f"too small to pay: {launched}, fewer than {FEWEST_LAUNCHES}"
     if saving.mid <= 0:
-        copied = f" and copying {copies} input{'s' if copies != 1 else ''}" if copies else ""
+        copied = f" and copying {count_text(copies, 'input')}" if copies else ""
         return False, f"too small to pay: launching a graph{copied} costs more than {launched}"
     return True, f"{launched} become one{_condition(piece.moved)}"
 
@@ -180,7 +181,7 @@ def _condition(moved: Sequence[Op]) -> str:
     if not moved:
         return ""
     place = moved[0].location
-    where = f" of {PurePath(place.file).name}:{place.line}" if place is not None else ""
+    where = f" of {file_line(place)}" if place is not None else ""
     others = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
     return f" once {moved[0].name}{where}{others}, which can run before or after, is moved out"
 

@@ -21,7 +21,7 @@ from graphdoctor.graphs.region_run import Part, RegionRun, RegionWatcher
 from graphdoctor.partition import Plan, PlannedRegion
 from graphdoctor.record.session import Session
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import CaptureOutcome, Difference, Location, Verification
+from graphdoctor.values.report import CaptureOutcome, Difference, Location, Scope, Verification
 
 
 def verify_regions(
@@ -149,11 +149,11 @@ class _Trial:
     def outcome(self, doubt: str) -> CaptureOutcome:
         """The region's row in the report. `doubt`: why the emulated values may not be a GPU's."""
         region = self.planned.region
-        scope = f"region {region.name}"
+        scope = Scope(region.name)
         if self._refused is not None:
             return self._refused.outcome(scope)
         return CaptureOutcome(
-            scope=scope,
+            scope=str(scope),
             status="captured",
             operators=region.operators,
             verification=self._verification(doubt),

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.cost import Cost, Meter
-from graphdoctor.graphs.whole_step import SCOPE, CapturedStep, capture_whole_step
+from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.partition import Plan
 from graphdoctor.proof.regions import verify_regions
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import CaptureOutcome
+from graphdoctor.values.report import WHOLE_STEP, CaptureOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def prove_whole_step(
     warmup = 0 if exact else WARM_UPS
     made = capture_whole_step(session.target, warmup=warmup, now=session.start)
     if isinstance(made, Refusal):
-        return made.outcome(SCOPE), None
+        return made.outcome(WHOLE_STEP), None
     if meter is not None:
         meter.read()
     verification = verify_whole_step(

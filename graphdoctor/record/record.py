@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from graphdoctor.record.operators import OperatorObserver
 from graphdoctor.record.sample import sample_of
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.tree import input_leaves, leaves
+from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import (
     HostEvent,
     Iteration,
@@ -50,7 +50,7 @@ def _unseen(captured: tuple[Iteration, ...]) -> Iterator[str]:
     events = (event for iteration in captured for event in iteration.events)
     places = {e.location: e for e in events if e.kind == "graph-replay"}
     for location in places:
-        where = f" ({os.path.basename(location.file)}:{location.line})" if location else ""
+        where = f" ({file_line(location)})" if location else ""
         yield f"The step replays a CUDA graph of its own{where}: what runs in it is not recorded."
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
 from graphdoctor.reporters.trace_page import VERDICT_STYLES
-from graphdoctor.values.figures import count_text, path_text, time_text
+from graphdoctor.values.figures import count_text, time_text
+from graphdoctor.values.locations import path_text
 from graphdoctor.values.trace import FolderReport, TraceReport, WorkerDifference
 
 

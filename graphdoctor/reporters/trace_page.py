@@ -7,15 +7,8 @@ from typing import TypeVar
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
-from graphdoctor.values.figures import (
-    count_text,
-    path_text,
-    place_text,
-    ratio_range,
-    share_range,
-    time_range,
-    time_text,
-)
+from graphdoctor.values.figures import count_text, ratio_range, share_range, time_range, time_text
+from graphdoctor.values.locations import path_text, place_text
 from graphdoctor.values.report import Location
 from graphdoctor.values.trace import HostCost, Queue, TracePrediction, TraceReport, TraceVerdict
 

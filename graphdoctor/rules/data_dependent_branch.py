@@ -71,7 +71,7 @@ class DataDependentBranch(RecordingRule):
 
 def _message(read: Read, branch: Branch) -> str:
     where = place_words(read.op.location, read.op.location)
-    here = place_words(branch, read.op.location) if branch.line != _line(read) else ""
+    here = place_words(branch.location, read.op.location) if branch.line != _line(read) else ""
     at = f" on {here}" if here and here != where else ""
     return (
         f"The host waits for a {tensor_words(read.use)}, whose value decides `{branch.text}`{at}; "

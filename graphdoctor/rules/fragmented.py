@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphdoctor.rules.causes.words import counted
 from graphdoctor.rules.rule import Rule
+from graphdoctor.values.figures import count_text
 from graphdoctor.values.report import Finding, Region
 
 
@@ -63,7 +63,7 @@ def fragmented(regions: Sequence[Region]) -> Finding | None:
     cut = f", cut by {', '.join(blockers)}" if blockers else ""
     launches = sum(region.launches for region in small)
     return Fragmented.finding(
-        f"The step falls into {counted(len(regions), 'part')}{cut}; {len(small)} of them "
-        f"({counted(launches, 'launch')} together) are too small for a graph to pay.",
+        f"The step falls into {count_text(len(regions), 'part')}{cut}; {len(small)} of them "
+        f"({count_text(launches, 'launch')} together) are too small for a graph to pay.",
         small[0].first,
     )

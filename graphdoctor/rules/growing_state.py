@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.differences import Found, differences
-from graphdoctor.rules.causes.words import counted, operator_words, shape_words
+from graphdoctor.rules.causes.words import operator_words, shape_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.figures import count_text
 from graphdoctor.values.recording import Recording
 
 
@@ -79,7 +80,7 @@ def _message(found: Found) -> str:
     old, new = difference.uses
     assert new is not None
     after = (
-        f" (and {counted(difference.followers, 'operator')} after it)"
+        f" (and {count_text(difference.followers, 'operator')} after it)"
         if difference.followers
         else ""
     )

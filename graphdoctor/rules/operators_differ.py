@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
-from graphdoctor.rules.causes.words import counted, operator_words, place_words
+from graphdoctor.rules.causes.words import operator_words, place_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.figures import count_text
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Location
 
@@ -118,7 +119,7 @@ def _message(found: Found) -> str:
     op = difference.before or difference.op
     first = operator_words(op)
     after = (
-        f" (and {counted(difference.followers, 'operator')} after it)"
+        f" (and {count_text(difference.followers, 'operator')} after it)"
         if difference.followers
         else ""
     )

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
-from graphdoctor.rules.causes.words import counted, listed, operator_words, value_words
+from graphdoctor.rules.causes.words import listed, operator_words, value_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.figures import count_text
 from graphdoctor.values.recording import Op, Recording
 
 
@@ -105,7 +106,7 @@ def _message(group: Sequence[Found]) -> str:
     values = [value_words(change.before)]
     values += [value_words(found.difference.changes[0].after) for found in group]
     followers = max(found.difference.followers for found in group)
-    after = f" (and {counted(followers, 'operator')} after it)" if followers else ""
+    after = f" (and {count_text(followers, 'operator')} after it)" if followers else ""
     return (
         f"{operator_words(first.op)} is handed {listed(values)} as {change.argument}; a replay "
         f"keeps the value of the captured step{after}."

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
-from graphdoctor.rules.causes.words import counted, operator_words, shape_words
+from graphdoctor.rules.causes.words import operator_words, shape_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.figures import count_text
 from graphdoctor.values.recording import Recording
 
 
@@ -77,7 +78,7 @@ def _message(found: Found) -> str:
     old = " and ".join(shape_words(use) for use in difference.before.outputs[:2])
     new = " and ".join(shape_words(use) for use in difference.after.outputs[:2])
     after = (
-        f" (and {counted(difference.followers, 'operator')} after it)"
+        f" (and {count_text(difference.followers, 'operator')} after it)"
         if difference.followers
         else ""
     )

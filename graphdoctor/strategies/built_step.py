@@ -7,9 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from graphdoctor.graphs.footprint import Footprint
-from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.strategy import Built
+from graphdoctor.strategies.strategy import Built, OneGraph
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors
 from graphdoctor.target.target import Inputs
@@ -24,13 +23,13 @@ class _NoGraph(Struct, frozen=True):
 class BuiltStep:
     """A `Replayable` of what a strategy built.
 
-    Its runs start from the session's state. Where what was built is one graph of the whole step, in
-    `captured`, they start from the state of that capture, which may have tensors of its own, and an
+    Its runs start from the session's state. Where what was built is one graph of the whole
+    step, they start from the state of that capture, which may have tensors of its own, and an
     emulated graph is asked which operator wrote a tensor.
     """
 
     def __init__(self, built: Built, session: Session) -> None:
-        whole: CapturedStep | None = getattr(built, "captured", None)
+        whole = built.captured if isinstance(built, OneGraph) else None
         self.start: Snapshot = whole.start if whole is not None else session.start
         self.graph: Any = whole.graph if whole is not None else _NoGraph(session.device)
         self.footprint = Footprint({}, {}, {})

@@ -32,7 +32,7 @@ def foresee(
         reason=_NEEDS_GPU,
     )
     try:
-        if reason := strategy.unfit(known):
+        if reason := strategy.reason_against(known):
             return replace(row, status="unfit", reason=reason)
         regions = strategy.regions(known)
         host_work = strategy.host_work(known) if isinstance(strategy, Calling) else 0.0

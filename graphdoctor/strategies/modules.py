@@ -47,7 +47,7 @@ class Modules:
     compiles = False
     is_ours = True
 
-    def unfit(self, known: Known) -> str:
+    def reason_against(self, known: Known) -> str:
         """A wrapper that goes with no graphs inside, or nothing that is safe by itself."""
         modules = modules_by_path(known.roots)
         if not modules:

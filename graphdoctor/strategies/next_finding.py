@@ -11,7 +11,7 @@ from graphdoctor.partition import Plan, partition
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import share_of
 from graphdoctor.strategies.strategy import Regions
-from graphdoctor.values.code_words import in_place
+from graphdoctor.values.locations import in_place
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import Finding, Range
 

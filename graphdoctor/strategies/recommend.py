@@ -1,4 +1,4 @@
-"""The rows of strategies -> which one to use, in one sentence, or why none."""
+"""The rows of strategies -> which one to use, in one sentence, or the reason to keep eager."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from dataclasses import dataclass
 
 from graphdoctor.rules.not_launch_bound import NotLaunchBound
 from graphdoctor.strategies.eager_times import fair_speedup, reference_us, step_us
-from graphdoctor.values.report import Finding, Measurement, Range, Recommendation, StrategyOutcome
+from graphdoctor.values.report import (
+    NO_STRATEGY,
+    Finding,
+    Measurement,
+    Range,
+    Recommendation,
+    StrategyOutcome,
+)
 
-NONE = "none"
 _LITTLE = 1.05  # a prediction is not that precise
 
 
@@ -29,7 +35,7 @@ def recommend(
     contest = _measured(rows)
     best = _best_measured(contest) if contest.rows else _best_predicted(verified)
     if best is None:
-        return Recommendation(NONE, _none(rows, verified, findings), then=then)
+        return Recommendation(NO_STRATEGY, _none(rows, verified, findings), then=then)
     return Recommendation(best.strategy, _sentence(best, contest), best.code, then)
 
 
@@ -97,7 +103,7 @@ def _sentence(best: StrategyOutcome, contest: _Measured) -> str:
     if best.measurement is None:
         assert best.predicted is not None
         low, mid, high = best.predicted.low, best.predicted.mid, best.predicted.high
-        caution = "" if low > 1.0 else ", so that it may also bring nothing"
+        caution = "" if low > 1.0 else ", so it may not be faster at all"
         return (
             f"{best.strategy}: {best.title}; its answers were verified, and the prediction is"
             f" {mid:.2f}x ({low:.2f} to {high:.2f}){caution}."
@@ -111,7 +117,7 @@ def _sentence(best: StrategyOutcome, contest: _Measured) -> str:
         return f"{text}."
     ours = [(row, timed) for row, timed in contest.rows if row.is_ours]
     if not ours:
-        return f"{text}; none of graphdoctor's own ways was verified."
+        return f"{text}; none of graphdoctor's own strategies was verified."
     rival, timed = _fastest(ours)
     deviation = f" (it rounds differently, by up to {best.deviation:.1g})" if best.deviation else ""
     return (
@@ -131,18 +137,18 @@ def _none(
     verified: Sequence[StrategyOutcome],
     findings: Sequence[Finding],
 ) -> str:
-    """Why nothing is recommended."""
+    """The reason to recommend none."""
     if any(finding.rule == NotLaunchBound.id for finding in findings):
-        return "none: the GPU is busy all the time, so that launching faster brings nothing."
+        return "Keep eager: the GPU is busy all the time, and launching faster would not help."
     if any(row.measurement is not None for row in verified):
-        return "none: what was verified is not faster than eager."
+        return "Keep eager: no verified strategy is faster."
     if any(row.predicted is not None for row in verified):
-        return "none: what was verified is not predicted to be faster than eager."
+        return "Keep eager: no verified strategy is predicted to be faster."
     if verified:
-        return "none: what was verified could not be timed."
+        return "Keep eager: no verified strategy could be timed."
     if all(row.status == "timed-out" for row in rows):
-        return "none: no strategy could be tried within the budget."
-    return "none: no strategy that was tried could be verified."
+        return "Keep eager: no strategy could be tried within the budget."
+    return "Keep eager: no strategy that was tried could be verified."
 
 
 def would_pay_more(rows: Sequence[StrategyOutcome]) -> str:

@@ -16,7 +16,7 @@ class Script:
     compiles = False
     is_ours = False
 
-    def unfit(self, known: Known) -> str:
+    def reason_against(self, known: Known) -> str:
         return ""
 
     def regions(self, known: Known) -> Regions | None:

@@ -14,7 +14,7 @@ from graphdoctor.strategies.script import script_lines
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.strategies.whole import BuiltWhole, Whole
 from graphdoctor.target import Inputs
-from graphdoctor.values.code_words import with_place
+from graphdoctor.values.locations import with_place
 
 
 class BuiltScriptGraph(BuiltWhole):
@@ -38,8 +38,8 @@ class ScriptGraph:
     compiles = False
     is_ours = False
 
-    def unfit(self, known: Known) -> str:
-        return Whole().unfit(known)
+    def reason_against(self, known: Known) -> str:
+        return Whole().reason_against(known)
 
     def regions(self, known: Known) -> Regions | None:
         """Other kernels than the recorded ones may run, so that nothing is predicted from those."""

@@ -14,7 +14,7 @@ from graphdoctor.strategies.compilers.dynamo import (
     check_device,
     dynamo_errors,
     forget_compiled,
-    unfit_for_dynamo,
+    reason_against_dynamo,
 )
 from graphdoctor.strategies.compilers.models import (
     CompiledModels,
@@ -51,8 +51,8 @@ class Segments:
     compiles = True
     is_ours = True
 
-    def unfit(self, known: Known) -> str:
-        if reason := unfit_for_dynamo(known.roots):
+    def reason_against(self, known: Known) -> str:
+        if reason := reason_against_dynamo(known.roots):
             return reason
         foreseen = _foreseen(known)
         if not foreseen.regions:
@@ -81,8 +81,8 @@ class Segments:
             built.release()
         if not backend.is_captured:
             built.release()
-            why = "; ".join(backend.refusals) or backend.plan.summary
-            raise CannotBuild(f"nothing could be captured: {why}")
+            reason = "; ".join(backend.refusals) or backend.plan.summary
+            raise CannotBuild(f"nothing could be captured: {reason}")
         return built
 
     def code(self, known: Known) -> str:

@@ -13,7 +13,7 @@ from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.frozen_learning_rate import FrozenLearningRate
 from graphdoctor.strategies.strategy import Known, Regions
 from graphdoctor.target.frames import Place
-from graphdoctor.values.code_words import in_place
+from graphdoctor.values.locations import in_place
 from graphdoctor.values.recording import Op
 from graphdoctor.values.report import Finding, Location
 
@@ -21,7 +21,7 @@ _RULES_OF_GLUE = frozenset(rule.id for rule in ALL_RULES if rule.is_glue)
 _READS = frozenset({"_local_scalar_dense"})
 
 
-def why_unfit(known: Known) -> str:
+def reason_against(known: Known) -> str:
     """Why it is not worth trying, in one sentence; the capture itself looks more closely."""
     if known.mode != "training":
         return "it splits training steps, and this step does not train"

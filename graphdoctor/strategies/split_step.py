@@ -19,11 +19,11 @@ from graphdoctor.graphs.split.stand_ins import Glue
 from graphdoctor.graphs.whole_step import detached, fresh_inputs, warm_up
 from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.rules.frozen_learning_rate import FrozenLearningRate
-from graphdoctor.strategies.split_plan import code_for, first_outside, regions_of, why_unfit
+from graphdoctor.strategies.split_plan import code_for, first_outside, reason_against, regions_of
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.walk import Walk
-from graphdoctor.values.code_words import in_place, with_place
+from graphdoctor.values.locations import in_place, with_place
 from graphdoctor.values.report import Finding
 
 # Seen on an H200 (torch 2.11.0, 2026-11-20) with SGD and a schedule, in operators of the step: the
@@ -39,8 +39,8 @@ class SplitStep:
     compiles = False
     is_ours = True
 
-    def unfit(self, known: Known) -> str:
-        return why_unfit(known)
+    def reason_against(self, known: Known) -> str:
+        return reason_against(known)
 
     def regions(self, known: Known) -> Regions | None:
         return regions_of(known)

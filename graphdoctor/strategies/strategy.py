@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from graphdoctor.graphs.footprint import Footprint
+from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.record.session import Session
 from graphdoctor.target import Inputs
 from graphdoctor.values.recording import Iteration
@@ -35,8 +36,7 @@ class Built(Protocol):
     """A step made faster: the same step, to be called with any inputs of the described shapes.
 
     Between calls the target's own step runs as it always did: whatever a call puts in the place of
-    modules, it takes out again. A graph of the whole step is named `captured`, and what is worth
-    telling of the result `note`, where there are such.
+    modules, it takes out again.
     """
 
     def call(self, inputs: Inputs) -> object:
@@ -59,6 +59,20 @@ class Built(Protocol):
         ...
 
 
+@runtime_checkable
+class OneGraph(Protocol):
+    """What was built is one graph of the whole step, to be verified and timed as such."""
+
+    captured: CapturedStep
+
+
+@runtime_checkable
+class Noted(Protocol):
+    """What was built says something of itself; "" for nothing."""
+
+    note: str
+
+
 class CannotBuild(Exception):
     """A strategy that this step refuses: the reason in one sentence. `__cause__` has the error."""
 
@@ -75,7 +89,7 @@ class Strategy(Protocol):
     compiles: bool
     is_ours: bool
 
-    def unfit(self, known: Known) -> str:
+    def reason_against(self, known: Known) -> str:
         """Why it cannot take this step, in one sentence; "" where it can be tried."""
         ...
 
@@ -93,6 +107,13 @@ class Strategy(Protocol):
     def code(self, known: Known) -> str:
         """Lines of Python that a person pastes to use it."""
         ...
+
+
+@runtime_checkable
+class MayUseGraphs(Protocol):
+    """A strategy of a compiler that makes CUDA graphs by itself, or leaves them out."""
+
+    has_graphs: bool
 
 
 @runtime_checkable

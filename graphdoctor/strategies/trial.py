@@ -19,7 +19,7 @@ from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.compilers.arithmetic import OWN_DIGITS, digits_of
 from graphdoctor.strategies.compilers.verify import CompiledJudge
 from graphdoctor.strategies.foresee import foresee
-from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
+from graphdoctor.strategies.strategy import Built, CannotBuild, Known, MayUseGraphs, Noted, Strategy
 from graphdoctor.strategies.timing import Timed, break_even_calls, time_built
 from graphdoctor.target import Inputs
 from graphdoctor.values.errors import GraphDoctorError
@@ -99,7 +99,7 @@ class _Trial:
             row = self._verified(with_cost(row, cost), step, batches, judge)
             if self._may_be_timed(row, judge):
                 row = with_times(row, self._timed(step))
-            return _with_note(row, getattr(built, "note", "") or self._lack(row))
+            return _with_note(row, self._note(built, row))
         finally:
             if built is not None:
                 built.release()
@@ -130,9 +130,11 @@ class _Trial:
         is_right = row.status == "verified"
         return (is_right or judge.is_unprovable) and not self.is_emulated
 
-    def _lack(self, row: StrategyOutcome) -> str:
-        """What a strategy of CUDA graphs came without, where nothing else says so."""
-        has_graphs = getattr(self.strategy, "has_graphs", False)
+    def _note(self, built: Built, row: StrategyOutcome) -> str:
+        """What the result says of itself, else that a compiler of CUDA graphs made none."""
+        if isinstance(built, Noted) and built.note:
+            return built.note
+        has_graphs = isinstance(self.strategy, MayUseGraphs) and self.strategy.has_graphs
         return _NO_GRAPH if has_graphs and row.launches and not row.captured_share else ""
 
     def _verified(
@@ -162,12 +164,12 @@ def with_verification(
     row: StrategyOutcome, found: Verification, known: Known, *, deviation: float | None = None
 ) -> StrategyOutcome:
     """The row with its verdict. Where the emulation had to guess, right is still not verified."""
-    doubt = next((op.fallback for op in known.iteration.ops if op.fallback is not None), None)
+    reason = next((op.fallback for op in known.iteration.ops if op.fallback is not None), None)
     row = replace(
         row, status=found.status, reason=found.reason, verification=found, deviation=deviation
     )
-    if found.status == "verified" and doubt is not None:
-        row = replace(row, status="not-verified", reason=doubt)
+    if found.status == "verified" and reason is not None:
+        row = replace(row, status="not-verified", reason=reason)
     return row if row.status == "verified" else replace(row, code="")
 
 

@@ -8,7 +8,7 @@ from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.target import Inputs
-from graphdoctor.values.code_words import in_place, with_place
+from graphdoctor.values.locations import in_place, with_place
 from graphdoctor.values.report import Finding
 
 _INFERENCE = """\
@@ -78,12 +78,12 @@ class Whole:
     compiles = False
     is_ours = True
 
-    def unfit(self, known: Known) -> str:
+    def reason_against(self, known: Known) -> str:
         """The first finding that forbids it: a capture that fails says more than a wrong replay."""
         for effect in ("capture-fails", "replay-is-wrong"):
             finding = next((found for found in known.findings if found.effect == effect), None)
             if finding is not None:
-                return _why(finding)
+                return _reason(finding)
         return ""
 
     def regions(self, known: Known) -> Regions | None:
@@ -103,7 +103,7 @@ class Whole:
         return _TRAINING if known.mode == "training" else _INFERENCE
 
 
-def _why(finding: Finding) -> str:
+def _reason(finding: Finding) -> str:
     effect = (
         "makes the capture fail"
         if finding.effect == "capture-fails"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from graphdoctor.diagnose.verdict import WHOLE
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.strategy import Known
 from graphdoctor.strategies.timing import Timed, profile_beside
 from graphdoctor.strategies.trial import with_cost, with_times, with_verification
-from graphdoctor.values.report import CaptureOutcome, StrategyOutcome
+from graphdoctor.values.report import CaptureOutcome, StrategyOutcome, outcome_of_whole_step
 
 _MAY_BE_WRONG = "its replays were right in this run, but "
 
@@ -19,7 +18,7 @@ def whole_row(
     row: StrategyOutcome, evidence: Evidence, known: Known, *, profile: DeviceProfile
 ) -> StrategyOutcome | None:
     """The row, from what was foreseen and what came of the capture; None where none was tried."""
-    outcome = next((one for one in evidence.captured.outcomes if one.scope == WHOLE), None)
+    outcome = outcome_of_whole_step(evidence.captured.outcomes)
     if outcome is None:
         return None
     if outcome.status == "refused":

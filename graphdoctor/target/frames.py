@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from graphdoctor.values.callers import is_library
+from graphdoctor.values.locations import is_library
 from graphdoctor.values.report import Location
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -1,12 +1,10 @@
-"""Times, shares and ratios of a report -> short text with units; a range keeps its bounds."""
+"""Times, shares, ratios, counts -> short text with units; a range keeps its bounds."""
 
 from __future__ import annotations
 
 import math
-import os
 
-from graphdoctor.values.escape import visible
-from graphdoctor.values.report import Effect, Location, Range
+from graphdoctor.values.report import Effect, Range
 
 UNKNOWN = "unknown"
 MICROSECONDS = "\u00b5s"
@@ -80,19 +78,21 @@ def _short(value: float) -> str:
 
 
 def count_text(count: int, noun: str) -> str:
-    """1 operator, 12,000 operators."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """1 operator, 12,000 operators, 2 launches, 3 entries."""
+    return f"{count:,} {noun if count == 1 else _plural(noun)}"
 
 
-def place_text(location: Location, base: str = "") -> str:
-    """file:line, relative to `base` where the file lies below it."""
-    return f"{path_text(location.file, base)}:{location.line}"
+def _plural(noun: str) -> str:
+    if noun.endswith(("ch", "sh", "s", "x")):
+        return f"{noun}es"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}s"
 
 
-def path_text(path: str, base: str = "") -> str:
-    """The path, relative to `base` where it lies below it."""
-    prefix = base.rstrip(os.sep) + os.sep
-    return visible(path.removeprefix(prefix) if base else path)
+def shortened(text: str, most: int = 60) -> str:
+    """The text, or its beginning and "..." where it has more characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _time_unit(time_us: float) -> tuple[float, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -126,15 +127,57 @@ class Verification(Struct, frozen=True):
     differences: tuple[Difference, ...] = ()
 
 
+class Scope(Struct, frozen=True):
+    """What one graph is to hold: the whole step, or the region of this name."""
+
+    region: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Scope:
+        """A scope as reports have it: "whole step" or "region A"."""
+        kind, _, region = text.partition(" ")
+        scope = cls(region) if kind == "region" else cls()
+        if str(scope) != text:
+            raise ValueError(f'a scope is "whole step" or "region A", not "{text}"')
+        return scope
+
+    def __str__(self) -> str:
+        return f"region {self.region}" if self.region else "whole step"
+
+
+WHOLE_STEP = Scope()
+
+
 class CaptureOutcome(Struct, frozen=True):
     """One attempt to capture: the whole step, or a region by its name."""
 
-    scope: str  # "whole step" or "region A"
+    scope: str  # "whole step" or "region A": a `Scope`, as it is saved
     status: Literal["captured", "refused"]
     reason: str = ""
     location: Location | None = None
     operators: int = 0
     verification: Verification | None = None
+
+    def __post_init__(self) -> None:
+        Scope.parse(self.scope)
+
+    @property
+    def is_whole_step(self) -> bool:
+        return Scope.parse(self.scope) == WHOLE_STEP
+
+    @property
+    def region(self) -> str:
+        """The name of its region; "" for the whole step."""
+        return Scope.parse(self.scope).region
+
+    @property
+    def is_verified(self) -> bool:
+        return self.verification is not None and self.verification.status == "verified"
+
+
+def outcome_of_whole_step(captures: Iterable[CaptureOutcome]) -> CaptureOutcome | None:
+    """What came of capturing the whole step; None where that was not tried."""
+    return next((capture for capture in captures if capture.is_whole_step), None)
 
 
 class Term(Struct, frozen=True):
@@ -209,6 +252,9 @@ class StrategyOutcome(Struct, frozen=True):
     deviation: float | None = None  # largest, of an output, relative to its magnitude
     plan: str = ""  # what would be captured, line by line, where a strategy can say it beforehand
     code: str = ""
+
+
+NO_STRATEGY = "none"  # what is recommended where eager is to be kept
 
 
 class Recommendation(Struct, frozen=True):

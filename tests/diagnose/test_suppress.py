@@ -19,7 +19,7 @@ from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.pipeline import analyze_target
 from graphdoctor.reporters.check import CHECK_REPORTERS
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.callers import caller_of
+from graphdoctor.values.locations import caller_of
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.recording import Op
 from graphdoctor.values.report import Finding, IdleComment, Location, Report, Suppression

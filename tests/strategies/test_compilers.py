@@ -154,13 +154,13 @@ def test_what_is_compiled_already_is_not_compiled_again() -> None:
     model = nn.Linear(4, 4)
     roots: dict[str, object] = {"model": model}
     known = Known("inference", roots, (), (), Iteration(0, True, (), (), (), (), (), ()))
-    assert Compile().unfit(known) == ""
+    assert Compile().reason_against(known) == ""
     model.compile(backend="eager")
-    assert "compiled already" in Compile().unfit(known)
+    assert "compiled already" in Compile().reason_against(known)
     roots["model"] = torch.compile(nn.Linear(4, 4), backend="eager")
-    assert "compiled already" in Compile().unfit(known)
+    assert "compiled already" in Compile().reason_against(known)
     roots["model"] = torch.jit.script(nn.Linear(4, 4))
-    assert "TorchScript" in Compile().unfit(known)
+    assert "TorchScript" in Compile().reason_against(known)
 
 
 def test_graphs_that_torch_leaves_out_are_told() -> None:

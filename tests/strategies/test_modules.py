@@ -63,7 +63,7 @@ def training(make: Any = Branching, *, reads: bool = False) -> Any:
 
 def test_a_branch_stays_in_python_and_its_modules_are_graphs() -> None:
     with tried(dynamic_branch.graphdoctor_target, iterations=4) as step:
-        assert MODULES.unfit(step.known) == ""
+        assert MODULES.reason_against(step.known) == ""
         built = MODULES.build(step.session, step.known)
         assert {"module1", "module2", "module3"} <= set(built.made.paths)
         assert step.verified(built).status == "verified"
@@ -275,7 +275,7 @@ def test_a_wrapper_is_named() -> None:
             return self.module(x)
 
     with tried(training(DataParallel)) as step:
-        assert MODULES.unfit(step.known) == (
+        assert MODULES.reason_against(step.known) == (
             "DataParallel cannot be graphed in parts: "
             "it copies the module to several devices in each call"
         )
@@ -286,7 +286,7 @@ def test_a_step_without_modules_is_unfit() -> None:
         return (lambda x: x.tanh()), (torch.randn(4, 8, device="cuda"),)
 
     with tried(subject) as step:
-        assert MODULES.unfit(step.known) == "the step calls no module"
+        assert MODULES.reason_against(step.known) == "the step calls no module"
 
 
 def test_the_code_names_modules_as_a_person_does() -> None:

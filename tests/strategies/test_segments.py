@@ -414,7 +414,7 @@ def branching() -> object:
 def test_the_plan_is_foreseen_from_a_recording() -> None:
     with tried(branching) as attempt:
         strategy, known = SegmentsStrategy(), attempt.known
-        assert strategy.unfit(known) == ""
+        assert strategy.reason_against(known) == ""
         lines = strategy.plan(known).splitlines()
         assert "1 graph break" in lines[0]
         assert lines[1] == "forward graph 1:" and "one CUDA graph" in lines[2]

@@ -15,7 +15,6 @@ from graphdoctor import strategies as strategies_package
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.pipeline import analyze, analyze_target
 from graphdoctor.strategies import choice, side_by_side
-from graphdoctor.strategies import side_by_side
 from graphdoctor.strategies.own_process import Job
 from graphdoctor.strategies.strategy import Strategy
 from graphdoctor.strategies.whole import Whole

@@ -65,7 +65,7 @@ def training(body: Body, **choices: object) -> Callable[[], object]:
 
 
 def verdict_and_pieces(found: Tried) -> tuple[Verification, list[str]]:
-    assert SPLIT.unfit(found.known) == ""
+    assert SPLIT.reason_against(found.known) == ""
     built = SPLIT.build(found.session, found.known)
     result = found.verified(built)
     pieces = pieces_of(built)
@@ -473,13 +473,16 @@ def test_an_optimizer_whose_options_changed_since_steps_eagerly() -> None:
 
 def test_an_inference_does_not_fit() -> None:
     with tried(lambda: (torch.nn.Linear(4, 4).cuda(), (torch.ones(2, 4).cuda(),))) as found:
-        assert SPLIT.unfit(found.known) == "it splits training steps, and this step does not train"
+        assert (
+            SPLIT.reason_against(found.known)
+            == "it splits training steps, and this step does not train"
+        )
 
 
 def test_a_step_without_an_optimizer_does_not_fit() -> None:
     with tried(training(lambda ns, data: backward(ns, data).detach())) as found:
         if found.known.mode == "training":
-            assert "optimizer" in SPLIT.unfit(found.known)
+            assert "optimizer" in SPLIT.reason_against(found.known)
         with pytest.raises(CannotBuild, match="nothing to split it at"):
             SPLIT.build(found.session, found.known)
 
@@ -553,7 +556,7 @@ def test_a_finding_outside_the_glue_is_named_and_the_failed_capture_leaves_nothi
         return loss.detach()
 
     with tried(training(body)) as found:
-        assert SPLIT.unfit(found.known).startswith("GD108 explicit-synchronize in line ")
+        assert SPLIT.reason_against(found.known).startswith("GD108 explicit-synchronize in line ")
     assert "torch.cuda.synchronize" in refusal(body)
 
 

@@ -59,7 +59,7 @@ def test_it_is_in_the_list() -> None:
 @pytest.mark.parametrize("subject", [inference, training])
 def test_a_safe_step_is_one_verified_graph(subject: object) -> None:
     with tried(subject) as found:  # type: ignore[arg-type]
-        assert WHOLE.unfit(found.known) == ""
+        assert WHOLE.reason_against(found.known) == ""
         assert WHOLE.regions(found.known) == (tuple(range(len(found.known.iteration.ops))),)
         result = found.verdict(WHOLE)
         assert result.status == "verified", result
@@ -93,7 +93,7 @@ def test_a_shape_that_was_not_captured_is_named() -> None:
 
 def test_a_refused_capture_says_why_and_leaves_the_state_alone() -> None:
     with tried(reading) as found:
-        reason = WHOLE.unfit(found.known)
+        reason = WHOLE.reason_against(found.known)
         assert reason.startswith("GD101 host-read in line ")
         assert reason.endswith(" of test_whole.py makes the capture fail")
         before = found.session.target.roots["model"][0].weight.clone()  # type: ignore[index]
@@ -104,7 +104,7 @@ def test_a_refused_capture_says_why_and_leaves_the_state_alone() -> None:
 
 def test_a_schedule_inside_the_step_does_not_fit_because_it_would_be_wrong() -> None:
     with tried(scheduled) as found:
-        reason = WHOLE.unfit(found.known)
+        reason = WHOLE.reason_against(found.known)
         assert reason.startswith("GD204 frozen-learning-rate in line ")
         assert reason.endswith("makes a replay compute something else")
         assert found.verdict(WHOLE).status == "wrong"

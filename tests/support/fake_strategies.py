@@ -45,7 +45,7 @@ class Fake:
     compiles = False
     is_ours = True
 
-    def unfit(self, known: Known) -> str:
+    def reason_against(self, known: Known) -> str:
         return ""
 
     def regions(self, known: Known) -> Regions | None:
@@ -84,7 +84,7 @@ class Rounding(Fake):
 class Unfit(Fake):
     name = "unfit"
 
-    def unfit(self, known: Known) -> str:
+    def reason_against(self, known: Known) -> str:
         return "it takes inference only"
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePath
 
+from graphdoctor.values.figures import count_text
+from graphdoctor.values.locations import file_line
 from graphdoctor.values.report import Location
 
 _SHOWN = 3  # reasons of one part
@@ -37,7 +38,7 @@ class Part:
     @property
     def text(self) -> str:
         how = "one CUDA graph" if self.captured else "eager"
-        lines = f"{how}: {_counted(self.launches, 'launch')}{_span(self.first, self.last)}"
+        lines = f"{how}: {count_text(self.launches, 'launch')}{_span(self.first, self.last)}"
         if self.captured:
             return lines
         shown = "; ".join(unsafe.text for unsafe in self.unsafe[:_SHOWN])
@@ -100,9 +101,9 @@ class SegmentsPlan:
         inside = sum(part.launches for part in captured)
         launches = sum(part.launches for part in parts)
         return (
-            f"{_counted(len(self.graphs), 'graph')} in {_counted(len(parts), 'part')}, "
-            f"{len(captured)} of them captured, with {inside} of {_counted(launches, 'launch')}; "
-            f"{_counted(len(self.breaks), 'graph break')}"
+            f"{count_text(len(self.graphs), 'graph')} in {count_text(len(parts), 'part')}, "
+            f"{len(captured)} of them captured, with {inside} of {count_text(launches, 'launch')}; "
+            f"{count_text(len(self.breaks), 'graph break')}"
         )
 
     @property
@@ -112,25 +113,16 @@ class SegmentsPlan:
         return "\n".join((self.summary, *bodies))
 
 
-def _counted(count: int, noun: str) -> str:
-    plural = noun + ("es" if noun.endswith("ch") else "s")
-    return f"{count} {noun if count == 1 else plural}"
-
-
 def _at(location: Location | None) -> str:
-    return f" ({_name(location)}:{location.line})" if location is not None else ""
-
-
-def _name(location: Location) -> str:
-    return PurePath(location.file).name
+    return f" ({file_line(location)})" if location is not None else ""
 
 
 def _span(first: Location | None, last: Location | None) -> str:
     if first is None or last is None:
         return ""
     if first.file != last.file:
-        return f", {_name(first)}:{first.line} to {_name(last)}:{last.line}"
+        return f", {file_line(first)} to {file_line(last)}"
     if first.line == last.line:
-        return f", {_name(first)}:{first.line}"
+        return f", {file_line(first)}"
     low, high = sorted((first.line, last.line))
-    return f", {_name(first)}:{low}-{high}"
+    return f", {file_line(Location(first.file, low))}-{high}"

@@ -14,7 +14,7 @@ from graphdoctor.graphs.split.optimizer_step import OptimizerStep
 from graphdoctor.graphs.split.pending import Watch, read
 from graphdoctor.graphs.split.python_changes import PythonChanges
 from graphdoctor.target.frames import Place
-from graphdoctor.values.code_words import line_of
+from graphdoctor.values.locations import line_of
 
 
 class Piece(Protocol):

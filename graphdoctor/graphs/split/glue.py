@@ -12,7 +12,7 @@ from graphdoctor.graphs.split.optimizer_step import OptimizerStep
 from graphdoctor.graphs.split.pending import Pending, Watch, read
 from graphdoctor.target.frames import Place
 from graphdoctor.target.state.walk import Walk, grad_of
-from graphdoctor.values.code_words import line_of
+from graphdoctor.values.locations import line_of
 
 
 class Gradients:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from graphdoctor.reporters.page import LABEL_COLUMNS, Page, listed
-from graphdoctor.values.figures import count_text, place_text, time_range
+from graphdoctor.values.figures import count_text, time_range
+from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import (
     CaptureOutcome,
     Difference,
@@ -24,9 +25,9 @@ def write_capture(page: Page, report: Report) -> None:
     if not (report.regions or report.captures or report.safe_modules):
         return
     page.heading("What can be captured")
-    by_scope = {f"region {region.name}": region for region in report.regions}
+    regions = {region.name for region in report.regions}
     for outcome in report.captures:
-        if outcome.scope not in by_scope:
+        if outcome.region not in regions:
             scope = outcome.scope[:1].upper() + outcome.scope[1:]
             _write_outcome(page, f"  {scope}", outcome)
     if any(map(is_all, report.captures)) and not page.look.show_all:
@@ -40,11 +41,7 @@ def write_capture(page: Page, report: Report) -> None:
 
 def is_all(outcome: CaptureOutcome) -> bool:
     """The whole step was captured, and its replay was shown to compute what eager computes."""
-    return outcome.scope == "whole step" and is_verified(outcome)
-
-
-def is_verified(outcome: CaptureOutcome) -> bool:
-    return outcome.verification is not None and outcome.verification.status == "verified"
+    return outcome.is_whole_step and outcome.is_verified
 
 
 def is_wrong(outcome: CaptureOutcome) -> bool:
@@ -54,11 +51,11 @@ def is_wrong(outcome: CaptureOutcome) -> bool:
 
 def _write_regions(page: Page, report: Report) -> None:
     """Those that pay, or replay wrongly, in full up to a number; the others in a line each."""
-    outcomes = {outcome.scope: outcome for outcome in report.captures}
+    outcomes = {outcome.region: outcome for outcome in report.captures}
     notable: list[tuple[Region, CaptureOutcome | None]] = []
     others: list[Region] = []
     for region in report.regions:
-        outcome = outcomes.get(f"region {region.name}")
+        outcome = outcomes.get(region.name)
         if region.worthwhile or (outcome is not None and is_wrong(outcome)):
             notable.append((region, outcome))
         else:
@@ -81,7 +78,7 @@ def _write_left_out(page: Page, count: int, which: str) -> None:
 
 
 def _write_region(page: Page, region: Region, outcome: CaptureOutcome | None) -> None:
-    launches = "1 launch" if region.launches == 1 else f"{region.launches:,} launches"
+    launches = count_text(region.launches, "launch")
     page.line(
         (f"{f'  Region {region.name}':<{LABEL_COLUMNS}}", "bold green"),
         (f"{count_text(region.operators, 'operator')}, {launches}", "bold"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from graphdoctor.reporters.page import POINTER, VERTICAL, Page, blocks
-from graphdoctor.values.callers import caller_of, is_library
 from graphdoctor.values.escape import TAB_COLUMNS, visible
-from graphdoctor.values.figures import EFFECT_WORDS, cost_text, place_text
+from graphdoctor.values.figures import EFFECT_WORDS, cost_text
+from graphdoctor.values.locations import caller_of, is_library, place_text
 from graphdoctor.values.report import Effect, Excerpt, Finding
 
 SHOWN_IN_FULL = 8

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.cells import cell_len
 
 from graphdoctor.reporters.page import Page, Piece
-from graphdoctor.values.figures import (
-    many_text,
-    more_bytes_text,
-    place_text,
-    ratio_range,
-    time_text,
+from graphdoctor.values.figures import many_text, more_bytes_text, ratio_range, time_text
+from graphdoctor.values.locations import place_text
+from graphdoctor.values.report import (
+    NO_STRATEGY,
+    Recommendation,
+    Report,
+    StrategyOutcome,
+    StrategyStatus,
 )
-from graphdoctor.values.report import Recommendation, Report, StrategyOutcome, StrategyStatus
 
 _INDENT = "  "
 _DETAIL_INDENT = "    "
@@ -28,7 +29,7 @@ _STATUS: dict[StrategyStatus, Piece] = {
     "refused": ("refused", "red"),
     "failed": ("failed", "red"),
     "timed-out": ("timed out", "yellow"),
-    "unfit": ("unfit", "dim"),
+    "unfit": ("skipped", "dim"),
     "planned": ("planned", "dim"),
 }
 _WORD_STYLES = {"faster": "bold green", "slower": "bold red", "no change": "bold yellow"}
@@ -183,7 +184,8 @@ def _figures(row: StrategyOutcome) -> Iterator[str]:
 
 def _write_recommendation(page: Page, advice: Recommendation) -> None:
     page.blank()
-    page.labelled("  Use", advice.sentence, style="bold")
+    label = "  Advice" if advice.strategy == NO_STRATEGY else "  Use"
+    page.labelled(label, advice.sentence, style="bold")
     if advice.code:
         page.blank()
         page.code(advice.code.rstrip(), indent=len(_DETAIL_INDENT))

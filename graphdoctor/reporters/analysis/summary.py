@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from graphdoctor.reporters.analysis.captures import is_verified, is_wrong
+from graphdoctor.reporters.analysis.captures import is_wrong
 from graphdoctor.reporters.analysis.findings import active, worst_first
 from graphdoctor.reporters.analysis.gain import basis_text
 from graphdoctor.reporters.page import Page, blocks
-from graphdoctor.values.figures import place_text, ratio_range, share_range
-from graphdoctor.values.report import Effect, Report, Verdict
+from graphdoctor.values.figures import ratio_range, share_range
+from graphdoctor.values.locations import place_text
+from graphdoctor.values.report import Effect, Report, Verdict, outcome_of_whole_step
 
 _VERDICTS: dict[Verdict, tuple[str, str]] = {
     "safe": ("SAFE", "bold green"),
@@ -64,7 +65,7 @@ def _first_step(report: Report, base: str) -> str:
 
 def _capture(report: Report) -> str:
     """How the whole step fared, else how many regions pay, and whether replays were right."""
-    whole = next((item for item in report.captures if item.scope == "whole step"), None)
+    whole = outcome_of_whole_step(report.captures)
     if whole is not None and whole.status == "captured":
         status = whole.verification.status if whole.verification else "not-verified"
         words = {"verified": "verified", "wrong": "WRONG", "not-verified": "not verified"}
@@ -73,7 +74,7 @@ def _capture(report: Report) -> str:
     text = f"{paying} of {len(report.regions)} regions would pay" if report.regions else "none"
     if whole is not None:
         text = f"not as a whole; {text}" if report.regions else "refused"
-    verified = sum(is_verified(outcome) for outcome in report.captures)
+    verified = sum(outcome.is_verified for outcome in report.captures)
     wrong = sum(is_wrong(outcome) for outcome in report.captures)
     text += f", {verified} replayed right" if verified else ""
     return f"{text}, {wrong} replayed WRONG" if wrong else text
@@ -85,9 +86,8 @@ def _gain(report: Report) -> str:
         return f"{measured.speedup:.2f}x ({measured.word}), measured on {measured.gpu}"
     if estimate is None:
         return "not estimated"
-    is_whole = any(
-        item.scope == "whole step" and item.status == "captured" for item in report.captures
-    )
+    whole = outcome_of_whole_step(report.captures)
+    is_whole = whole is not None and whole.status == "captured"
     # What the parts could bring once the code is cut there; what brings something today is below.
     how = "" if is_whole or not report.regions else " with each region as one graph"
     return (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from graphdoctor.reporters.analysis.findings import worst_first
 from graphdoctor.reporters.page import Page
-from graphdoctor.values.figures import EFFECT_WORDS, place_text
+from graphdoctor.values.figures import EFFECT_WORDS
+from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Finding, Report
 
 

@@ -10,7 +10,8 @@ from graphdoctor.reporters.analysis.summary import write_summary
 from graphdoctor.reporters.analysis.suppressed import write_suppressed
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
-from graphdoctor.values.figures import count_text, path_text
+from graphdoctor.values.figures import count_text
+from graphdoctor.values.locations import path_text
 from graphdoctor.values.report import Report
 
 

@@ -9,7 +9,8 @@ from graphdoctor.reporters.check.wording import title
 from graphdoctor.reporters.diff.full import verdicts
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.diff import Changes, TargetChange
-from graphdoctor.values.figures import count_text, place_text
+from graphdoctor.values.figures import count_text
+from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Finding
 
 MARKER = "<!-- graphdoctor diff -->"

@@ -10,8 +10,9 @@ from graphdoctor.reporters.tensorboard.matching import Rows, match_step, steps_o
 from graphdoctor.rules.rule import Hit
 from graphdoctor.trace import Trace
 from graphdoctor.trace.annotations import Note, anchor_in
+from graphdoctor.values.locations import place_text
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import Finding, Location
+from graphdoctor.values.report import Finding
 
 Step = tuple[int, int]
 
@@ -104,12 +105,8 @@ def _details(finding: Finding) -> tuple[tuple[str, str], ...]:
     return (
         ("rule", f"{finding.rule} {finding.name}"),
         ("effect", finding.effect),
-        ("line", _line(finding.location)),
+        ("line", place_text(finding.location) if finding.location is not None else ""),
         ("operator", finding.operator),
         ("fix", finding.fix),
         ("left out by", finding.suppressed.reason if finding.suppressed is not None else ""),
     )
-
-
-def _line(place: Location | None) -> str:
-    return f"{place.file}:{place.line}" if place is not None else ""

@@ -7,14 +7,8 @@ from collections.abc import Iterator, Sequence
 from graphdoctor.measure.speed import CAPTURED, ProfiledRun
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.check.markdown import code, escaped
-from graphdoctor.values.figures import (
-    EFFECT_WORDS,
-    place_text,
-    ratio_range,
-    share_range,
-    time_range,
-    time_text,
-)
+from graphdoctor.values.figures import EFFECT_WORDS, ratio_range, share_range, time_range, time_text
+from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Finding, Report
 
 _ONLY_EAGER = (

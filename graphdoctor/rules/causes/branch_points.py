@@ -18,6 +18,7 @@ from graphdoctor.rules.causes.source import (
     statement_at,
     tests_of,
 )
+from graphdoctor.values.figures import shortened
 from graphdoctor.values.report import Location
 
 
@@ -127,8 +128,7 @@ _KINDS = {
 
 def _branch(file: str, node: ast.AST, test: ast.expr) -> Branch:
     kind = _KINDS[type(node)]
-    text = ast.unparse(test)
-    text = text if len(text) <= 60 else f"{text[:57]}..."
+    text = shortened(ast.unparse(test))
     shown = {"if": "if {}:", "while": "while {}:", "assert": "assert {}", "for": "for ... in {}:"}
     return Branch(
         file=file,

@@ -14,8 +14,9 @@ from graphdoctor.rules.causes.differences import differences, input_shapes
 from graphdoctor.rules.causes.other_result import OtherResult, other_results
 from graphdoctor.rules.causes.pair import Comparison
 from graphdoctor.rules.causes.sources import sources_of
-from graphdoctor.rules.causes.words import counted, operator_words, place_words, value_words
+from graphdoctor.rules.causes.words import operator_words, place_words, value_words
 from graphdoctor.rules.rule import Hit
+from graphdoctor.values.figures import count_text
 from graphdoctor.values.recording import HostEvent, Iteration, Op, Recording, TensorUse
 from graphdoctor.values.report import Location
 
@@ -196,7 +197,7 @@ def _asked(cause: Difference, comparison: Comparison) -> str:
 def _what(cause: Difference) -> str:
     op = cause.op
     name = operator_words(op)
-    after = f" (and {counted(cause.followers, 'operator')} after it)" if cause.followers else ""
+    after = f" (and {count_text(cause.followers, 'operator')} after it)" if cause.followers else ""
     if cause.kind == "operators":
         only = f"runs only {'in eager' if cause.after is None else 'while it is captured'}{after}."
         if cause.branch is None:

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from graphdoctor.values.figures import shortened
 from graphdoctor.values.report import Location
 
 _READING_METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "cpu", "numpy"})
@@ -100,8 +101,7 @@ def written(place: Location | None, methods: frozenset[str], builtins: frozenset
             and holds(node, place.line)
             and _calls(node, methods, builtins)
         ):
-            text = ast.unparse(node)
-            return text if len(text) <= 60 else f"{text[:57]}..."
+            return shortened(ast.unparse(node))
     return ""
 
 

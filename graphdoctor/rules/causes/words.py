@@ -1,11 +1,10 @@
-"""Recorded values in, the words that messages use for them out."""
+"""Recorded values -> the words that messages use for them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
-from graphdoctor.rules.causes.branch_points import Branch
+from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Arg, Op, Opaque, TensorUse
 from graphdoctor.values.report import Location
 
@@ -26,13 +25,13 @@ def operator_words(op: Op) -> str:
     return op.name.rpartition(".")[0] or op.name
 
 
-def place_words(place: Location | Branch | None, seen_from: Location | None) -> str:
+def place_words(place: Location | None, seen_from: Location | None) -> str:
     """ "line 12" within the same file, else "model.py:12"; "" where unknown."""
     if place is None:
         return ""
     if seen_from is not None and place.file == seen_from.file:
         return f"line {place.line}"
-    return f"{os.path.basename(place.file)}:{place.line}"
+    return file_line(place)
 
 
 def value_words(value: Arg) -> str:
@@ -45,10 +44,6 @@ def value_words(value: Arg) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(value_words, value))}]"
     return repr(value)
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(values: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from graphdoctor.strategies.compilers.dynamo import (
     dynamo_errors,
     forget_compiled,
     frames_compiled,
-    unfit_for_dynamo,
+    reason_against_dynamo,
 )
 from graphdoctor.strategies.compilers.models import (
     CompiledModels,
@@ -41,8 +41,8 @@ class Compiler:
     compiles = True
     is_ours = False
 
-    def unfit(self, known: Known) -> str:
-        return unfit_for_dynamo(known.roots)
+    def reason_against(self, known: Known) -> str:
+        return reason_against_dynamo(known.roots)
 
     def regions(self, known: Known) -> Regions | None:
         """Other kernels than the recorded ones run, so that nothing is predicted from those."""

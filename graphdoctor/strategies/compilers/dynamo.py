@@ -13,11 +13,12 @@ from graphdoctor.graphs.cause import in_words, true_cause
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.models import models_of
 from graphdoctor.strategies.strategy import CannotBuild
+from graphdoctor.values.figures import count_text
 
 _LOGS = ("cudagraphs_log", "perf_hint_log")  # by version of torch
 
 
-def unfit_for_dynamo(roots: Mapping[str, object]) -> str:
+def reason_against_dynamo(roots: Mapping[str, object]) -> str:
     """Why its models cannot be compiled, in one sentence; "" where it can be tried."""
     for path, model in models_of(roots).items():
         if isinstance(model, torch.jit.ScriptModule):
@@ -90,9 +91,8 @@ class Skips:
     def note(self) -> str:
         if not self.count:
             return ""
-        graphs = "1 graph" if self.count == 1 else f"{self.count} graphs"
-        why = f": {self.reasons[0]}" if self.reasons else ""
-        return f"torch ran {graphs} without CUDA graphs{why}"
+        reason = f": {self.reasons[0]}" if self.reasons else ""
+        return f"torch ran {count_text(self.count, 'graph')} without CUDA graphs{reason}"
 
 
 @contextmanager

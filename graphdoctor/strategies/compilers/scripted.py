@@ -81,15 +81,15 @@ def _scripted(subject: Any, path: str, call: Inputs, notes: list[str]) -> Functi
     try:
         scripted: Function = torch.jit.script(subject)
     except Exception as error:
-        refusal = error
+        scripting_error = error
     else:
         return scripted
-    traced = _traced(subject, path, call, refusal)
-    notes.append(f"{path} is traced, because it cannot be scripted ({_said(refusal)})")
+    traced = _traced(subject, path, call, scripting_error)
+    notes.append(f"{path} is traced, because it cannot be scripted ({_said(scripting_error)})")
     return traced
 
 
-def _traced(subject: Any, path: str, call: Inputs, refusal: Exception) -> Function:
+def _traced(subject: Any, path: str, call: Inputs, scripting_error: Exception) -> Function:
     """Traced on one call of it. Checked on it again, unless it draws other numbers each time."""
     # The emulated device stands in for tracing, and gives the function back.
     checks = not getattr(subject, "training", False)
@@ -103,12 +103,12 @@ def _traced(subject: Any, path: str, call: Inputs, refusal: Exception) -> Functi
         )
     except Exception as error:
         raise CannotBuild(
-            f"{path} can be neither scripted ({_said(refusal)}) nor traced ({_said(error)})"
-        ) from refusal
+            f"{path} can be neither scripted ({_said(scripting_error)}) nor traced ({_said(error)})"
+        ) from scripting_error
     if traced is subject:
         raise CannotBuild(
-            f"{path} cannot be scripted ({_said(refusal)}), and it takes a real GPU to trace it"
-        ) from refusal
+            f"{path} cannot be scripted ({_said(scripting_error)}), and it takes a real GPU to trace it"
+        ) from scripting_error
     return traced
 
 

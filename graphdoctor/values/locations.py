@@ -1,0 +1,64 @@
+"""Lines of Python -> which of them are the user's own, and how text names them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from graphdoctor.values.escape import visible
+from graphdoctor.values.report import Finding, Location
+
+_PACKAGES = ("site-packages/", "dist-packages/")
+
+
+def is_library(path: str) -> bool:
+    """Whether a file belongs to an installed package, on this machine or where a report was made."""
+    plain = path.replace("\\", "/")
+    return plain.startswith(_PACKAGES) or any(f"/{folder}" in plain for folder in _PACKAGES)
+
+
+def own_line(frames: Iterable[Location | None]) -> Location | None:
+    """The first that is not a library's; None where all are."""
+    return next(
+        (frame for frame in frames if frame is not None and not is_library(frame.file)), None
+    )
+
+
+def caller_of(finding: Finding) -> Location | None:
+    """The user's line that led to a finding in a library; None where it is the finding's own."""
+    if finding.location is None or not is_library(finding.location.file):
+        return None
+    return own_line(finding.stack)
+
+
+def place_text(location: Location, base: str = "") -> str:
+    """file:line, relative to `base` where the file lies below it."""
+    return f"{path_text(location.file, base)}:{location.line}"
+
+
+def path_text(path: str, base: str = "") -> str:
+    """The path, relative to `base` where it lies below it."""
+    prefix = base.rstrip(os.sep) + os.sep
+    return visible(path.removeprefix(prefix) if base else path)
+
+
+def file_line(location: Location) -> str:
+    """ "train.py:31", without this machine's folders."""
+    return f"{os.path.basename(location.file)}:{location.line}"
+
+
+def line_of(location: Location | None) -> str:
+    """ "line 31 of train.py", or "the step" where the line is not known."""
+    if location is None:
+        return "the step"
+    return f"line {location.line} of {os.path.basename(location.file)}"
+
+
+def in_place(location: Location | None) -> str:
+    """ " in line 31 of train.py", or nothing where the line is not known."""
+    return f" in {line_of(location)}" if location is not None else ""
+
+
+def with_place(reason: str, location: Location | None) -> str:
+    """A reason and its line as one sentence."""
+    return f"{reason.rstrip('. ')}{in_place(location)}"
