@@ -1,24 +1,30 @@
 # Every target sets up .venv by itself; nothing but make and Python 3.11 or newer is needed.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check fix bench docs results setup
+.PHONY: help demo test test-fast lint check fix bench docs results setup
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# More than eight processes cost more memory than they save time.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 NEW_ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c '$(NEW_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
-		|| sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1  \2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1  \2/p' $(MAKEFILE_LIST)
 
 demo: $(READY) ## analyze a sample training step, without needing a GPU
 	$(BIN)/graphdoctor analyze sample_models/adam_training.py:capturable
 
-test: $(READY) ## run the whole test suite
-	$(BIN)/python -m pytest
+test: $(READY) ## run the whole test suite, on every core
+	$(PYTEST)
+
+test-fast: $(READY) ## run the tests of what has changed since main
+	@tests=$$($(BIN)/python tests/support/touched.py); test -n "$$tests" || { echo "nothing has changed"; exit 0; }; \
+		echo $$tests; $(PYTEST) $$tests
 
 lint: $(READY) ## check style, types and layers
 	$(BIN)/ruff check .

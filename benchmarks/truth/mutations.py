@@ -1,0 +1,286 @@
+"""Small mistakes put into the code of some rooms -> how many of them the tests of these rooms find.
+
+    python benchmarks/truth/mutations.py --rooms trace,estimate --count 40 --seed 1 [--jobs 2]
+
+A mutation turns one comparison, changes one sign, one `not`, one `min` or one number, in a copy of the
+project; then the tests in tests/<room> run there until the first that fails. A mutation that no test
+finds has survived. Left out are texts, annotations, decorators and what only shapes an error's words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import importlib.util
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("graphdoctor", "tests", "sample_models", "benchmarks", "docs", "pyproject.toml")
+IMPORTED_ONCE = ("torch", "numpy", "networkx", "msgspec", "hypothesis", "pytest", "rich.console")
+
+TURNED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+}
+SWAPPED: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+}
+OTHER_END = {"min": "max", "max": "min"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """`old` stands in the line and column of `file`, and becomes `new`."""
+
+    room: str
+    file: Path
+    line: int
+    start: int
+    end: int
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        old, new = (" ".join(text.split()) for text in (self.old, self.new))
+        return f"{self.file.as_posix()}:{self.line}  {old}  ->  {new}"
+
+    def applied(self, source: bytes) -> bytes:
+        return source[: self.start] + self.new.encode() + source[self.end :]
+
+
+def mutations(room: str, file: Path) -> Iterator[Mutation]:
+    """Each mutation of one file, which is named from the project's folder."""
+    source = (ROOT / file).read_bytes()
+    lines = source.splitlines(keepends=True)
+    starts = [sum(map(len, lines[:number])) for number in range(len(lines))]
+    for node in _code(ast.parse(source)):
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[node.end_lineno - 1] + node.end_col_offset
+        old = source[start:end].decode(errors="replace")
+        if not _is(node, old):
+            continue  # Python before 3.12 does not know the places inside an f-string
+        for changed in _changes(node):
+            new = f"({ast.unparse(changed)})"
+            yield Mutation(room, file, node.lineno, start, end, old, new)
+
+
+def _is(node: ast.expr, text: str) -> bool:
+    try:
+        return ast.dump(ast.parse(f"({text})", mode="eval").body) == ast.dump(node)
+    except SyntaxError:
+        return False
+
+
+def _code(node: ast.AST) -> Iterator[ast.expr]:
+    """The expressions that compute: no annotation, no decorator, no words of an error."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list") or isinstance(node, ast.Raise):
+            continue
+        if isinstance(node, ast.Assign) and _names(node) & {"__all__", "__slots__"}:
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not _is_of_types(child):
+                if isinstance(child, ast.expr):
+                    yield child
+                yield from _code(child)
+
+
+def _names(node: ast.Assign) -> set[str]:
+    return {target.id for target in node.targets if isinstance(target, ast.Name)}
+
+
+def _is_of_types(node: ast.AST) -> bool:
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" in ast.unparse(node.test)
+    return isinstance(node, ast.Assert)
+
+
+def _changes(node: ast.expr) -> Iterator[ast.expr]:
+    match node:
+        case ast.Compare(ops=ops):
+            for place, op in enumerate(ops):
+                for turned in TURNED[type(op)]:
+                    changed = copy.deepcopy(node)
+                    changed.ops[place] = turned()
+                    yield changed
+        case ast.BinOp(op=op) if type(op) in SWAPPED and not _is_text(node):
+            changed = copy.deepcopy(node)
+            changed.op = SWAPPED[type(op)]()
+            yield changed
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield operand
+        case ast.Constant(value=value) if type(value) in (int, float):
+            yield ast.Constant(value + 1 if isinstance(value, int) else value * 2 or 1.0)
+        case ast.Call(func=ast.Name(id=name)) if name in OTHER_END:
+            changed = copy.deepcopy(node)
+            changed.func = ast.Name(OTHER_END[name])
+            yield changed
+
+
+def _is_text(node: ast.BinOp) -> bool:
+    """Adding or repeating texts and sequences: what is left of it raises at once."""
+    sequences = (ast.JoinedStr, ast.Tuple, ast.List)
+    sides = (node.left, node.right)
+    return any(
+        isinstance(side, sequences)
+        or (isinstance(side, ast.Constant) and isinstance(side.value, str | bytes))
+        for side in sides
+    )
+
+
+def drawn(rooms: Sequence[str], count: int, seed: int) -> list[Mutation]:
+    """`count` of all mutations of these rooms, at most one of each expression."""
+    found: list[Mutation] = []
+    for room in rooms:
+        files = sorted((ROOT / "graphdoctor" / room).rglob("*.py"))
+        found += [one for file in files for one in mutations(room, file.relative_to(ROOT))]
+    random.Random(seed).shuffle(found)
+    chosen = {(one.file, one.start, one.end): one for one in found}
+    return list(chosen.values())[:count]
+
+
+def tests_of(room: str, file: Path | None = None) -> list[str]:
+    """The tests of a room; those that are named after the file come first."""
+    folder = f"tests/{room}"
+    named = sorted((ROOT / folder).rglob(f"test_*{file.stem}*.py")) if file else []
+    return [*(path.relative_to(ROOT).as_posix() for path in named), folder]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A copy of the project, in which one mutation at a time is made and tested."""
+
+    folder: Path
+
+    @classmethod
+    def copied(cls, folder: Path) -> Tree:
+        leave = shutil.ignore_patterns("__pycache__")
+        for name in COPIED:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, folder / name, ignore=leave)
+            else:
+                shutil.copy(ROOT / name, folder / name)
+        return cls(folder)
+
+    def survives(self, mutation: Mutation, limit_s: float) -> bool:
+        file = self.folder / mutation.file
+        whole = file.read_bytes()
+        file.write_bytes(mutation.applied(whole))
+        try:
+            return self.passes(tests_of(mutation.room, mutation.file), limit_s)
+        finally:
+            file.write_bytes(whole)
+
+    def passes(self, tests: Sequence[str], limit_s: float) -> bool:
+        """Whether all tests pass in time, in a process that has imported what is not ours."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(filter(importlib.util.find_spec, IMPORTED_ONCE)))
+        process = context.Process(target=_run_tests, args=(self.folder, tests))
+        process.start()
+        process.join(limit_s)
+        if process.exitcode is None:
+            os.killpg(process.pid or 0, signal.SIGKILL)
+            process.join()
+        return process.exitcode == 0
+
+
+def _run_tests(folder: Path, tests: Sequence[str]) -> None:
+    os.setsid()
+    sys.dont_write_bytecode = True  # a file may change twice within the second that bytecode knows
+    os.environ |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    with (folder / "tests.log").open("w") as log:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(log.fileno(), stream.fileno())
+    import pytest
+
+    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rooms", default="trace,partition,estimate,check,proof,diagnose")
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--list", action="store_true", help="only say what would be changed")
+    options = parser.parse_args()
+    rooms = options.rooms.split(",")
+    chosen = drawn(rooms, options.count, options.seed)
+    if options.list:
+        print(*chosen, sep="\n")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        trees: SimpleQueue[Tree] = SimpleQueue()
+        for number in range(options.jobs):
+            trees.put(Tree.copied(Path(scratch, str(number))))
+        limits = _time_limits(rooms, trees)
+        survived = _examined(chosen, trees, limits, options.jobs)
+    for room in rooms:
+        died = Counter(one in survived for one in chosen if one.room == room)
+        print(f"{room}: {died[False]} of {died.total()} died (seed {options.seed})")
+
+
+def _time_limits(rooms: Sequence[str], trees: SimpleQueue[Tree]) -> dict[str, float]:
+    """The tests must pass before anything is changed; four times as long is long enough."""
+    limits = {}
+    tree = trees.get()
+    for room in rooms:
+        started = time.monotonic()
+        if not tree.passes(tests_of(room), limit_s=1800):
+            sys.exit(f"tests/{room} fail as they are:\n{(tree.folder / 'tests.log').read_text()}")
+        limits[room] = 30 + 4 * (time.monotonic() - started)
+    trees.put(tree)
+    return limits
+
+
+def _examined(
+    chosen: Sequence[Mutation], trees: SimpleQueue[Tree], limits: dict[str, float], jobs: int
+) -> set[Mutation]:
+    """What survived; each mutation is printed when its tests have ended."""
+
+    def survives(mutation: Mutation) -> bool:
+        tree = trees.get()
+        try:
+            return tree.survives(mutation, limits[mutation.room])
+        finally:
+            trees.put(tree)
+
+    survived = set()
+    with ThreadPoolExecutor(jobs) as pool:
+        for mutation, lives in zip(chosen, pool.map(survives, chosen), strict=True):
+            print("SURVIVED" if lives else "killed  ", mutation, flush=True)
+            if lives:
+                survived.add(mutation)
+    return survived
+
+
+if __name__ == "__main__":
+    main()
