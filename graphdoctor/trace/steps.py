@@ -1,4 +1,4 @@
-"""A Trace in; its steps, those that count and those left out and why, out."""
+"""A Trace -> its steps: those that count, and those left out and why."""
 
 from __future__ import annotations
 
@@ -49,6 +49,11 @@ class Steps:
     @property
     def counted(self) -> tuple[Step, ...]:
         return tuple(step for step in self.all if not step.left_out)
+
+
+def is_step_mark(name: str) -> bool:
+    """Whether an annotation of this name is the profiler's mark of a step."""
+    return _MARK.match(name) is not None
 
 
 def find_steps(trace: Trace, device: int, *, only: int | None = None) -> Steps:

@@ -89,9 +89,7 @@ def _on_its_way_ns(trace: Trace, call: Ints, launch_end: Ints, start: Ints, end:
     usual = int(np.median((end - launch_end)[seen])) if seen.any() else 0
     most = min(max(_USUAL_TIMES * usual, _LEAST_ON_ITS_WAY_NS), _MOST_ON_ITS_WAY_NS)
     graphs = which(trace.names, is_graph_launch)
-    is_graph = (
-        (call != NONE) & graphs[trace.calls.name[call]] if len(trace.calls) else call != NONE
-    )
+    is_graph = (call != NONE) & graphs[trace.calls.name[call]] if len(trace.calls) else call != NONE
     found: Ints = np.where(is_graph, most * _GRAPH_TIMES, most)
     return found
 

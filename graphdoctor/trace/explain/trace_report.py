@@ -1,4 +1,4 @@
-"""A Trace and a device profile in; everything that graphdoctor says of it out."""
+"""A Trace and a device profile -> everything that graphdoctor says of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from msgspec import structs
 from graphdoctor import __version__
 from graphdoctor.estimate.gpus import DeviceProfile, load_profile
 from graphdoctor.trace.arrays import KINDS, Trace
+from graphdoctor.trace.explain.activity import activity
 from graphdoctor.trace.explain.doubts import doubts
+from graphdoctor.trace.explain.gap_causes import doings
 from graphdoctor.trace.explain.gaps import Gaps, events_of, gaps
 from graphdoctor.trace.explain.graphed_steps import predict_from_trace
 from graphdoctor.trace.explain.hosts import line_costs, operator_costs, sync_costs
@@ -27,6 +29,7 @@ from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, DeviceTime, Doubt, St
 
 _MOST_ROWS = 15
 _MOST_GAPS = 50
+_MOST_CAUSES = 10
 _MOST_DEVICES = 64  # no machine has more; a broken file may name thousands
 DEFAULT_GPU = "h100"
 
@@ -56,7 +59,9 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
         trace, device, steps, profile=profile, wall_us=options.wall_us, found=found
     )
     syncs = sync_costs(trace, found, hosts, _MOST_ROWS)
-    judged = judge_trace(times, predicted, doubtful, syncs)
+    acted = activity(trace, found, windows)
+    did = doings(trace, acted, len(windows), times.idle_ns, _MOST_CAUSES)
+    judged = judge_trace(times, predicted, doubtful, syncs, did)
     own = _device_time(trace, device, windows, times)
     return TraceReport(
         **structs.asdict(own),
@@ -80,8 +85,10 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
         lines=line_costs(trace, hosts, _MOST_ROWS),
         launches=launch_totals(trace, device, hosts),
         queue=queue(trace, device, windows),
-        longest_gaps=longest_gaps(trace, found, windows, _MOST_GAPS),
+        longest_gaps=longest_gaps(trace, found, windows, _MOST_GAPS, acted),
         warnings=trace.warnings,
+        idle_kinds=did.kinds,
+        gap_causes=did.causes,
     )
 
 
