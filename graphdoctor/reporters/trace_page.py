@@ -66,6 +66,16 @@ def _write_time(page: Page, report: TraceReport) -> None:
     gpu = f"{report.gpu}, " if report.gpu else ""
     page.heading("Time of the device, as profiled", f"{gpu}device {report.device}")
     page.labelled("  Steps", _steps_text(report))
+    for kind in report.step_kinds:
+        count = f"{kind.fewest_events:,}"
+        if kind.most_events != kind.fewest_events:
+            count += f" to {kind.most_events:,}"
+        page.labelled(
+            "  Kind of step" if kind.counts else "  Other kind",
+            f"{count_text(kind.steps, 'step')} like {kind.example}, {count} device events:"
+            f" {time_text(kind.span_us)}, busy {kind.device_busy_share:.1%}, launch-bound"
+            f" {kind.launch_bound_share:.1%}, sync wait {kind.sync_wait_share:.1%}",
+        )
     rows = (
         ("Busy", report.device_busy_ns, "a kernel, copy or fill ran"),
         ("Host", report.host_ns, "idle: the host had not reached the launch"),

@@ -83,6 +83,20 @@ class StepTime(Struct, frozen=True):
     left_out: str = ""
 
 
+class StepKind(Struct, frozen=True):
+    """Steps of the same kernels, but for some; times and shares are of one step of this kind."""
+
+    example: str  # the name of its first step
+    steps: int
+    fewest_events: int
+    most_events: int
+    span_us: float
+    device_busy_share: float
+    launch_bound_share: float
+    sync_wait_share: float
+    counts: bool  # whether the report's figures are of this kind
+
+
 class Gap(Struct, frozen=True):
     """One gap in the device's work, with the parts that explain it; they sum to its length."""
 
@@ -227,6 +241,7 @@ class TraceReport(DeviceTime, frozen=True, kw_only=True):
     longest_gaps: tuple[Gap, ...]
     warnings: tuple[str, ...] = ()
     idle_kinds: tuple[IdleKind, ...] = ()
+    step_kinds: tuple[StepKind, ...] = ()  # where there are several
     gap_causes: tuple[GapCause, ...] = ()
 
 

@@ -25,7 +25,14 @@ from graphdoctor.trace.explain.verdict import judge_trace
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.trace.windows import Window, inside, window_of
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, DeviceTime, Doubt, StepTime, TraceReport
+from graphdoctor.values.trace import (
+    TRACE_SCHEMA_VERSION,
+    DeviceTime,
+    Doubt,
+    StepKind,
+    StepTime,
+    TraceReport,
+)
 
 _MOST_ROWS = 15
 _MOST_GAPS = 50
@@ -88,6 +95,7 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
         longest_gaps=longest_gaps(trace, found, windows, _MOST_GAPS, acted),
         warnings=trace.warnings,
         idle_kinds=did.kinds,
+        step_kinds=tuple(_step_kinds(trace, device, steps, found)),
         gap_causes=did.causes,
     )
 
@@ -185,6 +193,26 @@ def _step_time(trace: Trace, device: int, steps: Steps, found: Gaps) -> list[Ste
         StepTime(step.name, span, max(0, span - waited), step.kernels, step.left_out)
         for step, span, waited in zip(steps.all, spans, idle.tolist(), strict=True)
     ]
+
+
+def _step_kinds(trace: Trace, device: int, steps: Steps, found: Gaps) -> Iterator[StepKind]:
+    """The figures of each kind of step, the one that counts first; nothing where all are of one."""
+    numbers = {step.kind: None for step in (*steps.counted, *steps.all) if step.kernels}
+    for number in numbers if len(numbers) > 1 else ():
+        mine = [step for step in steps.all if step.kind == number and step.kernels]
+        times = lanes_in(trace, device, [step.window for step in mine], found)
+        span = times.span_ns or 1
+        yield StepKind(
+            example=mine[0].name,
+            steps=len(mine),
+            fewest_events=min(step.kernels for step in mine),
+            most_events=max(step.kernels for step in mine),
+            span_us=times.span_ns / 1e3 / len(mine),
+            device_busy_share=times.busy_ns / span,
+            launch_bound_share=times.launch_bound_ns / span,
+            sync_wait_share=times.sync_wait_ns / span,
+            counts=any(not step.left_out for step in mine),
+        )
 
 
 def _worker(file: Path) -> str:
