@@ -52,6 +52,9 @@ def render(report: TraceReport, look: Look) -> str:
     _write_causes(page, report)
     if report.prediction is not None:
         _write_prediction(page, report.prediction)
+    elif report.no_prediction:
+        page.heading("One step with graphs", "not predicted")
+        page.paragraph(report.no_prediction, indent=2)
     _write_syncs(page, report)
     _write_costs(page, "Host time by operator", report.operators)
     _write_costs(page, "Host time by the user's functions", report.lines)

@@ -242,6 +242,7 @@ class TraceReport(DeviceTime, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     idle_kinds: tuple[IdleKind, ...] = ()
     step_kinds: tuple[StepKind, ...] = ()  # where there are several
+    no_prediction: str = ""  # why there is none
     gap_causes: tuple[GapCause, ...] = ()
 
 

@@ -37,6 +37,8 @@ from graphdoctor.values.trace import (
 _MOST_ROWS = 15
 _MOST_GAPS = 50
 _MOST_CAUSES = 10
+_CLOCKS_VARY = 0.1  # of a GPU, from one run to another
+_MOST_TIMES_PROFILED = 1.5
 _MOST_DEVICES = 64  # no machine has more; a broken file may name thousands
 DEFAULT_GPU = "h100"
 
@@ -62,8 +64,13 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
     times = lanes_in(trace, device, windows, found)
     doubtful = _doubts(trace, device, steps, found, times, options)
     profile, carried_over = _profile(trace, options.gpu)
-    predicted = predict_from_trace(
+    if options.wall_us is not None:
+        _check_wall(options.wall_us, steps, times)
+    prediction = predict_from_trace(
         trace, device, steps, profile=profile, wall_us=options.wall_us, found=found
+    )
+    predicted, no_prediction = (
+        (None, prediction) if isinstance(prediction, str) else (prediction, "")
     )
     syncs = sync_costs(trace, found, hosts, _MOST_ROWS)
     acted = activity(trace, found, windows)
@@ -86,6 +93,7 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
         steps=tuple(_step_time(trace, device, steps, found)),
         devices=(own, *_other_devices(trace, device)),
         prediction=predicted,
+        no_prediction=no_prediction,
         doubts=(*doubtful, *carried_over),
         syncs=syncs,
         operators=operator_costs(trace, hosts, _MOST_ROWS),
@@ -98,6 +106,24 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
         step_kinds=tuple(_step_kinds(trace, device, steps, found)),
         gap_causes=did.causes,
     )
+
+
+def _check_wall(wall_us: float, steps: Steps, times: Lanes) -> None:
+    """Refuse a time that cannot be that of the recorded step: the profiler slows it, and never speeds it up."""
+    count = len(steps.counted)
+    busy = times.busy_ns / 1e3 / count
+    host = sum(step.host[1] - step.host[0] for step in steps.counted) / 1e3 / count
+    profiled = max(times.span_ns / 1e3 / count, host)
+    if wall_us < busy * (1 - _CLOCKS_VARY):
+        raise UsageError(
+            f"--wall-ms {wall_us / 1e3:g} is less than the {busy / 1e3:.3g} ms for which the device is busy in"
+            " a step of this trace: it is not the time of the same step."
+        )
+    if wall_us > profiled * _MOST_TIMES_PROFILED:
+        raise UsageError(
+            f"--wall-ms {wall_us / 1e3:g} is far more than the {profiled / 1e3:.3g} ms that a step takes in"
+            " this trace with the profiler, which slows a step: it is not the time of the same step."
+        )
 
 
 def _check_has_device_work(trace: Trace, file: Path) -> None:

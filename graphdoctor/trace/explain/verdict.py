@@ -58,8 +58,8 @@ def judge_trace(
 ) -> Judgement:
     """What to do about the waiting of this trace's device, and how sure that is."""
     confidence = _confidence(times, predicted, doubts)
-    unclear = _why_unclear(times, predicted, doubts)
-    if unclear or predicted is None:
+    unclear = _why_unclear(times, doubts)
+    if unclear:
         return Judgement(
             "cannot-tell",
             f"It cannot be told what the device waits for: {unclear}.",
@@ -69,15 +69,35 @@ def judge_trace(
     if _host_is_elsewhere(times, did):
         reason, advice = _elsewhere(times, did)
         return Judgement("host-bound", reason, advice, confidence)
+    if predicted is None:
+        return _as_profiled(times)
     verdicts = {_verdict(share, times, predicted) for share in _shares(times, predicted)}
     verdict: TraceVerdict = verdicts.pop() if len(verdicts) == 1 else "mixed"
     reason, advice = _words(verdict, times, predicted, syncs)
     return Judgement(verdict, reason, advice, confidence)
 
 
-def _why_unclear(times: Lanes, predicted: TracePrediction | None, doubts: Sequence[Doubt]) -> str:
+def _as_profiled(times: Lanes) -> Judgement:
+    """What the trace's own shares say, where no step could be simulated."""
+    span = times.span_ns or 1
+    bound, waited = times.launch_bound_ns / span, times.sync_wait_ns / span
+    verdict: TraceVerdict = "mixed"
+    if bound < _LITTLE and waited < _LITTLE and times.busy_ns / span > _BUSY:
+        verdict = "gpu-bound"
+    elif waited > max(_BOUND, 2 * bound):
+        verdict = "sync-bound"
+    return Judgement(
+        verdict,
+        f"As profiled, the GPU is busy {times.busy_ns / span:.0%} of the time, waits for launches {bound:.0%}"
+        f" and for a host that waits for results {waited:.0%}. What a graph would bring is not predicted.",
+        "Measure the step with and without a graph: `graphdoctor analyze` does, on a GPU.",
+        "low",
+    )
+
+
+def _why_unclear(times: Lanes, doubts: Sequence[Doubt]) -> str:
     """Why there is no answer; "" if there is one."""
-    if not times.joined or predicted is None:
+    if not times.joined:
         return "none of its kernels has a launch in the trace"
     span = times.span_ns or 1
     if times.unattributed_ns / span > _UNKNOWN:
