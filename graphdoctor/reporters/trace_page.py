@@ -10,14 +10,24 @@ from graphdoctor.reporters.page import Page
 from graphdoctor.values.figures import count_text, ratio_range, share_range, time_range, time_text
 from graphdoctor.values.locations import path_text, place_text
 from graphdoctor.values.report import Location
-from graphdoctor.values.trace import HostCost, Queue, TracePrediction, TraceReport, TraceVerdict
+from graphdoctor.values.trace import (
+    WORK_WORDS,
+    HostCost,
+    Queue,
+    TracePrediction,
+    TraceReport,
+    TraceVerdict,
+)
 
 _Row = TypeVar("_Row")
 _ROWS = 6
+_LONGEST_NAME = 60
+_WORTH_A_ROW = 0.005
 _SPARKS = " .:-=+*#%@"
 VERDICT_STYLES: dict[TraceVerdict, str] = {
     "launch-bound": "bold yellow",
     "sync-bound": "bold red",
+    "host-bound": "bold red",
     "gpu-bound": "bold green",
     "mixed": "bold blue",
     "cannot-tell": "bold blue",
@@ -32,8 +42,12 @@ def render(report: TraceReport, look: Look) -> str:
     page.paragraph(report.reason, style="bold")
     page.paragraph(report.advice)
     _write_time(page, report)
+    _write_causes(page, report)
     if report.prediction is not None:
         _write_prediction(page, report.prediction)
+    elif report.no_prediction:
+        page.heading("One step with graphs", "not predicted")
+        page.paragraph(report.no_prediction, indent=2)
     _write_syncs(page, report)
     _write_costs(page, "Host time by operator", report.operators)
     _write_costs(page, "Host time by the user's functions", report.lines)
@@ -48,6 +62,16 @@ def _write_time(page: Page, report: TraceReport) -> None:
     gpu = f"{report.gpu}, " if report.gpu else ""
     page.heading("Time of the device, as profiled", f"{gpu}device {report.device}")
     page.labelled("  Steps", _steps_text(report))
+    for kind in report.step_kinds:
+        count = f"{kind.fewest_events:,}"
+        if kind.most_events != kind.fewest_events:
+            count += f" to {kind.most_events:,}"
+        page.labelled(
+            "  Kind of step" if kind.counts else "  Other kind",
+            f"{count_text(kind.steps, 'step')} like {kind.example}, {count} device events:"
+            f" {time_text(kind.span_us)}, busy {kind.device_busy_share:.1%}, launch-bound"
+            f" {kind.launch_bound_share:.1%}, sync wait {kind.sync_wait_share:.1%}",
+        )
     rows = (
         ("Busy", report.device_busy_ns, "a kernel, copy or fill ran"),
         ("Host", report.host_ns, "idle: the host had not reached the launch"),
@@ -84,6 +108,31 @@ def _steps_text(report: TraceReport) -> str:
     left_out = len(report.steps) - report.steps_counted
     more = f", {left_out} left out" if left_out else ""
     return f"{count_text(report.steps_counted, 'step')} {basis}{more}; times are of one step"
+
+
+def _write_causes(page: Page, report: TraceReport) -> None:
+    """What the host did while the device had nothing to do."""
+    if not report.gap_causes:
+        return
+    page.heading("What the host did meanwhile", "share of the idle time; a step")
+    for kind in report.idle_kinds:
+        if page.look.show_all or kind.share >= _WORTH_A_ROW:
+            text = f"{time_text(kind.idle_us)}  {WORK_WORDS[kind.kind]}"
+            page.labelled(f"  {kind.share:.1%}", text, style="bold")
+    page.blank()
+    for cause in report.gap_causes:
+        if not page.look.show_all and cause.share < _WORTH_A_ROW:
+            continue
+        word = "" if cause.kind == "ordinary" else f"{WORK_WORDS[cause.kind]}: "
+        at = _at(cause.location, page) if cause.kind != "unrecorded" else ""
+        page.labelled(
+            f"  {cause.share:.1%}",
+            f"{time_text(cause.idle_us)}  {word}{_short_name(cause.name)}{at}",
+        )
+
+
+def _short_name(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
 def _write_prediction(page: Page, found: TracePrediction) -> None:
@@ -163,7 +212,7 @@ def _queue_text(queue: Queue) -> str:
 def _write_gaps(page: Page, report: TraceReport) -> None:
     if not report.longest_gaps:
         return
-    page.heading("Longest gaps", "by what ended them")
+    page.heading("Longest gaps", "what the host was in, and what ended them")
     for gap in _shown(page, report.longest_gaps):
         causes = {
             "host": gap.host_ns,
@@ -176,9 +225,10 @@ def _write_gaps(page: Page, report: TraceReport) -> None:
             f"{name} {time_text(value / 1e3)}" for name, value in causes.items() if value
         )
         what = gap.operator or gap.kernel[:40]
+        did = f"; in {_short_name(gap.doing)}{_at(gap.doing_at, page)}" if gap.doing else ""
         page.labelled(
             f"  {time_text(gap.length_ns / 1e3)}",
-            f"{parts}; before {what}{_at(gap.location, page)}",
+            f"{parts}{did}; before {what}" + ("" if did else _at(gap.location, page)),
         )
 
 

@@ -1,4 +1,4 @@
-"""Spans of host threads in; which lies in which, and what is innermost at a moment, out."""
+"""Spans of host threads -> which lies in which, and what is innermost at a moment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Nesting:
 
 
 def nest(spans: Spans) -> Nesting:
-    """Spans of one thread lie in each other or apart; where they do not, the later start is inside."""
+    """A span lies in the nearest one before it that ends no earlier; two that cross lie side by side."""
     parent = np.full(len(spans), NONE, np.int64)
     rows = rows_by_thread(spans.thread)
     for mine in rows.values():
@@ -45,20 +45,17 @@ def rows_by_thread(thread: Ints) -> dict[int, Ints]:
 
 
 def _parents(start: Ints, end: Ints, rows: Ints) -> Ints:
-    """By depth: the parent is the last span before that is one level up."""
-    count = len(start)
+    """The last span before that ends no earlier. What it jumps over ended earlier than itself."""
+    place = np.arange(len(start)) - 1
     # A span of no length would end before it began; one ns keeps it inside its parent.
-    ended = np.searchsorted(np.sort(np.maximum(end, start + 1)), start, side="right")
-    depth = np.arange(count) - ended
-    parent = np.full(count, NONE, np.int64)
-    above = np.flatnonzero(depth == 0)
-    for level in range(1, int(depth.max(initial=0)) + 1):
-        here = np.flatnonzero(depth == level)
-        place = np.searchsorted(above, here) - 1
-        known = place >= 0
-        parent[here[known]] = rows[above[place[known]]]
-        above = here
-    return parent
+    until = np.maximum(end, start + 1)
+    asks = np.flatnonzero(place >= 0)
+    asks = asks[until[place[asks]] < until[asks]]
+    while len(asks):
+        place[asks] = place[place[asks]]
+        asks = asks[place[asks] >= 0]
+        asks = asks[until[place[asks]] < until[asks]]
+    return np.where(place >= 0, rows[place], NONE)
 
 
 def innermost(spans: Spans, nesting: Nesting, moments: Ints, threads: Ints) -> Ints:
@@ -70,13 +67,24 @@ def innermost(spans: Spans, nesting: Nesting, moments: Ints, threads: Ints) -> I
             continue
         place = np.searchsorted(spans.start_ns[mine], moments[asked], side="right") - 1
         row = np.where(place >= 0, mine[np.maximum(place, 0)], NONE)
-        while True:
-            over = (row != NONE) & (spans.end_ns[row] <= moments[asked])
-            if not over.any():
-                break
-            row = np.where(over, nesting.parent[row], row)
+        until = moments[asked]
+        over = np.flatnonzero((row != NONE) & (spans.end_ns[row] <= until))
+        while len(over):
+            row[over] = nesting.parent[row[over]]
+            over = over[(row[over] != NONE) & (spans.end_ns[row[over]] <= until[over])]
         found[asked] = row
     return found
+
+
+def inherited(own: Ints, parent: Ints) -> Ints:
+    """For each span its own value, or that of the nearest span around it that has one; -1 is none."""
+    found, above = own.copy(), parent.copy()
+    while True:
+        asks = np.flatnonzero((found == NONE) & (above != NONE))
+        if not len(asks):
+            return found
+        found[asks] = found[above[asks]]
+        above = np.where(above != NONE, above[above], NONE)
 
 
 def own_ns(spans: Spans, nesting: Nesting) -> Ints:

@@ -1,9 +1,8 @@
-"""A Trace in; its steps, those that count and those left out and why, out."""
+"""A Trace -> its steps: those that count, and those left out and why."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,6 +15,7 @@ from graphdoctor.trace.explain.lanes import whole_span
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.period import period
+from graphdoctor.trace.step_kinds import kinds_of
 from graphdoctor.trace.windows import Window
 from graphdoctor.values.errors import UsageError
 
@@ -31,7 +31,8 @@ Basis = Literal["annotations", "repeating launches", "whole span"]
 class Step:
     """One step of a device: from its first device event to that of the next step.
 
-    `host` is the time in which it was launched. `left_out` is a reason, "" for a step that counts.
+    `host` is the time in which it was launched. `left_out` is a reason, "" for a step that counts. `kind` is
+    the same number for steps of the same kernels, but for some.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Step:
     host: Window
     kernels: int
     left_out: str = ""
+    kind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,11 @@ class Steps:
     @property
     def counted(self) -> tuple[Step, ...]:
         return tuple(step for step in self.all if not step.left_out)
+
+
+def is_step_mark(name: str) -> bool:
+    """Whether an annotation of this name is the profiler's mark of a step."""
+    return _MARK.match(name) is not None
 
 
 def find_steps(trace: Trace, device: int, *, only: int | None = None) -> Steps:
@@ -110,9 +117,10 @@ def _between(trace: Trace, device: int, marks: list[tuple[int, str, Window]]) ->
         return []
     first = _windows(trace, rows, owner, len(marks))
     counts = np.bincount(owner[owner != NONE], minlength=len(marks)).tolist()
+    kinds = kinds_of(trace.device_events.name[rows], owner, len(marks))
     return [
-        Step(mark[1], window, mark[2], kernels)
-        for mark, window, kernels in zip(marks, first, counts, strict=True)
+        Step(mark[1], window, mark[2], kernels, kind=kind)
+        for mark, window, kernels, kind in zip(marks, first, counts, kinds, strict=True)
     ]
 
 
@@ -186,8 +194,9 @@ def _host_of_all(trace: Trace) -> Window:
 
 def _judged(trace: Trace, steps: list[Step]) -> tuple[Step, ...]:
     """The steps with a reason at those that must not count; always leaves one that counts."""
-    counts = Counter(step.kernels for step in steps if step.kernels)
-    usual = max(counts, key=lambda kernels: (counts[kernels], kernels))
+    found = [step.kind for step in steps if step.kernels]
+    largest = {kind: max(step.kernels for step in steps if step.kind == kind) for kind in found}
+    usual = max(found, key=lambda kind: (found.count(kind), largest[kind]))
     judged = [_judge(trace, step, steps, usual) for step in steps]
     if any(not step.left_out for step in judged):
         return tuple(judged)
@@ -197,10 +206,14 @@ def _judged(trace: Trace, steps: list[Step]) -> tuple[Step, ...]:
 def _judge(trace: Trace, step: Step, steps: Sequence[Step], usual: int) -> Step:
     if not step.kernels or step.window[0] == step.window[1]:
         return replace(step, left_out="it launched nothing on this device")
-    if step.kernels != usual:
-        return replace(
-            step, left_out=f"it has {step.kernels:,} device events, the others {usual:,}"
-        )
+    if step.kind != usual:
+        others = [other.kernels for other in steps if other.kind == usual]
+        low, high = min(others), max(others)
+        count = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        why = f"it is of another kind: {step.kernels:,} device events, the others have {count}"
+        if low <= step.kernels <= high:
+            why += " of other names"
+        return replace(step, left_out=why)
     if step is steps[0] and _is_warm_up(trace, steps):
         return replace(
             step, left_out="it is a warm-up: much longer than the others, or it loads code"

@@ -10,8 +10,32 @@ from graphdoctor.values.report import Location, Range, Term
 
 TRACE_SCHEMA_VERSION = 1
 
-TraceVerdict = Literal["launch-bound", "sync-bound", "gpu-bound", "mixed", "cannot-tell"]
+TraceVerdict = Literal[
+    "launch-bound", "sync-bound", "host-bound", "gpu-bound", "mixed", "cannot-tell"
+]
 Confidence = Literal["high", "medium", "low"]
+WorkKind = Literal[
+    "data-loading", "preprocessing", "allocation", "garbage-collection", "compilation",
+    "graph-instantiation", "logging", "files", "optimizer", "another-thread", "sleep", "lock",
+    "sync", "ordinary", "unrecorded",
+]  # fmt: skip
+WORK_WORDS: dict[WorkKind, str] = {
+    "data-loading": "data loading",
+    "preprocessing": "preprocessing",
+    "allocation": "memory allocation",
+    "garbage-collection": "garbage collection",
+    "compilation": "compilation",
+    "graph-instantiation": "graph capture and instantiation",
+    "logging": "logging",
+    "files": "reading and writing files",
+    "optimizer": "the optimizer",
+    "another-thread": "another thread's Python (the GIL)",
+    "sleep": "sleep",
+    "lock": "waiting for another thread or process",
+    "sync": "waiting for the device",
+    "ordinary": "Python and operators",
+    "unrecorded": "nothing that the profiler recorded",
+}
 StepBasis = Literal["annotations", "repeating launches", "whole span"]
 
 
@@ -59,6 +83,20 @@ class StepTime(Struct, frozen=True):
     left_out: str = ""
 
 
+class StepKind(Struct, frozen=True):
+    """Steps of the same kernels, but for some; times and shares are of one step of this kind."""
+
+    example: str  # the name of its first step
+    steps: int
+    fewest_events: int
+    most_events: int
+    span_us: float
+    device_busy_share: float
+    launch_bound_share: float
+    sync_wait_share: float
+    counts: bool  # whether the report's figures are of this kind
+
+
 class Gap(Struct, frozen=True):
     """One gap in the device's work, with the parts that explain it; they sum to its length."""
 
@@ -74,6 +112,30 @@ class Gap(Struct, frozen=True):
     operator: str
     sync: str  # the call in which the host waited
     location: Location | None = None
+    doing: str = ""  # the innermost that the host was in, in the middle of the gap
+    doing_at: Location | None = None  # the user's function around that
+
+
+class IdleKind(Struct, frozen=True):
+    """Idle time, a step, in which the host did one kind of work; the share is of all idle time."""
+
+    kind: WorkKind
+    idle_us: float
+    share: float
+
+
+class GapCause(Struct, frozen=True):
+    """What the host did, in one place of the program, while the device idled; a step.
+
+    `kind` is what that place is known for, "ordinary" for Python and operators that launch the
+    model; `name` the innermost operator, call or function of most of it.
+    """
+
+    kind: WorkKind
+    name: str
+    location: Location | None
+    idle_us: float
+    share: float  # of all idle time
 
 
 class HostCost(Struct, frozen=True):
@@ -178,6 +240,10 @@ class TraceReport(DeviceTime, frozen=True, kw_only=True):
     queue: Queue
     longest_gaps: tuple[Gap, ...]
     warnings: tuple[str, ...] = ()
+    idle_kinds: tuple[IdleKind, ...] = ()
+    step_kinds: tuple[StepKind, ...] = ()  # where there are several
+    no_prediction: str = ""  # why there is none
+    gap_causes: tuple[GapCause, ...] = ()
 
 
 class WorkerDifference(Struct, frozen=True):

@@ -46,8 +46,12 @@ class TraceBuilder:
         args = {"device": 0, "stream": _STREAM, "correlation": correlation, "bytes": 4}
         self._event("gpu_memcpy", name, start, dur, pid=0, tid=_STREAM, args=args)
 
-    def frame(self, name: str, start: float, dur: float) -> None:
-        self._add("python_function", name, start, dur)
+    def frame(self, name: str, start: float, dur: float, *, thread: int = _THREAD) -> None:
+        args = {"External id": self._operator}
+        self._event("python_function", name, start, dur, pid=_HOST, tid=thread, args=args)
+
+    def annotation(self, name: str, start: float, dur: float) -> None:
+        self._add("user_annotation", name, start, dur)
 
     def overhead(self, name: str, start: float, dur: float) -> None:
         self._add("overhead", name, start, dur)

@@ -156,12 +156,55 @@ def test_one_step_can_be_picked_and_a_missing_one_is_named() -> None:
         explained(launch_bound(20, steps=4), step=9)
 
 
-def test_steps_that_disagree_and_slow_first_ones_are_left_out() -> None:
+def test_steps_of_slightly_different_kernels_all_count() -> None:
+    """The last has most kernels and is the only one that the host is ahead of: it is no majority."""
+    builder, host, device = TraceBuilder(), 0.0, 0.0
+    for step in range(10):
+        begin, length = host, 1000.0 if step == 9 else 2.0
+        for place in range(200 + step):
+            builder.launch((host + 3, 3), (max(host + 7, device + 1), length))
+            device, host = max(host + 7, device + 1) + length, host + 10
+            builder.events[-1]["name"] = f"kernel{place % 20}"
+        builder.step(step, begin, host - begin)
+    found = explained(builder)
+    assert (found.steps_counted, found.step_kinds) == (10, ())
+    assert [step.device_events for step in found.steps] == [200 + step for step in range(10)]
+    assert not any("others" in doubt.text for doubt in found.doubts)
+
+
+def kinds(training: int = 4, evaluation: int = 2) -> TraceBuilder:
+    """Training steps of 40 kernels that wait for the host, and others of 10 long kernels."""
+    builder, host, device = TraceBuilder(), 1000.0, 0.0
+    for step in range(training + evaluation):
+        count, name, length = (40, "train", 2) if step < training else (10, "eval", 500)
+        begin = host
+        for place in range(count):
+            builder.launch((host + 3, 3), (max(host + 7, device + 1), length))
+            device, host = max(host + 7, device + 1) + length, host + 10
+            builder.events[-1]["name"] = f"{name}{place % 8}"
+        builder.step(step, begin, host - begin)
+    return builder
+
+
+def test_each_kind_of_step_has_its_own_figures() -> None:
+    found = explained(kinds())
+    assert found.steps_counted == 4
+    train, evaluate = found.step_kinds
+    assert (train.steps, train.most_events, train.counts) == (4, 40, True)
+    assert (evaluate.steps, evaluate.fewest_events, evaluate.counts) == (2, 10, False)
+    assert train.launch_bound_share > 0.6 > 0.1 > evaluate.launch_bound_share
+    assert evaluate.device_busy_share > 0.9
+    assert found.steps[4].left_out == (
+        "it is of another kind: 10 device events, the others have 40"
+    )
+    page = trace_page.render(found, Look())
+    assert "2 steps like ProfilerStep#4, 10 device events" in " ".join(page.split())
+
+
+def test_a_slow_first_step_is_left_out() -> None:
     builder = launch_bound(20, steps=5)
     builder.launch((1150, 1), (1160, 1))
-    odd = explained(builder)
-    assert [bool(step.left_out) for step in odd.steps] == [True, False, False, False, False]
-    assert "21 device events, the others 20" in odd.steps[0].left_out
+    assert explained(builder).steps_counted == 5
     slow = launch_bound(20, steps=4)
     for event in slow.events:
         if event["ts"] >= 1200:

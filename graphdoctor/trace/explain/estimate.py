@@ -1,4 +1,4 @@
-"""A profiler trace and an unprofiled wall time in, the Estimate with basis "measured" out."""
+"""A profiler trace and an unprofiled wall time -> the Estimate with basis "measured"."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def estimate_from_trace(trace: Trace, wall_us: float, profile: DeviceProfile) ->
     device = busiest_device(trace)
     steps = find_steps(trace, device)
     times = lanes_in(trace, device, [step.window for step in steps.counted])
-    found = predict_from_trace(trace, device, steps, profile=profile, wall_us=wall_us)
+    predicted = predict_from_trace(trace, device, steps, profile=profile, wall_us=wall_us)
+    found = None if isinstance(predicted, str) else predicted
     busy = times.busy_ns / 1e3 / len(steps.counted)
     names = trace.about.device_names
     host = _host_us(trace, device, steps, profile, wall_us)
@@ -51,7 +52,10 @@ def estimate_from_trace(trace: Trace, wall_us: float, profile: DeviceProfile) ->
         if found is not None
         else Range(1.0, 1.0, wall_us / (busy or wall_us)),
         terms=found.terms if found is not None else (),
-        notes=tuple(_notes(steps, times, wall_us, busy)),
+        notes=(
+            *((predicted,) if isinstance(predicted, str) else ()),
+            *_notes(steps, times, wall_us, busy),
+        ),
     )
 
 

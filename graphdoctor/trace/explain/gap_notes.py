@@ -1,4 +1,4 @@
-"""A Trace in; notes out that show, in a copy of it, why the busiest device waits in the steps that count."""
+"""A Trace -> notes that show, in a copy of it, why the busiest device waits in the steps that count."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.trace.annotations import Anchor, Note, anchor_in
 from graphdoctor.trace.arrays import Trace
+from graphdoctor.trace.explain.activity import activity
 from graphdoctor.trace.explain.gaps import Gaps, gaps
 from graphdoctor.trace.explain.lanes import busiest_device
 from graphdoctor.trace.explain.longest import longest_gaps, longest_places
@@ -30,7 +31,8 @@ def notes_of_gaps(trace: Trace, only_step: int | None = None) -> tuple[Note, ...
     found = gaps(trace, device)
     windows = [step.window for step in find_steps(trace, device, only=only_step).counted]
     places = longest_places(found, windows, MOST_NOTES).tolist()
-    explained = longest_gaps(trace, found, windows, MOST_NOTES)
+    acted = activity(trace, found, windows)
+    explained = longest_gaps(trace, found, windows, MOST_NOTES, acted)
     notes = (_note(trace, found, *pair) for pair in zip(places, explained, strict=True))
     return tuple(sorted(notes, key=lambda note: note.start_ns))
 
@@ -66,6 +68,7 @@ def _where(gap: Gap) -> Iterator[tuple[str, str]]:
         ("operator", gap.operator),
         ("launched by", gap.launch),
         ("waited in", gap.sync),
+        ("the host was in", gap.doing),
         ("function", f"{place.file}:{place.line} {place.function}" if place is not None else ""),
     ):
         if text:

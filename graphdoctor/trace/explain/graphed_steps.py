@@ -1,4 +1,4 @@
-"""A trace's steps and an unprofiled wall time in; the step as it is, and as graphs, out."""
+"""A trace's steps and an unprofiled wall time -> the step as it is, and as graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from graphdoctor.values.trace import TracePrediction
 # dispatch-bound model; pytorch/pytorch#82793 shows 1.7 on a GPU.
 _FACTOR_PLAIN, _FACTOR_ONE_EXTRA, _FACTOR_ALL = 1.7, 1.85, 2.3
 _FACTOR_MOST = 20.0
-_LARGEST_ERROR = 0.25  # of the simulation, beyond which its range is useless anyway
+_LARGEST_ERROR = 0.15  # of the simulation, beyond which it knows nothing of the step
 
 
 class _Cases(Struct, frozen=True):
@@ -43,8 +43,8 @@ def predict_from_trace(
     profile: DeviceProfile,
     wall_us: float | None = None,
     found: Gaps | None = None,
-) -> TracePrediction | None:
-    """What one step takes without a profiler, and with graphs; None where no launch is in the trace.
+) -> TracePrediction | str:
+    """What one step takes without a profiler, and with graphs; else a sentence why nobody can tell.
 
     `wall_us`: one step without a profiler, > 0, from the host's point of view. Without it the time
     from the first launch to the last end is what is predicted.
@@ -52,12 +52,18 @@ def predict_from_trace(
     found = gaps(trace, device) if found is None else found
     replay = replay_of(trace, device, steps.counted, found, profile)
     if replay is None:
-        return None
+        return "None of the kernels has a launch in the trace, so nothing is predicted."
     replay = replay if wall_us is not None else replay.without_edges()
+    error = run(replay.work).span_us / replay.actual_us - 1 if replay.actual_us else 0.0
+    if not abs(error) <= _LARGEST_ERROR:
+        return (
+            f"The simulation of these steps is {error:+.0%} off their time in the trace, more than"
+            f" {_LARGEST_ERROR:.0%}, so it predicts nothing: they depend on something that the trace does not show"
+            " (another process, device or stream, or lost records)."
+        )
     factors = factors_of(trace.about, replay, wall_us)
     cases = _laid(replay, profile, factors)
-    error = run(replay.work).span_us / replay.actual_us - 1 if replay.actual_us else 0.0
-    slack = 1 + min(abs(error), _LARGEST_ERROR)
+    slack = 1 + abs(error)
     per_step = 1 / replay.steps
     times = lanes_in(trace, device, [step.window for step in steps.counted], found)
     busy = times.busy_ns / 1e3 * per_step

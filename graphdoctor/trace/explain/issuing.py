@@ -1,4 +1,4 @@
-"""Steps of a Trace in, the host's side of them out: when it launched, how long, and where it waited."""
+"""Steps of a Trace -> the host's side of them: when it launched, how long, and where it waited."""
 
 from __future__ import annotations
 
@@ -70,6 +70,23 @@ def time_taken_before(launch: Ints, waited: Ints, launches: Launches) -> Ints:
     taken = np.append(0, (launch + waited)[:-1])
     follows = launches.since == np.append(-1, launches.start[:-1])
     return np.where(follows, taken, 0)
+
+
+def events_before(trace: Trace, launches: Launches) -> Ints:
+    """How many operators, functions and calls began on launching threads since each row's host time
+    began, up to its launch, and last after the last launch: the profiler slows the host with each.
+    """
+    tables = (trace.operators, trace.frames, trace.annotations, trace.calls)
+    threads = np.unique(launches.thread)
+    begun = np.sort(
+        np.concatenate([table.start_ns[np.isin(table.thread, threads)] for table in tables])
+    )
+    low = np.append(launches.since, launches.end[-1])
+    high = np.append(launches.start, max(launches.host_end, int(launches.end[-1])))
+    found: Ints = np.searchsorted(begun, high, side="right") - np.searchsorted(
+        begun, low, side="right"
+    )
+    return found
 
 
 def launch_ns(trace: Trace, device: int, launches: Launches) -> tuple[Ints, int]:

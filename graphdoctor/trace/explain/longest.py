@@ -1,4 +1,4 @@
-"""A Trace and its gaps in; the longest of them, each with what explains it, out."""
+"""A Trace and its gaps -> the longest of them, each with what explains it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphdoctor.trace.arrays import Ints, Trace
+from graphdoctor.trace.explain.activity import Activity
+from graphdoctor.trace.explain.gap_causes import names_of
 from graphdoctor.trace.explain.gaps import Gaps
 from graphdoctor.trace.explain.hosts import location, user_frames
 from graphdoctor.trace.join import operator_of
@@ -16,15 +18,16 @@ from graphdoctor.values.trace import Gap
 
 
 def longest_gaps(
-    trace: Trace, found: Gaps, windows: Sequence[Window], most: int
+    trace: Trace, found: Gaps, windows: Sequence[Window], most: int, acted: Activity
 ) -> tuple[Gap, ...]:
     """The longest gaps within the windows, the longest first."""
     places = longest_places(found, windows, most)
     begin = windows[0][0] if windows else 0
     lines = _lines(trace, found, places)
+    did = names_of(trace, acted, places)
     return tuple(
-        _gap(trace, found, place, line, begin)
-        for place, line in zip(places.tolist(), lines.tolist(), strict=True)
+        _gap(trace, found, place, line, begin, doing)
+        for place, line, doing in zip(places.tolist(), lines.tolist(), did, strict=True)
     )
 
 
@@ -47,7 +50,9 @@ def _lines(trace: Trace, found: Gaps, places: Ints) -> Ints:
     return names
 
 
-def _gap(trace: Trace, found: Gaps, place: int, line: int, begin: int) -> Gap:
+def _gap(
+    trace: Trace, found: Gaps, place: int, line: int, begin: int, doing: tuple[str, str]
+) -> Gap:
     call, wait = int(found.call[place]), int(found.wait[place])
     operator = int(operator_of(trace)[call]) if call != NONE else NONE
     names = trace.names
@@ -64,4 +69,6 @@ def _gap(trace: Trace, found: Gaps, place: int, line: int, begin: int) -> Gap:
         operator=names[trace.operators.name[operator]] if operator != NONE else "",
         sync=names[trace.calls.name[wait]] if wait != NONE else "",
         location=location(names[line]) if line != NONE else None,
+        doing=doing[0],
+        doing_at=location(doing[1]),
     )

@@ -1,4 +1,4 @@
-"""Steps of a Trace in, the work that their host put on the device out, to be run on two lanes."""
+"""Steps of a Trace -> the work that their host put on the device, to be run on two lanes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.issuing import (
     Launches,
     actual_ns,
+    events_before,
     launch_ns,
     launches_of,
     time_taken_before,
@@ -25,6 +26,7 @@ from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.steps import Step
 from graphdoctor.trace.windows import Window
 
+_ORDINARY = 8  # times the median host time for each event: what takes longer is no launching
 _UPLOADS = ("HtoD", "HostToDevice")
 
 
@@ -33,12 +35,14 @@ class Replay:
     """The launches of some steps as profiled, one row a launch and a last one for what follows.
 
     `fixed_us`: host time that is the same without a profiler, such as waits for an event.
+    `events`: what the profiler recorded in each row's host time and launch.
     `step`: the place of each row's step. `is_upload`: it copies from the host. `opens`: the
     first launch of a step.
     """
 
     work: Work
     fixed_us: Floats
+    events: Ints
     step: Ints
     nodes: Ints
     in_graph: Mask
@@ -64,13 +68,25 @@ class Replay:
         return replace(self, work=work, fixed_us=fixed, actual_us=actual, device_end_us=actual)
 
     def without_profiler(self, factor: float) -> Work:
-        """The work of a host that is `factor` times as fast as the profiled one."""
+        """The work of a host that an ordinary launch takes `factor` times as long with the profiler.
+
+        The profiler costs time for each event. A long call into C, a sleep or a read has none inside
+        and takes as long without it.
+        """
         work = self.work
-        return replace(
-            work,
-            host_us=(work.host_us - self.fixed_us) / factor + self.fixed_us,
-            launch_us=work.launch_us / factor,
+        own = work.host_us - self.fixed_us
+        total = own + work.launch_us
+        each = total / np.maximum(self.events, 1)
+        usual = (
+            each <= _ORDINARY * float(np.median(each[total > 0]))
+            if (total > 0).any()
+            else total > 0
         )
+        overhead = (
+            float(total[usual].sum()) / max(1, int(self.events[usual].sum())) * (1 - 1 / factor)
+        )
+        left = np.maximum(1 - overhead / np.maximum(each, 1e-9), 0.5 / factor)
+        return replace(work, host_us=own * left + self.fixed_us, launch_us=work.launch_us * left)
 
 
 def replay_of(
@@ -105,6 +121,7 @@ def replay_of(
             sync_us=profile.sync_us.mid if sync_us is None else sync_us,
         ),
         fixed_us=held / 1e3,
+        events=events_before(trace, launches),
         step=np.append(launches.step, launches.step[-1]),
         nodes=np.append(nodes, 0),
         in_graph=np.append(trace.rows_named(calls, which(trace.names, is_graph_launch)), False),
@@ -207,6 +224,7 @@ def _with_lost(made: Replay, lost: _Lost) -> Replay:
             waits=np.append(False, work.waits),
         ),
         fixed_us=np.append(0.0, made.fixed_us),
+        events=np.append(1, made.events),
         step=np.append(made.step[:1], made.step),
         nodes=nodes,
         in_graph=np.append(False, made.in_graph),

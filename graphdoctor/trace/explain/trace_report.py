@@ -1,4 +1,4 @@
-"""A Trace and a device profile in; everything that graphdoctor says of it out."""
+"""A Trace and a device profile -> everything that graphdoctor says of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from msgspec import structs
 from graphdoctor import __version__
 from graphdoctor.estimate.gpus import DeviceProfile, load_profile
 from graphdoctor.trace.arrays import KINDS, Trace
+from graphdoctor.trace.explain.activity import activity
 from graphdoctor.trace.explain.doubts import doubts
+from graphdoctor.trace.explain.gap_causes import doings
 from graphdoctor.trace.explain.gaps import Gaps, events_of, gaps
 from graphdoctor.trace.explain.graphed_steps import predict_from_trace
 from graphdoctor.trace.explain.hosts import line_costs, operator_costs, sync_costs
@@ -23,10 +25,20 @@ from graphdoctor.trace.explain.verdict import judge_trace
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.trace.windows import Window, inside, window_of
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, DeviceTime, Doubt, StepTime, TraceReport
+from graphdoctor.values.trace import (
+    TRACE_SCHEMA_VERSION,
+    DeviceTime,
+    Doubt,
+    StepKind,
+    StepTime,
+    TraceReport,
+)
 
 _MOST_ROWS = 15
 _MOST_GAPS = 50
+_MOST_CAUSES = 10
+_CLOCKS_VARY = 0.1  # of a GPU, from one run to another
+_MOST_TIMES_PROFILED = 1.5
 _MOST_DEVICES = 64  # no machine has more; a broken file may name thousands
 DEFAULT_GPU = "h100"
 
@@ -52,11 +64,18 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
     times = lanes_in(trace, device, windows, found)
     doubtful = _doubts(trace, device, steps, found, times, options)
     profile, carried_over = _profile(trace, options.gpu)
-    predicted = predict_from_trace(
+    if options.wall_us is not None:
+        _check_wall(options.wall_us, steps, times)
+    prediction = predict_from_trace(
         trace, device, steps, profile=profile, wall_us=options.wall_us, found=found
     )
+    predicted, no_prediction = (
+        (None, prediction) if isinstance(prediction, str) else (prediction, "")
+    )
     syncs = sync_costs(trace, found, hosts, _MOST_ROWS)
-    judged = judge_trace(times, predicted, doubtful, syncs)
+    acted = activity(trace, found, windows)
+    did = doings(trace, acted, len(windows), times.idle_ns, _MOST_CAUSES)
+    judged = judge_trace(times, predicted, doubtful, syncs, did)
     own = _device_time(trace, device, windows, times)
     return TraceReport(
         **structs.asdict(own),
@@ -74,15 +93,37 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
         steps=tuple(_step_time(trace, device, steps, found)),
         devices=(own, *_other_devices(trace, device)),
         prediction=predicted,
+        no_prediction=no_prediction,
         doubts=(*doubtful, *carried_over),
         syncs=syncs,
         operators=operator_costs(trace, hosts, _MOST_ROWS),
         lines=line_costs(trace, hosts, _MOST_ROWS),
         launches=launch_totals(trace, device, hosts),
         queue=queue(trace, device, windows),
-        longest_gaps=longest_gaps(trace, found, windows, _MOST_GAPS),
+        longest_gaps=longest_gaps(trace, found, windows, _MOST_GAPS, acted),
         warnings=trace.warnings,
+        idle_kinds=did.kinds,
+        step_kinds=tuple(_step_kinds(trace, device, steps, found)),
+        gap_causes=did.causes,
     )
+
+
+def _check_wall(wall_us: float, steps: Steps, times: Lanes) -> None:
+    """Refuse a time that cannot be that of the recorded step: the profiler slows it, and never speeds it up."""
+    count = len(steps.counted)
+    busy = times.busy_ns / 1e3 / count
+    host = sum(step.host[1] - step.host[0] for step in steps.counted) / 1e3 / count
+    profiled = max(times.span_ns / 1e3 / count, host)
+    if wall_us < busy * (1 - _CLOCKS_VARY):
+        raise UsageError(
+            f"--wall-ms {wall_us / 1e3:g} is less than the {busy / 1e3:.3g} ms for which the device is busy in"
+            " a step of this trace: it is not the time of the same step."
+        )
+    if wall_us > profiled * _MOST_TIMES_PROFILED:
+        raise UsageError(
+            f"--wall-ms {wall_us / 1e3:g} is far more than the {profiled / 1e3:.3g} ms that a step takes in"
+            " this trace with the profiler, which slows a step: it is not the time of the same step."
+        )
 
 
 def _check_has_device_work(trace: Trace, file: Path) -> None:
@@ -178,6 +219,26 @@ def _step_time(trace: Trace, device: int, steps: Steps, found: Gaps) -> list[Ste
         StepTime(step.name, span, max(0, span - waited), step.kernels, step.left_out)
         for step, span, waited in zip(steps.all, spans, idle.tolist(), strict=True)
     ]
+
+
+def _step_kinds(trace: Trace, device: int, steps: Steps, found: Gaps) -> Iterator[StepKind]:
+    """The figures of each kind of step, the one that counts first; nothing where all are of one."""
+    numbers = {step.kind: None for step in (*steps.counted, *steps.all) if step.kernels}
+    for number in numbers if len(numbers) > 1 else ():
+        mine = [step for step in steps.all if step.kind == number and step.kernels]
+        times = lanes_in(trace, device, [step.window for step in mine], found)
+        span = times.span_ns or 1
+        yield StepKind(
+            example=mine[0].name,
+            steps=len(mine),
+            fewest_events=min(step.kernels for step in mine),
+            most_events=max(step.kernels for step in mine),
+            span_us=times.span_ns / 1e3 / len(mine),
+            device_busy_share=times.busy_ns / span,
+            launch_bound_share=times.launch_bound_ns / span,
+            sync_wait_share=times.sync_wait_ns / span,
+            counts=any(not step.left_out for step in mine),
+        )
 
 
 def _worker(file: Path) -> str:

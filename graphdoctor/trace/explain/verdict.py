@@ -1,4 +1,4 @@
-"""Where the time of a trace went and what is predicted in; the verdict in words out."""
+"""Where the time of a trace went and what is predicted -> the verdict in words."""
 
 from __future__ import annotations
 
@@ -6,15 +6,38 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from graphdoctor.trace.explain.gap_causes import Doings
+from graphdoctor.trace.explain.known_work import ELSEWHERE
 from graphdoctor.trace.explain.lanes import Lanes
 from graphdoctor.values.report import Range
-from graphdoctor.values.trace import Confidence, Doubt, SyncCost, TracePrediction, TraceVerdict
+from graphdoctor.values.trace import (
+    WORK_WORDS,
+    Confidence,
+    Doubt,
+    SyncCost,
+    TracePrediction,
+    TraceVerdict,
+    WorkKind,
+)
 
 # Shares of the time at which the answer turns. A near-tie is "mixed", and never a guess.
 _BUSY = 0.9
 _BOUND = 0.3
 _LITTLE = 0.1
 _UNKNOWN = 0.25
+_MOST = 0.5
+_HELP: dict[WorkKind, str] = {
+    "data-loading": "Load ahead, in processes of their own: DataLoader(num_workers=..., pin_memory=True,"
+    " prefetch_factor=...).",
+    "preprocessing": "Prepare inputs in the workers of a DataLoader or on the GPU, while the step before runs.",
+    "allocation": "Keep buffers, or let torch's caching allocator keep them: set"
+    " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and avoid empty_cache() in the step.",
+    "garbage-collection": "Call gc.freeze() after the warm-up, and collect between steps that do not matter.",
+    "compilation": "Record steps after the warm-up; if shapes make it compile again, mark them as dynamic.",
+    "graph-instantiation": "Capture and instantiate graphs once, before the steps that count.",
+    "logging": "Log every so many steps, and from values that were copied without waiting.",
+    "another-thread": "Move that thread's work into a process: two threads cannot run Python at once.",
+}
 _GAIN = 1.15  # what a graph must bring at least to be promised
 _WORST = frozenset({"lost-kernels", "incomplete-graphs", "idle-with-work-queued"})
 
@@ -31,26 +54,50 @@ def judge_trace(
     predicted: TracePrediction | None,
     doubts: Sequence[Doubt],
     syncs: Sequence[SyncCost],
+    did: Doings,
 ) -> Judgement:
     """What to do about the waiting of this trace's device, and how sure that is."""
     confidence = _confidence(times, predicted, doubts)
-    unclear = _why_unclear(times, predicted, doubts)
-    if unclear or predicted is None:
+    unclear = _why_unclear(times, doubts)
+    if unclear:
         return Judgement(
             "cannot-tell",
             f"It cannot be told what the device waits for: {unclear}.",
             "Record again, with a warm-up step, and measure the wall time of a step without the profiler.",
             "low",
         )
+    if _host_is_elsewhere(times, did):
+        reason, advice = _elsewhere(times, did)
+        return Judgement("host-bound", reason, advice, confidence)
+    if predicted is None:
+        return _as_profiled(times)
     verdicts = {_verdict(share, times, predicted) for share in _shares(times, predicted)}
     verdict: TraceVerdict = verdicts.pop() if len(verdicts) == 1 else "mixed"
     reason, advice = _words(verdict, times, predicted, syncs)
     return Judgement(verdict, reason, advice, confidence)
 
 
-def _why_unclear(times: Lanes, predicted: TracePrediction | None, doubts: Sequence[Doubt]) -> str:
+def _as_profiled(times: Lanes) -> Judgement:
+    """What the trace's own shares say, where no step could be simulated."""
+    span = times.span_ns or 1
+    bound, waited = times.launch_bound_ns / span, times.sync_wait_ns / span
+    verdict: TraceVerdict = "mixed"
+    if bound < _LITTLE and waited < _LITTLE and times.busy_ns / span > _BUSY:
+        verdict = "gpu-bound"
+    elif waited > max(_BOUND, 2 * bound):
+        verdict = "sync-bound"
+    return Judgement(
+        verdict,
+        f"As profiled, the GPU is busy {times.busy_ns / span:.0%} of the time, waits for launches {bound:.0%}"
+        f" and for a host that waits for results {waited:.0%}. What a graph would bring is not predicted.",
+        "Measure the step with and without a graph: `graphdoctor analyze` does, on a GPU.",
+        "low",
+    )
+
+
+def _why_unclear(times: Lanes, doubts: Sequence[Doubt]) -> str:
     """Why there is no answer; "" if there is one."""
-    if not times.joined or predicted is None:
+    if not times.joined:
         return "none of its kernels has a launch in the trace"
     span = times.span_ns or 1
     if times.unattributed_ns / span > _UNKNOWN:
@@ -89,6 +136,30 @@ def _syncs_are_the_cause(predicted: TracePrediction) -> bool:
     idle = predicted.eager_us.mid - predicted.device_busy_us
     saved = predicted.eager_us.mid - predicted.without_syncs_us.mid
     return bool(predicted.syncs and idle > _LITTLE * predicted.eager_us.mid and saved > 0.5 * idle)
+
+
+def _host_is_elsewhere(times: Lanes, did: Doings) -> bool:
+    """Whether the device idles for what the host does besides launching: no graph removes that."""
+    return times.idle_ns > _LITTLE * times.span_ns and did.elsewhere_share > _MOST
+
+
+def _elsewhere(times: Lanes, did: Doings) -> tuple[str, str]:
+    """What the host does meanwhile and where, and what helps against it."""
+    known = [kind for kind in did.kinds if kind.kind in ELSEWHERE]
+    first = known[0].kind if known and known[0].share > did.elsewhere_share / 2 else "ordinary"
+    cause = next((cause for cause in did.causes if cause.kind == first), None)
+    what = WORK_WORDS[first] if first != "ordinary" else "work between two launches"
+    where = ""
+    if cause is not None and (cause.name or cause.location):
+        place = cause.location
+        at = f" at {place.file}:{place.line} ({place.function})" if place is not None else ""
+        where = f" {cause.share:.0%} lies in {cause.name}{at}."
+    return (
+        f"For {times.idle_ns / times.span_ns:.0%} of the time the GPU idles, {did.elsewhere_share:.0%} of"
+        f" that because the host is busy with {what} and launches nothing: a graph does not remove"
+        f" it.{where}",
+        _HELP.get(first, "Take that work out of the step, or do it in another process meanwhile."),
+    )
 
 
 def _words(

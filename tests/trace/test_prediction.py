@@ -1,0 +1,64 @@
+"""What is predicted of a step without the profiler, and when nothing is."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphdoctor.reporters import trace_page
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.errors import UsageError
+from tests.support.traces import TraceBuilder, launch_bound
+from tests.trace.test_activity import explained, stepping
+
+
+def loading(each_ms: float = 40.0) -> TraceBuilder:
+    builder, begins = stepping(before=each_ms * 1000)
+    for begin in begins:
+        name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+        builder.annotation(name, begin, each_ms * 1000)
+        builder.call("cudaStreamSynchronize", begin - 40, 20)
+    return builder
+
+
+def test_a_loader_takes_as_long_without_the_profiler() -> None:
+    """There is nothing inside of it that the profiler could slow."""
+    predicted = explained(loading()).prediction
+    assert predicted is not None
+    loader = 3 * 40_000 / 4  # before the first kernel of the first step nothing is counted
+    assert predicted.eager_us.low > loader
+    assert predicted.without_syncs_us.low > loader
+    assert predicted.profiler_factor.mid == pytest.approx(1.7)
+
+
+def test_many_small_operators_are_faster_without_the_profiler() -> None:
+    profiled = launch_bound(200, steps=4)
+    found = explained(profiled).prediction
+    assert found is not None
+    assert found.eager_us.mid == pytest.approx(2_000 / 1.7, rel=0.02)
+
+
+def test_a_wall_time_of_another_step_is_refused_with_the_reason() -> None:
+    builder = launch_bound(200, steps=4)  # busy 0.4 ms of 2 ms
+    with pytest.raises(UsageError, match=r"--wall-ms 0\.3 is less than the 0\.4 ms .* busy"):
+        explained(builder, wall_us=300.0)
+    with pytest.raises(UsageError, match=r"--wall-ms 20 is far more than the 2 ms"):
+        explained(builder, wall_us=20_000.0)
+    found = explained(builder, wall_us=1_900.0)
+    assert found.confidence == "high"
+
+
+def test_nothing_is_predicted_where_the_simulation_is_off() -> None:
+    """Kernels of a second thread that ran at the same time cannot be laid on one lane of the host."""
+    builder = TraceBuilder()
+    for step in range(3):
+        begin = step * 1000.0
+        builder.step(step, begin, 1000)
+        for place in range(10):
+            builder.launch((begin + place * 10, 5), (begin + place * 10 + 8, 4))
+        # The graph of an earlier process runs on, and the launch is logged long after its kernel.
+        builder.kernel(builder.call("cudaLaunchKernel", begin + 950, 5), begin + 300, 10)
+    found = explained(builder)
+    assert found.prediction is None
+    assert "more than 15%" in found.no_prediction
+    assert "x (" not in found.reason
+    assert "not predicted" in trace_page.render(found, Look())
