@@ -14,12 +14,12 @@ from torch import nn
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.static_inputs import InputMismatch
-from graphdoctor.graphs.whole_step import SCOPE, CapturedStep, capture_whole_step
+from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.target.state.snapshot import named_tensors, named_values
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.values.errors import UserCodeError
-from graphdoctor.values.report import Verification
+from graphdoctor.values.report import WHOLE_STEP, Verification
 
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -359,7 +359,7 @@ def test_a_value_read_on_the_host_is_refused_with_its_line(exact: bool) -> None:
     assert result.location is not None
     assert (result.location.file, result.location.line) == (__file__, line_of("item"))
     assert result.location.function == "size_of"
-    outcome = result.outcome(SCOPE)
+    outcome = result.outcome(WHOLE_STEP)
     assert (outcome.scope, outcome.status) == ("whole step", "refused")
     # The device works on, and on the same stream.
     assert torch.cuda.current_stream() == before

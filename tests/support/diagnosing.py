@@ -9,13 +9,13 @@ from collections.abc import Callable
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
 from graphdoctor.graphs.cause import Refusal
-from graphdoctor.graphs.whole_step import SCOPE, capture_whole_step
+from graphdoctor.graphs.whole_step import capture_whole_step
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
 from graphdoctor.target import from_object
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import CaptureOutcome
+from graphdoctor.values.report import WHOLE_STEP, CaptureOutcome
 
 _MARK = re.compile(r"#\s*<- (GD\d{3})\s*$")
 
@@ -56,7 +56,7 @@ def captured_and_verified(example: Callable[[], object], *, replays: int = 4) ->
             session = prepare(target, device, iterations=replays)
             made = capture_whole_step(session.target)
             if isinstance(made, Refusal):
-                return made.outcome(SCOPE)
+                return made.outcome(WHOLE_STEP)
             return made.outcome(verify_whole_step(target, made, session.batches, exact=True))
         finally:
             target.close()
