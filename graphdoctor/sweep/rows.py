@@ -73,7 +73,7 @@ def gain_end(rows: Sequence[SweepRow]) -> GainEnd:
     """The first size from which the speed-up's upper bound stays below `SMALLEST_GAIN`.
 
     A size without a speed-up says nothing, and is named. Where the largest sizes' bounds lie on
-    both sides, nobody can tell.
+    both sides, the answer is unknown.
     """
     judged = [row for row in rows if row.speedup is not None]
     if not judged:
@@ -95,7 +95,7 @@ def gain_end(rows: Sequence[SweepRow]) -> GainEnd:
         return GainEnd("does-not-end", text + rest)
     doubtful = _first_of_tail(bounds, lambda speedup: speedup.low < SMALLEST_GAIN)
     text = (
-        f"Whether the gain ends within these sizes cannot be told: from batch {doubtful} on, the"
+        f"It cannot be said whether the gain ends within these sizes: from batch {doubtful} on, the"
         f" bounds lie on both sides of {SMALLEST_GAIN:g}x, with {shown} at batch {largest}"
         f"{predicted}.{_by_the_middle(bounds)}"
     )

@@ -135,7 +135,7 @@ def _output_shapes(recording: Recording) -> dict[str, tuple[int, ...]]:
 
 
 def _give_memory_back(device: AnyDevice) -> None:
-    """What one size held must not make the next one run out of memory."""
+    """Keep what one size held from making the next one run out of memory."""
     gc.collect()
     if device.kind == "cuda":
         torch.cuda.empty_cache()
