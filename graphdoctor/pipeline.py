@@ -34,12 +34,12 @@ _DEFAULTS = AnalyzeOptions()
 
 
 def silent(doing: str) -> None:
-    """Progress that nobody is told of."""
+    """Report no progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where and how a step is studied, and who is told what is being done."""
+    """Where and how a step is studied, and where progress is reported."""
 
     device: AnyDevice
     options: AnalyzeOptions = _DEFAULTS
@@ -47,7 +47,7 @@ class Setting:
 
     @property
     def profile(self) -> DeviceProfile:
-        """Of the GPU that is predicted for."""
+        """The profile of the GPU that predictions are for."""
         return load_profile(self.options.gpu)
 
 
@@ -119,7 +119,7 @@ def study(target: Target, setting: Setting) -> Studied:
 
 @contextmanager
 def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidence]]:
-    """Capture what was studied, verify and time it; in the block its graph can be replayed."""
+    """Capture, verify and time what was studied; inside the block its graph can be replayed."""
     session, recording = studied.session, studied.recording
     diagnosis, plan = studied.diagnosis, studied.plan
     _check_not_empty(recording)
@@ -177,14 +177,14 @@ def _check_not_empty(recording: Recording) -> None:
 @contextmanager
 def open_setting(options: AnalyzeOptions, progress: Progress) -> Iterator[Setting]:
     """Inside the block, code that says "cuda" runs on the device of the options."""
-    profile = load_profile(options.gpu)  # a name that is not known is told before anything runs
+    profile = load_profile(options.gpu)  # raises for an unknown name before anything runs
     with generators_kept(), open_device(options.device, profile) as device:
         yield Setting(device, options, progress)
 
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Random generators and torch's switches are put back, whatever the user's file did to them."""
+    """Restore random generators and torch's global settings, whatever the user's code did to them."""
     before = snapshot({})
     try:
         yield
@@ -194,7 +194,7 @@ def generators_kept() -> Iterator[None]:
 
 @contextmanager
 def put_back(target: Target) -> Iterator[Snapshot]:
-    """Inside the block the target may be run; then its state is put back, and it is closed."""
+    """Inside the block the target may run; afterwards its state is restored and it is closed."""
     try:
         before = snapshot(target.roots)
         try:

@@ -1,4 +1,4 @@
-"""A model and inputs on the device -> its forward as a verified graph, or why it is none."""
+"""A model and inputs on the device -> its forward as a verified graph, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
 
 
 def known_from(studied: Studied) -> Study:
-    """What the pipeline's first half tells about the model."""
+    """What is known about the model before anything is captured."""
     return Study(tuple(_obstacles(studied)), _launches_of(studied.recording.captured[-1]))
 
 

@@ -1,1 +1,1 @@
-"""A target -> its step as a CUDA graph, proof that replays are right, and what they gain."""
+"""A step, a region or a module -> CUDA graphs of it, ready to be replayed on other inputs."""

@@ -1,6 +1,6 @@
-"""Work on a side stream -> one CUDA graph, or a refusal; after a refusal the device is as it was before.
+"""Work on a side stream -> one CUDA graph, or a refusal, after which the device is as it was before.
 
-The one place where graphs are recorded, on a real GPU and on the emulated device.
+The only place where graphs are recorded, on a real GPU and on the emulated device alike.
 """
 
 from __future__ import annotations
@@ -41,23 +41,37 @@ def record_graph(
     pool: Any = None,
     warm_up: Callable[[], object] | None = None,
 ) -> Recorded[T] | Refusal:
-    """Capture `work` on the stream `side`, after `warm_up` has run there.
+    """`capture_graph`, with the reason instead of the error where CUDA or the work itself refused.
 
-    The graph's memory comes from `pool`, or from a pool of its own. Raises only what is no refusal,
-    as `refusal_of` decides; the device is then in order all the same.
+    Raises only what is no refusal, as `refusal_of` decides.
     """
-    capture = Capture(side, pool)
     try:
-        with device_usable_after_failure(capture):
-            if warm_up is not None:
-                run_on(side, warm_up)
-            capture.begin()
-            try:
-                result = work()
-            finally:
-                is_empty = capture.end()
+        return capture_graph(work, side, pool=pool, warm_up=warm_up)
     except BaseException as error:
         return refusal_of(error)
+
+
+def capture_graph(
+    work: Callable[[], T],
+    side: Any,
+    *,
+    pool: Any = None,
+    warm_up: Callable[[], object] | None = None,
+) -> Recorded[T]:
+    """Capture `work` on the stream `side`, after `warm_up` has run there.
+
+    The graph's memory comes from `pool`, or from a pool of its own. Whatever is raised, the device
+    is usable afterwards.
+    """
+    capture = Capture(side, pool)
+    with device_usable_after_failure(capture):
+        if warm_up is not None:
+            run_on(side, warm_up)
+        capture.begin()
+        try:
+            result = work()
+        finally:
+            is_empty = capture.end()
     return Recorded(capture.graph, result, is_empty)
 
 
@@ -102,7 +116,7 @@ class Capture:
     def reset(self) -> None:
         """Leave the capture, should it still be under way, and give the graph's memory back."""
         with suppress(RuntimeError), warnings.catch_warnings(), torch.cuda.stream(self._side):
-            warnings.simplefilter("ignore")  # nobody misses what such a graph lacks
+            warnings.simplefilter("ignore")  # that an abandoned graph is empty is no news
             if torch.cuda.is_current_stream_capturing():
                 self.graph.capture_end()
         self.graph.reset()

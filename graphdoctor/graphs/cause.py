@@ -44,7 +44,7 @@ _SECONDARY = _IN_WORDS[1][0]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A capture that did not come about: the first cause in words, and the user's line."""
+    """A capture that was refused: its first cause in words, and the user's line."""
 
     reason: str
     location: Location | None = None
@@ -57,7 +57,7 @@ class Refusal:
 
 
 def refusal_of(error: BaseException) -> Refusal:
-    """What ended a capture. Raises it again where it is graphdoctor's own error, or Ctrl-C."""
+    """Why the capture was refused. Raises the error again if it is graphdoctor's own, or Ctrl-C."""
     if isinstance(error, (GraphDoctorError, KeyboardInterrupt, GeneratorExit)):
         raise error
     cause = true_cause(error)

@@ -1,4 +1,4 @@
-"""A way to run a step, being made -> how long that takes, and how much of the GPU's memory it holds."""
+"""The making of a graph -> how long it takes, and how much GPU memory the result holds."""
 
 from __future__ import annotations
 

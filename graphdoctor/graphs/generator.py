@@ -1,4 +1,4 @@
-"""The generator that device operators draw from: its state, got and set, on a real or the emulated device."""
+"""The state of the generator that device operators draw from, on a real or the emulated device."""
 
 from __future__ import annotations
 

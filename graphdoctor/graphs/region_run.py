@@ -68,7 +68,7 @@ class RegionRun:
     before: dict[int, torch.UntypedStorage] = field(default_factory=dict)
     after: dict[Part, torch.Tensor] = field(default_factory=dict)
     generator: torch.Tensor | None = None
-    trouble: str = ""
+    reason: str = ""  # why it cannot be compared
 
     def slot(self, number: int) -> tuple[int, bool]:
         """The slot of a storage, and whether it is new."""
@@ -137,11 +137,11 @@ class RegionWatcher:
         number = self._table.info(tensor).number
         slot, new = run.slot(number)
         if new and number in self._made_on_cpu:
-            run.trouble = _SEED
+            run.reason = _SEED
         if not new or not self._table.is_cuda(tensor):
             return
         if tensor.layout != torch.strided:
-            run.trouble = "it works on tensors that are not strided"
+            run.reason = "it works on tensors that are not strided"
             return
         storage = tensor.untyped_storage()
         if run.tape is not None:
@@ -167,7 +167,7 @@ class RegionWatcher:
         if not self._table.is_cuda(tensor):
             return
         if tensor.layout != torch.strided:
-            run.trouble = "it makes tensors that are not strided"
+            run.reason = "it makes tensors that are not strided"
             return
         run.written[slot, Geometry.of_tensor(tensor)] = self._table.info(tensor)
         run.writers[slot] = writer

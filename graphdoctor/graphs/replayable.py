@@ -1,4 +1,4 @@
-"""What a step made faster has to offer, so that it can be compared with its eager twin and timed."""
+"""The protocol of a step made faster: what it offers so that it can be compared with eager and timed."""
 
 from __future__ import annotations
 

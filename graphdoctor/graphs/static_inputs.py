@@ -62,7 +62,7 @@ def _check_structure(old: Leaves, new: Leaves) -> None:
 
 
 def _checked_pair(path: str, old: object, new: object) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The tensors to copy between; None for a leaf that is no tensor, which must be equal."""
+    """The tensors to copy between; None for a leaf that is not a tensor, which must be equal."""
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
         for what, before, after in _invariants(old, new):
             if before != after:
@@ -79,7 +79,7 @@ def _checked_pair(path: str, old: object, new: object) -> tuple[torch.Tensor, to
     if not is_same_value(old, new):
         raise InputMismatch(
             f"{path} changed from {_short(old)} to {_short(new)}: "
-            "a value that is no tensor is frozen in the graph."
+            "a value that is not a tensor is frozen in the graph."
         )
     return None
 
@@ -95,7 +95,7 @@ def _invariants(old: torch.Tensor, new: torch.Tensor) -> Iterator[tuple[str, obj
 
 
 def is_same_value(old: object, new: object) -> bool:
-    """Equality of two leaves that are no tensors; False where they cannot be compared."""
+    """Equality of two leaves that are not tensors; False where they cannot be compared."""
     if old is new:
         return True
     try:

@@ -1,4 +1,4 @@
-"""A captured step -> how many calls in a row a measurement may make of it, and from where."""
+"""A captured step -> how many calls in a row a measurement may make, and from which state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU's clocks and neighbours while something is timed -> a note, if they spoil the figures."""
+"""The GPU's clocks and other processes during a measurement -> a note, if they spoil the figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step to run in, what torch.profiler saw of it out: operators, kernels, launches, a trace file.
+"""A step -> what torch.profiler saw of it: operators, kernels, launches, a trace file.
 
 The profiler runs alone: a dispatch or function mode of ours beside it would be what it sees.
 """

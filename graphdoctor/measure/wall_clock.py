@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, comb
 from statistics import median
 from typing import Literal
 
@@ -14,13 +14,13 @@ import torch
 from msgspec import Struct
 
 from graphdoctor.measure.gpu_state import clock_note, gpu_state
-from graphdoctor.measure.interval import SMALLEST_SAMPLE, MedianInterval, median_interval
 from graphdoctor.values.report import Measurement
 
 Step = Callable[[], object]
 Clock = Callable[[], float]
 
 CONFIDENCE = 0.95
+SMALLEST_SAMPLE = 6  # below, even the whole range holds the median with less than 95 %
 _WARM_UP_CALLS = 3
 _MOST_PAIRS = 60
 _LEAST_BLOCK_S = 0.01  # far above what reading the clock and synchronising cost
@@ -177,3 +177,37 @@ def word_for(interval: MedianInterval) -> Literal["faster", "slower", "no change
 
 def _gpu_name() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+
+
+class MedianInterval(Struct, frozen=True):
+    """The median of a sample, and bounds for the median of what it was drawn from."""
+
+    median: float
+    low: float
+    high: float
+
+
+def median_interval(sample: Sequence[float], *, confidence: float = 0.95) -> MedianInterval:
+    """Bounds that hold the true median with at least `confidence`, from two order statistics.
+
+    How many of n values lie below the true median is binomial with 1/2, so the r-th smallest lies
+    above it with the probability of fewer than r; likewise at the other end. Raises `ValueError`
+    for a sample too small for any such bounds.
+    """
+    rank = lower_rank(len(sample), confidence)
+    if rank == 0:
+        raise ValueError(f"{len(sample)} values cannot bound a median with {confidence:.0%}")
+    ordered = sorted(sample)
+    return MedianInterval(median(ordered), ordered[rank - 1], ordered[len(ordered) - rank])
+
+
+def lower_rank(count: int, confidence: float) -> int:
+    """The largest r with P(fewer than r of `count` values below the median) <= (1 - c) / 2.
+
+    Ranks count from 1; 0 where there is none.
+    """
+    allowed = (1.0 - confidence) / 2.0 * 2.0**count
+    below, rank = 0, 0
+    while rank < count and (below := below + comb(count, rank)) <= allowed:
+        rank += 1
+    return rank

@@ -1,4 +1,4 @@
-"""What a run left behind -> a short digest of it: equal for equal bits, kept in no memory to speak of."""
+"""What a run left behind -> a digest of it: equal for equal bits, in hardly any memory."""
 
 from __future__ import annotations
 

@@ -72,20 +72,20 @@ class _Trial:
         self._replay: Callable[[], object] | None = None
         self._replays = 0
         self._tensors = 0
-        self._trouble = ""
+        self._reason = ""  # why it is not verified
         self._refused: Refusal | None = None
         self._differences: list[Difference] = []
 
     def add(self, run: RegionRun, *, repeated: bool) -> None:
         """Take the first run as the tape, and check it against every later one."""
         if not repeated:
-            self._trouble = "the step did not repeat itself when it was run again"
-        elif run.trouble:
-            self._trouble = run.trouble
+            self._reason = "the step did not repeat itself when it was run again"
+        elif run.reason:
+            self._reason = run.reason
         elif self.first is None:
             self.first = run
         elif run.pattern != self.first.pattern:
-            self._trouble = "its tensors share memory in another way in other iterations"
+            self._reason = "its tensors share memory differently in other iterations"
         elif self._refused is None:
             self._try(self.first, run)
 
@@ -164,13 +164,16 @@ class _Trial:
         reason = ""
         if self._differences:
             status = "wrong"
-            reason = f"replay {self._differences[0].replay} computed something else than eager"
-        elif self._trouble or doubt:
-            status, reason = "not-verified", self._trouble or doubt
+            reason = f"replay {self._differences[0].replay} computed something other than eager did"
+        elif self._reason or doubt:
+            status, reason = "not-verified", self._reason or doubt
         elif self._replays == 0:
-            status, reason = "not-verified", "it ran in one of the recorded iterations only"
+            status, reason = "not-verified", "it ran in only one of the recorded iterations"
         elif self._tensors == 0:
-            status, reason = "not-verified", "nothing that it writes is there at its end to compare"
+            status, reason = (
+                "not-verified",
+                "nothing that it writes is still alive at its end to compare",
+            )
         return Verification(
             status=status,
             replays=self._replays,

@@ -1,4 +1,4 @@
-"""A session, its recording and plan -> every capture that was tried, verified; and the whole step's, if it holds."""
+"""A session, its recording and plan -> each capture that was tried, verified; and the graph of the whole step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Captured:
     cost: Cost | None = None
 
     def release(self) -> None:
-        """Give the graph of the whole step back; nothing to do where there is none."""
+        """Give back the graph of the whole step, if there is one."""
         if self.step is not None:
             self.step.release()
 

@@ -17,23 +17,24 @@ Where the other path draws other random numbers, nothing can be said of what the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from graphdoctor.graphs.compare import Gap
+from graphdoctor.graphs.compare import Gap, is_noise
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.replayable import Replayable
 from graphdoctor.graphs.static_inputs import InputMismatch
 from graphdoctor.proof.digest import digest
-from graphdoctor.proof.noise import Noise
 from graphdoctor.proof.other_path import judge_other_path
-from graphdoctor.proof.twin_trial import TwinTrial, gaps_of, kept, verified, wrong
-from graphdoctor.proof.twins import ReplayFailed
+from graphdoctor.proof.twins import ReplayFailed, TwinTrial, gaps_of, kept, verified, wrong
 from graphdoctor.target.state.snapshot import Snapshot, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import is_out_of_memory
 from graphdoctor.values.report import Verification
 
 _EAGER_RERUNS = 2
+_FACTOR = 4.0  # beyond what was seen; the eager runs are few
+_OPTIMIZER_STATE = re.compile(r"\.state\[.*\]\.(\w+)$")
 
 _FROZEN = (
     "eager itself differs between two runs from the same state, a replay repeats its captured value"
@@ -135,3 +136,41 @@ def _judge_unsteady(
             f"neither eager nor a replay repeats itself from the same state: {first.path} differs",
         )
     return verified(trial, replayed)
+
+
+class Noise:
+    """What the drifts of eager from itself explain. Without drifts, nothing.
+
+    A step with operators that add in a new order each time (atomic additions) drifts a little in
+    every tensor behind them, in some runs here and in others there. So a tensor that stood still in
+    the few eager runs there were may move in a replay: by about as much as others of its kind moved.
+    """
+
+    def __init__(self, drifts: Iterable[Gap]) -> None:
+        self._drifts = tuple(drifts)
+        self._relative: dict[str, float] = {}  # by kind: the largest drift of a magnitude
+        for drift in self._drifts:
+            if drift.is_small and drift.scale:
+                kind, relative = _kind(drift.path), drift.max_abs / drift.scale
+                self._relative[kind] = max(relative, self._relative.get(kind, 0.0))
+
+    def explains(self, gap: Gap) -> bool:
+        """Whether this tensor drifted by so much itself, or others of its kind by about as much.
+
+        The latter holds only for what leaves half the digits alone: a difference of another origin,
+        such as a frozen learning rate, must not hide behind tensors that drift far.
+        """
+        if is_noise(gap, self._drifts):
+            return True
+        limit = _FACTOR * self._relative.get(_kind(gap.path), 0.0) * gap.scale
+        return gap.is_within_half_the_digits and gap.max_abs <= limit
+
+
+def _kind(path: str) -> str:
+    """Gradients, each sort of optimizer state, outputs, and all other state: they move alike."""
+    if path.endswith(".grad"):
+        return "gradient"
+    sort = _OPTIMIZER_STATE.search(path)
+    if sort is not None:
+        return sort[1]
+    return "output" if path.startswith("output") else "state"

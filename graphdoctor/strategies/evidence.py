@@ -1,4 +1,4 @@
-"""What each stage of one analysis gave, for strategies and trace folders to build on."""
+"""What each stage of one analysis found, which strategies and trace folders build on."""
 
 from __future__ import annotations
 

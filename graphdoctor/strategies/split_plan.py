@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from graphdoctor.graphs.split.glue import glue_objects
-from graphdoctor.graphs.split.glue_lines import has_glue_call, has_reading_call
+from graphdoctor.graphs.split.glue import glue_objects, has_glue_call, has_reading_call
 from graphdoctor.graphs.split.optimizer_step import has_number_as_rate, why_not_captured
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.frozen_learning_rate import FrozenLearningRate

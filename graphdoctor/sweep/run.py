@@ -20,10 +20,8 @@ from graphdoctor.pipeline import (
     silent,
     study,
 )
-from graphdoctor.sweep.gain_end import gain_end
-from graphdoctor.sweep.row import row_of
-from graphdoctor.sweep.sizes import Find, Sizes, open_sizes
-from graphdoctor.sweep.stuck import stuck_outputs
+from graphdoctor.sweep.rows import gain_end, row_of
+from graphdoctor.sweep.sizes import Find, Sizes, open_sizes, stuck_outputs
 from graphdoctor.target import Target, from_object, resolve
 from graphdoctor.target.inputs.rebatch import held_batches
 from graphdoctor.target.user_code import is_out_of_memory
@@ -137,7 +135,7 @@ def _output_shapes(recording: Recording) -> dict[str, tuple[int, ...]]:
 
 
 def _give_memory_back(device: AnyDevice) -> None:
-    """What one size held must not make the next one run out of memory."""
+    """Keep what one size held from making the next one run out of memory."""
     gc.collect()
     if device.kind == "cuda":
         torch.cuda.empty_cache()

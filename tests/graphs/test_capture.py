@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,16 +32,6 @@ from graphdoctor.strategies.strategy import CannotBuild
 from graphdoctor.target import Inputs, Target
 from graphdoctor.values.errors import UsageError
 from tests.support.trying import tried
-
-
-@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    torch.manual_seed(0)
-    if request.param == "cuda":
-        yield "cuda"
-    else:
-        with EmulatedDevice():
-            yield "emulated"
 
 
 class Surroundings:
@@ -113,7 +103,7 @@ def strays(found: Surroundings) -> object:
     ],
 )
 def test_whatever_ends_a_capture_is_told_and_repaired(
-    device: str, work: Callable[[Surroundings], object], said: str
+    exact: bool, work: Callable[[Surroundings], object], said: str
 ) -> None:
     found = Surroundings()
     made = record_graph(lambda: work(found), torch.cuda.Stream())
@@ -126,7 +116,7 @@ def test_whatever_ends_a_capture_is_told_and_repaired(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UsageError("not a refusal")])
-def test_what_is_no_refusal_is_raised_and_repaired(device: str, error: Any) -> None:
+def test_what_is_no_refusal_is_raised_and_repaired(exact: bool, error: Any) -> None:
     found = Surroundings()
 
     def work() -> None:
@@ -138,7 +128,7 @@ def test_what_is_no_refusal_is_raised_and_repaired(device: str, error: Any) -> N
     found.check()
 
 
-def test_a_warm_up_that_fails_is_a_refusal_too(device: str) -> None:
+def test_a_warm_up_that_fails_is_a_refusal_too(exact: bool) -> None:
     found = Surroundings()
 
     def warm_up() -> None:
@@ -149,7 +139,7 @@ def test_a_warm_up_that_fails_is_a_refusal_too(device: str) -> None:
     found.check()
 
 
-def test_a_pool_serves_the_next_graph_after_a_failure_in_it(device: str) -> None:
+def test_a_pool_serves_the_next_graph_after_a_failure_in_it(exact: bool) -> None:
     found, side, pool = Surroundings(), torch.cuda.Stream(), torch.cuda.graph_pool_handle()
     first = record_graph(lambda: found.state * 3, side, pool=pool)
     assert isinstance(record_graph(lambda: reads(found), side, pool=pool), Refusal)
@@ -162,7 +152,7 @@ def test_a_pool_serves_the_next_graph_after_a_failure_in_it(device: str) -> None
     found.check()
 
 
-def test_a_graph_without_a_kernel_is_empty_and_says_so_to_nobody_else(device: str) -> None:
+def test_a_graph_without_a_kernel_is_empty_and_says_so_to_nobody_else(exact: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made = record_graph(lambda: 7, torch.cuda.Stream())
@@ -186,7 +176,7 @@ def test_other_warnings_of_a_capture_are_passed_on(monkeypatch: pytest.MonkeyPat
     assert len(said) == 1
 
 
-def test_work_on_a_stream_that_fails_says_what_failed(device: str) -> None:
+def test_work_on_a_stream_that_fails_says_what_failed(exact: bool) -> None:
     def work() -> None:
         raise ZeroDivisionError
 
@@ -282,7 +272,7 @@ def by_module(found: Surroundings) -> str:
 
 @pytest.mark.parametrize("kind", [by_whole_step, by_region, by_segment, by_split, by_module])
 def test_no_kind_of_graph_leaves_half_a_capture_behind(
-    device: str, kind: Callable[[Surroundings], str]
+    exact: bool, kind: Callable[[Surroundings], str]
 ) -> None:
     found = Surroundings()
     assert "the host waited for the device" in kind(found)

@@ -182,7 +182,7 @@ def test_an_expanded_input_takes_another_expanded_one() -> None:
         ("mean", "sum", "'mean' to 'sum'"),
         ([1, 2], [1], r"with inputs\[0\]\[1\], which these inputs lack"),
         ({"a": 1}, {"a": 1, "b": 2}, r"without inputs\[0\]\.b, which these inputs have"),
-        pytest.param(object(), object(), "a value that is no tensor is frozen", id="objects"),
+        pytest.param(object(), object(), "a value that is not a tensor is frozen", id="objects"),
     ],
     ids=str,
 )

@@ -12,8 +12,14 @@ import torch
 
 from graphdoctor.measure import wall_clock as measure_module
 from graphdoctor.measure.gpu_state import GpuState
-from graphdoctor.measure.interval import MedianInterval, lower_rank, median_interval
-from graphdoctor.measure.wall_clock import Blocks, measure, word_for
+from graphdoctor.measure.wall_clock import (
+    Blocks,
+    MedianInterval,
+    lower_rank,
+    measure,
+    median_interval,
+    word_for,
+)
 
 
 class FakeTime:

@@ -1,4 +1,4 @@
-"""A part of a graph -> itself as one CUDA graph, captured when it first runs, and replayed from then on."""
+"""A part of a graph -> the same part as one CUDA graph, captured when it first runs and replayed from then on."""
 
 from __future__ import annotations
 

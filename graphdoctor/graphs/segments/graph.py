@@ -11,9 +11,8 @@ from torch import fx
 
 from graphdoctor.graphs.segments.arguments import Taken, address_of
 from graphdoctor.graphs.segments.captured import CapturedPart, written_arguments
-from graphdoctor.graphs.segments.memory import Copier, Lent, can_lend, memory_of
+from graphdoctor.graphs.segments.memory import Copier, Lent, Results, can_lend, memory_of, strangers
 from graphdoctor.graphs.segments.parts import GraphPlan
-from graphdoctor.graphs.segments.results import Results, strangers
 from graphdoctor.graphs.segments.split import Split, modules_of
 
 EAGER_CALLS = 1  # before the capture: many a graph is used once

@@ -162,7 +162,7 @@ def why_unsafe(node: fx.Node, where: DeviceOf = device_of) -> str:
     if op is None:
         if is_free(node) or not any(True for _ in _tensors_around(node)):
             return ""
-        return "is no operator that could be looked up"
+        return "is not an operator that can be looked up"
     return _why(op)
 
 
@@ -198,11 +198,11 @@ def _why(op: Op) -> str:
             if tag in op.tags:
                 return meaning
     if op.name.split(".", 1)[0] not in _KNOWN:
-        return "is no operator of torch's own: what it does inside is not known"
+        return "is not one of torch's operators: what it does inside is unknown"
     if _is_attention_with_dropout(op):
         return "keeps its random seed on the host in eager and on the device in a graph"
     if any(-1 in use.shape for use in uses):
-        return "has a size that is known while it runs only"
+        return "has a size that is only known while it runs"
     return ""
 
 

@@ -100,7 +100,7 @@ class Glue:
         return not why_not_captured(optimizer)
 
     def _clipping(self, original: Callable[..., object]) -> Callable[..., object]:
-        """It reads the norm only where it is to raise an error; else it belongs into a graph."""
+        """It reads the norm only where it is to raise an error; else it belongs in a graph."""
 
         def clip_grad_norm_(*args: Any, **kwargs: Any) -> object:
             reads = kwargs.get("error_if_nonfinite", False)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from graphdoctor.graphs.compare import Gap, is_noise
 from graphdoctor.proof.other_path import is_other_rounding, largest_gradient_of
-from graphdoctor.proof.twin_trial import TwinTrial, gaps_of, kept, verified, wrong
+from graphdoctor.proof.twins import TwinTrial, gaps_of, kept, verified, wrong
 from graphdoctor.strategies.compilers.arithmetic import OWN_DIGITS, Digits
 from graphdoctor.values.report import Verification
 
