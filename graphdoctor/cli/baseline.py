@@ -10,7 +10,6 @@ from graphdoctor.cli.checking import add_run_arguments, choose, load_project, ru
 from graphdoctor.cli.output import show
 from graphdoctor.reporters.files import check_writable, save
 from graphdoctor.values.escape import visible
-from graphdoctor.values.figures import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +75,8 @@ def _refusal(accepted: Acceptance, path: str) -> str:
 
 
 def _summary(accepted: Acceptance, path: str) -> str:
+    from graphdoctor.values.figures import count_text
+
     entries, targets = len(accepted.baseline.entries), len(accepted.baseline.targets)
     return (
         f"{visible(path)}: {count_text(entries, 'finding')} of"

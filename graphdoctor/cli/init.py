@@ -10,7 +10,6 @@ from graphdoctor.cli.output import show
 from graphdoctor.reporters.files import check_writable, save
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible
-from graphdoctor.values.figures import count_text
 
 if TYPE_CHECKING:
     from graphdoctor.check.settings.settings import TargetSettings
@@ -98,6 +97,8 @@ def _nothing_found(folder: Path, lone: list[tuple[str, str]]) -> str:
 
 
 def _next_steps(path: Path, found: list[TargetSettings], lone: list[tuple[str, str]]) -> str:
+    from graphdoctor.values.figures import count_text
+
     lines = [f"{path.name}: {count_text(len(found), 'target')}"]
     lines += [f"  {visible(target.entry)}" for target in found]
     if lone:

@@ -1,4 +1,4 @@
-"""Findings and the user's comments -> the findings, some marked as suppressed, and idle comments."""
+"""Findings and the user's comments -> the findings, some marked as suppressed, and unused comments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording and a device profile in, predicted times as ranges out; no torch."""
+"""A recording and a device profile -> predicted times as ranges; no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator in, the kernels that it launches on a GPU out: how many, of which kind."""
+"""An operator -> the kernels that it launches on a GPU: how many, of which kind."""
 
 from __future__ import annotations
 

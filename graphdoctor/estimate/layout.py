@@ -1,4 +1,4 @@
-"""The pieces of a step in order in, two lanes out: how long, who worked, who waited."""
+"""The pieces of a step in order -> two lanes: how long, who worked, who waited."""
 
 from __future__ import annotations
 

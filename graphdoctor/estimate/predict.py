@@ -1,4 +1,4 @@
-"""One recorded iteration and a device profile in, the predicted Estimate out."""
+"""One recorded iteration and a device profile -> the predicted Estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges in, ranges out: low with low and high with high, because terms rise and fall together."""
+"""Ranges -> ranges: low with low and high with high, because terms rise and fall together."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""Operators in order in, the pieces of an eager or of a captured step out."""
+"""Operators in order -> the pieces of an eager or of a captured step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from graphdoctor.estimate.costs import bandwidth_gb_s, transfer_us
+from graphdoctor.estimate.costs import bandwidth_gb_s, known_costs, transfer_us
 from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.estimate.known_costs import known_costs
 from graphdoctor.estimate.layout import Piece
 from graphdoctor.estimate.ranges import ZERO, add, scale
 from graphdoctor.values.recording import HostEvent, Op, TensorUse

@@ -1,4 +1,4 @@
-"""Work that a host puts on a device, in order, in; how long both take and who waited out."""
+"""Work that a host puts on a device, in order -> how long both take and who waited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator in, the bytes that it moves and the arithmetic that it does out."""
+"""An operator -> the bytes that it moves and the arithmetic that it does."""
 
 from __future__ import annotations
 

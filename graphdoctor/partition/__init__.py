@@ -1,4 +1,4 @@
-"""A recording and its diagnosis in, the plan out: which operators can be captured together."""
+"""A recording and its diagnosis -> the plan: which operators can be captured together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators of one iteration in, what each of them must come after out."""
+"""The operators of one iteration -> what each of them must come after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded iteration, or some of its operators, in; the same calls as a torch.fx graph out."""
+"""A recorded iteration, or some of its operators -> the same calls as a torch.fx graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operator names and argument texts of a recording in, what torch knows them as out."""
+"""Operator names and argument texts of a recording -> what torch knows them as."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording and its hits in, regions that can be captured out."""
+"""A recording and its hits -> the regions that can be captured."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import networkx as nx
 
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.partition.hazards import Hazards, cutting, hazards
-from graphdoctor.partition.modules import forward_work, safe_modules
+from graphdoctor.partition.hazards import Hazards, Signatures, cutting, hazards
 from graphdoctor.partition.plan import Plan, PlannedRegion
 from graphdoctor.partition.regions import (
     Piece,
     Surroundings,
     described,
+    forward_work,
     lasting_storages,
     names,
     pieces,
+    safe_modules,
     unified,
 )
 from graphdoctor.partition.schedule import Schedule, schedule
-from graphdoctor.partition.signature import Signatures
 from graphdoctor.rules.rule import Hit
 from graphdoctor.values.recording import Iteration, Recording
 

@@ -1,4 +1,4 @@
-"""One iteration and where it must be cut in, the slot of each operator out."""
+"""One iteration and where it must be cut -> the slot of each operator."""
 
 from __future__ import annotations
 

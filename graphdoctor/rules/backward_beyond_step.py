@@ -1,4 +1,4 @@
-"""A recording in, the backward passes that leave the step out."""
+"""A recording -> the backward passes that leave the step."""
 
 from __future__ import annotations
 

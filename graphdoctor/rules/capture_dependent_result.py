@@ -1,4 +1,4 @@
-"""A recording in, the places where code that believes it is captured turns off to another result out."""
+"""A recording -> the places where code takes another path because it is being captured, to another result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording in, the operators on the CPU whose changing results steer the step out."""
+"""A recording -> the operators on the CPU whose changing results steer the step."""
 
 from __future__ import annotations
 

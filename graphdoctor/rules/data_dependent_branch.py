@@ -1,4 +1,4 @@
-"""A recording in, the branches decided by values of the device out."""
+"""A recording -> the branches decided by values of the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording in, the operators whose result has a shape that depends on values out."""
+"""A recording -> the operators whose result has a shape that depends on values."""
 
 from __future__ import annotations
 

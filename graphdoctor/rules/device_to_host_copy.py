@@ -1,4 +1,4 @@
-"""A recording in, the copies from device to host inside the step out."""
+"""A recording -> the copies from device to host inside the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording in, the explicit synchronisations inside the step out."""
+"""A recording -> the explicit synchronisations inside the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording in, the CPU scalars whose changing value a device operator takes out."""
+"""A recording -> the CPU scalars whose changing value a device operator takes."""
 
 from __future__ import annotations
 

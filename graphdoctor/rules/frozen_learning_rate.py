@@ -1,4 +1,4 @@
-"""A recording in, the optimizer steps whose numbers change between iterations out."""
+"""A recording -> the optimizer steps whose numbers change between iterations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording in, the operators that wait for the device inside out."""
+"""A recording -> the operators that wait for the device inside."""
 
 from __future__ import annotations
 

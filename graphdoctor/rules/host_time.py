@@ -1,4 +1,4 @@
-"""A recording in, the clock readings that reach the computation out."""
+"""A recording -> the clock readings that reach the computation."""
 
 from __future__ import annotations
 

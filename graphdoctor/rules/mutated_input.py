@@ -1,4 +1,4 @@
-"""A recording in, the operators that write into the step's inputs out."""
+"""A recording -> the operators that write into the step's inputs."""
 
 from __future__ import annotations
 

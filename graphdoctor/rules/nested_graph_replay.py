@@ -1,4 +1,4 @@
-"""A recording in, the replays of CUDA graphs inside the step out."""
+"""A recording -> the replays of CUDA graphs inside the step."""
 
 from __future__ import annotations
 

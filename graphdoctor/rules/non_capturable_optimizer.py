@@ -1,4 +1,4 @@
-"""A recording in, the optimizer steps that torch refuses to capture out."""
+"""A recording -> the optimizer steps that torch refuses to capture."""
 
 from __future__ import annotations
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 from msgspec import Struct
 
 from graphdoctor.values.recording import EventKind, HostEvent, Op, Recording
 from graphdoctor.values.report import Effect, Finding, Location
 
+Result = TypeVar("Result")
 # Both examples did there what the rule says: benchmarks/data/rules_h200_torch2.11.jsonl.
 MEASURED = "measured on NVIDIA H200, torch 2.11.0, 2026-11-20"
 
@@ -149,3 +151,15 @@ def at_event(iteration: int, event: HostEvent, message: str) -> Hit:
         operator=event.name,
         between=True,
     )
+
+
+def once(function: Callable[[Recording], Result]) -> Callable[[Recording], Result]:
+    """Remember the result for the recording asked about last: rules share one after another."""
+    last: list[tuple[weakref.ref[Recording], Result]] = []
+
+    def remembered(recording: Recording) -> Result:
+        if not last or last[0][0]() is not recording:
+            last[:] = [(weakref.ref(recording), function(recording))]
+        return last[0][1]
+
+    return remembered

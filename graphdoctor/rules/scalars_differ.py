@@ -1,4 +1,4 @@
-"""A recording in, the operators that are handed another number in another iteration out."""
+"""A recording -> the operators that are handed another number in another iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording in, the places that ask whether the device is done out."""
+"""A recording -> the places that ask whether the device is done."""
 
 from __future__ import annotations
 

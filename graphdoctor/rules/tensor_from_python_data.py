@@ -1,4 +1,4 @@
-"""A recording in, the tensors built on the device from Python numbers inside the step out."""
+"""A recording -> the tensors built on the device from Python numbers inside the step."""
 
 from __future__ import annotations
 

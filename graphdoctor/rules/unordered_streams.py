@@ -1,4 +1,4 @@
-"""A recording in, the work and waits on streams that a capture refuses out."""
+"""A recording -> the work and waits on streams that a capture refuses."""
 
 from __future__ import annotations
 

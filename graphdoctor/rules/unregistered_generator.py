@@ -1,4 +1,4 @@
-"""A recording in, the draws from generators that a graph does not know out."""
+"""A recording -> the draws from generators that a graph does not know."""
 
 from __future__ import annotations
 

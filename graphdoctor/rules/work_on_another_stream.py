@@ -1,4 +1,4 @@
-"""A recording in, the work that goes to a stream outside the capture out."""
+"""A recording -> the work that goes to a stream outside the capture."""
 
 from __future__ import annotations
 

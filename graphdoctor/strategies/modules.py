@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+import torch
+
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.modules import (
     Choices,
@@ -12,13 +16,25 @@ from graphdoctor.graphs.modules import (
 )
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.module_choice import ModuleChoice
-from graphdoctor.strategies.module_code import code_for
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.target import Inputs
 
 # Seen on an H200 (torch 2.11.0, 2026-11-20) in five samples, in operators of the step: a call's guards
 # and copies; with gradients autograd's function too, and for each parameter a gradient handed on.
 _PER_CALL, _PER_CALL_TRAINING, _PER_PARAMETER = 3.5, 5.0, 1.2
+_TRAINING = """\
+# Before the first step, in training mode. examples: a tuple of tensors on
+# the GPU, of the shapes and the requires_grad of that module's real inputs,
+# which are positional arguments only. Set .grad to None before each
+# backward pass (optimizer.zero_grad does): accumulated gradients are wrong,
+# pytorch/pytorch#181723.
+"""
+_INFERENCE = """\
+# In evaluation mode. examples: that module's inputs, with real shapes, on
+# the GPU.
+import graphdoctor
+
+"""
 
 
 class BuiltModules:
@@ -104,3 +120,29 @@ def _nothing_left(made: GraphedModules) -> str:
     shown = "; ".join(reasons[:3])
     more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
     return f"no module could be graphed: {shown}{more}"
+
+
+def code_for(chosen: Iterable[str], known: Known) -> str:
+    """One line for each module."""
+    places = [_expression(path, known.roots) for path in chosen]
+    if known.mode == "training":
+        made = "{0} = torch.cuda.make_graphed_callables({0}, examples)"
+        return _TRAINING + "\n".join(made.format(place) for place in places) + "\n"
+    made = "{0} = graphdoctor.capture({0}, *examples)"
+    return _INFERENCE + "\n".join(made.format(place) for place in places) + "\n"
+
+
+def _expression(path: str, roots: Mapping[str, object]) -> str:
+    """ "layers.0.mlp" -> "model.layers[0].mlp", after the name of the root that holds it."""
+    first, *rest = path.split(".") if path else [""]
+    if first not in roots:
+        rest = [first, *rest] if first else rest
+        first = _nameless(roots)
+    return first + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in rest)
+
+
+def _nameless(roots: Mapping[str, object]) -> str:
+    """The name of the only model, whose modules' paths do without it."""
+    models = [n for n, root in roots.items() if isinstance(root, torch.nn.Module)]
+    trained = [n for n in models if any(True for _ in roots[n].parameters())]  # type: ignore[attr-defined]
+    return (trained or models or ["model"])[0]

@@ -13,12 +13,11 @@ from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.measure.speed import profile_of_gpu
 from graphdoctor.strategies.choice import chosen
-from graphdoctor.strategies.eager_times import with_noise_told
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.next_finding import next_finding
 from graphdoctor.strategies.own_process import Job, in_own_process, own_processes
-from graphdoctor.strategies.recommend import recommend, would_pay_more
+from graphdoctor.strategies.recommend import recommend, with_noise_told, would_pay_more
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
 from graphdoctor.strategies.whole_row import whole_row

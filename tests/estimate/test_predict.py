@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from graphdoctor.estimate import estimate, launches, op_cost, saving_us, syncs
+from graphdoctor.estimate.costs import KnownCosts
 from graphdoctor.estimate.gpus import load_profile, profile_names
-from graphdoctor.estimate.known_costs import KnownCosts
 from graphdoctor.estimate.work import bytes_moved
 from graphdoctor.values.recording import HostEvent, Iteration, Leaf, Op, TensorUse
 from graphdoctor.values.report import Estimate, Range

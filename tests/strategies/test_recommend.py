@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from graphdoctor.strategies.eager_times import with_noise_told
-from graphdoctor.strategies.recommend import recommend, would_pay_more
+from graphdoctor.strategies.recommend import recommend, with_noise_told, would_pay_more
 from graphdoctor.values.report import Finding, StrategyOutcome
 from tests.support.strategy_rows import (
     outcome,

@@ -1,4 +1,4 @@
-"""A GPU's name in, the figures that its time is estimated from out; each figure with its source."""
+"""A GPU's name -> the figures that its time is estimated from; each figure with its source."""
 
 from __future__ import annotations
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from graphdoctor.reporters.analysis.captures import write_capture
-from graphdoctor.reporters.analysis.findings import write_findings
+from graphdoctor.reporters.analysis.findings import worst_first, write_findings
 from graphdoctor.reporters.analysis.gain import write_gain
 from graphdoctor.reporters.analysis.strategies import write_strategies
 from graphdoctor.reporters.analysis.summary import write_summary
-from graphdoctor.reporters.analysis.suppressed import write_suppressed
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
-from graphdoctor.values.figures import count_text
-from graphdoctor.values.locations import path_text
-from graphdoctor.values.report import Report
+from graphdoctor.values.figures import EFFECT_WORDS, count_text
+from graphdoctor.values.locations import path_text, place_text
+from graphdoctor.values.report import Finding, Report
 
 
 def render(report: Report, look: Look) -> str:
@@ -20,7 +19,7 @@ def render(report: Report, look: Look) -> str:
     page = Page(look)
     write_summary(page, report)
     write_findings(page, report.findings)
-    write_suppressed(page, report)
+    _write_suppressed(page, report)
     write_capture(page, report)
     write_gain(page, report)
     write_strategies(page, report)
@@ -53,3 +52,24 @@ def _write_basis(page: Page, report: Report) -> None:
     page.labelled("  Step", f"{operators}, {count_text(report.iterations, 'iteration')} compared")
     page.labelled("  Machine", f"{device}, torch {machine.torch}, Python {machine.python}")
     page.labelled("", f"{machine.platform}; graphdoctor {report.tool_version}")
+
+
+def _write_suppressed(page: Page, report: Report) -> None:
+    """The section; nothing where there is no suppression."""
+    kept = [one for one in worst_first(report.findings) if one.suppressed is not None]
+    if not kept and not report.idle_comments:
+        return
+    page.heading("Suppressed", "what is suppressed still counts for the verdict" if kept else "")
+    for finding in kept:
+        _write_finding(page, finding)
+    for comment in report.idle_comments:
+        where = place_text(comment.location, page.look.base)
+        page.hanging("  ", f"{where}: {comment.message}", style="yellow")
+
+
+def _write_finding(page: Page, finding: Finding) -> None:
+    assert finding.suppressed is not None
+    place = finding.location
+    where = f" {place_text(place, page.look.base)}" if place is not None else ""
+    head = f"{finding.rule} {finding.name}{where}, {EFFECT_WORDS[finding.effect]}"
+    page.hanging("  ", f"{head}: {finding.suppressed.reason}", style="dim")

@@ -1,4 +1,4 @@
-"""What an analysis found and the traces it kept in; a folder for TensorBoard and Perfetto out."""
+"""What an analysis found and the traces it kept -> a folder for TensorBoard and Perfetto."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded operators and a trace's in; for each recorded one the row that is it in a step out."""
+"""Recorded operators and a trace's -> for each recorded one the row that is it in a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings, regions and the eager trace of one analysis in; notes to draw into that trace out."""
+"""Findings, regions and the eager trace of one analysis -> notes to draw into that trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report and the runs that were kept in; the Markdown page that TensorBoard's text tab shows out."""
+"""A report and the runs that were kept -> the Markdown page that TensorBoard's text tab shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report and a profiled run in; the figures that TensorBoard plots of it out."""
+"""A report and a profiled run -> the figures that TensorBoard plots of it."""
 
 from __future__ import annotations
 

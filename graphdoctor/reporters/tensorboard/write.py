@@ -1,20 +1,25 @@
-"""A report, its evidence and the profiled runs in; their folders filled, and the report with the files, out."""
+"""A report, its evidence and the profiled runs -> their folders filled, and the report with the files."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from graphdoctor.measure.speed import EAGER
-from graphdoctor.reporters.tensorboard.events import write_events
 from graphdoctor.reporters.tensorboard.notes import notes_of
 from graphdoctor.reporters.tensorboard.overview import page_of
-from graphdoctor.reporters.tensorboard.scalars import scalars_of
+from graphdoctor.reporters.tensorboard.scalars import Scalar, scalars_of
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.trace import Trace
 from graphdoctor.trace.annotate import annotate
 from graphdoctor.trace.read.names import KeptTrace
-from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError
 from graphdoctor.values.report import Report
+
+PAGE_TAG = "graphdoctor/report"
 
 
 def with_traces(report: Report, evidence: Evidence) -> Report:
@@ -34,7 +39,7 @@ def with_traces(report: Report, evidence: Evidence) -> Report:
                 _annotate(kept, run.profile.trace, report, evidence)
                 files.append(str(kept.annotated))
             page = page_of(report, evidence.speed.runs) if run.name == EAGER else None
-            write_events(kept.folder, scalars_of(run, report), page)
+            _write_events(kept.folder, scalars_of(run, report), page)
         except (GraphDoctorError, OSError) as error:
             limits.append(str(error))
     return msgspec.structs.replace(
@@ -49,3 +54,26 @@ def _annotate(kept: KeptTrace, trace: Trace, report: Report, evidence: Evidence)
     iteration = evidence.recording.captured[0]
     notes = notes_of(report.findings, evidence.diagnosis, evidence.plan, iteration, trace)
     annotate(kept.untouched, kept.annotated, notes, trace.threads)
+
+
+def _write_events(folder: Path, scalars: Sequence[Scalar], page: str | None) -> None:
+    """Raises CannotDoItHere where TensorBoard is not installed."""
+    writer = _writer(folder)
+    try:
+        for tag, value in scalars:
+            writer.add_scalar(tag, value)
+        if page is not None:
+            writer.add_text(PAGE_TAG, page)
+    finally:
+        writer.close()
+
+
+def _writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise CannotDoItHere(
+            "TensorBoard cannot be imported, so the trace folder has traces only, without figures and"
+            f" text: pip install tensorboard ({error})."
+        ) from error
+    return SummaryWriter(log_dir=str(folder))

@@ -1,4 +1,4 @@
-"""Two sequences of operators in, the pairs of positions that are the same call out."""
+"""Two sequences of operators -> the pairs of positions that are the same call."""
 
 from __future__ import annotations
 

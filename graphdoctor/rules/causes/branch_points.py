@@ -1,4 +1,4 @@
-"""A place in a Python file in, the branches on, around or above it out."""
+"""A place in a Python file -> the branches on, around or above it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator that one iteration ran and another did not in, the branch that decided it out."""
+"""An operator that one iteration ran and another did not -> the branch that decided it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators in, the copies between host and device that they make out."""
+"""Operators -> the copies between host and device that they make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording in, the changing CPU values that steer the step, and where they come from, out."""
+"""A recording -> the changing CPU values that steer the step, and where they come from."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from graphdoctor.rules.causes.copies import transfer_of
 from graphdoctor.rules.causes.differences import Found, differences
-from graphdoctor.rules.causes.once import once
 from graphdoctor.rules.causes.reads import is_read
 from graphdoctor.rules.causes.source import names_in, statement_at
+from graphdoctor.rules.rule import once
 from graphdoctor.values.recording import External, Iteration, Op, Recording, TensorUse
 
 OriginKind = Literal["constant", "device", "state", "input", "python", "operator"]

@@ -1,4 +1,4 @@
-"""Two calls of the same operator in, what differs between them out; and what a difference is."""
+"""Two calls of the same operator -> what differs between them; and what a difference is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording in, the first causes of its iterations differing, in whatever way, out."""
+"""A recording -> the first causes of differences between its iterations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from graphdoctor.rules.causes.align import Pair, align
 from graphdoctor.rules.causes.difference import Difference
-from graphdoctor.rules.causes.once import once
 from graphdoctor.rules.causes.pair import Comparison
 from graphdoctor.rules.causes.reads import dropout_seeding
 from graphdoctor.rules.causes.sources import Source, sources_of
+from graphdoctor.rules.rule import once
 from graphdoctor.values.recording import Iteration, Recording
 
 

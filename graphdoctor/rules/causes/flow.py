@@ -1,4 +1,4 @@
-"""The place where the host got a value in, the branches and statements that depend on it out."""
+"""The place where the host got a value -> the branches and statements that depend on it."""
 
 from __future__ import annotations
 

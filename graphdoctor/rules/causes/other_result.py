@@ -1,4 +1,4 @@
-"""The outputs of an eager and of a captured iteration in, those that hold another result out."""
+"""The outputs of an eager and of a captured iteration -> those that hold another result."""
 
 from __future__ import annotations
 

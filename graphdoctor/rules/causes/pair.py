@@ -1,4 +1,4 @@
-"""Two iterations with equal input shapes in, the first causes of their differing out."""
+"""Two iterations with equal input shapes -> the first causes of their differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording in, the places where the host reads values, and what those decide, out."""
+"""A recording -> the places where the host reads values, and what those decide."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 from graphdoctor.operators import fact_about
 from graphdoctor.rules.causes.copies import is_list_read, transfer_of
 from graphdoctor.rules.causes.flow import Flow, Line, value_flow
-from graphdoctor.rules.causes.once import once
+from graphdoctor.rules.rule import once
 from graphdoctor.values.recording import Iteration, Op, Recording, TensorUse
 from graphdoctor.values.report import Location
 

@@ -1,4 +1,4 @@
-"""A place in a Python file in, the function and statement there out; None where unreadable."""
+"""A place in a Python file -> the function and statement there; None where unreadable."""
 
 from __future__ import annotations
 

@@ -8,9 +8,8 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from graphdoctor.rules.causes.flow import Flow
-from graphdoctor.rules.causes.once import once
 from graphdoctor.rules.causes.reads import cpu_reads, flow_from, host_reads, tensor_lines
-from graphdoctor.rules.rule import Hit, at_event
+from graphdoctor.rules.rule import Hit, at_event, once
 from graphdoctor.values.recording import EventKind, HostEvent, Iteration, Recording
 from graphdoctor.values.report import Location
 
