@@ -8,13 +8,16 @@ from dataclasses import dataclass
 import graphdoctor
 from graphdoctor.check.baseline import Accepted, Baseline, Entry
 from graphdoctor.check.fingerprint import Key, keys_of
-from graphdoctor.check.limits import beyond_baseline, beyond_budget, improvements
 from graphdoctor.check.relative_paths import Locality, is_inside, nearest_place
-from graphdoctor.check.selection import selected
+from graphdoctor.check.selection import idle_notes, selected
 from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import Settings, TargetSettings
-from graphdoctor.check.step_figures import figures_of
-from graphdoctor.check.unused_comments import idle_notes
+from graphdoctor.check.step_figures import (
+    beyond_baseline,
+    beyond_budget,
+    figures_of,
+    improvements,
+)
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.check import (
     CHECK_SCHEMA_VERSION,

@@ -1,14 +1,16 @@
-"""A report and the project's settings -> the report, with what the settings leave out marked."""
+"""What settings and comments leave out of reports -> findings marked, and notes on comments that did nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from graphdoctor.check.relative_paths import Locality, is_inside
 from graphdoctor.check.settings.files import Project
-from graphdoctor.values.report import Finding, Report, Suppression
+from graphdoctor.values.report import Finding, IdleComment, Report, Suppression
+
+_NAMED = 3
 
 
 def selected(report: Report, project: Project, *, otherwise: str = "") -> Report:
@@ -40,3 +42,34 @@ def _path(finding: Finding, locality: Locality) -> str:
     frames = (finding.location, *finding.stack)
     paths = (locality.text(frame.file) for frame in frames if frame is not None)
     return next(filter(is_inside, paths), "")
+
+
+def idle_notes(results: Iterable[object]) -> list[str]:
+    """One sentence for each comment: a comment that one target needs is not idle."""
+    reports = [result for result in results if isinstance(result, Report)]
+    used = {key for report in reports for key in _used(report)}
+    targets: dict[IdleComment, list[str]] = {}
+    for report in reports:
+        for one in report.idle_comments:
+            key = (one.location.file, one.location.line, one.rule.lower())
+            if one.kind != "unused" or key not in used:
+                targets.setdefault(one, []).append(report.target.name)
+    ordered = sorted(targets, key=lambda one: (one.location.file, one.location.line, one.rule))
+    return [_note(one, targets[one]) for one in ordered]
+
+
+def _used(report: Report) -> Iterable[tuple[str, int, str]]:
+    for finding in report.findings:
+        if finding.suppressed is not None and finding.suppressed.location is not None:
+            place = finding.suppressed.location
+            for key in (finding.rule, finding.name):
+                yield place.file, place.line, key.lower()
+
+
+def _note(one: IdleComment, targets: Sequence[str]) -> str:
+    text = f"{one.location.file}:{one.location.line}: {one.message}"
+    if one.kind != "unused":
+        return text
+    others = len(targets) - _NAMED
+    more = f" and {others} more" if others > 0 else ""
+    return f"{text} in {', '.join(targets[:_NAMED])}{more}"

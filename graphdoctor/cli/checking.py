@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import progress
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.spelling import meant
 
 if TYPE_CHECKING:
     from graphdoctor.check.gate import Outcome
@@ -133,8 +133,11 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
     where, colon, name = path.rpartition(":")
     file = Path(where if colon and not path.endswith(".py") else path)
     if file.suffix != ".py" and not colon:
-        known = ", ".join(target.name for target in targets) or "none"
-        raise UsageError(f"{path} is no file, no folder and no target (the settings have {known})")
+        known = [target.name for target in targets]
+        raise UsageError(
+            f"{path} is no file, no folder and no target (the settings have"
+            f" {', '.join(known) or 'none'}){meant(path, known)}"
+        )
     if file.suffix != ".py":  # package.module:name
         return [TargetSettings(default_name(path), path)]
     if not file.is_file():
@@ -145,6 +148,8 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
 
 
 def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
+    import dataclasses
+
     from graphdoctor.check.settings.settings import root_relative
 
     below = root_relative(folder, project.root)
@@ -167,4 +172,4 @@ def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
         )
     if inside:
         return found
-    return [replace(target, entry=str(root / target.entry)) for target in found]
+    return [dataclasses.replace(target, entry=str(root / target.entry)) for target in found]

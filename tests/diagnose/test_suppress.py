@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from graphdoctor.check.selection import selected
-from graphdoctor.check.unused_comments import idle_notes
+from graphdoctor.check.selection import idle_notes, selected
 from graphdoctor.cli import main
 from graphdoctor.diagnose.comments import comments_in
 from graphdoctor.diagnose.suppress import suppress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
@@ -18,7 +18,7 @@ from graphdoctor.values.check import FailOn
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.options import DeviceChoice
 from graphdoctor.values.report import Finding, Mode
-from graphdoctor.values.spelling import nearest
+from graphdoctor.values.spelling import meant, nearest
 
 _LARGEST = 1e12
 Text = Annotated[str, Meta(min_length=1)]
@@ -146,12 +146,8 @@ def _value(value: object, kind: Any, what: str) -> Any:
         raise _wrong(what, _expected(kind), value, choices=_choices(kind)) from None
 
 
-def _wrong(what: str, expected: str, value: object, *, choices: tuple[str, ...] = ()) -> UsageError:
-    hint = (
-        f"; the nearest one is {nearest(value, choices)!r}"
-        if choices and isinstance(value, str)
-        else ""
-    )
+def _wrong(what: str, expected: str, value: object, *, choices: Sequence[str] = ()) -> UsageError:
+    hint = meant(value, choices) if isinstance(value, str) else ""
     return UsageError(f"{what} must be {expected}, not {value!r}{hint}")
 
 
