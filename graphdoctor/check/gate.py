@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import graphdoctor
 from graphdoctor.check.baseline import Accepted, Baseline, Entry
 from graphdoctor.check.fingerprint import Key, keys_of
-from graphdoctor.check.relative_paths import Locality, is_inside, nearest_place
-from graphdoctor.check.selection import idle_notes, selected
+from graphdoctor.check.relative_paths import RelativePaths, is_inside, nearest_place
+from graphdoctor.check.selection import selected, unused_comments
 from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import Settings, TargetSettings
 from graphdoctor.check.step_figures import (
@@ -62,7 +62,7 @@ def gate(
         stale=stale,
         stale_fails=not settings.allow_stale,
         notes=tuple(_notes(outcomes, baseline)),
-        prefix=Locality(project.root).prefix,
+        prefix=RelativePaths(project.root).prefix,
     )
 
 
@@ -82,7 +82,7 @@ def merged(checks: Sequence[Check], project: Project) -> Check:
         stale=stale,
         stale_fails=not project.settings.allow_stale,
         notes=tuple(dict.fromkeys(note for check in checks for note in check.notes)),
-        prefix=Locality(project.root).prefix,
+        prefix=RelativePaths(project.root).prefix,
     )
 
 
@@ -239,7 +239,7 @@ def _notes(outcomes: Sequence[Outcome], baseline: Baseline) -> Iterator[str]:
                 f" {_release(machine.torch)}, which may issue other operators"
             )
     yield from sorted(said)
-    yield from idle_notes(outcome.result for outcome in outcomes)
+    yield from unused_comments(outcome.result for outcome in outcomes)
 
 
 def _release(version: str) -> str:

@@ -18,8 +18,8 @@ SYNC_RULES = frozenset(
 _DIGITS = 4
 _MOST: tuple[Literal["syncs", "launches", "graphs"], ...] = ("syncs", "launches", "graphs")
 _WORDS = {  # one of it, several, and what they are counted for
-    "syncs": ("wait for the device", "waits for the device", "a step"),
-    "launches": ("launch", "launches", "a step"),
+    "syncs": ("wait for the device", "waits for the device", "per step"),
+    "launches": ("launch", "launches", "per step"),
     "graphs": ("graph", "graphs", "to hold what can be captured"),
 }
 _EPSILON = 1e-9
@@ -86,7 +86,7 @@ def beyond_budget(report: Report, figures: Figures, budgets: Budgets) -> Iterato
     if least is not None and figures.coverage < least - _EPSILON:
         message = (
             f"{_percent(figures.coverage)} of the launches can be captured, less than the"
-            f" {_percent(least)} asked for (min_coverage)"
+            f" {_percent(least)} required (min_coverage)"
         )
         yield Breach("coverage", message, "budget")
     yield from _too_slow(report, budgets)
@@ -110,8 +110,8 @@ def beyond_baseline(now: Figures, before: Figures) -> Iterator[Breach]:
             yield Breach(figure, message, "baseline")
     if now.coverage < before.coverage - _EPSILON:
         message = (
-            f"{_percent(now.coverage)} of the launches can be captured, in the baseline"
-            f" {_percent(before.coverage)}"
+            f"{_percent(now.coverage)} of the launches can be captured, down from"
+            f" {_percent(before.coverage)} in the baseline"
         )
         yield Breach("coverage", message, "baseline")
 
@@ -124,8 +124,8 @@ def improvements(now: Figures, before: Figures) -> Iterator[str]:
             yield f"{_amount(figure, value)}, {accepted - value:,} fewer than in the baseline"
     if now.coverage > before.coverage + _EPSILON:
         yield (
-            f"{_percent(now.coverage)} of the launches can be captured, in the baseline"
-            f" {_percent(before.coverage)}"
+            f"{_percent(now.coverage)} of the launches can be captured, up from"
+            f" {_percent(before.coverage)} in the baseline"
         )
 
 
@@ -143,7 +143,7 @@ def _too_slow(report: Report, budgets: Budgets) -> Iterator[Breach]:
     if missing_us >= budgets.min_change_us:
         message = (
             f"the graph is {measured.speedup:.2f}x as fast as eager (at most"
-            f" {measured.speedup_high:.2f}x), less than the {least:g}x asked for (min_speedup)"
+            f" {measured.speedup_high:.2f}x), less than the {least:g}x required (min_speedup)"
         )
         yield Breach("speedup", message, "budget")
 

@@ -64,8 +64,8 @@ COMMANDS: tuple[Command, ...] = (
 
 EXIT_CODES = """exit codes:
   0  it worked, whatever the verdict; for check: nothing is new or worse
-  1  check: a new finding or a regression; baseline: it would have to grow
-  2  wrong usage, or a fault of graphdoctor
+  1  check: a new finding or a regression; baseline: it would grow
+  2  wrong usage, or a bug in graphdoctor
   3  the code under analysis failed
   4  this machine cannot do it, such as --device cuda without a GPU"""
 

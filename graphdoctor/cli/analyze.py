@@ -62,7 +62,7 @@ class AnalyzeCommand:
             type=_names,
             metavar="NAMES",
             help="ways to run the step faster to try and compare, such as whole,modules,compile;"
-            " none for none of them (default: those that fit the device)",
+            " none tries none (default: those that fit the device)",
         )
         add(
             "--budget",
@@ -72,7 +72,11 @@ class AnalyzeCommand:
             help="how long strategies may take in all: 120s (the default), 2m ...",
         )
         add("--json", metavar="FILE", help="save the report too; - writes it instead of the page")
-        add("--trace-dir", metavar="DIR", help="leave runs for TensorBoard and Perfetto there")
+        add(
+            "--trace-dir",
+            metavar="DIR",
+            help="write runs for TensorBoard and Perfetto into this folder",
+        )
         add_page_arguments(parser)
         add_settings_arguments(parser)
 

@@ -28,7 +28,7 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
         help="a setting, such as fail-on=error, or a file like graphdoctor.toml; may be repeated",
     )
     parser.add_argument(
-        "--isolated", action="store_true", help="take no settings from any file of the project"
+        "--isolated", action="store_true", help="ignore the settings files of the project"
     )
 
 
@@ -36,7 +36,7 @@ def add_step_arguments(parser: argparse.ArgumentParser) -> None:
     """The target, and how and where it runs."""
     add = parser.add_argument
     add("target", metavar="TARGET", help="file.py, file.py:name or package.module:name")
-    add("--mode", choices=("inference", "training"), help="default: what the target has")
+    add("--mode", choices=("inference", "training"), help="default: what the target describes")
     add(
         "--device",
         choices=("auto", "cuda", "emulated"),
@@ -70,7 +70,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", choices=("emulated", "cuda", "auto"), help="default: emulated")
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="targets analyzed at once (default: one a core)"
+        "--jobs", type=int, metavar="N", help="targets analyzed at once (default: one per core)"
     )
     parser.add_argument(
         "--time-limit", type=float, metavar="SECONDS", help="for each target (default: 300)"
@@ -135,7 +135,7 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
     if file.suffix != ".py" and not colon:
         known = [target.name for target in targets]
         raise UsageError(
-            f"{path} is no file, no folder and no target (the settings have"
+            f"{path} is not a file, a folder or a target (the settings have"
             f" {', '.join(known) or 'none'}){meant(path, known)}"
         )
     if file.suffix != ".py":  # package.module:name

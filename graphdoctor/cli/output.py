@@ -1,4 +1,4 @@
-"""Text and the wish for colour -> stdout, stderr or a file."""
+"""Text -> stdout, with or without colour; a line of progress on stderr."""
 
 from __future__ import annotations
 

@@ -38,7 +38,11 @@ class TraceCommand:
             metavar="X",
             help="how long a step takes without the profiler, which slows the host",
         )
-        add("--gpu", metavar="NAME", help="costs of graphs of this GPU (default: the trace's own)")
+        add(
+            "--gpu",
+            metavar="NAME",
+            help="take the costs of graphs from this GPU (default: the trace's)",
+        )
         add("--json", metavar="FILE", help="save the report too; - writes it instead of the page")
         add(
             "--annotate",

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from graphdoctor.check.baseline import Baseline
 from graphdoctor.check.faults import fault_of
 from graphdoctor.check.gate import Outcome, accepted_of, entries_of, gate
-from graphdoctor.check.relative_paths import Locality
+from graphdoctor.check.relative_paths import RelativePaths
 from graphdoctor.check.settings.settings import TargetSettings
 from graphdoctor.pytest_plugin.limits import limits_of
 from graphdoctor.pytest_plugin.session import CheckedTest, Session
@@ -106,7 +106,7 @@ class Checker:
             fault = fault_of(error)
             self._tell_fault(fault)
             pytest.fail(f"graphdoctor: {fault.message}\n{fault.details}".rstrip(), pytrace=False)
-        return Locality(self._project().root).report(report)
+        return RelativePaths(self._project().root).report(report)
 
     def _tell_fault(self, fault: Fault) -> None:
         """A test without a report must not be missing from what all tests found."""
@@ -124,7 +124,7 @@ class Checker:
         """Named after the test; further checks of one test are numbered."""
         count = len(self.reports)
         name = self._node.nodeid + (f"#{count}" if count > 1 else "")
-        file = Locality(self._session.project.root).text(str(self._node.path))
+        file = RelativePaths(self._session.project.root).text(str(self._node.path))
         return TargetSettings(name, entry=file, budgets=self._limits.budgets)
 
     def _tell_junit(self, target: CheckedTarget) -> None:
@@ -222,9 +222,9 @@ def _lines(check: Check) -> Iterator[str]:
         yield from _finding(one)
     if new[_SHOWN:]:
         yield f"and {len(new) - _SHOWN} more findings"
-    for trouble in wording.troubles(check):
-        yield f"{trouble.title}: {visible(trouble.message)}"
-        yield from wording.details(trouble)
+    for problem in wording.problems(check):
+        yield f"{problem.title}: {visible(problem.message)}"
+        yield from wording.details(problem)
     if check.stale:
         yield "entries of the baseline no longer occur (pytest --graphdoctor-update drops them):"
         for entry in check.stale:

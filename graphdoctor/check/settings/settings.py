@@ -109,9 +109,7 @@ def parse(table: Mapping[str, object], *, where: str) -> Settings:
     names = [target.name for target in values.get("targets", ())]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError(
-            f"{where} has two targets of the name {twice[0]!r}; give each a `name` of its own"
-        )
+        raise UsageError(f"{where} has two targets named {twice[0]!r}; give each its own `name`")
     return Settings(**values)
 
 
@@ -132,7 +130,9 @@ def _values(table: Mapping[str, object], types: Mapping[str, Any], where: str) -
                 f"{where} has an unknown key {key!r}; the nearest known one is {close!r}"
             )
         if name in values:
-            raise UsageError(f"{where} has {key!r} twice, once with a dash and once with a _")
+            raise UsageError(
+                f"{where} has {key!r} twice, once with a dash and once with an underscore"
+            )
         what = f"{key!r} in {where}"
         read = _READERS.get(name)
         values[name] = read(value, what) if read is not None else _value(value, types[name], what)
@@ -177,9 +177,9 @@ def _expected(kind: Any) -> str:
         case inspect.FloatType(ge=low):
             return f"a number of at least {low:g}"
         case inspect.StrType():
-            return "a text"
+            return "a non-empty string"
         case _:
-            return "a list of texts"
+            return "a list of strings"
 
 
 def _rules(value: object, what: str) -> tuple[str, ...]:
