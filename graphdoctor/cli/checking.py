@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import progress
-from graphdoctor.values.errors import UsageError
+from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.spelling import meant
 
 if TYPE_CHECKING:
@@ -43,6 +44,20 @@ def add_step_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="auto (the default) takes a GPU where there is one, and else emulates one",
     )
+
+
+@contextmanager
+def running(args: argparse.Namespace) -> Iterator[Callable[[str], None]]:
+    """Around the run of the target; what the model prints goes to stderr: stdout is for the page."""
+    try:
+        with progress(sys.stderr) as tell, redirect_stdout(sys.stderr):
+            tell("importing torch")
+            yield tell
+    except SystemExit as error:
+        raise UserCodeError(
+            f"{args.target} ended the interpreter with exit code {error.code!r} instead of running"
+            " to its end"
+        ) from error
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
