@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from graphdoctor.cli.rule_page import markdown
+from graphdoctor.cli.explain import markdown
 from graphdoctor.operators import CONDITIONS, EFFECTS, OperatorFact, evidence_words, load_table
 from graphdoctor.reporters import sweep_json, trace_json
 from graphdoctor.reporters.analysis.json import schema

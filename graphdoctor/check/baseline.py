@@ -1,4 +1,4 @@
-"""The accepted findings and figures of a project <-> a sorted file with one entry a line."""
+"""The accepted findings and figures of a project <-> a sorted file with one entry per line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphdoctor.values.errors import UsageError
 BASELINE_VERSION = 1
 FILE_NAME = ".graphdoctor-baseline.json"
 _CONFLICT_MARKS = ("<<<<<<< ", ">>>>>>> ", "||||||| ")
-_AGAIN = "run `graphdoctor baseline` to write it anew"
+_AGAIN = "run `graphdoctor baseline` to write it again"
 # Every entry's line ends in a comma, so that git merges lines and never half an array.
 _LAST = "null"
 
@@ -153,8 +153,8 @@ def _check_merged(content: bytes, path: Path) -> None:
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
         if line.startswith(_CONFLICT_MARKS):
             raise UsageError(
-                f"the baseline {path} has merge-conflict marks (line {number}): keep the lines of"
-                " both sides and remove the marks, then run `graphdoctor baseline --prune`"
+                f"the baseline {path} has merge-conflict markers (line {number}): keep the lines of"
+                " both sides and remove the markers, then run `graphdoctor baseline --prune`"
             )
 
 

@@ -9,8 +9,8 @@ import msgspec
 
 from graphdoctor.check.baseline import Accepted, Baseline, Entry, make
 from graphdoctor.check.gate import TEST_MARK, Outcome, accepted_of, entries_of, matters
-from graphdoctor.check.limits import beyond_baseline
 from graphdoctor.check.settings.files import Project
+from graphdoctor.check.step_figures import beyond_baseline
 from graphdoctor.values.check import Fault
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from graphdoctor.check.fingerprint import Key, keys_of
-from graphdoctor.check.relative_paths import Locality
+from graphdoctor.check.relative_paths import RelativePaths
 from graphdoctor.check.step_figures import figures_of
 from graphdoctor.values.diff import Changes, FigureChange, Moved, RegionChange, TargetChange
 from graphdoctor.values.report import Estimate, Finding, Location, Measurement, Region, Report
@@ -62,7 +62,7 @@ def _at_home(report: Report) -> Report:
         folder = next(
             (file[: -len(named)] for file in places if named and file.endswith(named)), ""
         )
-    return Locality(Path(folder)).report(report) if os.path.isabs(folder) else report
+    return RelativePaths(Path(folder)).report(report) if os.path.isabs(folder) else report
 
 
 def _places(report: Report) -> Iterator[Location]:

@@ -28,7 +28,7 @@ def discover(folder: Path, *, root: Path, exclude: Sequence[str] = ()) -> list[T
 
 
 def lone_modules(folder: Path, *, root: Path, exclude: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Files with a model that say nowhere what its inputs are, each with the name of the class."""
+    """Files with a model that do not describe its inputs, each with the name of the class."""
     found = []
     for path in python_files(folder, root=root, exclude=exclude):
         for shape in _shape(path):

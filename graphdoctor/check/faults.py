@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from graphdoctor.check.relative_paths import Locality, is_inside
+from graphdoctor.check.relative_paths import RelativePaths, is_inside
 from graphdoctor.target.processes.process import Ended
 from graphdoctor.values.check import Fault, FaultKind
 from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError, UserCodeError
@@ -28,12 +28,12 @@ def fault_of(error: BaseException) -> Fault:
     return Fault("usage", GraphDoctorError.exit_code, f"a bug in graphdoctor: {what}", details)
 
 
-def fault_of_process(ended: Ended, locality: Locality) -> Fault:
+def fault_of_process(ended: Ended, relative: RelativePaths) -> Fault:
     """Of a process that left no result, with where its main thread was in the project's own files.
 
     What the model printed stays out of it: that may differ from run to run.
     """
-    own = [match for match in ended.frames() if is_inside(locality.text(match["file"]))]
-    frames = [locality.text(match.group().strip()) for match in own[:_FRAMES_SHOWN]]
+    own = [match for match in ended.frames() if is_inside(relative.text(match["file"]))]
+    frames = [relative.text(match.group().strip()) for match in own[:_FRAMES_SHOWN]]
     kind: FaultKind = "timed-out" if ended.code is None else "crashed"
     return Fault(kind, UserCodeError.exit_code, ended.reason, "\n".join(reversed(frames)))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import graphdoctor
 from graphdoctor.check.baseline import Accepted, Baseline, Entry
 from graphdoctor.check.fingerprint import Key, keys_of
-from graphdoctor.check.limits import beyond_baseline, beyond_budget, improvements
-from graphdoctor.check.relative_paths import Locality, is_inside, nearest_place
-from graphdoctor.check.selection import selected
+from graphdoctor.check.relative_paths import RelativePaths, is_inside, nearest_place
+from graphdoctor.check.selection import selected, unused_comments
 from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import Settings, TargetSettings
-from graphdoctor.check.step_figures import figures_of
-from graphdoctor.check.unused_comments import idle_notes
+from graphdoctor.check.step_figures import (
+    beyond_baseline,
+    beyond_budget,
+    figures_of,
+    improvements,
+)
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.check import (
     CHECK_SCHEMA_VERSION,
@@ -46,40 +49,38 @@ def gate(
     outcomes: Sequence[Outcome], baseline: Baseline, project: Project, *, is_complete: bool
 ) -> Check:
     """Compare with the baseline and the budgets; `is_complete` says that no target was left out."""
+    targets = [_checked(outcome, baseline, project) for outcome in outcomes]
+    stale = _stale(outcomes, baseline, project, is_complete)
+    return _check(targets, stale, _notes(outcomes, baseline), project)
+
+
+def merged(checks: Sequence[Check], project: Project) -> Check:
+    """Several checks of different targets as one, in the order of the targets' names."""
+    targets = sorted((one for check in checks for one in check.targets), key=lambda one: one.name)
+    stale = (entry for check in checks for entry in check.stale)
+    notes = dict.fromkeys(note for check in checks for note in check.notes)
+    return _check(targets, stale, notes, project)
+
+
+def _check(
+    targets: Sequence[CheckedTarget],
+    stale: Iterable[StaleEntry],
+    notes: Iterable[str],
+    project: Project,
+) -> Check:
     settings = project.settings
-    targets = tuple(_checked(outcome, baseline, project) for outcome in outcomes)
-    stale = tuple(sorted(_stale(outcomes, baseline, project, is_complete)))
+    old = tuple(sorted(stale))
     return Check(
         schema_version=CHECK_SCHEMA_VERSION,
         kind="check",
         tool_version=graphdoctor.__version__,
         fail_on=settings.fail_on,
-        exit_code=_exit_code(targets, stale, settings),
-        targets=targets,
-        stale=stale,
+        exit_code=_exit_code(targets, old, settings),
+        targets=tuple(targets),
+        stale=old,
         stale_fails=not settings.allow_stale,
-        notes=tuple(_notes(outcomes, baseline)),
-        prefix=Locality(project.root).prefix,
-    )
-
-
-def merged(checks: Sequence[Check], project: Project) -> Check:
-    """Several checks of different targets as one, in the order of the targets' names."""
-    targets = tuple(
-        sorted((one for check in checks for one in check.targets), key=lambda one: one.name)
-    )
-    stale = tuple(sorted(entry for check in checks for entry in check.stale))
-    return Check(
-        schema_version=CHECK_SCHEMA_VERSION,
-        kind="check",
-        tool_version=graphdoctor.__version__,
-        fail_on=project.settings.fail_on,
-        exit_code=_exit_code(targets, stale, project.settings),
-        targets=targets,
-        stale=stale,
-        stale_fails=not project.settings.allow_stale,
-        notes=tuple(dict.fromkeys(note for check in checks for note in check.notes)),
-        prefix=Locality(project.root).prefix,
+        notes=tuple(notes),
+        prefix=RelativePaths(project.root).prefix,
     )
 
 
@@ -236,7 +237,7 @@ def _notes(outcomes: Sequence[Outcome], baseline: Baseline) -> Iterator[str]:
                 f" {_release(machine.torch)}, which may issue other operators"
             )
     yield from sorted(said)
-    yield from idle_notes(outcome.result for outcome in outcomes)
+    yield from unused_comments(outcome.result for outcome in outcomes)
 
 
 def _release(version: str) -> str:

@@ -16,7 +16,7 @@ LIBRARIES = "site-packages/"
 PYTHON = "python/"
 
 
-class Locality:
+class RelativePaths:
     """The project's folder, and the repository's, which the paths in machine formats start from."""
 
     def __init__(self, root: Path) -> None:
@@ -51,7 +51,7 @@ class Locality:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a path, as `Locality` writes it, is a file of the project itself."""
+    """Whether a path, as `RelativePaths` writes it, is a file of the project itself."""
     return bool(path) and not path.startswith((LIBRARIES, PYTHON, "<", "../")) and not _is_far(path)
 
 

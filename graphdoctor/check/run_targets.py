@@ -9,7 +9,7 @@ import msgspec
 
 from graphdoctor.check.faults import fault_of_process
 from graphdoctor.check.gate import Outcome
-from graphdoctor.check.relative_paths import Locality
+from graphdoctor.check.relative_paths import RelativePaths
 from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import Settings, TargetSettings
 from graphdoctor.target.processes.forked import run_forked
@@ -50,9 +50,9 @@ def run_all(targets: Sequence[TargetSettings], project: Project, told: Told) -> 
     """
     missing = {one.name: fault for one in targets if (fault := _missing(one, project)) is not None}
     present = [target for target in targets if target.name not in missing]
-    locality = Locality(project.root)
+    relative = RelativePaths(project.root)
     found = {
-        target.name: _result(ended, target.entry, locality)
+        target.name: _result(ended, target.entry, relative)
         for target, ended in zip(present, _run(present, project, told), strict=True)
     }
     return [Outcome(one, missing.get(one.name) or found[one.name]) for one in targets]
@@ -115,15 +115,15 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _result(ended: Ended, name: str, locality: Locality) -> Report | Fault:
+def _result(ended: Ended, name: str, relative: RelativePaths) -> Report | Fault:
     """What the process left, without this machine's folders."""
     from graphdoctor.reporters.analysis.json import parse
 
     if ended.result is None:
-        return fault_of_process(ended, locality)
+        return fault_of_process(ended, relative)
     result = msgspec.json.decode(ended.result, type=Result)
     if result.fault is None:
         assert result.report_json is not None
-        return locality.report(parse(result.report_json.encode(), name=name))
-    message, details = locality.text(result.fault.message), locality.text(result.fault.details)
+        return relative.report(parse(result.report_json.encode(), name=name))
+    message, details = relative.text(result.fault.message), relative.text(result.fault.details)
     return msgspec.structs.replace(result.fault, message=message, details=details)

@@ -1,14 +1,16 @@
-"""A report and the project's settings -> the report, with what the settings leave out marked."""
+"""What settings and comments leave out of reports -> findings marked, and notes on comments that did nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from graphdoctor.check.relative_paths import Locality, is_inside
+from graphdoctor.check.relative_paths import RelativePaths, is_inside
 from graphdoctor.check.settings.files import Project
-from graphdoctor.values.report import Finding, Report, Suppression
+from graphdoctor.values.report import Finding, IdleComment, Report, Suppression
+
+_NAMED = 3
 
 
 def selected(report: Report, project: Project, *, otherwise: str = "") -> Report:
@@ -16,17 +18,17 @@ def selected(report: Report, project: Project, *, otherwise: str = "") -> Report
 
     `otherwise` is the file, relative to the project, of a finding that has no line in it.
     """
-    locality = Locality(project.root)
-    own = otherwise or locality.text(report.target.file)
-    findings = tuple(_marked(report.findings, project, locality, own))
+    relative = RelativePaths(project.root)
+    own = otherwise or relative.text(report.target.file)
+    findings = tuple(_marked(report.findings, project, relative, own))
     return msgspec.structs.replace(report, findings=findings)
 
 
 def _marked(
-    findings: tuple[Finding, ...], project: Project, locality: Locality, own: str
+    findings: tuple[Finding, ...], project: Project, relative: RelativePaths, own: str
 ) -> Iterator[Finding]:
     for finding in findings:
-        path = _path(finding, locality) or own
+        path = _path(finding, relative) or own
         setting = project.settings.left_out_by(finding, path)
         if setting and finding.suppressed is None:
             reason = Suppression(f"left out by `{setting}` in the settings")
@@ -35,8 +37,39 @@ def _marked(
             yield finding
 
 
-def _path(finding: Finding, locality: Locality) -> str:
+def _path(finding: Finding, relative: RelativePaths) -> str:
     """Of the nearest frame in the project, relative to it; "" without one."""
     frames = (finding.location, *finding.stack)
-    paths = (locality.text(frame.file) for frame in frames if frame is not None)
+    paths = (relative.text(frame.file) for frame in frames if frame is not None)
     return next(filter(is_inside, paths), "")
+
+
+def unused_comments(results: Iterable[object]) -> list[str]:
+    """One sentence for each comment: a comment that one target needs is not idle."""
+    reports = [result for result in results if isinstance(result, Report)]
+    used = {key for report in reports for key in _used(report)}
+    targets: dict[IdleComment, list[str]] = {}
+    for report in reports:
+        for one in report.idle_comments:
+            key = (one.location.file, one.location.line, one.rule.lower())
+            if one.kind != "unused" or key not in used:
+                targets.setdefault(one, []).append(report.target.name)
+    ordered = sorted(targets, key=lambda one: (one.location.file, one.location.line, one.rule))
+    return [_note(one, targets[one]) for one in ordered]
+
+
+def _used(report: Report) -> Iterable[tuple[str, int, str]]:
+    for finding in report.findings:
+        if finding.suppressed is not None and finding.suppressed.location is not None:
+            place = finding.suppressed.location
+            for key in (finding.rule, finding.name):
+                yield place.file, place.line, key.lower()
+
+
+def _note(one: IdleComment, targets: Sequence[str]) -> str:
+    text = f"{one.location.file}:{one.location.line}: {one.message}"
+    if one.kind != "unused":
+        return text
+    others = len(targets) - _NAMED
+    more = f" and {others} more" if others > 0 else ""
+    return f"{text} in {', '.join(targets[:_NAMED])}{more}"

@@ -1,13 +1,24 @@
-"""A report -> the figures of its step's structure: waits, launches, graphs, and their share."""
+"""A report -> the figures of its step: waits, launches, graphs, their share; and what exceeds a limit, in sentences."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Literal
+
+from graphdoctor.check.settings.settings import Budgets
 from graphdoctor.rules import ALL_RULES
-from graphdoctor.values.check import Figures
+from graphdoctor.values.check import Breach, Figures
 from graphdoctor.values.report import CaptureOutcome, Region, Report
 
 SYNC_RULES = frozenset(rule.id for rule in ALL_RULES if rule.makes_host_wait)
 _DIGITS = 4
+_MOST: tuple[Literal["syncs", "launches", "graphs"], ...] = ("syncs", "launches", "graphs")
+_WORDS = {  # one of it, several, and what they are counted for
+    "syncs": ("wait for the device", "waits for the device", "per step"),
+    "launches": ("launch", "launches", "per step"),
+    "graphs": ("graph", "graphs", "to hold what can be captured"),
+}
+_EPSILON = 1e-9
 
 
 def figures_of(report: Report) -> Figures:
@@ -50,3 +61,86 @@ def _is_whole(report: Report) -> bool:
 
 def _is_verified(outcome: CaptureOutcome) -> bool:
     return outcome.status == "captured" and outcome.is_verified
+
+
+def beyond_budget(report: Report, figures: Figures, budgets: Budgets) -> Iterator[Breach]:
+    """Each figure that exceeds what the settings (or a test's marker) allow."""
+    limits = (budgets.max_syncs, budgets.max_launches, budgets.max_graphs)
+    for figure, most in zip(_MOST, limits, strict=True):
+        value: int = getattr(figures, figure)
+        if most is not None and value > most:
+            message = f"{_amount(figure, value)}, more than the {most:,} allowed (max_{figure})"
+            yield Breach(figure, message, "budget")
+    least = budgets.min_coverage
+    if least is not None and figures.coverage < least - _EPSILON:
+        message = (
+            f"{_percent(figures.coverage)} of the launches can be captured, less than the"
+            f" {_percent(least)} required (min_coverage)"
+        )
+        yield Breach("coverage", message, "budget")
+    yield from _too_slow(report, budgets)
+
+
+def beyond_baseline(now: Figures, before: Figures) -> Iterator[Breach]:
+    """Each figure that got worse.
+
+    More graphs are no loss where they hold more of the step, and more launches are none where
+    fewer of them are left outside of the graphs.
+    """
+    outgrown = {
+        "syncs": False,
+        "launches": _outside(now) < _outside(before),
+        "graphs": now.coverage > before.coverage + _EPSILON,
+    }
+    for figure in _MOST:
+        value, accepted = getattr(now, figure), getattr(before, figure)
+        if value > accepted and not outgrown[figure]:
+            message = f"{_amount(figure, value)}, {value - accepted:,} more than in the baseline"
+            yield Breach(figure, message, "baseline")
+    if now.coverage < before.coverage - _EPSILON:
+        message = (
+            f"{_percent(now.coverage)} of the launches can be captured, down from"
+            f" {_percent(before.coverage)} in the baseline"
+        )
+        yield Breach("coverage", message, "baseline")
+
+
+def improvements(now: Figures, before: Figures) -> Iterator[str]:
+    """Each figure that got better, so that the baseline can be made stricter."""
+    for figure in ("syncs", "launches"):
+        value, accepted = getattr(now, figure), getattr(before, figure)
+        if value < accepted:
+            yield f"{_amount(figure, value)}, {accepted - value:,} fewer than in the baseline"
+    if now.coverage > before.coverage + _EPSILON:
+        yield (
+            f"{_percent(now.coverage)} of the launches can be captured, up from"
+            f" {_percent(before.coverage)} in the baseline"
+        )
+
+
+def _outside(figures: Figures) -> int:
+    """The launches of a step that no graph holds."""
+    return round(figures.launches * (1 - figures.coverage))
+
+
+def _too_slow(report: Report, budgets: Budgets) -> Iterator[Breach]:
+    """Only a measurement counts, made of pairs in one job; it misses surely, and by enough time."""
+    measured, least = report.measurement, budgets.min_speedup
+    if measured is None or least is None or measured.speedup_high >= least:
+        return
+    missing_us = measured.graph_us - measured.eager_us / least if least else 0.0
+    if missing_us >= budgets.min_change_us:
+        message = (
+            f"the graph is {measured.speedup:.2f}x as fast as eager (at most"
+            f" {measured.speedup_high:.2f}x), less than the {least:g}x required (min_speedup)"
+        )
+        yield Breach("speedup", message, "budget")
+
+
+def _amount(figure: str, value: int) -> str:
+    one, several, counted_for = _WORDS[figure]
+    return f"{value:,} {one if value == 1 else several} {counted_for}"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f}%".replace(".0%", "%")

@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn, Protocol
 
 import graphdoctor
 from graphdoctor.cli.analyze import AnalyzeCommand
 from graphdoctor.cli.baseline import BaselineCommand
 from graphdoctor.cli.calibrate import CalibrateCommand
 from graphdoctor.cli.check import CheckCommand
-from graphdoctor.cli.command import Command
 from graphdoctor.cli.diff import DiffCommand
 from graphdoctor.cli.explain import ExplainCommand
-from graphdoctor.cli.failure import exit_code
 from graphdoctor.cli.init import InitCommand
+from graphdoctor.cli.output import ReaderGone
 from graphdoctor.cli.report import ReportCommand
 from graphdoctor.cli.rules import RulesCommand
 from graphdoctor.cli.show_settings import ShowSettingsCommand
 from graphdoctor.cli.sweep import SweepCommand
 from graphdoctor.cli.trace import TraceCommand
-from graphdoctor.values.errors import UsageError
+from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeError
+from graphdoctor.values.escape import visible, visible_lines
+from graphdoctor.values.spelling import meant
+
+EXIT_INTERRUPTED = 130
+DEBUG_VARIABLE = "GRAPHDOCTOR_DEBUG"
+
+
+class Command(Protocol):
+    """One command. Its class docstring is the description in --help.
+
+    Its module imports nothing heavy, so that --help is quick: `run` imports what it needs.
+    """
+
+    name: str
+    help: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it and return the exit code. Raises GraphDoctorError for what a person can act on."""
+
 
 COMMANDS: tuple[Command, ...] = (
     AnalyzeCommand(),
@@ -41,27 +64,44 @@ COMMANDS: tuple[Command, ...] = (
 
 EXIT_CODES = """exit codes:
   0  it worked, whatever the verdict; for check: nothing is new or worse
-  1  check: a new finding or a regression; baseline: it would have to grow
-  2  wrong usage, or a fault of graphdoctor
+  1  check: a new finding or a regression; baseline: it would grow
+  2  wrong usage, or a bug in graphdoctor
   3  the code under analysis failed
   4  this machine cannot do it, such as --device cuda without a GPU"""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a wrong call like every other error: in one sentence."""
+    """Reports a wrong call like every other error: in one sentence, with the name that was meant."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
+    def unrecognized(self, arguments: Sequence[str]) -> NoReturn:
+        """Say which arguments mean nothing to this command."""
+        option = next((one.partition("=")[0] for one in arguments if one.startswith("-")), "")
+        known = [one for one in self._option_string_actions if one.startswith("--")]
+        self.error(f"unrecognized arguments: {' '.join(arguments)}{meant(option, known)}")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """In the place of argparse's own, which names nothing near before Python 3.14."""
+        if action.choices is not None and value not in action.choices:
+            known = [*map(str, action.choices)]
+            raise argparse.ArgumentError(
+                action,
+                f"invalid choice: {value!r} (choose from {', '.join(known)}){meant(str(value), known)}",
+            )
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Never raises but SystemExit, for --help and --version."""
-    return exit_code(lambda: _run(sys.argv[1:] if argv is None else argv))
+    return _exit_code(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
 def _run(argv: Sequence[str]) -> int:
     parser = make_parser()
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        args.parser.unrecognized(unknown)
     if args.command is None:
         parser.print_help(sys.stderr)
         return UsageError.exit_code
@@ -69,7 +109,7 @@ def _run(argv: Sequence[str]) -> int:
     return command.run(args)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> _Parser:
     """The parser of the whole command line."""
     parser = _Parser(
         prog="graphdoctor",
@@ -80,7 +120,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     version = f"graphdoctor {graphdoctor.__version__}"
     parser.add_argument("--version", action="version", version=version)
-    parser.set_defaults(command=None)
+    parser.set_defaults(command=None, parser=parser)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:
         subparser = subparsers.add_parser(
@@ -91,5 +131,40 @@ def make_parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         command.add_arguments(subparser)
-        subparser.set_defaults(command=command)
+        subparser.set_defaults(command=command, parser=subparser)
     return parser
+
+
+def _exit_code(run: Callable[[], int]) -> int:
+    """What `run` returns, or the code of its error, which is then on stderr."""
+    try:
+        return run()
+    except ReaderGone:
+        return 0
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+    except UserCodeError as error:
+        _say(f"error: {visible(str(error))}\n{error.frames}")
+        return error.exit_code
+    except GraphDoctorError as error:
+        _say(f"error: {error}")
+        return error.exit_code
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        _say(
+            "error: this is a bug in graphdoctor, please report it with"
+            f" {DEBUG_VARIABLE}=1 and this text: {visible(what)}"
+        )
+        return GraphDoctorError.exit_code
+
+
+def _say(text: str) -> None:
+    """Write to stderr, so that nothing in the text can be obeyed by the terminal."""
+    lines = visible_lines(f"graphdoctor: {text}".rstrip("\n"))
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        import traceback
+
+        lines += visible_lines(traceback.format_exc())
+    with suppress(OSError):  # nobody reads stderr either; the exit code still tells
+        print("\n".join(lines), file=sys.stderr)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,16 +11,21 @@ from graphdoctor.cli.checking import (
     add_input_arguments,
     add_settings_arguments,
     add_step_arguments,
+    running,
 )
-from graphdoctor.cli.output import add_page_arguments, look_of, progress, show
-from graphdoctor.reporters.files import check_writable, save
-from graphdoctor.values.errors import CannotDoItHere, UserCodeError
+from graphdoctor.cli.output import (
+    add_json_argument,
+    add_page_arguments,
+    check_json_writable,
+    look_of,
+    show_or_save,
+)
+from graphdoctor.values.errors import CannotDoItHere
 
 if TYPE_CHECKING:
     from graphdoctor.values.options import AnalyzeOptions
     from graphdoctor.values.report import Report
 
-STDOUT = "-"
 FEWEST_ITERATIONS = 2
 DEFAULT_BUDGET_S = 120.0
 NO_STRATEGIES = "none"
@@ -62,7 +65,7 @@ class AnalyzeCommand:
             type=_names,
             metavar="NAMES",
             help="ways to run the step faster to try and compare, such as whole,modules,compile;"
-            " none for none of them (default: those that fit the device)",
+            " none tries none (default: those that fit the device)",
         )
         add(
             "--budget",
@@ -71,45 +74,37 @@ class AnalyzeCommand:
             metavar="TIME",
             help="how long strategies may take in all: 120s (the default), 2m ...",
         )
-        add("--json", metavar="FILE", help="save the report too; - writes it instead of the page")
-        add("--trace-dir", metavar="DIR", help="leave runs for TensorBoard and Perfetto there")
+        add_json_argument(parser, "report")
+        add(
+            "--trace-dir",
+            metavar="DIR",
+            help="write runs for TensorBoard and Perfetto into this folder",
+        )
         add_page_arguments(parser)
         add_settings_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        saved_to = Path(args.json) if args.json and args.json != STDOUT else None
-        if saved_to is not None:
-            check_writable(saved_to)
+        check_json_writable(args)
         from graphdoctor.check.settings.files import load
 
         project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
-        report = _analyze(args)
+        with running(args) as tell:
+            from graphdoctor.pipeline import analyze_target
+
+            report = analyze_target(args.target, _options(args), tell)
 
         from graphdoctor.check.selection import selected
         from graphdoctor.reporters.analysis import REPORTERS
 
         report = selected(report, project)
         look = look_of(args)
-        if saved_to is not None:
-            save(REPORTERS["json"](report, look), saved_to)
-        show(REPORTERS["json" if args.json == STDOUT else "terminal"](report, look))
+        show_or_save(
+            args,
+            json=lambda: REPORTERS["json"](report, look),
+            page=lambda: REPORTERS["terminal"](report, look),
+        )
         _check_judged(args, report)
         return 0
-
-
-def _analyze(args: argparse.Namespace) -> Report:
-    """Run the pipeline; what the model prints goes to stderr: stdout is for the report."""
-    try:
-        with progress(sys.stderr) as tell, redirect_stdout(sys.stderr):
-            tell("importing torch")
-            from graphdoctor.pipeline import analyze_target
-
-            return analyze_target(args.target, _options(args), tell)
-    except SystemExit as error:
-        raise UserCodeError(
-            f"{args.target} ended the interpreter with exit code {error.code!r} instead of running"
-            " to its end"
-        ) from error
 
 
 def _check_judged(args: argparse.Namespace, report: Report) -> None:

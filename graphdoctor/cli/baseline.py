@@ -66,11 +66,11 @@ class BaselineCommand:
 
 def _refusal(accepted: Acceptance, path: str) -> str:
     """What would have to be allowed."""
-    lines = [f"{visible(path)} is unchanged: it may only shrink, and it would have to grow by", ""]
+    lines = [f"{visible(path)} is unchanged: it may only shrink, and this run would add", ""]
     lines += [f"  {visible(sentence)}" for sentence in accepted.growth[:_SHOWN]]
     if accepted.growth[_SHOWN:]:
         lines.append(f"  and {len(accepted.growth) - _SHOWN} more")
-    lines += ["", "Mend these, or accept them with `graphdoctor baseline --allow-growth`."]
+    lines += ["", "Fix these, or accept them with `graphdoctor baseline --allow-growth`."]
     return "\n".join(lines) + "\n"
 
 

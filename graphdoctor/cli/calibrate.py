@@ -53,8 +53,8 @@ def _profile(tell: Callable[[str], None]) -> tuple[str, tuple[str, ...]]:
         base = load_profile(machine.name)
     except UsageError as error:
         raise UsageError(
-            f"{error} The peak rates of a data sheet are needed as well: copy the profile of a"
-            " similar GPU, write in its figures, and pass it with --gpu."
+            f"{error}; a calibration also needs the peak rates of the data sheet: copy the profile of"
+            " a similar GPU, write them into it, and pass it with --gpu"
         ) from error
     found = calibrate(machine, base, tell)
     return profile_text(found, base, machine.name), found.seen

@@ -11,6 +11,7 @@ from graphdoctor.cli.checking import add_run_arguments, choose, load_project, ru
 from graphdoctor.cli.output import add_page_arguments, look_of, show
 from graphdoctor.reporters.files import check_writable, save
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.spelling import meant
 
 if TYPE_CHECKING:
     from graphdoctor.values.check import Check
@@ -70,9 +71,9 @@ class CheckCommand:
 def _report(text: str) -> tuple[str, Path]:
     name, equals, path = text.partition("=")
     if not equals or not path or name not in FORMATS:
-        formats = ", ".join(FORMATS)
+        hint = meant(name, FORMATS) if name not in FORMATS else ""
         raise argparse.ArgumentTypeError(
-            f"expected FORMAT=FILE, FORMAT one of {formats}, got {text!r}"
+            f"expected FORMAT=FILE, FORMAT one of {', '.join(FORMATS)}, got {text!r}{hint}"
         )
     return name, Path(path)
 

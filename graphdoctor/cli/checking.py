@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import progress
-from graphdoctor.values.errors import UsageError
+from graphdoctor.values.errors import UsageError, UserCodeError
+from graphdoctor.values.spelling import meant
 
 if TYPE_CHECKING:
     from graphdoctor.check.gate import Outcome
@@ -28,7 +29,7 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
         help="a setting, such as fail-on=error, or a file like graphdoctor.toml; may be repeated",
     )
     parser.add_argument(
-        "--isolated", action="store_true", help="take no settings from any file of the project"
+        "--isolated", action="store_true", help="ignore the settings files of the project"
     )
 
 
@@ -36,13 +37,27 @@ def add_step_arguments(parser: argparse.ArgumentParser) -> None:
     """The target, and how and where it runs."""
     add = parser.add_argument
     add("target", metavar="TARGET", help="file.py, file.py:name or package.module:name")
-    add("--mode", choices=("inference", "training"), help="default: what the target has")
+    add("--mode", choices=("inference", "training"), help="default: what the target describes")
     add(
         "--device",
         choices=("auto", "cuda", "emulated"),
         default="auto",
         help="auto (the default) takes a GPU where there is one, and else emulates one",
     )
+
+
+@contextmanager
+def running(args: argparse.Namespace) -> Iterator[Callable[[str], None]]:
+    """Around the run of the target; what the model prints goes to stderr: stdout is for the page."""
+    try:
+        with progress(sys.stderr) as tell, redirect_stdout(sys.stderr):
+            tell("importing torch")
+            yield tell
+    except SystemExit as error:
+        raise UserCodeError(
+            f"{args.target} ended the interpreter with exit code {error.code!r} instead of running"
+            " to its end"
+        ) from error
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +85,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", choices=("emulated", "cuda", "auto"), help="default: emulated")
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="targets analyzed at once (default: one a core)"
+        "--jobs", type=int, metavar="N", help="targets analyzed at once (default: one per core)"
     )
     parser.add_argument(
         "--time-limit", type=float, metavar="SECONDS", help="for each target (default: 300)"
@@ -133,8 +148,11 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
     where, colon, name = path.rpartition(":")
     file = Path(where if colon and not path.endswith(".py") else path)
     if file.suffix != ".py" and not colon:
-        known = ", ".join(target.name for target in targets) or "none"
-        raise UsageError(f"{path} is no file, no folder and no target (the settings have {known})")
+        known = [target.name for target in targets]
+        raise UsageError(
+            f"{path} is not a file, a folder or a target (the settings have"
+            f" {', '.join(known) or 'none'}){meant(path, known)}"
+        )
     if file.suffix != ".py":  # package.module:name
         return [TargetSettings(default_name(path), path)]
     if not file.is_file():
@@ -145,6 +163,8 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
 
 
 def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
+    import dataclasses
+
     from graphdoctor.check.settings.settings import root_relative
 
     below = root_relative(folder, project.root)
@@ -167,4 +187,4 @@ def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
         )
     if inside:
         return found
-    return [replace(target, entry=str(root / target.entry)) for target in found]
+    return [dataclasses.replace(target, entry=str(root / target.entry)) for target in found]

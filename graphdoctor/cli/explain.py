@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import add_color_argument, look_of, show
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.spelling import alike
 
 if TYPE_CHECKING:
     from graphdoctor.reporters.page import Page
@@ -32,7 +33,6 @@ class ExplainCommand:
         add_color_argument(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        from graphdoctor.cli.rule_page import write_page
         from graphdoctor.reporters.page import Page
         from graphdoctor.rules import ALL_RULES
 
@@ -47,8 +47,6 @@ class ExplainCommand:
 
 def find(rules: Sequence[Rule | type[Rule]], wanted: str) -> Rule | type[Rule]:
     """The rule of that id or name, or the only one with that in it. Raises UsageError."""
-    import difflib
-
     by_key = {key: rule for rule in rules for key in (rule.id.lower(), rule.name.lower())}
     key = wanted.strip().lower()
     if key in by_key:
@@ -58,8 +56,7 @@ def find(rules: Sequence[Rule | type[Rule]], wanted: str) -> Rule | type[Rule]:
         return holding[0]
     if holding:
         raise UsageError(f"{wanted!r} is a part of {len(holding)} rules: {_named(holding)}")
-    close = difflib.get_close_matches(key, by_key, n=3, cutoff=0.5)
-    found = dict.fromkeys(by_key[one] for one in close)
+    found = dict.fromkeys(by_key[one] for one in alike(key, by_key, most=3))
     hint = f"did you mean {_named(found)}?" if found else "`graphdoctor rules` lists all rules"
     raise UsageError(f"there is no rule {wanted!r}; {hint}")
 
@@ -79,3 +76,67 @@ def _list(page: Page, rules: Sequence[Rule | type[Rule]]) -> None:
             effect = rule.effect
             page.heading(EFFECT_WORDS[effect][:1].upper() + EFFECT_WORDS[effect][1:])
         page.hanging(f"  {rule.id}  {rule.name:<26}", rule.title(), head_style="bold")
+
+
+def write_page(page: Page, rule: Rule | type[Rule]) -> None:
+    """The explanation as a page for a terminal."""
+    import inspect
+
+    from graphdoctor.values.figures import EFFECT_WORDS
+
+    page.line((f"{rule.id} {rule.name}", "bold"), (f"  {EFFECT_WORDS[rule.effect]}", "bold red"))
+    page.paragraph(rule.title(), style="bold")
+    page.blank()
+    page.prose("Why   ", rule.explanation())
+    page.blank()
+    page.prose("Fix   ", inspect.cleandoc(rule.fix))
+    page.blank()
+    page.prose("Known ", f"{rule.evidence}.")
+    for label, example in (("Bad", rule.bad), ("Good", rule.good)):
+        page.heading(label)
+        page.code(source(example), indent=2)
+
+
+def markdown(rule: Rule | type[Rule]) -> str:
+    """The explanation as a page of docs/rules/."""
+    import inspect
+
+    from graphdoctor.values.figures import EFFECT_WORDS
+
+    return "\n".join(
+        (
+            f"# {rule.id} {rule.name}",
+            "",
+            f"**{rule.title()}**",
+            "",
+            f"Effect: *{EFFECT_WORDS[rule.effect]}*. Evidence: {rule.evidence}.",
+            "",
+            rule.explanation(),
+            "",
+            "## Fix",
+            "",
+            inspect.cleandoc(rule.fix),
+            "",
+            "## Bad",
+            "",
+            *_fenced(source(rule.bad)),
+            "",
+            "## Good",
+            "",
+            *_fenced(source(rule.good)),
+            "",
+        )
+    )
+
+
+def source(example: Callable[[], object]) -> str:
+    """An example's own code, without its decorator."""
+    import inspect
+    import textwrap
+
+    text = textwrap.dedent(inspect.getsource(example))
+    return text.removeprefix("@staticmethod\n").rstrip()
+
+
+def _fenced(code: str) -> tuple[str, ...]:
+    return ("```python", code, "```")

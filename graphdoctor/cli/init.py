@@ -35,7 +35,7 @@ class InitCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         if not args.folder.is_dir():
-            raise UsageError(f"{args.folder} is no folder")
+            raise UsageError(f"{args.folder} is not a folder")
         from graphdoctor.check.discover import discover, lone_modules
         from graphdoctor.check.settings.toml import first_settings_toml
 
@@ -102,7 +102,7 @@ def _next_steps(path: Path, found: list[TargetSettings], lone: list[tuple[str, s
     lines = [f"{path.name}: {count_text(len(found), 'target')}"]
     lines += [f"  {visible(target.entry)}" for target in found]
     if lone:
-        lines += ["", "Models that say nowhere what their inputs are, and are left out:"]
+        lines += ["", "Models that do not describe their inputs, and are left out:"]
         lines += [f"  {visible(file)}: {visible(cls)}" for file, cls in lone[:_LONE_SHOWN]]
         if lone[_LONE_SHOWN:]:
             lines.append(f"  and {len(lone) - _LONE_SHOWN} more")

@@ -1,4 +1,4 @@
-"""Text and the wish for colour -> stdout, stderr or a file."""
+"""Text -> stdout, with or without colour; a line of progress on stderr."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from graphdoctor.reporters.files import check_writable, save
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look
 
 NARROWEST, WIDEST = 60, 100
+STDOUT = "-"
 PLAIN_CHARACTERS = str.maketrans("\u2500\u2502\u25b8\u00b5", "-|>u")
 
 
@@ -40,6 +43,30 @@ def add_color_argument(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="auto (the default) colours a terminal, unless NO_COLOR is set",
     )
+
+
+def add_json_argument(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--json", metavar="FILE", help=f"save the {what} too; - writes it instead of the page"
+    )
+
+
+def show_or_save(
+    args: argparse.Namespace, json: Callable[[], str], page: Callable[[], str]
+) -> None:
+    """The page, and the JSON where --json wants it."""
+    if args.json == STDOUT:
+        show(json())
+        return
+    if args.json:
+        save(json(), Path(args.json))
+    show(page())
+
+
+def check_json_writable(args: argparse.Namespace) -> None:
+    """Raise UsageError before the work if --json names a file that cannot be made."""
+    if args.json and args.json != STDOUT:
+        check_writable(Path(args.json))
 
 
 def look_of(args: argparse.Namespace) -> Look:

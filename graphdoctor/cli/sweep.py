@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from contextlib import redirect_stdout
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from graphdoctor.cli.checking import add_input_arguments, add_step_arguments
-from graphdoctor.cli.output import add_color_argument, look_of, progress, show
-from graphdoctor.reporters.files import check_writable, save
-from graphdoctor.values.errors import UserCodeError
+from graphdoctor.cli.checking import add_input_arguments, add_step_arguments, running
+from graphdoctor.cli.output import (
+    add_color_argument,
+    add_json_argument,
+    check_json_writable,
+    look_of,
+    show_or_save,
+)
 
-if TYPE_CHECKING:
-    from graphdoctor.values.sweep import Sweep
-
-STDOUT = "-"
 SIZES = "1,2,4,8,16,32,64"
 LARGEST = 1_000_000
 ITERATIONS = 3  # a proof takes so many replays
@@ -44,32 +40,13 @@ class SweepCommand:
         )
         add_step_arguments(parser)
         add_input_arguments(parser)
-        add("--json", metavar="FILE", help="save the sweep too; - writes it instead of the page")
+        add_json_argument(parser, "sweep")
         add("--all", action="store_true", help="show the bounds of every figure")
         add_color_argument(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        saved_to = Path(args.json) if args.json and args.json != STDOUT else None
-        if saved_to is not None:
-            check_writable(saved_to)
-        sweep = _sweep(args)
-
-        from graphdoctor.reporters import sweep_json, sweep_page
-
-        if saved_to is not None:
-            save(sweep_json.render(sweep), saved_to)
-        if args.json == STDOUT:
-            show(sweep_json.render(sweep))
-        else:
-            show(sweep_page.render(sweep, look_of(args)))
-        return 0
-
-
-def _sweep(args: argparse.Namespace) -> Sweep:
-    """Run the sweep; what the model prints goes to stderr: stdout is for the page."""
-    try:
-        with progress(sys.stderr) as tell, redirect_stdout(sys.stderr):
-            tell("importing torch")
+        check_json_writable(args)
+        with running(args) as tell:
             from graphdoctor.sweep import sweep_target
             from graphdoctor.values.options import AnalyzeOptions
 
@@ -80,12 +57,16 @@ def _sweep(args: argparse.Namespace) -> Sweep:
                 inputs=tuple(args.input),
                 gpu=args.gpu,
             )
-            return sweep_target(args.target, args.batch, options, tell)
-    except SystemExit as error:
-        raise UserCodeError(
-            f"{args.target} ended the interpreter with exit code {error.code!r} instead of running"
-            " to its end"
-        ) from error
+            sweep = sweep_target(args.target, args.batch, options, tell)
+
+        from graphdoctor.reporters import sweep_json, sweep_page
+
+        show_or_save(
+            args,
+            json=lambda: sweep_json.render(sweep),
+            page=lambda: sweep_page.render(sweep, look_of(args)),
+        )
+        return 0
 
 
 def batch_sizes(text: str) -> tuple[int, ...]:

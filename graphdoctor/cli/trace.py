@@ -8,14 +8,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.output import add_page_arguments, look_of, progress, show
-from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.cli.output import (
+    add_json_argument,
+    add_page_arguments,
+    check_json_writable,
+    look_of,
+    progress,
+    show_or_save,
+)
+from graphdoctor.reporters.files import check_writable
 from graphdoctor.values.errors import UsageError
 
 if TYPE_CHECKING:
     from graphdoctor.values.trace import FolderReport, TraceReport
-
-STDOUT = "-"
 
 
 class TraceCommand:
@@ -38,8 +43,12 @@ class TraceCommand:
             metavar="X",
             help="how long a step takes without the profiler, which slows the host",
         )
-        add("--gpu", metavar="NAME", help="costs of graphs of this GPU (default: the trace's own)")
-        add("--json", metavar="FILE", help="save the report too; - writes it instead of the page")
+        add(
+            "--gpu",
+            metavar="NAME",
+            help="take the costs of graphs from this GPU (default: the trace's)",
+        )
+        add_json_argument(parser, "report")
         add(
             "--annotate",
             metavar="FILE",
@@ -49,9 +58,7 @@ class TraceCommand:
         add_page_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        saved_to = Path(args.json) if args.json and args.json != STDOUT else None
-        if saved_to is not None:
-            check_writable(saved_to)
+        check_json_writable(args)
         if args.annotate is not None:
             check_writable(args.annotate)
         report = _explain(args)
@@ -60,14 +67,12 @@ class TraceCommand:
         from graphdoctor.reporters import trace_json, trace_page
         from graphdoctor.values.trace import TraceReport
 
-        if saved_to is not None:
-            save(trace_json.render(report), saved_to)
-        if args.json == STDOUT:
-            show(trace_json.render(report))
-        elif isinstance(report, TraceReport):
-            show(trace_page.render(report, look_of(args)))
-        else:
-            show(trace_folder_page.render(report, look_of(args)))
+        def page() -> str:
+            if isinstance(report, TraceReport):
+                return trace_page.render(report, look_of(args))
+            return trace_folder_page.render(report, look_of(args))
+
+        show_or_save(args, json=lambda: trace_json.render(report), page=page)
         return 0
 
 

@@ -5,30 +5,31 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from torch.utils._pytree import tree_map
 
 from graphdoctor.check.baseline import Baseline
 from graphdoctor.check.faults import fault_of
 from graphdoctor.check.gate import Outcome, accepted_of, entries_of, gate
-from graphdoctor.check.relative_paths import Locality
+from graphdoctor.check.relative_paths import RelativePaths
 from graphdoctor.check.settings.settings import TargetSettings
-from graphdoctor.pytest_plugin.failure import failure_text
 from graphdoctor.pytest_plugin.limits import limits_of
 from graphdoctor.pytest_plugin.session import CheckedTest, Session
 from graphdoctor.reporters.check import wording
-from graphdoctor.values.check import CheckedTarget, Fault
+from graphdoctor.values.check import Check, CheckedTarget, Fault, Occurrence, fails, occurrences
 from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.escape import visible
 from graphdoctor.values.report import Report
 
 if TYPE_CHECKING:
-    import torch
-
     from graphdoctor.check.settings.files import Project
 
 SEED = 0
+_SHOWN = 5
 
 
 class Checker:
@@ -76,8 +77,6 @@ class Checker:
         Each is checked once, after the block, on the inputs of its first call.
         """
         __tracebackhide__ = True
-        from graphdoctor.pytest_plugin.watch import watching
-
         with watching(module) as calls:
             yield
         if not calls:
@@ -107,7 +106,7 @@ class Checker:
             fault = fault_of(error)
             self._tell_fault(fault)
             pytest.fail(f"graphdoctor: {fault.message}\n{fault.details}".rstrip(), pytrace=False)
-        return Locality(self._project().root).report(report)
+        return RelativePaths(self._project().root).report(report)
 
     def _tell_fault(self, fault: Fault) -> None:
         """A test without a report must not be missing from what all tests found."""
@@ -125,7 +124,7 @@ class Checker:
         """Named after the test; further checks of one test are numbered."""
         count = len(self.reports)
         name = self._node.nodeid + (f"#{count}" if count > 1 else "")
-        file = Locality(self._session.project.root).text(str(self._node.path))
+        file = RelativePaths(self._session.project.root).text(str(self._node.path))
         return TargetSettings(name, entry=file, budgets=self._limits.budgets)
 
     def _tell_junit(self, target: CheckedTarget) -> None:
@@ -153,7 +152,6 @@ def _accepting(outcome: Outcome, project: Project) -> Baseline:
 def seeded() -> Iterator[None]:
     """Weights and inputs are drawn alike whatever ran before; the generators are put back."""
     import numpy as np
-    import torch
 
     from graphdoctor.target import snapshot
 
@@ -165,3 +163,92 @@ def seeded() -> Iterator[None]:
         yield
     finally:
         before.restore()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`args` and `kwargs` are copies: the module may write into its inputs."""
+
+    module: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@contextmanager
+def watching(module: torch.nn.Module | None) -> Iterator[list[Call]]:
+    """The calls so far. torch's own global hooks are not told keywords, so calls are intercepted."""
+    calls: list[Call] = []
+    depth = 0
+    original = torch.nn.Module.__call__
+
+    def call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        nonlocal depth
+        is_meant = self is module if module is not None else depth == 0
+        if is_meant and all(self is not known.module for known in calls):
+            calls.append(Call(self, _copied(args), _copied(kwargs)))
+        depth += 1
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            depth -= 1
+
+    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+    try:
+        yield calls
+    finally:
+        torch.nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
+def _copied(inputs: Any) -> Any:
+    def copy(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.detach().clone().requires_grad_(value.requires_grad)
+
+    return tree_map(copy, inputs)
+
+
+def failure_text(check: Check) -> str:
+    """Several lines; nothing in them is obeyed by a terminal."""
+    return "\n".join(_lines(check))
+
+
+def _lines(check: Check) -> Iterator[str]:
+    new = [
+        one for one in occurrences(check, is_new=True) if fails(one.checked.severity, check.fail_on)
+    ]
+    yield _headline(check, len(new))
+    for one in new[:_SHOWN]:
+        yield from _finding(one)
+    if new[_SHOWN:]:
+        yield f"and {len(new) - _SHOWN} more findings"
+    for problem in wording.problems(check):
+        yield f"{problem.title}: {visible(problem.message)}"
+        yield from wording.details(problem)
+    if check.stale:
+        yield "entries of the baseline no longer occur (pytest --graphdoctor-update drops them):"
+        for entry in check.stale:
+            yield f"  {entry.rule} {visible(entry.path)}: {visible(entry.source)}"
+
+
+def _headline(check: Check, new: int) -> str:
+    report = check.targets[0].report
+    verdict = report.verdict if report is not None else "unknown"
+    hazards = {0: "", 1: ", 1 hazard that is not allowed"}
+    return f"the step is {verdict} as a CUDA graph" + hazards.get(
+        new, f", {new} hazards that are not allowed"
+    )
+
+
+def _finding(one: Occurrence) -> Iterator[str]:
+    finding = one.checked.finding
+    yield ""
+    yield f"{wording.title(finding)}: {wording.effect(finding)}"
+    note = wording.library_note(one.checked)
+    yield f"{wording.place(one.checked.path, one.checked.line)}{f' ({note})' if note else ''}"
+    rows = wording.rows(finding)
+    for row in rows:
+        digits = len(str(rows[-1].number))
+        yield f"{'>' if row.is_marked else ' '} {row.number:>{digits}} | {row.text}".rstrip()
+    yield f"What: {visible(finding.message)}"
+    yield f"Fix: {wording.fix_line(finding)}"

@@ -19,6 +19,7 @@ from graphdoctor.reporters.files import check_writable, save
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.check import Check
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.spelling import meant
 
 
 class CheckedTest(msgspec.Struct, frozen=True):
@@ -76,8 +77,10 @@ class Session:
         """Raise pytest.UsageError, before any test runs, for a report that could not be written."""
         for name, path in self._reports():
             if name not in CHECK_REPORTERS:
-                formats = ", ".join(CHECK_REPORTERS)
-                raise pytest.UsageError(f"--graphdoctor-report: {name!r} is none of {formats}")
+                raise pytest.UsageError(
+                    f"--graphdoctor-report: {name!r} is none of {', '.join(CHECK_REPORTERS)}"
+                    f"{meant(name, CHECK_REPORTERS)}"
+                )
             try:
                 check_writable(path)
             except UsageError as error:

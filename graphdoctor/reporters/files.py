@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from graphdoctor.values.errors import UsageError
@@ -22,6 +21,8 @@ def check_writable(path: Path) -> None:
 
 def save(text: str, path: Path) -> None:
     """Write a file, whole or not at all."""
+    import tempfile  # not before something is written: --help is to be quick
+
     content = text.encode("utf-8")
     try:
         if path.exists() and not path.is_file():  # a pipe or a device: nothing to replace

@@ -1,18 +1,32 @@
-"""A misspelled name and the known ones -> the known one that was most likely meant."""
+"""A misspelled name and the known ones -> the known ones that were most likely meant."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from itertools import takewhile
+
+_ALIKE = 0.5  # as difflib's ratio has it
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The most similar one; of equally similar ones that which begins alike, then the first."""
+    return max(known, key=lambda one: _likeness(name, one))
 
-    def likeness(candidate: str) -> tuple[float, int]:
-        one, other = name.lower(), candidate.lower()
-        alike = (pair[0] == pair[1] for pair in zip(one, other, strict=False))
-        return difflib.SequenceMatcher(None, one, other).ratio(), sum(takewhile(bool, alike))
 
-    return max(known, key=likeness)
+def alike(name: str, known: Iterable[str], *, most: int) -> list[str]:
+    """The most similar ones first; none that is not much like it."""
+    found = [one for one in known if _likeness(name, one)[0] >= _ALIKE]
+    return sorted(found, key=lambda one: _likeness(name, one), reverse=True)[:most]
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'x'?" to end a sentence with, or "" where nothing known is much like it."""
+    return "".join(f"; did you mean {one!r}?" for one in alike(name, known, most=1))
+
+
+def _likeness(name: str, candidate: str) -> tuple[float, int]:
+    from difflib import SequenceMatcher  # not before a name is wrong: --help is to be quick
+
+    one, other = name.lower(), candidate.lower()
+    same = (pair[0] == pair[1] for pair in zip(one, other, strict=False))
+    return SequenceMatcher(None, one, other).ratio(), sum(takewhile(bool, same))

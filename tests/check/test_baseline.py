@@ -88,7 +88,7 @@ def test_merge_conflict_marks_are_named_with_their_line(tmp_path: Path) -> None:
     text = render(make(ENTRIES, TARGETS)).replace(
         '{"path": "b.py"', '<<<<<<< ours\n{"path": "b.py"'
     )
-    with pytest.raises(UsageError, match=r"merge-conflict marks \(line 7\).*--prune"):
+    with pytest.raises(UsageError, match=r"merge-conflict markers \(line 7\).*--prune"):
         read_text(tmp_path, text)
 
 

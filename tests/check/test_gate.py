@@ -13,9 +13,8 @@ from graphdoctor.check.baseline import Accepted, Baseline, Entry, make
 from graphdoctor.check.baseline_update import accept, prune
 from graphdoctor.check.fingerprint import keys_of, normalised
 from graphdoctor.check.gate import Outcome, entries_of, gate
-from graphdoctor.check.limits import beyond_baseline, beyond_budget
 from graphdoctor.check.settings.settings import Budgets, TargetSettings
-from graphdoctor.check.step_figures import SYNC_RULES, figures_of
+from graphdoctor.check.step_figures import SYNC_RULES, beyond_baseline, beyond_budget, figures_of
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.check import Fault, Figures, occurrences
 from graphdoctor.values.report import CaptureOutcome, Location, Report, Verification

@@ -207,8 +207,27 @@ def test_broken_report_is_named(tmp_path: Path, capsys) -> None:
         (["analyze", "m.py", "--iterations", "1"], "expected a number of at least 2, got '1'"),
         (["analyze", "m.py", "--iterations", "many"], "at least 2, got 'many'"),
         (["analyze", "m.py", "--mode", "both"], "invalid choice: 'both'"),
+        (
+            ["analyze", "m.py", "--mode", "train"],
+            "inference, training); did you mean 'training'",
+        ),
+        (["sweep", "m.py", "--device", "gpu-emulated"], "did you mean 'emulated'"),
+        (["diff", "a", "b", "--output-format", "mark-down"], "did you mean 'markdown'"),
+        (["check", "--output-format", "junit-xml"], "did you mean 'junit'"),
+        (["check", "--report", "sarf=x"], "got 'sarf=x'; did you mean 'sarif'"),
         (["analyze", "m.py", "--iter", "3"], "unrecognized arguments: --iter 3"),
+        (
+            ["analyze", "m.py", "--iter=3"],
+            "did you mean '--iterations'? (see `graphdoctor analyze",
+        ),
+        (
+            ["report", "m.json", "another"],
+            "unrecognized arguments: another (see `graphdoctor report",
+        ),
+        (["-x"], "unrecognized arguments: -x (see"),
         (["diagnose"], "invalid choice: 'diagnose'"),
+        (["analize", "m.py"], "did you mean 'analyze'"),
+        (["--verison"], "did you mean '--version'?"),
         (["report"], "the following arguments are required: FILE"),
     ],
 )
@@ -229,7 +248,7 @@ def test_no_command_shows_the_help_as_an_error(capsys) -> None:
 
 def test_every_command_has_its_module() -> None:
     folder = Path(graphdoctor.__file__).parent / "cli"
-    shared = {"__init__", "checking", "command", "failure", "output", "rule_page"}
+    shared = {"__init__", "checking", "output"}
     modules = {path.stem.replace("_", "-") for path in folder.glob("*.py")}
     shared = {name.replace("_", "-") for name in shared}
     assert modules - shared == {command.name for command in COMMANDS}

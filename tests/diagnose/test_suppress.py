@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from graphdoctor.check.selection import selected
-from graphdoctor.check.unused_comments import idle_notes
+from graphdoctor.check.selection import selected, unused_comments
 from graphdoctor.cli import main
 from graphdoctor.diagnose.comments import comments_in
 from graphdoctor.diagnose.suppress import suppress
@@ -344,7 +343,7 @@ def test_a_comment_that_another_target_needs_is_not_idle() -> None:
     known = finding(suppressed=Suppression("known", Location("models/net.py", 3)))
     unused = report(idle_comments=(idle("host-read"), idle("GD104"), idle("GD9", "unknown-rule")))
     name = unused.target.name
-    assert idle_notes([report(known), unused, "no report"]) == [
+    assert unused_comments([report(known), unused, "no report"]) == [
         f"models/net.py:3: ignore[GD104] does nothing in {name}",
         "models/net.py:3: ignore[GD9] does nothing",
     ]

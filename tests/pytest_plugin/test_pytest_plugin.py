@@ -12,7 +12,7 @@ import pytest
 
 # Runs within this process forget what they imported, and torch cannot be imported twice.
 from graphdoctor.pipeline import analyze  # noqa: F401
-from graphdoctor.pytest_plugin import checker, watch  # noqa: F401
+from graphdoctor.pytest_plugin import checker  # noqa: F401
 
 PASSING = """
     import pytest, torch
@@ -85,7 +85,7 @@ def test_limit_of_the_marker_fails(project: pytest.Pytester) -> None:
     project.makepyfile(FAILING.replace("graph_safe", 'graph_safe(allow="GD1", max_syncs=0)'))
     result = project.runpytest()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E *1 wait for the device a step, more than the 0 allowed*"])
+    result.stdout.fnmatch_lines(["E *1 wait for the device per step, more than the 0 allowed*"])
 
 
 @pytest.mark.parametrize(

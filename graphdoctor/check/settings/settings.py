@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
@@ -18,7 +18,7 @@ from graphdoctor.values.check import FailOn
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.options import DeviceChoice
 from graphdoctor.values.report import Finding, Mode
-from graphdoctor.values.spelling import nearest
+from graphdoctor.values.spelling import meant, nearest
 
 _LARGEST = 1e12
 Text = Annotated[str, Meta(min_length=1)]
@@ -109,9 +109,7 @@ def parse(table: Mapping[str, object], *, where: str) -> Settings:
     names = [target.name for target in values.get("targets", ())]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError(
-            f"{where} has two targets of the name {twice[0]!r}; give each a `name` of its own"
-        )
+        raise UsageError(f"{where} has two targets named {twice[0]!r}; give each its own `name`")
     return Settings(**values)
 
 
@@ -132,7 +130,9 @@ def _values(table: Mapping[str, object], types: Mapping[str, Any], where: str) -
                 f"{where} has an unknown key {key!r}; the nearest known one is {close!r}"
             )
         if name in values:
-            raise UsageError(f"{where} has {key!r} twice, once with a dash and once with a _")
+            raise UsageError(
+                f"{where} has {key!r} twice, once with a dash and once with an underscore"
+            )
         what = f"{key!r} in {where}"
         read = _READERS.get(name)
         values[name] = read(value, what) if read is not None else _value(value, types[name], what)
@@ -146,12 +146,8 @@ def _value(value: object, kind: Any, what: str) -> Any:
         raise _wrong(what, _expected(kind), value, choices=_choices(kind)) from None
 
 
-def _wrong(what: str, expected: str, value: object, *, choices: tuple[str, ...] = ()) -> UsageError:
-    hint = (
-        f"; the nearest one is {nearest(value, choices)!r}"
-        if choices and isinstance(value, str)
-        else ""
-    )
+def _wrong(what: str, expected: str, value: object, *, choices: Sequence[str] = ()) -> UsageError:
+    hint = meant(value, choices) if isinstance(value, str) else ""
     return UsageError(f"{what} must be {expected}, not {value!r}{hint}")
 
 
@@ -181,9 +177,9 @@ def _expected(kind: Any) -> str:
         case inspect.FloatType(ge=low):
             return f"a number of at least {low:g}"
         case inspect.StrType():
-            return "a text"
+            return "a non-empty string"
         case _:
-            return "a list of texts"
+            return "a list of strings"
 
 
 def _rules(value: object, what: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import Range
+from graphdoctor.values.spelling import meant
 
 Level = Literal["low", "mid", "high"]
 LEVELS: tuple[Level, ...] = ("low", "mid", "high")
@@ -143,8 +144,11 @@ def load_profile(name: str) -> DeviceProfile:
         if re.search(rf"(?<!\w){re.escape(part.lower())}(?!\w)", wanted)
     ]
     if not matches:
-        known = ", ".join(profile_names())
-        raise UsageError(f"There is no device profile for {name!r}; known are: {known}.")
+        known = profile_names()
+        raise UsageError(
+            f"there is no device profile for {name!r} (there are {', '.join(known)})"
+            f"{meant(wanted, known)}"
+        )
     # "H100 PCIe" is also an "H100": the longest text that fits is the closest.
     return max(matches, key=lambda match: match[0])[1]
 

@@ -23,10 +23,10 @@ def _lines(check: Check) -> Iterator[str]:
             f"{where}: {one.checked.severity}: {wording.title(finding)}:"
             f" {visible(finding.message)} [{wording.names(one.targets)}]"
         )
-    for trouble in wording.troubles(check):
-        where = wording.place(trouble.path) or "no file"
-        message = visible(trouble.message)
-        yield f"{where}: error: {trouble.title}: {message} [{visible(trouble.target)}]"
+    for problem in wording.problems(check):
+        where = wording.place(problem.path) or "no file"
+        message = visible(problem.message)
+        yield f"{where}: error: {problem.title}: {message} [{visible(problem.target)}]"
     if check.stale:
         yield f"{'error' if check.stale_fails else 'warning'}: {wording.stale_text(check)}"
     known = len(occurrences(check, is_new=False))

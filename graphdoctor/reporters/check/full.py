@@ -25,7 +25,7 @@ def render(check: Check, look: Look) -> str:
     word, style = ("PASSED", "bold green") if wording.passed(check) else ("FAILED", "bold red")
     page.hanging(f"{word}  ", wording.headline(check), head_style=style)
     _write_new(page, occurrences(check, is_new=True))
-    _write_troubles(page, wording.troubles(check))
+    _write_problems(page, wording.problems(check))
     _write_stale(page, check)
     _write_targets(page, check)
     return page.render()
@@ -100,17 +100,17 @@ def _reached_by(one: Occurrence) -> str:
     return f"{reached}; {note}" if note else reached
 
 
-def _write_troubles(page: Page, troubles: list[wording.Trouble]) -> None:
-    if not troubles:
+def _write_problems(page: Page, problems: list[wording.Problem]) -> None:
+    if not problems:
         return
     page.heading("Targets that failed or got worse")
     before = None
-    for trouble in troubles:
-        if before != (trouble.target, trouble.title):
-            page.hanging("  ", f"{trouble.target}: {trouble.title}", style="bold red")
-        before = (trouble.target, trouble.title)
-        page.hanging(" " * INDENT, trouble.message)
-        for line in wording.details(trouble):
+    for problem in problems:
+        if before != (problem.target, problem.title):
+            page.hanging("  ", f"{problem.target}: {problem.title}", style="bold red")
+        before = (problem.target, problem.title)
+        page.hanging(" " * INDENT, problem.message)
+        for line in wording.details(problem):
             page.line((" " * INDENT, ""), (line, "cyan"))
 
 

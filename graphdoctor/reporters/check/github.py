@@ -35,9 +35,9 @@ def render(check: Check, look: Look) -> str:
 
 def _annotations(check: Check) -> Iterator[tuple[str, str]]:
     """Each with its kind, worst first."""
-    for trouble in wording.troubles(check):
-        message = f"{trouble.target}: {trouble.message}"
-        yield "error", _command("error", trouble.title, message, _file(check, trouble.path, 1))
+    for problem in wording.problems(check):
+        message = f"{problem.target}: {problem.message}"
+        yield "error", _command("error", problem.title, message, _file(check, problem.path, 1))
     if check.stale:
         kind = "error" if check.stale_fails else "warning"
         yield kind, _command(kind, "baseline out of date", wording.stale_text(check), "")

@@ -16,7 +16,7 @@ _SEVERITIES: dict[Severity, str] = {"error": "major", "warning": "minor", "note"
 
 def render(check: Check, look: Look) -> str:
     """An array of issues, known ones too; the fingerprint of each occurs once."""
-    return json.dumps([*_findings(check), *_troubles(check)], indent=2) + "\n"
+    return json.dumps([*_findings(check), *_problems(check)], indent=2) + "\n"
 
 
 def _findings(check: Check) -> Iterator[dict[str, object]]:
@@ -31,15 +31,15 @@ def _findings(check: Check) -> Iterator[dict[str, object]]:
         }
 
 
-def _troubles(check: Check) -> Iterator[dict[str, object]]:
-    for trouble in wording.troubles(check):
-        key = "\0".join((trouble.target, trouble.title, trouble.message))
+def _problems(check: Check) -> Iterator[dict[str, object]]:
+    for problem in wording.problems(check):
+        key = "\0".join((problem.target, problem.title, problem.message))
         yield {
-            "check_name": trouble.title.replace(" ", "-"),
-            "description": f"{visible(trouble.target)}: {visible(trouble.message)}",
+            "check_name": problem.title.replace(" ", "-"),
+            "description": f"{visible(problem.target)}: {visible(problem.message)}",
             "severity": "critical",
             "fingerprint": hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:32],
-            "location": _location(check.prefix + trouble.path, 1),
+            "location": _location(check.prefix + problem.path, 1),
         }
 
 

@@ -14,9 +14,9 @@ from graphdoctor.values.escape import visible
 def render(check: Check, look: Look) -> str:
     """One document; no character in it is one that XML forbids."""
     root = ET.Element("testsuites", name="graphdoctor")
-    troubles = wording.troubles(check)
+    problems = wording.problems(check)
     for target in check.targets:
-        own = [trouble for trouble in troubles if trouble.target == target.name]
+        own = [problem for problem in problems if problem.target == target.name]
         root.append(_suite(check, target, own))
     _stale(root, check)
     for total in ("tests", "failures", "errors", "skipped"):
@@ -25,12 +25,12 @@ def render(check: Check, look: Look) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(check: Check, target: CheckedTarget, troubles: list[wording.Trouble]) -> ET.Element:
+def _suite(check: Check, target: CheckedTarget, problems: list[wording.Problem]) -> ET.Element:
     suite = ET.Element("testsuite", name=visible(target.name))
-    for trouble in troubles:
+    for problem in problems:
         kind = "error" if target.fault is not None else "failure"
-        case = _case(suite, target, trouble.title)
-        _problem(case, kind, trouble.message, wording.details(trouble))
+        case = _case(suite, target, problem.title)
+        _problem(case, kind, problem.message, wording.details(problem))
     for checked in target.findings:
         _finding(suite, check, target, checked)
     if not len(suite):

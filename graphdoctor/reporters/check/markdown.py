@@ -59,9 +59,9 @@ def _head(check: Check) -> Iterator[str]:
 
 
 def _blocks(check: Check) -> Iterator[str]:
-    troubles = wording.troubles(check)
-    if troubles:
-        yield "\n".join(("#### Targets that failed or got worse", "", *map(_trouble, troubles)))
+    problems = wording.problems(check)
+    if problems:
+        yield "\n".join(("#### Targets that failed or got worse", "", *map(_problem, problems)))
     new = occurrences(check, is_new=True)
     if new:
         yield "#### New findings"
@@ -78,11 +78,11 @@ def _blocks(check: Check) -> Iterator[str]:
         yield f"<details>{summary}\n\n{lines}\n\n</details>"
 
 
-def _trouble(trouble: wording.Trouble) -> str:
-    text = f"- **{escaped(trouble.target)}**: {trouble.title}: {escaped(trouble.message)}"
-    if not trouble.details:
+def _problem(problem: wording.Problem) -> str:
+    text = f"- **{escaped(problem.target)}**: {problem.title}: {escaped(problem.message)}"
+    if not problem.details:
         return text
-    details = "\n".join(f"  {line}" for line in wording.details(trouble))
+    details = "\n".join(f"  {line}" for line in wording.details(problem))
     fence = _fence(details, 3)
     return f"{text}\n\n  {fence}text\n{details}\n  {fence}"
 

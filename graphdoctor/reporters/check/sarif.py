@@ -140,7 +140,7 @@ def _invocation(check: Check) -> dict[str, Any]:
             "level": "error",
             "message": {"text": f"{visible(one.target)}: {one.title}: {visible(one.message)}"},
         }
-        for one in wording.troubles(check)
+        for one in wording.problems(check)
     ]
     return {
         "executionSuccessful": not any(target.fault for target in check.targets),

@@ -22,7 +22,7 @@ class Row(NamedTuple):
     is_marked: bool
 
 
-class Trouble(NamedTuple):
+class Problem(NamedTuple):
     """Something wrong with a whole target: a figure beyond its limit, or why there is no report."""
 
     target: str
@@ -103,14 +103,14 @@ def rows(finding: Finding) -> list[Row]:
     return [row._replace(text=row.text[shared:]) for row in found]
 
 
-def troubles(check: Check) -> list[Trouble]:
+def problems(check: Check) -> list[Problem]:
     """Failed targets first, then figures beyond their limits, in the order of the targets."""
     return [*_faults(check), *_breaches(check)]
 
 
-def details(trouble: Trouble) -> list[str]:
+def details(problem: Problem) -> list[str]:
     """Each behind a mark: a line of a model's own must not start a line of a log."""
-    return [f"| {line}" for line in visible_lines(trouble.details)] if trouble.details else []
+    return [f"| {line}" for line in visible_lines(problem.details)] if problem.details else []
 
 
 def figures_text(figures: Figures) -> str:
@@ -151,7 +151,7 @@ def names(targets: Sequence[str]) -> str:
     return ", ".join(map(visible, targets))
 
 
-def _faults(check: Check) -> Iterator[Trouble]:
+def _faults(check: Check) -> Iterator[Problem]:
     for target in check.targets:
         if target.fault is not None:
             fault = target.fault
@@ -162,10 +162,10 @@ def _faults(check: Check) -> Iterator[Trouble]:
                 "usage": "target not usable",
                 "cannot": "target cannot run here",
             }
-            yield Trouble(target.name, target.path, words[fault.kind], fault.message, fault.details)
+            yield Problem(target.name, target.path, words[fault.kind], fault.message, fault.details)
 
 
-def _breaches(check: Check) -> Iterator[Trouble]:
+def _breaches(check: Check) -> Iterator[Problem]:
     words = {
         "budget": "over budget",
         "baseline": "worse than the baseline",
@@ -173,7 +173,7 @@ def _breaches(check: Check) -> Iterator[Trouble]:
     }
     for target in check.targets:
         for breach in target.breaches:
-            yield Trouble(target.name, target.path, words[breach.limit_from], breach.message, "")
+            yield Problem(target.name, target.path, words[breach.limit_from], breach.message, "")
 
 
 def _entries(count: int) -> str:
