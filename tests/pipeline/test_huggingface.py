@@ -25,8 +25,9 @@ BLOCKERS = {
     ("detr", "training"): {"GD107"},
 }
 
-every_model = pytest.mark.parametrize("name", sorted(BUILDERS))
-every_mode = pytest.mark.parametrize("mode", ["inference", "training"])
+# A model's tests run one after the other, so that one process analyses it, and once.
+every_model = pytest.mark.parametrize("name", sorted(BUILDERS), scope="module")
+every_mode = pytest.mark.parametrize("mode", ["inference", "training"], scope="module")
 
 
 def training_target(name: str) -> SimpleNamespace:

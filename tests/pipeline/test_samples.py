@@ -61,7 +61,8 @@ def expectations_of(file: Path) -> list[Expectation]:
 
 FILES = sorted(SAMPLES.glob("*.py"))
 EXPECTATIONS = [expectation for file in FILES for expectation in expectations_of(file)]
-every_sample = pytest.mark.parametrize("expected", EXPECTATIONS, ids=lambda e: e.id)
+# A sample's tests run one after the other, so that one process analyses it, and once.
+every_sample = pytest.mark.parametrize("expected", EXPECTATIONS, ids=lambda e: e.id, scope="module")
 
 
 @cache

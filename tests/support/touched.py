@@ -28,21 +28,22 @@ def _git(*arguments: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
-def tests_of(file: str) -> set[Path]:
+def covering(file: str) -> set[Path]:
+    """The test files, or folders of them, for a file that has changed."""
     path = PurePosixPath(file)
     match path.parts:
-        case ("graphdoctor", *_, name) if name.endswith(".py"):
+        case ("graphdoctor", *_):
             return _of_module(path)
         case ("tests", "support", *_):
-            return _saying(rf"\btests\.support\.{path.stem}\b")
+            return _using(rf"\btests\.support\.{path.stem}\b")
+        case ("tests", _, *_, name) if name.startswith("test_"):
+            return {ROOT / path}
         case ("tests", folder, *_):
-            test = ROOT / path
-            is_test = test.name.startswith("test_") and test.suffix == ".py"
-            return {test} if is_test else _saying(rf"\btests\.{folder}\b|\"{folder}\b")
+            return _using(rf"\btests\.{folder}\b|\"{folder}[\"/]")
         case ("sample_models", *_):
             return {TESTS / "pipeline/test_samples.py"}
         case ("benchmarks", *_):
-            return _saying(rf"\b(from|import) {path.stem}\b|\"{path.stem}\b")
+            return _using(rf"\b(from|import) {path.stem}\b|\"{path.stem}\b")
     return ABOUT_THE_PROJECT
 
 
@@ -52,12 +53,18 @@ def _of_module(path: PurePosixPath) -> set[Path]:
     return named or ({room} if room.is_dir() else ABOUT_THE_PROJECT)
 
 
-def _saying(words: str) -> set[Path]:
-    return {test for test in TESTS.rglob("test_*.py") if re.search(words, test.read_text())}
+def _using(words: str) -> set[Path]:
+    """The test files that have these words, and those that import a helper that does."""
+    files = {file for file in TESTS.rglob("*.py") if re.search(words, file.read_text())}
+    found = {file for file in files if file.name.startswith("test_")}
+    for helper in files - found:
+        if helper.parent.name == "support":
+            found |= _using(rf"\btests\.support\.{helper.stem}\b")
+    return found
 
 
 def main() -> None:
-    found = {test for file in changed() for test in tests_of(file)}
+    found = {test for file in changed() for test in covering(file)}
     there = {test for test in found if test.exists()}  # a test file may be what is gone
     for test in sorted(test for test in there if test.parent not in there):
         print(test.relative_to(ROOT).as_posix())

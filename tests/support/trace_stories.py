@@ -34,8 +34,9 @@ class Story(TraceBuilder):
         self._host = 1000.0
         self._streams = {7: 1000.0, 9: 1000.0}
         if seed % 3 == 0:  # the profiler began while the device worked
-            for start in (990.0, 996.5):
-                self.kernel(9_999_999, start, 5.0)
+            for start in (996.5, 1001.0, 1004.0, 1007.5, 1011.0):
+                self.kernel(9_999_999, start, 4.0 if seed % 2 else 2.0)
+            self._streams[7] = 1020.0
         for number in range(seed % 4 + 2):
             self._one_step(number, is_named=seed % 5 != 4, work=self._works(seed, number))
 

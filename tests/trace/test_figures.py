@@ -61,3 +61,15 @@ def test_ranges_hold_their_middle(name: str, found: dict[str, TraceReport]) -> N
     for figure in (predicted.eager_us, predicted.graph_us, predicted.speedup):
         assert figure.low <= figure.mid <= figure.high
     assert predicted.graph_us.low >= predicted.device_busy_us * (1 - 1e-9)
+
+
+def test_terms_say_where_their_figures_come_from(found: dict[str, TraceReport]) -> None:
+    def slowness(name: str) -> str:
+        predicted = found[name].prediction
+        assert predicted is not None
+        sources = {term.name: term.source for term in predicted.terms}
+        assert all(sources.values())
+        return sources["the profiler slows the host"]
+
+    assert slowness("real").startswith("assumed by what was recorded")
+    assert slowness("real, wall time known").startswith("found so that")

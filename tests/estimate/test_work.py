@@ -1,0 +1,280 @@
+"""What an operator launches, moves and computes, each figure worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from graphdoctor.estimate import launches
+from graphdoctor.estimate.kernels import KERNELS, changes_layout, kernel_kind, syncs
+from graphdoctor.estimate.work import (
+    bytes_moved,
+    is_unaligned_product,
+    layout_bytes,
+    matrix_flops,
+    touched_bytes,
+)
+from graphdoctor.values.recording import Arg, Op, TensorUse
+from tests.support.builders import op, tensor
+
+# Kernels of one call, and their kind, as PyTorch 2.13 launches them.
+LAUNCHED = {
+    (1, "concat"): "cat stack",
+    (1, "gather"): (
+        "_embedding_bag _embedding_bag_forward_only _index_put_impl_ embedding gather index "
+        "index_add_ index_copy_ index_put_ index_select scatter_ scatter_add_ take"
+    ),
+    (1, "matmul"): (
+        "_addmm_activation _grouped_mm _int_mm _scaled_mm addbmm addmm addmv baddbmm bmm dot "
+        "linear mm mv vdot"
+    ),
+    (1, "normalize"): (
+        "_batch_norm_with_update _fused_rms_norm _log_softmax _log_softmax_backward_data "
+        "_native_batch_norm_legit _native_batch_norm_legit_functional _softmax "
+        "_softmax_backward_data cudnn_batch_norm cudnn_batch_norm_backward native_batch_norm "
+        "native_layer_norm"
+    ),
+    (1, "reduce"): (
+        "_local_scalar_dense all amax amin any argmax argmin cumprod cumsum "
+        "linalg_vector_norm logsumexp max mean min nansum nll_loss2d_forward nll_loss_forward "
+        "norm prod std std_mean sum var var_mean"
+    ),
+    (1, "stream"): "linspace tril_indices triu_indices",
+    (2, "gather"): (
+        "index_add index_copy index_put max_pool2d_with_indices_backward nll_loss_backward "
+        "scatter scatter_add upsample_bilinear2d_backward"
+    ),
+    (2, "matmul"): "convolution",
+    (2, "normalize"): (
+        "_fused_rms_norm_backward batch_norm_backward native_batch_norm_backward "
+        "native_group_norm native_layer_norm_backward"
+    ),
+    (2, "reduce"): "equal mse_loss",
+    (3, "normalize"): "native_group_norm_backward",
+    (3, "reduce"): "bincount histc topk",
+    (4, "matmul"): "convolution_backward",
+    (4, "reduce"): "argsort multinomial nonzero randperm sort",
+    (5, "reduce"): "masked_select",
+    (6, "gather"): "_embedding_bag_dense_backward embedding_dense_backward",
+    (8, "reduce"): "_unique2 unique_dim",
+}
+
+
+def half(storage: int, *shape: int) -> TensorUse:
+    return tensor(storage, *shape, dtype="float16")
+
+
+def call(name: str, *inputs: Arg, out: TensorUse | None = None, writes: tuple[int, ...] = ()) -> Op:
+    return op(f"aten.{name}.default", inputs, [] if out is None else [out], writes=writes)
+
+
+def test_every_known_operator_launches_as_many_kernels_of_the_kind() -> None:
+    listed = {name: key for key, names in LAUNCHED.items() for name in names.split()}
+    assert {name: (each.count, each.kind) for name, each in KERNELS.items()} == listed
+
+
+@pytest.mark.parametrize("name", sorted(set(KERNELS) - {"cat", "stack", "convolution"}))
+def test_a_known_operator_is_launched_as_often_as_listed(name: str) -> None:
+    made = call(name, tensor(1, 8, 8), out=tensor(2, 8, 8))
+    assert (launches(made), kernel_kind(made)) == (KERNELS[name].count, KERNELS[name].kind)
+
+
+IMAGE, WEIGHT, BIAS, RESULT = (
+    tensor(1, 2, 3, 8, 8), tensor(2, 4, 3, 5, 5), tensor(3, 4), tensor(4, 2, 4, 4, 4),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected"),
+    [
+        (call("convolution", IMAGE, WEIGHT, out=RESULT), 2),
+        (call("convolution", IMAGE, WEIGHT, BIAS, out=RESULT), 3),  # the bias is added by one more
+        (call("convolution", half(1, 2, 3, 8, 8), half(2, 4, 3, 5, 5), out=half(4, 2, 4, 4, 4)), 5),
+        (call("cat", tuple(tensor(at, 2) for at in range(128)), out=tensor(999, 256)), 1),
+        (call("cat", tuple(tensor(at, 2) for at in range(129)), out=tensor(999, 258)), 2),
+        (call("_scaled_dot_product_flash_attention", tensor(1, 1, 2, 3, 4), out=tensor(2, 4)), 1),
+        (call("_flash_attention_backward", tensor(1, 1, 2, 3, 4), out=tensor(2, 4)), 3),
+        (call("_efficient_attention_forward", tensor(1, 1, 2, 3, 4), out=tensor(2, 4)), 1),
+    ],
+)
+def test_launches_that_depend_on_the_arguments(operator: Op, expected: int) -> None:
+    assert launches(operator) == expected
+
+
+@pytest.mark.parametrize(
+    ("lists", "tensors", "expected"),
+    # Tensors a launch holds by the number of lists: 110, 64, 48, 36, 30.
+    [(1, 110, 1), (1, 111, 2), (2, 64, 1), (2, 65, 2), (3, 48, 1), (3, 49, 2), (4, 36, 1),
+     (4, 37, 2), (5, 30, 1), (5, 31, 2), (6, 30, 1), (6, 31, 2)],
+)  # fmt: skip
+def test_a_launch_of_many_tensors_holds_so_many_of_them(
+    lists: int, tensors: int, expected: int
+) -> None:
+    args = [tuple(tensor(which * 1000 + at, 10) for at in range(tensors)) for which in range(lists)]
+    assert launches(op("aten._foreach_addcmul_.List", args, writes=[0])) == expected
+
+
+@pytest.mark.parametrize(("blocks", "expected"), [(320, 1), (321, 2), (640, 2), (641, 3)])
+def test_a_launch_of_many_tensors_covers_so_many_elements(blocks: int, expected: int) -> None:
+    one = tensor(1, (blocks - 1) * 65536 + 1)
+    assert launches(op("aten._foreach_mul_.Scalar", [(one,)], writes=[1])) == expected
+
+
+def test_results_of_their_own_are_one_more_list() -> None:
+    """65 tensors and their 65 results: two lists, of which a launch holds 64."""
+    first = tuple(tensor(at, 4) for at in range(65))
+    results = [tensor(100 + at, 4) for at in range(65)]
+    assert launches(op("aten._foreach_neg.default", [first], results)) == 2
+    assert launches(op("aten._foreach_neg_.default", [first], writes=[0])) == 1
+
+
+def test_no_tensors_are_no_launch() -> None:
+    assert launches(op("aten._foreach_neg_.default", [()], writes=[0])) == 0
+
+
+# Arithmetic: a multiplication and an addition are two.
+
+
+@pytest.mark.parametrize(
+    ("operator", "flops"),
+    [
+        (call("mm", tensor(1, 3, 5), tensor(2, 5, 7), out=tensor(3, 3, 7)), 2 * 3 * 5 * 7),
+        (call("addmm", tensor(9, 7), tensor(1, 3, 5), tensor(2, 5, 7), out=tensor(3, 3, 7)), 210),
+        (call("bmm", tensor(1, 2, 3, 5), tensor(2, 2, 5, 7), out=tensor(3, 2, 3, 7)), 420),
+        (
+            call("baddbmm", tensor(9, 7), tensor(1, 2, 3, 5), tensor(2, 2, 5, 7),
+                 out=tensor(3, 2, 3, 7)),
+            420,
+        ),
+        (  # the products of all batches are added up
+            call("addbmm", tensor(9, 7), tensor(1, 2, 3, 5), tensor(2, 2, 5, 7),
+                 out=tensor(3, 3, 7)),
+            420,
+        ),
+        (call("mv", tensor(1, 3, 5), tensor(2, 5), out=tensor(3, 3)), 30),
+        (call("dot", tensor(1, 5), tensor(2, 5), out=tensor(3)), 10),
+        (call("mul", tensor(1, 5), tensor(2, 5), out=tensor(3, 5)), 0),
+        # 2 images, 4 channels of 4 x 4 results, each over 3 channels of 5 x 5.
+        (call("convolution", IMAGE, WEIGHT, out=RESULT), 2 * (2 * 4 * 4 * 4) * (3 * 5 * 5)),
+        (call("convolution_backward", RESULT, IMAGE, WEIGHT, out=IMAGE), 2 * 2 * 128 * 75),
+        (  # transposed: each position of the image goes into 3 x 5 x 5 results
+            call("convolution", RESULT, WEIGHT, None, (1,), (0,), (1,), True, out=IMAGE),
+            2 * 128 * 75,
+        ),
+        (call("convolution", IMAGE, out=RESULT), 0),
+        (  # scores and values: 2 products of 1 x 2 heads x 3 queries x 5 keys x 4
+            call("_scaled_dot_product_flash_attention", tensor(1, 1, 2, 3, 4),
+                 tensor(2, 1, 2, 5, 4), tensor(3, 1, 2, 5, 4), out=tensor(4, 1, 2, 3, 4)),
+            2 * 2 * (2 * 3 * 5 * 4),
+        ),
+        (  # the backward has five, and its first input is the gradient
+            call("_scaled_dot_product_flash_attention_backward", tensor(9, 1, 2, 3, 4),
+                 tensor(1, 1, 2, 3, 4), tensor(2, 1, 2, 5, 4), tensor(3, 1, 2, 5, 4),
+                 out=tensor(4, 1, 2, 3, 4)),
+            5 * 2 * (2 * 3 * 5 * 4),
+        ),
+        (  # here the keys stand before the heads
+            call("_flash_attention_forward", tensor(1, 1, 3, 2, 4), tensor(2, 1, 5, 2, 4),
+                 tensor(3, 1, 5, 2, 4), out=tensor(4, 1, 3, 2, 4)),
+            2 * 2 * (2 * 3 * 5 * 4),
+        ),
+        (call("_flash_attention_forward", tensor(1, 1, 3, 2, 4), out=tensor(4, 1, 3, 2, 4)), 0),
+    ],
+)  # fmt: skip
+def test_arithmetic(operator: Op, flops: float) -> None:
+    assert matrix_flops(operator) == flops
+
+
+# Memory: each operand once, 4 bytes an element.
+
+
+@pytest.mark.parametrize(
+    ("operator", "moved"),
+    [
+        (call("mul", tensor(1, 10), tensor(2, 10), out=tensor(3, 10)), 120),
+        (call("mul_", tensor(1, 10), tensor(2, 10), writes=(1,)), 40 + 40 + 40),
+        (call("fill_", tensor(1, 10), 1.0, writes=(1,)), 40),
+        (call("zeros", out=tensor(1, 10)), 40),
+        (call("copy_", tensor(1, 10), tensor(2, 10), out=tensor(1, 10), writes=(1,)), 80),
+        # Rows of 3 out of a table of 100: read and written, and the 4 indices of 8 bytes.
+        (call("embedding", tensor(1, 100, 3), tensor(2, 4, dtype="int64"), out=tensor(3, 4, 3)),
+         2 * 48 + 32),
+        # Source and index, of which the source is read, and its place read and written.
+        (call("index_add_", tensor(1, 100), tensor(2, 4), writes=(1,)), 3 * 16),
+        (call("_embedding_bag", tensor(1, 100, 3), tensor(2, 8, dtype="int64"),
+              tensor(4, 2, dtype="int64"), out=tensor(3, 2, 3)), 8 * 12 + 64 + 24),
+        (call("_softmax", tensor(1, 2, 1024), -1, False, out=tensor(2, 2, 1024)), 2 * 8192),
+        # 12,288 numbers fill 48 KiB; one more does not fit, and one less is not aligned.
+        (call("_softmax", tensor(1, 12288), -1, False, out=tensor(2, 12288)), 2 * 49152),
+        (call("_softmax", tensor(1, 12289), -1, False, out=tensor(2, 12289)), 4 * 49156),
+        (call("_softmax", tensor(1, 12287), -1, False, out=tensor(2, 12287)), 4 * 49148),
+        (call("_log_softmax", tensor(1, 1025), -1, False, out=tensor(2, 1025)), 4 * 4100),
+    ],
+)  # fmt: skip
+def test_bytes(operator: Op, moved: int) -> None:
+    assert bytes_moved(operator) == moved
+
+
+def test_an_expanded_dimension_is_read_once() -> None:
+    expanded = replace(tensor(1, 6, 10), stride=(0, 1))
+    assert (touched_bytes(expanded), touched_bytes(tensor(1, 6, 10))) == (40, 240)
+
+
+def test_rows_of_half_precision_must_be_multiples_of_16_bytes() -> None:
+    def product(inner: int, outer: int = 8) -> Op:
+        return call("mm", half(1, 4, inner), half(2, inner, outer), out=half(3, 4, outer))
+
+    assert [is_unaligned_product(product(inner)) for inner in (8, 12, 16, 17)] == [
+        False, True, False, True,
+    ]  # fmt: skip
+    assert is_unaligned_product(product(8, 9))
+    single = call("mm", tensor(1, 4, 9), tensor(2, 9, 9), out=tensor(3, 4, 9))
+    assert not is_unaligned_product(single)
+    assert not is_unaligned_product(call("mul", half(1, 4, 9), half(2, 4, 9), out=half(3, 4, 9)))
+    assert not is_unaligned_product(
+        call("convolution", half(1, 2, 3, 9, 9), half(2, 4, 3, 5, 5), out=half(4, 2, 4, 5, 5))
+    )
+
+
+def test_the_layout_of_half_precision_images_is_turned_and_turned_back() -> None:
+    image, weight, result = half(1, 2, 3, 8, 8), half(2, 4, 3, 5, 5), half(4, 2, 4, 4, 4)
+    first = call("convolution", image, weight, out=result)
+    assert changes_layout(first)
+    assert layout_bytes(first) == 2 * (768 + 600 + 256)
+    last = replace(image, stride=(192, 1, 24, 3))
+    assert not changes_layout(call("convolution", last, weight, out=result))
+    assert layout_bytes(call("convolution", last, weight, out=result)) == 0
+    assert not changes_layout(call("convolution", IMAGE, WEIGHT, out=RESULT))
+    assert not changes_layout(call("mm", image, weight, out=result))
+    one_channel = replace(half(1, 2, 1, 8, 8), stride=(64, 1, 8, 1))
+    assert changes_layout(call("convolution", one_channel, half(2, 4, 1, 5, 5), out=result))
+
+
+# Kinds, and waits.
+
+
+@pytest.mark.parametrize(
+    ("uses", "kind"),
+    [
+        ((tensor(1, 4, 6), tensor(2, 4, 6)), "stream"),
+        ((tensor(1, 4, 6), tensor(2)), "stream"),  # a single number is no operand of memory
+        ((tensor(1, 4, 6), replace(tensor(2, 4, 6), stride=(1, 4))), "strided"),
+        ((tensor(1, 4, 6), replace(tensor(2, 4, 6), stride=(0, 1))), "strided"),
+        ((replace(tensor(1, 4, 6), stride=(12, 2)),) * 2, "strided"),
+        ((replace(tensor(1, 4, 6), stride=(1, 4)),) * 2, "stream"),
+        ((tensor(1, 4, 1, 6), replace(tensor(2, 4, 1, 6), stride=(6, 99, 1))), "stream"),
+    ],
+)
+def test_operands_in_one_order_are_a_stream(uses: tuple[TensorUse, TensorUse], kind: str) -> None:
+    assert kernel_kind(call("mul", uses[0], out=uses[1])) == kind
+
+
+def test_a_copy_waits_unless_it_is_told_not_to() -> None:
+    host, device = tensor(1, 4, device="cpu"), tensor(2, 4)
+    told = op("aten._to_copy.default", [device], [host], kwargs=(("non_blocking", True),))
+    untold = op("aten._to_copy.default", [device], [host], kwargs=(("non_blocking", False),))
+    assert (syncs(told), syncs(untold)) == (False, True)
+    assert syncs(call("copy_", device, host, False, out=device, writes=(2,)))
+    assert syncs(call("unique_dim", device, out=device)) is False
+    tagged = op("aten.nonzero.default", [device], [device], tags=["data_dependent_output"])
+    assert syncs(tagged)

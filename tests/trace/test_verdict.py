@@ -1,0 +1,198 @@
+"""Where the time went -> the verdict, at its turning points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from graphdoctor.trace import Lanes
+from graphdoctor.trace.explain.verdict import Judgement, judge_trace
+from graphdoctor.values.report import Location, Range
+from graphdoctor.values.trace import Doubt, SyncCost, TracePrediction
+
+SPAN = 100_000
+PREDICTED = TracePrediction(
+    wall_us=100.0,
+    profiler_factor=Range(2, 2, 2),
+    eager_us=Range(100, 100, 100),
+    graph_us=Range(50, 50, 50),
+    speedup=Range(1.5, 2, 2.5),
+    without_syncs_us=Range(100, 100, 100),
+    launch_bound_share=Range(0.5, 0.5, 0.5),
+    device_busy_us=50.0,
+    regions=1,
+    launches_captured=10,
+    syncs=0,
+    simulation_error=0.0,
+)
+
+
+def lanes(**parts: int) -> Lanes:
+    """Busy but for the parts; each kernel has its launch."""
+    idle = sum(value for name, value in parts.items() if name != "in_graph_ns")
+    return Lanes(busy_ns=SPAN - idle, events=10, launches=10, joined=10, **parts)
+
+
+def share(value: float, **more: Any) -> TracePrediction:
+    return replace(PREDICTED, launch_bound_share=Range(value, value, value), **more)
+
+
+def judged(
+    times: Lanes, predicted: TracePrediction | None, *doubts: str, syncs: tuple[SyncCost, ...] = ()
+) -> Judgement:
+    found = [Doubt(kind, "") for kind in doubts]
+    return judge_trace(times, predicted, found, syncs)
+
+
+@pytest.mark.parametrize(
+    ("bound", "speedup", "waited", "verdict"),
+    [
+        (0.3, 1.15, 0, "launch-bound"),
+        (0.29, 2.0, 0, "mixed"),
+        (0.3, 1.14, 0, "mixed"),
+        (0.1, 1.0, 0, "mixed"),
+        (0.09, 1.0, 0, "gpu-bound"),
+        (0.09, 1.0, 9_999, "gpu-bound"),
+        (0.09, 1.0, 10_000, "mixed"),
+    ],
+)
+def test_verdict_turns_at_shares_of_the_time(
+    bound: float, speedup: float, waited: int, verdict: str
+) -> None:
+    predicted = share(bound, speedup=Range(1, speedup, 3))
+    assert judged(lanes(sync_wait_ns=waited), predicted).verdict == verdict
+
+
+def test_ends_that_say_different_things_are_mixed() -> None:
+    wide = replace(PREDICTED, launch_bound_share=Range(0.2, 0.5, 0.6))
+    assert judged(lanes(), wide).verdict == "mixed"
+    assert judged(lanes(), PREDICTED).verdict == "launch-bound"
+
+
+def test_without_a_wall_time_the_share_as_profiled_must_agree() -> None:
+    unmeasured = replace(PREDICTED, wall_us=None)
+    assert judged(lanes(host_ns=40_000), unmeasured).verdict == "launch-bound"
+    assert judged(lanes(host_ns=20_000), unmeasured).verdict == "mixed"
+    assert judged(lanes(host_ns=20_000), PREDICTED).verdict == "launch-bound"
+    said = judged(lanes(host_ns=20_000), unmeasured).reason
+    assert said.startswith("Mixed: 20% as profiled, 50% without the profiler,")
+    assert judged(lanes(host_ns=20_000), share(0.2)).reason.startswith("Mixed: 20% without")
+
+
+@pytest.mark.parametrize(
+    ("busy", "waitless", "syncs", "verdict"),
+    [
+        (50, 74, 2, "sync-bound"),  # more than half of 50 us idle would go
+        (50, 75, 2, "launch-bound"),
+        (50, 74, 0, "launch-bound"),
+        (89, 90, 2, "sync-bound"),
+        (90, 91, 2, "launch-bound"),  # a tenth of the time is not worth it
+    ],
+)
+def test_waits_are_the_cause_where_most_idle_time_goes_with_them(
+    busy: float, waitless: float, syncs: float, verdict: str
+) -> None:
+    predicted = replace(
+        PREDICTED,
+        device_busy_us=busy,
+        without_syncs_us=Range(waitless, waitless, waitless),
+        syncs=syncs,
+    )
+    assert judged(lanes(), predicted).verdict == verdict
+
+
+SYNC = SyncCost("cudaStreamSynchronize", "aten::item", Location("train.py", 7, "step"), 1, 5, 5)
+
+
+def test_the_first_wait_is_named_with_its_line() -> None:
+    predicted = replace(PREDICTED, without_syncs_us=Range(60, 60, 60), syncs=1.0)
+    first = judged(lanes(), predicted, syncs=(SYNC,)).reason
+    assert "by 1 sync per step" in first
+    assert "The first is aten::item (cudaStreamSynchronize) in step, train.py:7." in first
+    bare = replace(SYNC, operator="", location=None)
+    second = judged(lanes(), replace(predicted, syncs=2.0), syncs=(bare,)).reason
+    assert "by 2 syncs per step" in second
+    assert "The first is cudaStreamSynchronize; record with with_stack=True" in second
+    assert "The first" not in judged(lanes(), predicted).reason
+
+
+def test_a_busy_gpu_is_told_how_little_a_graph_can_bring() -> None:
+    predicted = share(0.01, speedup=Range(0.9, 0.95, 0.99), device_busy_us=97.0)
+    said = judged(lanes(device_gap_ns=5_000), predicted)
+    assert said.verdict == "gpu-bound"
+    assert "busy 97% of the time: a graph cannot bring more than 1.00x" in said.reason
+    assert "busy 95%" in judged(lanes(device_gap_ns=5_000), share(0.01, device_busy_us=9)).reason
+    assert "busy 100%" in judged(lanes(), share(0.01, device_busy_us=120)).reason
+    assert "2.50x" in judged(lanes(), share(0.01)).reason
+
+
+def test_graphs_are_counted_where_one_is_not_enough() -> None:
+    assert "A graph over the whole step would bring 2x (1.5x to 2.5x)" in (
+        judged(lanes(), PREDICTED).reason
+    )
+    several = judged(lanes(), replace(PREDICTED, regions=2.5)).reason
+    assert "2.5 graphs, between what has to stay, would bring" in several
+    ends = replace(PREDICTED, launch_bound_share=Range(0.4, 0.5, 0.6))
+    assert judged(lanes(), ends).reason.startswith("50% (40% to 60%) of this step")
+
+
+@pytest.mark.parametrize(
+    ("times", "doubts", "words"),
+    [
+        (lanes(unattributed_ns=25_001), (), "25% of the time is idle before kernels"),
+        (lanes(device_gap_ns=26_000), ("idle-with-work-queued",), "26% of the time it is idle"),
+        (lanes(), ("incomplete-graphs",), "graph launches have no kernels"),
+        (replace(lanes(), joined=0), (), "none of its kernels has a launch"),
+    ],
+)
+def test_there_is_no_answer_where_too_much_is_unknown(
+    times: Lanes, doubts: tuple[str, ...], words: str
+) -> None:
+    said = judged(times, PREDICTED, *doubts)
+    assert (said.verdict, said.confidence) == ("cannot-tell", "low")
+    assert words in said.reason
+
+
+@pytest.mark.parametrize(
+    ("times", "doubts"),
+    [
+        (lanes(unattributed_ns=25_000), ()),
+        (lanes(device_gap_ns=26_000), ()),
+        (lanes(device_gap_ns=25_000), ("idle-with-work-queued",)),
+        (lanes(device_gap_ns=60_000, in_graph_ns=35_000), ("idle-with-work-queued",)),
+    ],
+)
+def test_there_is_an_answer_where_little_is_unknown(times: Lanes, doubts: tuple[str, ...]) -> None:
+    assert judged(times, PREDICTED, *doubts).verdict == "launch-bound"
+
+
+def test_no_prediction_is_no_answer() -> None:
+    assert judged(lanes(), None).verdict == "cannot-tell"
+
+
+@pytest.mark.parametrize(
+    ("changes", "joined", "doubts", "confidence"),
+    [
+        ({}, 10, (), "high"),
+        ({}, 9, (), "high"),
+        ({}, 8, (), "low"),
+        ({"wall_us": None}, 10, (), "medium"),
+        ({}, 10, ("clock-skew",), "medium"),
+        ({}, 10, ("lost-kernels",), "low"),
+        ({"simulation_error": 0.1}, 10, (), "high"),
+        ({"simulation_error": 0.11}, 10, (), "low"),
+        ({"simulation_error": -0.11}, 10, (), "low"),
+    ],
+)
+def test_confidence(
+    changes: dict[str, Any], joined: int, doubts: tuple[str, ...], confidence: str
+) -> None:
+    times = replace(lanes(host_ns=50_000), joined=joined)
+    assert judged(times, replace(PREDICTED, **changes), *doubts).confidence == confidence
+
+
+def test_a_doubt_that_the_figures_allow_for_costs_no_confidence() -> None:
+    doubt = Doubt("queue-full", "", corrected=True)
+    assert judge_trace(lanes(), PREDICTED, [doubt], ()).confidence == "high"
