@@ -1,7 +1,8 @@
-"""Names of CUDA and HIP API calls in, what such a call does out."""
+"""The name of a CUDA or HIP API call, or of an annotation -> what it does."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -20,6 +21,14 @@ _BLOCKING = frozenset(
 _GRAPH_LAUNCHES = frozenset({"cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch"})
 _NO_LAUNCHES = frozenset({"cudaLaunchHostFunc", "cuLaunchHostFunc", "hipLaunchHostFunc"})
 _READS = ("DtoH", "DeviceToHost")
+
+
+STEP_MARK = re.compile(r"ProfilerStep#(\d+)$")
+
+
+def is_step_mark(name: str) -> bool:
+    """Whether a span of this name is the profiler's mark of a step."""
+    return STEP_MARK.match(name) is not None
 
 
 def is_launch(name: str) -> bool:

@@ -8,12 +8,12 @@ from typing import get_args
 
 import numpy as np
 
+from graphdoctor.trace.api import is_step_mark
 from graphdoctor.trace.arrays import Ints, Spans, Trace
 from graphdoctor.trace.explain.gaps import Gaps
 from graphdoctor.trace.explain.hosts import is_user_frame
 from graphdoctor.trace.explain.known_work import known_work
 from graphdoctor.trace.nesting import NONE, Nesting, inherited, innermost, nest
-from graphdoctor.trace.steps import is_step_mark
 from graphdoctor.trace.windows import Window, inside
 from graphdoctor.values.trace import WorkKind
 

@@ -129,6 +129,11 @@ def _check_wall(wall_us: float, steps: Steps, times: Lanes) -> None:
 def _check_has_device_work(trace: Trace, file: Path) -> None:
     if len(trace.device_events):
         return
+    if trace.is_cut:
+        raise UsageError(
+            f"{file} has no GPU events, but it is cut short: its kernels may stand in what is missing."
+            " Copy or export it again."
+        )
     seen = f"{len(trace.operators):,} operators and {len(trace.calls):,} CUDA calls"
     raise UsageError(
         f"{file} has no GPU events (no kernel, copy or fill; it has {seen}): record on a GPU with"
