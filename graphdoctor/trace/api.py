@@ -47,6 +47,19 @@ def is_graph_launch(name: str) -> bool:
     return name.partition("_ptsz")[0] in _GRAPH_LAUNCHES
 
 
+def is_instantiation(name: str) -> bool:
+    """Whether the call makes a captured graph one that can be launched."""
+    return name.startswith(("cudaGraphInstantiate", "cuGraphInstantiate", "hipGraphInstantiate"))
+
+
+def is_capture(name: str) -> bool:
+    """Whether the call begins to capture a graph."""
+    return (
+        name.startswith(("cudaStreamBegin", "cuStreamBegin", "hipStreamBegin"))
+        and "Capture" in name
+    )
+
+
 def is_blocking(name: str) -> bool:
     """Whether the call returns only when the device has done its work."""
     return name.partition("_ptsz")[0] in _BLOCKING
