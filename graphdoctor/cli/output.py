@@ -63,10 +63,13 @@ def show_or_save(
     show(page())
 
 
-def check_json_writable(args: argparse.Namespace) -> None:
-    """Raise UsageError before the work if --json names a file that cannot be made."""
-    if args.json and args.json != STDOUT:
-        check_writable(Path(args.json))
+def check_json_writable(args: argparse.Namespace) -> Path | None:
+    """The file that --json names, if it names one; UsageError, before the work, where it cannot be made."""
+    if not args.json or args.json == STDOUT:
+        return None
+    path = Path(args.json)
+    check_writable(path)
+    return path
 
 
 def look_of(args: argparse.Namespace) -> Look:

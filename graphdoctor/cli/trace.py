@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,12 +23,14 @@ from graphdoctor.values.errors import UsageError
 if TYPE_CHECKING:
     from graphdoctor.values.trace import FolderReport, TraceReport
 
+STDIN = "-"
+
 
 class TraceCommand:
     """Say why the GPU waits in a recorded run, and what a CUDA graph would bring.
 
     TRACE is a file of torch.profiler's export_chrome_trace(), plain or gzip,
-    or a folder of them. Needs no torch.
+    a folder of them, or - for standard input. Needs no torch.
     """
 
     name = "trace"
@@ -55,12 +58,19 @@ class TraceCommand:
             type=Path,
             help="save a copy of the trace (gzip) that shows in Perfetto why the GPU waits",
         )
+        add(
+            "--max-memory",
+            type=_positive,
+            metavar="MB",
+            help="stop with a sentence where a trace takes more (default: half of the machine's)",
+        )
         add_page_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        check_json_writable(args)
+        saved_to = check_json_writable(args)
         if args.annotate is not None:
             check_writable(args.annotate)
+        _check_outputs(args.trace, {"--json": saved_to, "--annotate": args.annotate})
         report = _explain(args)
 
         from graphdoctor.reporters import trace_folder as trace_folder_page
@@ -89,21 +99,49 @@ def _explain(args: argparse.Namespace) -> TraceReport | FolderReport:
         wall_us=args.wall_ms * 1e3 if args.wall_ms is not None else None,
         gpu=args.gpu,
     )
-    if not path.exists():
+    if str(path) != STDIN and not path.exists():
         raise UsageError(f"there is no file or folder {path}")
+    most_bytes = int(args.max_memory * 2**20) if args.max_memory else _half_of_the_memory()
     with progress(sys.stderr) as tell:
         if path.is_dir():
             if args.annotate is not None:
                 raise UsageError(f"--annotate is for one trace, and {path} is a folder")
-            return explain_folder(path, options, tell)
+            return explain_folder(path, options, tell, most_bytes)
         tell(f"reading {path.name}")
-        trace = read_trace(path)
+        if args.annotate is not None and (str(path) == STDIN or path.is_fifo()):
+            raise UsageError("--annotate reads the trace twice, which a pipe cannot be")
+        trace = read_trace(path, most_bytes=most_bytes)
         tell("explaining")
         report = explain_trace(trace, path, options)
         if args.annotate is not None:
             tell("annotating")
             annotate(path, args.annotate, notes_of_gaps(trace, options.step), trace.threads)
         return report
+
+
+def _check_outputs(source: Path, outputs: dict[str, Path | None]) -> None:
+    """Refuse to write over what is read, under whatever name, or to write two things into one file."""
+    wanted = {option: path for option, path in outputs.items() if path is not None}
+    for option, path in wanted.items():
+        if not path.exists() or str(source) == STDIN or not source.exists():
+            continue
+        if path.samefile(source) or (source.is_dir() and _is_read_from(source, path)):
+            raise UsageError(f"{option} {path} is a trace that is read: give another name")
+    if len({path.resolve() for path in wanted.values()}) < len(wanted):
+        raise UsageError("--json and --annotate name the same file")
+
+
+def _is_read_from(folder: Path, path: Path) -> bool:
+    from graphdoctor.trace.explain.folder import trace_files
+
+    return any(path.samefile(file) for file in trace_files(folder))
+
+
+def _half_of_the_memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def _positive(text: str) -> float:

@@ -7,11 +7,19 @@ from typing import TypeVar
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
-from graphdoctor.values.figures import count_text, ratio_range, share_range, time_range, time_text
+from graphdoctor.values.figures import (
+    count_text,
+    more_bytes_text,
+    ratio_range,
+    share_range,
+    time_range,
+    time_text,
+)
 from graphdoctor.values.locations import path_text, place_text
 from graphdoctor.values.report import Location
 from graphdoctor.values.trace import (
     WORK_WORDS,
+    GraphUse,
     HostCost,
     Queue,
     TracePrediction,
@@ -21,6 +29,7 @@ from graphdoctor.values.trace import (
 
 _Row = TypeVar("_Row")
 _ROWS = 6
+_CAUSES = 10
 _LONGEST_NAME = 60
 _WORTH_A_ROW = 0.005
 _SPARKS = " .:-=+*#%@"
@@ -48,7 +57,9 @@ def render(report: TraceReport, look: Look) -> str:
     elif report.no_prediction:
         page.heading("One step with graphs", "not predicted")
         page.paragraph(report.no_prediction, indent=2)
+    _write_graphs(page, report.graphs)
     _write_syncs(page, report)
+    _write_work(page, report)
     _write_costs(page, "Host time by operator", report.operators)
     _write_costs(page, "Host time by the user's functions", report.lines)
     _write_launches(page, report)
@@ -120,7 +131,7 @@ def _write_causes(page: Page, report: TraceReport) -> None:
             text = f"{time_text(kind.idle_us)}  {WORK_WORDS[kind.kind]}"
             page.labelled(f"  {kind.share:.1%}", text, style="bold")
     page.blank()
-    for cause in report.gap_causes:
+    for cause in report.gap_causes if page.look.show_all else report.gap_causes[:_CAUSES]:
         if not page.look.show_all and cause.share < _WORTH_A_ROW:
             continue
         word = "" if cause.kind == "ordinary" else f"{WORK_WORDS[cause.kind]}: "
@@ -155,6 +166,74 @@ def _write_prediction(page: Page, found: TracePrediction) -> None:
     page.labelled(
         "  Simulation", f"{found.simulation_error:+.1%} off the trace when replayed as profiled"
     )
+
+
+def _write_graphs(page: Page, graphs: GraphUse | None) -> None:
+    if graphs is None:
+        return
+    page.heading("CUDA graphs in the trace", "a step")
+    page.labelled(
+        "  Launches", f"{graphs.launches:,.3g}, which start {graphs.kernels:,.4g} kernels"
+    )
+    if graphs.captures or graphs.instantiations:
+        page.labelled(
+            "  Made in steps",
+            f"{graphs.captures:,.3g} captures and {graphs.instantiations:,.3g} instantiations"
+            f" ({time_text(graphs.instantiation_us)}){_at(graphs.location, page)}: capture once, before the"
+            " steps, and launch the graph in them.",
+            style="yellow",
+        )
+
+
+def _write_work(page: Page, report: TraceReport) -> None:
+    """The device's own time, from families down to lines; communication and copies."""
+    work = report.work
+    if work.families:
+        page.heading("Device time by family of kernels", "a step")
+        for family in _shown(page, work.families):
+            what = f"{time_text(family.device_us)}  {family.runs:,.4g}x {family.family}"
+            page.labelled(f"  {family.share:.1%}", what)
+    if work.kernels:
+        page.heading("Device time by kernel", "a step")
+        for kernel in _shown(page, work.kernels):
+            operator = f" from {kernel.operator}" if kernel.operator else ""
+            page.labelled(f"  {kernel.share:.1%}", f"{time_text(kernel.device_us)}  {kernel.runs:,.4g}x"
+                          f" {_short_name(_bare(kernel.name))}{operator}")  # fmt: skip
+    for title, lines in (("the launching function", work.lines), ("module", work.modules)):
+        if lines:
+            page.heading(f"Device time by {title}", "a step")
+        for line in _shown(page, lines):
+            name = _at(line.location, page).removeprefix(" at ") if line.location else line.name
+            what = f"{time_text(line.device_us)}  {line.kernels:,.4g}x {name}"
+            page.labelled(f"  {line.share:.1%}", what)
+    if work.collectives:
+        page.heading("Communication", "a step")
+        for one in work.collectives:
+            size = f", {_bytes(one.nbytes)}" if one.nbytes else ""
+            page.labelled(
+                f"  {one.runs:,.3g}x",
+                f"{one.kind}{size}: {time_text(one.device_us)}, of which {time_text(one.exposed_us)} with nothing"
+                " else on the device (waiting for other ranks included)",
+            )
+    if work.copies:
+        page.heading("Copies", "a step")
+        for copy in _shown(page, work.copies):
+            memory = f" ({copy.host_memory})" if copy.host_memory else ""
+            page.labelled(
+                f"  {copy.copies:,.3g}x",
+                f"{copy.direction}{memory}: {_bytes(copy.nbytes)}, {time_text(copy.device_us)}",
+            )
+
+
+def _bare(kernel: str) -> str:
+    """A kernel's name without what every name of torch's kernels begins with."""
+    for part in ("void ", "at::native::", "(anonymous namespace)::"):
+        kernel = kernel.replace(part, "")
+    return kernel
+
+
+def _bytes(count: float) -> str:
+    return more_bytes_text(round(count)).removeprefix("+")
 
 
 def _write_syncs(page: Page, report: TraceReport) -> None:

@@ -1,7 +1,8 @@
-"""Names of CUDA and HIP API calls in, what such a call does out."""
+"""The name of a CUDA or HIP API call, or of an annotation -> what it does."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,6 +23,14 @@ _NO_LAUNCHES = frozenset({"cudaLaunchHostFunc", "cuLaunchHostFunc", "hipLaunchHo
 _READS = ("DtoH", "DeviceToHost")
 
 
+STEP_MARK = re.compile(r"ProfilerStep#(\d+)$")
+
+
+def is_step_mark(name: str) -> bool:
+    """Whether a span of this name is the profiler's mark of a step."""
+    return STEP_MARK.match(name) is not None
+
+
 def is_launch(name: str) -> bool:
     """Whether the call puts work on the device: a kernel, a copy, a fill or a whole graph."""
     bare = name.partition("_ptsz")[0]
@@ -36,6 +45,19 @@ def is_kernel_launch(name: str) -> bool:
 
 def is_graph_launch(name: str) -> bool:
     return name.partition("_ptsz")[0] in _GRAPH_LAUNCHES
+
+
+def is_instantiation(name: str) -> bool:
+    """Whether the call makes a captured graph one that can be launched."""
+    return name.startswith(("cudaGraphInstantiate", "cuGraphInstantiate", "hipGraphInstantiate"))
+
+
+def is_capture(name: str) -> bool:
+    """Whether the call begins to capture a graph."""
+    return (
+        name.startswith(("cudaStreamBegin", "cuStreamBegin", "hipStreamBegin"))
+        and "Capture" in name
+    )
 
 
 def is_blocking(name: str) -> bool:

@@ -100,7 +100,7 @@ class About:
 class Trace:
     """One trace file. `shapes` runs beside `operators`, and is empty unless asked for.
 
-    `warnings` say what was left out or repaired while reading.
+    `is_cut`: the file does not reach to its end. `warnings` say what was left out or repaired while reading.
     """
 
     about: About = field(default_factory=About)
@@ -116,6 +116,7 @@ class Trace:
     overheads: Spans = field(default_factory=Spans)
     shapes: tuple[Shapes, ...] = ()
     events: int = 0  # of every kind, those that are of no use here included
+    is_cut: bool = False
     warnings: tuple[str, ...] = ()
 
     def rows_named(self, table: Table, wanted: Mask) -> Mask:

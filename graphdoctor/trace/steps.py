@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from graphdoctor.trace.api import STEP_MARK
 from graphdoctor.trace.arrays import Ints, Trace
 from graphdoctor.trace.explain.gaps import events_of
 from graphdoctor.trace.explain.lanes import whole_span
@@ -19,7 +19,6 @@ from graphdoctor.trace.step_kinds import kinds_of
 from graphdoctor.trace.windows import Window
 from graphdoctor.values.errors import UsageError
 
-_MARK = re.compile(r"ProfilerStep#(\d+)$")
 _WARM_UP = frozenset({"Lazy Function Loading", "Runtime Triggered Module Loading"})
 _SLOW_START = 2.0  # a first step this many times as long as the rest is a warm-up
 _FEWEST_TO_JUDGE = 3
@@ -53,11 +52,6 @@ class Steps:
         return tuple(step for step in self.all if not step.left_out)
 
 
-def is_step_mark(name: str) -> bool:
-    """Whether an annotation of this name is the profiler's mark of a step."""
-    return _MARK.match(name) is not None
-
-
 def find_steps(trace: Trace, device: int, *, only: int | None = None) -> Steps:
     """The steps by their annotations, else by what repeats in the launches, else the whole span.
 
@@ -84,7 +78,7 @@ def _marks(trace: Trace) -> list[tuple[int, str, Window]]:
     numbers = {
         place: int(match[1])
         for place, name in enumerate(trace.names)
-        if (match := _MARK.match(name))
+        if (match := STEP_MARK.match(name))
     }
     if not numbers:
         return []

@@ -1,4 +1,4 @@
-"""Moments and windows of time in; which moments lie in which window out."""
+"""Moments, windows and stretches of time -> which lies in which, and how much of it."""
 
 from __future__ import annotations
 
@@ -32,4 +32,30 @@ def window_of(moments: Ints, windows: Sequence[Window], *, closed: str = "left")
 def inside(moments: Ints, windows: Sequence[Window], *, closed: str = "left") -> Mask:
     """Which moments lie in any of the windows."""
     found: Mask = window_of(moments, windows, closed=closed) != OUTSIDE
+    return found
+
+
+def union(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Stretches in order of their starts -> the same time in stretches that lie apart."""
+    if not len(start):
+        return start, end
+    reached = np.maximum.accumulate(end)
+    begins = np.append(True, start[1:] > reached[:-1])
+    return start[begins], reached[np.append(begins[1:], True)]
+
+
+def covered_ns_of(stretches: tuple[Ints, Ints], start: Ints, end: Ints) -> Ints:
+    """How much of each [start, end) lies in the stretches, which are in order and apart."""
+    low, high = stretches
+    total = np.concatenate(([0], np.cumsum(np.maximum(high - low, 0))))
+    reached = np.maximum.accumulate(high) if len(high) else high
+
+    def before(moment: Ints) -> Ints:
+        place = np.searchsorted(low, moment, side="right")
+        last = np.maximum(place - 1, 0)
+        beyond = np.maximum(reached[last] - moment, 0) if len(low) else np.zeros_like(moment)
+        part: Ints = total[place] - np.where(place > 0, beyond, 0)
+        return part
+
+    found: Ints = np.maximum(before(np.maximum(start, end)) - before(start), 0)
     return found

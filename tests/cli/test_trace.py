@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import subprocess
 import sys
@@ -95,6 +96,47 @@ def test_a_trace_of_the_cpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     builder.operator("aten::mul", 0, 5)
     assert main(["trace", str(builder.write(tmp_path / "cpu.json"))]) == 2
     assert "has no GPU events" in capsys.readouterr().err
+
+
+def test_standard_input_is_read(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with file.open("rb") as opened:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(opened))
+        assert main(["trace", "-"]) == 0
+    assert capsys.readouterr().out.startswith("LAUNCH BOUND")
+
+
+@pytest.mark.parametrize("option", ["--json", "--annotate"])
+@pytest.mark.parametrize("name", ["same", "link", "hard"])
+def test_no_output_destroys_what_is_read(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, name: str
+) -> None:
+    (tmp_path / "link").symlink_to(file)
+    (tmp_path / "hard").hardlink_to(file)
+    output = file if name == "same" else tmp_path / name
+    before = file.read_bytes()
+    assert main(["trace", str(file), option, str(output)]) == 2
+    assert "is a trace that is read" in capsys.readouterr().err
+    assert file.read_bytes() == before
+
+
+def test_a_trace_of_the_folder_and_one_name_for_two_outputs_are_refused(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = file.read_bytes()
+    assert main(["trace", str(tmp_path), "--json", str(file)]) == 2
+    assert "is a trace that is read" in capsys.readouterr().err
+    both = str(tmp_path / "out")
+    assert main(["trace", str(file), "--json", both, "--annotate", both]) == 2
+    assert "name the same file" in capsys.readouterr().err
+    assert file.read_bytes() == before
+
+
+def test_a_limit_of_memory_is_one_sentence(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", str(file), "--max-memory", "0.01"]) == 2
+    assert "--max-memory" in capsys.readouterr().err
+    assert main(["trace", str(file), "--max-memory", "100"]) == 0
 
 
 def test_it_needs_no_torch(file: Path) -> None:

@@ -8,13 +8,13 @@ from typing import get_args
 
 import numpy as np
 
+from graphdoctor.trace.api import is_step_mark
 from graphdoctor.trace.arrays import Ints, Spans, Trace
 from graphdoctor.trace.explain.gaps import Gaps
 from graphdoctor.trace.explain.hosts import is_user_frame
 from graphdoctor.trace.explain.known_work import known_work
 from graphdoctor.trace.nesting import NONE, Nesting, inherited, innermost, nest
-from graphdoctor.trace.steps import is_step_mark
-from graphdoctor.trace.windows import Window, inside
+from graphdoctor.trace.windows import Window, covered_ns_of, inside
 from graphdoctor.values.trace import WorkKind
 
 KINDS: tuple[WorkKind, ...] = get_args(WorkKind)
@@ -68,14 +68,14 @@ def activity(trace: Trace, found: Gaps, windows: Sequence[Window]) -> Activity:
     covered = np.zeros(len(spans), np.int64)
     for one, stretches in _by_thread(waiting):
         mine = np.flatnonzero(spans.thread == one)
-        covered[mine] = _covered(stretches, spans.start_ns[mine], spans.end_ns[mine])
+        covered[mine] = covered_ns_of(stretches, spans.start_ns[mine], spans.end_ns[mine])
     spans = spans.take(covered > 0)
     nesting = nest(spans)
     own = np.zeros(len(spans), np.int64)
     until = _ends(spans, nesting)
     for one, stretches in _by_thread(waiting):
         mine = nesting.rows.get(one, waiting.gap[:0])
-        own[mine] = _covered(stretches, spans.start_ns[mine], until[mine])
+        own[mine] = covered_ns_of(stretches, spans.start_ns[mine], until[mine])
     inner = np.flatnonzero(nesting.parent != NONE)
     np.subtract.at(own, nesting.parent[inner], own[inner].copy())
     kinds, lines = _meanings(trace, spans)
@@ -128,7 +128,7 @@ def _explaining_threads(spans: Spans, low: Ints, high: Ints, launching: Ints) ->
         stretches = spans.take(spans.thread == one)
         outer = stretches.take(nest(stretches).is_outermost)
         mine = asked & (launching == one)
-        seen[mine] = _overlap(outer.start_ns, outer.end_ns, low[mine], high[mine])
+        seen[mine] = covered_ns_of((outer.start_ns, outer.end_ns), low[mine], high[mine])
     found: Ints = np.where(asked & (_HALF * seen < high - low), before, launching)
     return found
 
@@ -137,26 +137,6 @@ def _by_thread(waiting: Waiting) -> Iterator[tuple[int, tuple[Ints, Ints]]]:
     for one in np.unique(waiting.thread).tolist():
         mine = waiting.thread == one
         yield one, (waiting.low_ns[mine], waiting.high_ns[mine])
-
-
-def _covered(stretches: tuple[Ints, Ints], start: Ints, end: Ints) -> Ints:
-    return _overlap(*stretches, start, np.maximum(start, end))
-
-
-def _overlap(low: Ints, high: Ints, start: Ints, end: Ints) -> Ints:
-    """How much of each [start, end) lies in the stretches, which are in order and apart."""
-    total = np.concatenate(([0], np.cumsum(np.maximum(high - low, 0))))
-    reached = np.maximum.accumulate(high) if len(high) else high
-
-    def before(moment: Ints) -> Ints:
-        place = np.searchsorted(low, moment, side="right")
-        last = np.maximum(place - 1, 0)
-        beyond = np.maximum(reached[last] - moment, 0) if len(low) else np.zeros_like(moment)
-        part: Ints = total[place] - np.where(place > 0, beyond, 0)
-        return part
-
-    found: Ints = np.maximum(before(end) - before(start), 0)
-    return found
 
 
 def _ends(spans: Spans, nesting: Nesting) -> Ints:

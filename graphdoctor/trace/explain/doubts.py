@@ -1,4 +1,4 @@
-"""A Trace and its steps in; what makes its figures less certain, out."""
+"""A Trace and its steps -> what makes its figures less certain."""
 
 from __future__ import annotations
 

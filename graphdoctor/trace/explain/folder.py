@@ -1,4 +1,4 @@
-"""A folder of traces, one a worker, in; each explained, and what differs between them, out."""
+"""A folder of traces, one a worker -> each explained, and what differs between them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def trace_files(folder: Path) -> list[Path]:
 
 
 def explain_folder(
-    folder: Path, options: TraceOptions, tell: Callable[[str], None]
+    folder: Path,
+    options: TraceOptions,
+    tell: Callable[[str], None],
+    most_bytes: int | None = None,
 ) -> FolderReport:
     """Explain every trace of the folder. Raises UsageError where not one can be explained."""
     files = trace_files(folder)
@@ -52,7 +55,7 @@ def explain_folder(
     for path in files:
         tell(f"reading {path.name}")
         try:
-            workers.append(explain_trace(read_trace(path), path, options))
+            workers.append(explain_trace(read_trace(path, most_bytes=most_bytes), path, options))
         except UsageError as error:
             failures.append(str(error))
     if not workers:

@@ -1,4 +1,4 @@
-"""A Trace and one device in; how much work waited in its queue, and how it was launched, out."""
+"""A Trace and one device -> how much work waited in its queue, and how it was launched."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphdoctor.trace.api import is_graph_launch, which
+from graphdoctor.trace.api import is_capture, is_graph_launch, is_instantiation, which
 from graphdoctor.trace.arrays import Ints, Mask, Trace, distinct
 from graphdoctor.trace.explain.gaps import events_of
-from graphdoctor.trace.explain.hosts import within
+from graphdoctor.trace.explain.hosts import location, user_frames, within
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.nesting import NONE
+from graphdoctor.trace.nesting import NONE, innermost, nest
 from graphdoctor.trace.windows import Window
-from graphdoctor.values.trace import LaunchTotal, Queue, QueuePoint
+from graphdoctor.values.trace import GraphUse, LaunchTotal, Queue, QueuePoint
 
 _POINTS = 48
 
@@ -104,6 +104,29 @@ def in_graphs(trace: Trace, rows: Ints) -> Mask:
         shared = lost & np.isin(events.correlation, values[counts > 1])
     found: Mask = by_call | shared | (events.graph != 0)
     return found
+
+
+def graph_use(trace: Trace, device: int, host_windows: Sequence[Window]) -> GraphUse | None:
+    """Captures, instantiations and launches of graphs in the windows of host time; None without any."""
+    calls, steps = trace.calls, max(1, len(host_windows))
+    counted = within(calls, host_windows)
+    _, call = _launched(trace, device)
+    launches = counted & _graph_calls(trace)
+    captures = counted & trace.rows_named(calls, which(trace.names, is_capture))
+    made = np.flatnonzero(counted & trace.rows_named(calls, which(trace.names, is_instantiation)))
+    if not (launches.any() or captures.any() or len(made)):
+        return None
+    frames = user_frames(trace)
+    line = innermost(frames, nest(frames), calls.start_ns[made], calls.thread[made])
+    line = frames.name[line[line != NONE]]
+    return GraphUse(
+        launches=int(launches.sum()) / steps,
+        kernels=int(launches[call].sum()) / steps,
+        captures=int(captures.sum()) / steps,
+        instantiations=len(made) / steps,
+        instantiation_us=int((calls.end_ns - calls.start_ns)[made].sum()) / 1e3 / steps,
+        location=location(trace.names[np.bincount(line).argmax()]) if len(line) else None,
+    )
 
 
 def _launched(trace: Trace, device: int) -> tuple[Ints, Ints]:

@@ -13,6 +13,7 @@ from graphdoctor import __version__
 from graphdoctor.estimate.gpus import DeviceProfile, load_profile
 from graphdoctor.trace.arrays import KINDS, Trace
 from graphdoctor.trace.explain.activity import activity
+from graphdoctor.trace.explain.device_work import device_work
 from graphdoctor.trace.explain.doubts import doubts
 from graphdoctor.trace.explain.gap_causes import doings
 from graphdoctor.trace.explain.gaps import Gaps, events_of, gaps
@@ -20,7 +21,7 @@ from graphdoctor.trace.explain.graphed_steps import predict_from_trace
 from graphdoctor.trace.explain.hosts import line_costs, operator_costs, sync_costs
 from graphdoctor.trace.explain.lanes import Lanes, busiest_device, lanes_in
 from graphdoctor.trace.explain.longest import longest_gaps
-from graphdoctor.trace.explain.queue import in_graphs, launch_totals, queue
+from graphdoctor.trace.explain.queue import graph_use, in_graphs, launch_totals, queue
 from graphdoctor.trace.explain.verdict import judge_trace
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.trace.windows import Window, inside, window_of
@@ -34,9 +35,8 @@ from graphdoctor.values.trace import (
     TraceReport,
 )
 
-_MOST_ROWS = 15
+MOST_ROWS = 15
 _MOST_GAPS = 50
-_MOST_CAUSES = 10
 _CLOCKS_VARY = 0.1  # of a GPU, from one run to another
 _MOST_TIMES_PROFILED = 1.5
 _MOST_DEVICES = 64  # no machine has more; a broken file may name thousands
@@ -45,11 +45,13 @@ DEFAULT_GPU = "h100"
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """`step`: the number of the ProfilerStep to look at. `wall_us`: one step without a profiler."""
+    """`step`: the number of the ProfilerStep to look at. `wall_us`: one step without a profiler. `rows`: the
+    longest that a list may be."""
 
     step: int | None = None
     wall_us: float | None = None
     gpu: str | None = None
+    rows: int = MOST_ROWS
 
 
 def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None) -> TraceReport:
@@ -72,9 +74,9 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
     predicted, no_prediction = (
         (None, prediction) if isinstance(prediction, str) else (prediction, "")
     )
-    syncs = sync_costs(trace, found, hosts, _MOST_ROWS)
+    syncs = sync_costs(trace, found, hosts, options.rows)
     acted = activity(trace, found, windows)
-    did = doings(trace, acted, len(windows), times.idle_ns, _MOST_CAUSES)
+    did = doings(trace, acted, len(windows), times.idle_ns, options.rows)
     judged = judge_trace(times, predicted, doubtful, syncs, did)
     own = _device_time(trace, device, windows, times)
     return TraceReport(
@@ -94,10 +96,12 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
         devices=(own, *_other_devices(trace, device)),
         prediction=predicted,
         no_prediction=no_prediction,
+        work=device_work(trace, device, windows, options.rows),
+        graphs=graph_use(trace, device, hosts),
         doubts=(*doubtful, *carried_over),
         syncs=syncs,
-        operators=operator_costs(trace, hosts, _MOST_ROWS),
-        lines=line_costs(trace, hosts, _MOST_ROWS),
+        operators=operator_costs(trace, hosts, options.rows),
+        lines=line_costs(trace, hosts, options.rows),
         launches=launch_totals(trace, device, hosts),
         queue=queue(trace, device, windows),
         longest_gaps=longest_gaps(trace, found, windows, _MOST_GAPS, acted),
@@ -129,6 +133,11 @@ def _check_wall(wall_us: float, steps: Steps, times: Lanes) -> None:
 def _check_has_device_work(trace: Trace, file: Path) -> None:
     if len(trace.device_events):
         return
+    if trace.is_cut:
+        raise UsageError(
+            f"{file} has no GPU events, but it is cut short: its kernels may stand in what is missing."
+            " Copy or export it again."
+        )
     seen = f"{len(trace.operators):,} operators and {len(trace.calls):,} CUDA calls"
     raise UsageError(
         f"{file} has no GPU events (no kernel, copy or fill; it has {seen}): record on a GPU with"

@@ -1,15 +1,23 @@
-"""A trace file, plain or gzip, in; its content in blocks of bounded size out."""
+"""A trace file, plain or gzip, a pipe or standard input -> its content in blocks of bounded size."""
 
 from __future__ import annotations
 
+import os
+import select
+import stat
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from graphdoctor.values.errors import UsageError
 
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 2 << 20
+STDIN = "-"
+LONGEST_SILENCE_S = 20.0  # of a pipe
 _GZIP_MAGIC = b"\x1f\x8b"
+_SMALL_STEP = 256
 
 
 class CutShort(Exception):
@@ -19,35 +27,88 @@ class CutShort(Exception):
 def blocks(path: Path) -> Iterator[bytes]:
     """The content in order. Raises UsageError for what cannot be read, CutShort at a broken end."""
     try:
-        with path.open("rb") as file:
-            first = file.read(BLOCK_BYTES)
-            if not first.startswith(_GZIP_MAGIC):
-                yield first
-                while block := file.read(BLOCK_BYTES):
-                    yield block
-                return
-            yield from _unpacked(first, file)
+        if str(path) == STDIN:
+            yield from _content(_read_in_blocks(sys.stdin.buffer))
+        elif stat.S_ISFIFO(path.stat().st_mode):
+            yield from _content(_piped(path))
+        else:
+            with path.open("rb") as file:
+                yield from _content(_read_in_blocks(file))
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"Cannot read the trace {path}: {reason}.") from error
 
 
-def _unpacked(packed: bytes, file: object) -> Iterator[bytes]:
+def _read_in_blocks(file: BinaryIO) -> Iterator[bytes]:
+    while block := file.read(BLOCK_BYTES):
+        yield block
+
+
+def _piped(path: Path) -> Iterator[bytes]:
+    """What is written into a pipe; UsageError where nobody writes."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN)
+    try:
+        while True:
+            if not waiting.poll(LONGEST_SILENCE_S * 1000):
+                raise UsageError(
+                    f"Nothing was written into the pipe {path} for {LONGEST_SILENCE_S:.0f} s."
+                )
+            block = os.read(handle, BLOCK_BYTES)
+            if not block:
+                return
+            yield block
+    finally:
+        os.close(handle)
+
+
+def _content(source: Iterator[bytes]) -> Iterator[bytes]:
+    first = next(source, b"")
+    while 0 < len(first) < len(_GZIP_MAGIC) and (more := next(source, b"")):
+        first += more
+    if first.startswith(_GZIP_MAGIC):
+        yield from _unpacked(first, source)
+        return
+    yield first
+    yield from source
+
+
+def _unpacked(packed: bytes, source: Iterator[bytes]) -> Iterator[bytes]:
     """Several gzip members in a row are one content; a member that does not end is CutShort."""
     stream = zlib.decompressobj(wbits=31)
     while packed:
+        before = stream.copy()
         try:
             block = stream.decompress(packed, BLOCK_BYTES)
         except zlib.error as error:
-            raise CutShort(str(error)) from error
+            yield from _until_broken(before, packed)
+            raise CutShort(f"it is damaged ({error})") from error
         if block:
             yield block
         packed = stream.unconsumed_tail
         if stream.eof:
-            packed = stream.unused_data or file.read(BLOCK_BYTES)  # type: ignore[attr-defined]
+            packed = stream.unused_data or next(source, b"")
             if not packed.startswith(_GZIP_MAGIC):
                 return  # padding after the last member
             stream = zlib.decompressobj(wbits=31)
         elif not packed:
-            packed = file.read(BLOCK_BYTES)  # type: ignore[attr-defined]
+            packed = next(source, b"")
     raise CutShort("the gzip stream does not end")
+
+
+def _until_broken(stream: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
+    """What can be unpacked before the place that is damaged, in smaller and smaller steps."""
+    at, step = 0, _SMALL_STEP
+    while at < len(packed):
+        before = stream.copy()
+        try:
+            block = stream.decompress(packed[at : at + step])
+        except zlib.error:
+            if step == 1:
+                return
+            stream, step = before, 1
+            continue
+        if block:
+            yield block
+        at += step

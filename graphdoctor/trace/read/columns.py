@@ -1,4 +1,4 @@
-"""Typed events in, run by run; the columns of a Trace out."""
+"""Typed events, run by run -> the columns of a Trace."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ _TABLES = {
     **dict.fromkeys(("overhead",), "overheads"),
 }
 _HOST_TABLES = ("operators", "frames", "annotations", "overheads")
+_EACH_NAME = 200  # bytes, text and table
 # 285 years in us: what is beyond does not fit 64 bits of ns.
 _LARGEST_US = 9.0e15
 
@@ -54,6 +55,7 @@ class Columns:
         self.streams = _Numbers()
         self.shapes: list[Shapes] = []
         self.events = self.backwards = self.out_of_range = 0
+        self._column_bytes = 0
         self._parts: dict[str, list[list[Ints]]] = {
             table: [] for table in ("device", "calls", *_HOST_TABLES)
         }
@@ -68,7 +70,9 @@ class Columns:
                 bucket.append(event)
         for table, found in buckets.items():
             if found:
-                self._parts[table].append(self._columns(table, found))
+                columns = self._columns(table, found)
+                self._parts[table].append(columns)
+                self._column_bytes += sum(column.nbytes for column in columns)
         if shapes:
             self.shapes.extend(map(_shapes, buckets["operators"]))
 
@@ -110,6 +114,11 @@ class Columns:
         self.out_of_range += outside + outside_too
         self.backwards += int(np.count_nonzero(length < 0))
         return start, start + np.maximum(length, 0)
+
+    @property
+    def nbytes(self) -> int:
+        """What the columns and the names take, the shapes not counted."""
+        return self._column_bytes + _EACH_NAME * len(self.names)
 
     def thread_labels(self) -> tuple[str, ...]:
         """Process and thread, in the order of their numbers."""

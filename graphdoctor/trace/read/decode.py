@@ -1,4 +1,4 @@
-"""Runs of whole events as JSON text in, typed events out; what cannot be read is counted."""
+"""Runs of whole events as JSON text -> typed events; what cannot be read is counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ _LONE_SURROGATE = re.compile(
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
 _UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-_BYTE = re.compile(r"\(byte (\d+)\)")
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 # Kineto writes times after its base time; from here on a float no longer holds whole ns.
 _LARGEST_EXACT_US = 2.0**43
@@ -102,7 +101,6 @@ class Decoder:
         self._events = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
         self._times = msgspec.json.Decoder(list[_ExactTimes])
         self.troubles = Troubles()
-        self._repaired = b""  # the last run that was no valid JSON
 
     def events(self, content: bytes, offset: int) -> list[Event[Any]] | None:
         """The events of a run without its brackets; `offset` is where it is in the file.
@@ -116,28 +114,15 @@ class Decoder:
             pass
         raw = _raw_events(text)
         if raw is None:
-            self._repaired = repair(content)
-            raw = _raw_events(b"[" + self._repaired + b"]")
+            raw = _raw_events(b"[" + repair(content) + b"]")
             if raw is None:
                 return None
             self.troubles.repaired += 1
         return self._one_by_one([(offset, bytes(item)) for item in raw])
 
-    def is_unfinished(self) -> bool:
-        """Whether the run that `events` refused ends too early, and is not broken inside."""
-        text = b"[" + self._repaired + b"]"
-        try:
-            msgspec.json.decode(text, type=list[msgspec.Raw])
-        except msgspec.DecodeError as error:
-            place = _BYTE.search(str(error))
-            return place is None or int(place[1]) >= len(text) - 1
-        except (RecursionError, UnicodeDecodeError):
-            return False
-        return False
-
-    def salvaged(self, offset: int) -> list[Event[Any]]:
-        """What can be read of the run that `events` refused."""
-        pieces = _pieces(self._repaired)
+    def salvaged(self, content: bytes, offset: int) -> list[Event[Any]]:
+        """What can be read of a run that `events` refused."""
+        pieces = _pieces(repair(content))
         return self._one_by_one([(offset + place, piece) for place, piece in pieces])
 
     def _exact(self, events: list[Event[Any]], text: bytes) -> list[Event[Any]]:
@@ -156,6 +141,11 @@ class Decoder:
 
         By halves: what is good costs little more than it does in a good file.
         """
+        no_objects = [piece for piece in pieces if not piece[1].lstrip().startswith(b"{")]
+        if no_objects:
+            for offset, _ in no_objects:
+                self.troubles.skip(offset, "it is no object")
+            pieces = [piece for piece in pieces if piece[1].lstrip().startswith(b"{")]
         if len(pieces) <= 1:
             return [event for piece in pieces for event in self._one(*piece)]
         text = b"[" + b",".join(piece for _, piece in pieces) + b"]"

@@ -1,36 +1,41 @@
-"""A Chrome trace file of torch.profiler (plain or gzip) in, a Trace out."""
+"""A Chrome trace file of torch.profiler (plain or gzip) -> a Trace."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from graphdoctor.trace.arrays import About, Trace
+from graphdoctor.trace.api import is_step_mark, which
+from graphdoctor.trace.arrays import About, Shapes, Spans, Trace
 from graphdoctor.trace.read import blocks
 from graphdoctor.trace.read.blocks import CutShort
 from graphdoctor.trace.read.columns import Columns
-from graphdoctor.trace.read.decode import Decoder, Header, header, repair
-from graphdoctor.trace.read.split import Part, split
+from graphdoctor.trace.read.decode import Decoder, Event, Header, header, repair
+from graphdoctor.trace.read.split import Part, split, structure
 from graphdoctor.values.errors import UsageError
 
 _MOST_LISTS = 64
-_MOST_HELD = 8  # blocks that are kept until they make a run of whole events
+_MOST_HELD = 16 << 20  # bytes that are kept until they make a whole event
+_MOST_TRAILER = 16 << 20
+_WORKING = 3  # bytes that explaining takes for each that is read
 _EXPORT_AGAIN = "export it again with torch.profiler's export_chrome_trace()"
 
 
-def read_trace(path: Path, *, shapes: bool = False) -> Trace:
-    """Read one trace file, what is damaged as far as it goes.
+def read_trace(path: Path, *, shapes: bool = False, most_bytes: int | None = None) -> Trace:
+    """Read one trace file, what is damaged as far as it goes; "-" is standard input.
 
-    `shapes`: also keep what was recorded of the operators' arguments. Raises UsageError when the
-    file is missing, is something else, or has nothing that can be read.
+    `shapes`: also keep what was recorded of the operators' arguments. `most_bytes` of memory that reading and
+    explaining may take, as far as it grows with the events. Raises UsageError when the file is missing, is something
+    else, takes more, or has nothing that can be read.
     """
-    return _read(blocks.blocks(path), str(path), shapes=shapes)
+    return _read(blocks.blocks(path), str(path), shapes=shapes, most_bytes=most_bytes)
 
 
 def parse_trace(content: bytes, *, name: str = "trace", shapes: bool = False) -> Trace:
@@ -38,8 +43,10 @@ def parse_trace(content: bytes, *, name: str = "trace", shapes: bool = False) ->
     return _read([content], name, shapes=shapes)
 
 
-def _read(source: Iterable[bytes], name: str, *, shapes: bool) -> Trace:
-    reader = _Reader(name, shapes=shapes)
+def _read(
+    source: Iterable[bytes], name: str, *, shapes: bool, most_bytes: int | None = None
+) -> Trace:
+    reader = _Reader(name, shapes=shapes, most_bytes=most_bytes)
     with _collector_paused():
         for part in split(reader.watched(source), name):
             reader.take(part)
@@ -61,26 +68,45 @@ def _collector_paused() -> Iterator[None]:
 class _Reader:
     """Takes a file's parts in order and keeps what the trace is made of."""
 
-    def __init__(self, name: str, *, shapes: bool) -> None:
+    def __init__(self, name: str, *, shapes: bool, most_bytes: int | None) -> None:
         self._name = name
+        self._most_bytes = most_bytes
         self._shapes = shapes
         self._decoder = Decoder(shapes=shapes)
         self._columns = Columns()
         self._headers: list[Header] = []
         self._problems: list[str] = []
-        self._held: Part | None = None
+        self._held: Part | None = None  # the beginning of an event
+        self._trailer: bytes | None = None  # what follows the list of events, once it has ended
+        self._is_cut = False
 
     def watched(self, source: Iterable[bytes]) -> Iterator[bytes]:
         """The blocks, up to where the packed file breaks off."""
         try:
             yield from source
         except CutShort as error:
-            self._problems.append(f"The trace {self._name} is cut short: {error}.")
+            self._cut(f"The trace {self._name} is cut short: {error}.")
+
+    def _cut(self, problem: str) -> None:
+        self._is_cut = True
+        self._problems.append(problem)
 
     def take(self, part: Part) -> None:
         if part.kind == "header":
             self._headers.append(header(part.content + b"]}"))
-            return
+        elif self._trailer is not None:
+            self._follow(b"," + part.content)
+        else:
+            self._take_events(part)
+        if part.kind == "end" and self._trailer is not None:
+            self._headers.append(header(b'{"traceEvents": [' + self._trailer))
+        self._check_memory()
+
+    def _follow(self, content: bytes) -> None:
+        if self._trailer is not None and len(self._trailer) + len(content) <= _MOST_TRAILER:
+            self._trailer += content
+
+    def _take_events(self, part: Part) -> None:
         if self._held is not None:
             part = replace(
                 part, content=self._held.content + b"," + part.content, offset=self._held.offset
@@ -89,13 +115,37 @@ class _Reader:
         is_end = part.kind == "end"
         content = self._without_trailer(part) if is_end else part.content
         events = self._decoder.events(content, part.offset)
-        is_small = len(content) < _MOST_HELD * blocks.BLOCK_BYTES
-        if events is None and not is_end and is_small and self._decoder.is_unfinished():
-            self._held = part  # it was cut inside of an event
-            return
+        if events is None and not is_end:
+            events = self._before_the_cut(part)
         if events is None:
-            events = self._decoder.salvaged(part.offset)
+            events = self._decoder.salvaged(content, part.offset)
         self._columns.add(events, shapes=self._shapes)
+
+    def _before_the_cut(self, part: Part) -> list[Event[Any]] | None:
+        """The events of a part that was cut inside of one, or behind the last; None if it is damaged."""
+        content = part.content
+        found = structure(content)
+        if found.list_end is not None:
+            events = self._decoder.events(content[: found.list_end], part.offset)
+            if events is not None:
+                self._trailer = b""
+                self._follow(content[found.list_end :])
+            return events
+        rest = content[found.last_event :].lstrip(b" \t\r\n,")
+        if not rest or len(rest) > _MOST_HELD:
+            return None
+        events = self._decoder.events(content[: found.last_event], part.offset)
+        if events is not None:
+            self._held = replace(part, content=rest, offset=part.offset + found.last_event)
+        return events
+
+    def _check_memory(self) -> None:
+        most, taken = self._most_bytes, self._columns.nbytes * _WORKING
+        if most is not None and taken > most:
+            raise UsageError(
+                f"The trace {self._name} takes more than {most >> 20:,} MB of memory ({taken >> 20:,} MB after"
+                f" {self._columns.events:,} events): record fewer steps, or allow more with --max-memory."
+            )
 
     def _without_trailer(self, part: Part) -> bytes:
         """The last events; what follows them is kept as a second header, if the file is whole."""
@@ -103,11 +153,13 @@ class _Reader:
         if part.is_list:
             if text.endswith(b"]"):
                 return text[:-1]
-            self._problems.append(_not_whole(self._name, part))
+            self._cut(_not_whole(self._name, part))
             return text.rstrip(b" \t\r\n,")
-        end = _end_of_list(text)
+        exact = structure(text).list_end
+        is_whole = exact is not None and _is_json(b'{"": [' + text[exact:])
+        end = exact if is_whole else _end_of_list(text)
         if end is None:
-            self._problems.append(_not_whole(self._name, part))
+            self._cut(_not_whole(self._name, part))
             return text
         self._headers.append(header(b'{"traceEvents": [' + text[end:]))
         return text[:end]
@@ -123,9 +175,11 @@ class _Reader:
             )
             raise UsageError(f"{problem} Nothing in it can be read; {_EXPORT_AGAIN}.")
         operators, shapes = columns.operators()
+        names = tuple(map(str, columns.names))
+        operators, shapes, marks = _without_marks(names, operators, shapes)
         return Trace(
             about=_about(self._headers),
-            names=tuple(map(str, columns.names)),
+            names=names,
             threads=columns.thread_labels(),
             devices=tuple(map(str, columns.devices)),
             streams=tuple(map(str, columns.streams)),
@@ -133,10 +187,11 @@ class _Reader:
             calls=columns.calls(),
             operators=operators,
             frames=columns.spans("frames"),
-            annotations=columns.spans("annotations"),
+            annotations=_with_marks(columns.spans("annotations"), marks),
             overheads=columns.spans("overheads"),
             shapes=shapes,
             events=columns.events,
+            is_cut=self._is_cut,
             warnings=tuple(self._warnings()),
         )
 
@@ -155,6 +210,30 @@ class _Reader:
             yield f"{columns.backwards:,} events have a negative duration; it was taken as 0."
         if columns.out_of_range:
             yield f"{columns.out_of_range:,} times are beyond any clock; they were taken as 0."
+
+
+def _without_marks(
+    names: tuple[str, ...], operators: Spans, shapes: tuple[Shapes, ...]
+) -> tuple[Spans, tuple[Shapes, ...], Spans]:
+    """The operators, and apart from them the marks of steps: in 2021 those were operators too."""
+    is_mark = which(names, is_step_mark)[operators.name]
+    if not is_mark.any():
+        return operators, shapes, Spans()
+    kept = np.flatnonzero(~is_mark)
+    shapes = tuple(shapes[row] for row in kept.tolist()) if shapes else ()
+    return operators.take(kept), shapes, operators.take(is_mark)
+
+
+def _with_marks(annotations: Spans, marks: Spans) -> Spans:
+    if not len(marks):
+        return annotations
+    both = Spans(
+        *(
+            np.concatenate((getattr(annotations, column.name), getattr(marks, column.name)))
+            for column in fields(marks)
+        )
+    )
+    return both.take(np.lexsort((-both.end_ns, both.start_ns)))
 
 
 def _not_whole(name: str, part: Part) -> str:

@@ -1,24 +1,28 @@
-"""Blocks of a trace file in; its header, runs of whole events and its trailer out."""
+"""Blocks of a trace file -> its header, runs of events, and what is left at its end."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import numpy as np
+
+from graphdoctor.trace.arrays import Ints, Mask
 from graphdoctor.values.errors import UsageError
 
 _START = re.compile(rb'"traceEvents"\s*:\s*\[')
-_FIRST_KEY = re.compile(rb'\s*\{\s*("[^"\\\x00-\x1f]{1,40}")')
-_SPACE = b" \t\r\n"
+_BETWEEN = re.compile(rb"\}([ \t\r\n]*),[ \t\r\n]*\{")
+_NO_SPACE = re.compile(rb"[^ \t\r\n]")
 _BOM = b"\xef\xbb\xbf"
-_LONGEST_HEADER = 256 << 20
+_LONGEST = 256 << 20  # of a header, or from one event's end to the next
+_MOST_SPACE = 1 << 16  # between two events, if it lies across two blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the file. "events" are whole events with commas between; "end" is all the rest.
+    """A piece of the file. "events" ends between two objects, mostly events; "end" is all the rest.
 
     `offset` counts bytes from the start of the (unpacked) file. `is_list`: the file is a bare list.
     """
@@ -30,50 +34,55 @@ class Part:
 
 
 def split(blocks: Iterable[bytes], name: str) -> Iterator[Part]:
-    """Cut between two events near every block's end. Raises UsageError where there are no events."""
+    """Cut between two objects near every block's end, whatever keys they begin with.
+
+    An object inside of an event looks the same, so a reader has to ask `structure` where a part
+    makes no sense. Raises UsageError where there are no events.
+    """
     source = iter(blocks)
     content, position, is_list = _header(source, name)
     if not is_list:
-        yield Part("header", content[:position], 0)
-    rest, offset = content[position:], position
-    key = _FIRST_KEY.match(rest)
-    # Events are told from objects inside of events by the key that they begin with.
-    between = re.compile(rb"\}(\s*),\s*\{\s*" + re.escape(key[1])) if key else None
+        yield Part("header", bytes(content[:position]), 0)
+    rest, offset, searched = content[position:], position, 0
     for block in source:
-        if between is not None:
-            cut = _last_boundary(between, rest)
-            if cut is not None:
-                yield Part("events", rest[: cut[0]], offset, is_list)
-                offset += cut[1]
-                rest = rest[cut[1] :]
+        cut = _last_boundary(rest, searched)
+        if cut is not None:
+            yield Part("events", bytes(rest[: cut[0]]), offset, is_list)
+            offset += cut[1]
+            del rest[: cut[1]]
+        elif len(rest) > _LONGEST:
+            raise UsageError(
+                f"{name} has no end of an event from byte {offset:,} on for {len(rest):,} bytes, so it"
+                " is no torch.profiler trace, or it is damaged."
+            )
+        searched = max(0, len(rest) - _MOST_SPACE)
         rest += block
-    yield Part("end", rest, offset, is_list)
+    yield Part("end", bytes(rest), offset, is_list)
 
 
-def _header(source: Iterator[bytes], name: str) -> tuple[bytes, int, bool]:
+def _header(source: Iterator[bytes], name: str) -> tuple[bytearray, int, bool]:
     """What was read until the events begin, the place where they begin, and if it is a bare list."""
-    content = b""
-    searched = 0
+    content = bytearray()
+    searched = begin = 0
     for block in source:
         content += block
-        text = content.removeprefix(_BOM).lstrip(_SPACE)
-        if not text:
+        begin = _skip_space(content, begin)
+        if begin == len(content):
             continue
-        before = len(content) - len(text)
-        if text[:1] == b"[":
-            return content, before + 1, True
-        if text[:1] != b"{":
+        if content[begin : begin + 1] == b"[":
+            return content, begin + 1, True
+        if content[begin : begin + 1] != b"{":
             raise UsageError(
-                f"{name} is not a torch.profiler trace: it begins with {text[:1]!r} at byte {before},"
-                " expected a JSON object or list."
+                f"{name} is not a torch.profiler trace: it begins with {bytes(content[begin : begin + 1])!r} at"
+                f" byte {begin}, expected a JSON object or list."
             )
-        found = _START.search(content, max(0, searched - 64))
+        found = _START.search(content, max(0, searched - _MOST_SPACE))
         if found:
             return content, found.end(), False
         searched = len(content)
-        if searched > _LONGEST_HEADER:
+        if searched > _LONGEST:
             break
-    if not content.strip():
+    if begin == len(content):
         raise UsageError(f"The trace {name} is empty: {len(content)} bytes.")
     raise UsageError(
         f'{name} has no "traceEvents" in its {len(content):,} bytes, so it is no torch.profiler'
@@ -81,16 +90,64 @@ def _header(source: Iterator[bytes], name: str) -> tuple[bytes, int, bool]:
     )
 
 
-def _last_boundary(between: re.Pattern[bytes], text: bytes) -> tuple[int, int] | None:
-    """Where the last but one event ends, and where the one after it begins."""
-    reach = 1 << 14
+def _skip_space(content: bytearray, begin: int) -> int:
+    if begin == 0 and content.startswith(_BOM):
+        begin = len(_BOM)
+    found = _NO_SPACE.search(content, begin)
+    return found.start() if found else len(content)
+
+
+def _last_boundary(text: bytearray, searched: int) -> tuple[int, int] | None:
+    """Where the last but one object ends, and where the one after it begins."""
+    reach = 1 << 12
     while True:
-        start = max(0, len(text) - reach)
+        start = max(searched, len(text) - reach)
         last = None
-        for last in between.finditer(text, start):  # noqa: B007
+        for last in _BETWEEN.finditer(text, start):  # noqa: B007
             pass
         if last is not None:
-            return last.start() + 1, text.index(b"{", last.start() + 1)
-        if start == 0:
+            return last.start() + 1, last.end() - 1
+        if start == searched:
             return None
         reach *= 8
+
+
+class Structure(NamedTuple):
+    """Of a text that begins between two events: where its last whole event ends, and the list itself."""
+
+    last_event: int
+    list_end: int | None
+
+
+_CLASSES = np.zeros(256, np.uint8)
+_CLASSES[[ord('"'), ord("\\"), *b"{[", *b"}]"]] = (1, 2, 3, 3, 4, 4)
+
+
+def structure(text: bytes) -> Structure:
+    """Read nothing but brackets and quotes; takes a tenth of a second for 10 MB."""
+    data = np.frombuffer(text, np.uint8)
+    classes = _CLASSES[data]
+    places = np.flatnonzero(classes)
+    kind = classes[places]
+    quotes = places[kind == 1]
+    if (kind == 2).any():
+        quotes = quotes[~_is_escaped(places[kind == 2], quotes)]
+    brackets = places[kind >= 3]
+    brackets = brackets[np.searchsorted(quotes, brackets) % 2 == 0]
+    depth = np.cumsum(np.where(classes[brackets] == 3, 1, -1))
+    outside = np.flatnonzero(depth < 0)
+    list_end = int(brackets[outside[0]]) if len(outside) else None
+    inner = brackets[: outside[0]] if len(outside) else brackets
+    ends = inner[(depth[: len(inner)] == 0) & (data[inner] == ord("}"))]
+    return Structure(int(ends[-1]) + 1 if len(ends) else 0, list_end)
+
+
+def _is_escaped(backslashes: Ints, quotes: Ints) -> Mask:
+    """Which quotes have an odd number of backslashes right before them."""
+    begins = np.append(True, np.diff(backslashes) > 1)
+    run = np.arange(len(backslashes)) - np.maximum.accumulate(
+        np.where(begins, np.arange(len(backslashes)), 0)
+    )
+    before = np.minimum(np.searchsorted(backslashes, quotes - 1), len(backslashes) - 1)
+    found: Mask = (backslashes[before] == quotes - 1) & (run[before] % 2 == 0)
+    return found

@@ -1,0 +1,103 @@
+"""The device's own time by kernel, family, line and module; copies, collectives, graphs made in steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphdoctor.reporters import trace_page
+from graphdoctor.reporters.look import Look
+from graphdoctor.trace.kernel_families import collective_of, family_of
+from tests.support.traces import TraceBuilder, launch_bound
+from tests.trace.test_activity import explained
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        (ALL_REDUCE, "communication"),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm>", "matrix product"),
+        ("Cijk_Alik_Bljk_BBS_BH_MT64x16", "matrix product"),
+        ("pytorch_flash::flash_fwd_kernel<...>", "attention"),
+        ("void cudnn::bn_fw_tr_1C11_kernel_NCHW", "normalization"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::lambda>", "elementwise"),
+        ("void multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimizer"),
+        ("Memcpy HtoD (Pinned -> Device)", "copy"),
+        ("triton_poi_fused_xyz_0", "Triton"),
+        ("k", "other"),
+    ],
+)
+def test_a_kernel_belongs_to_the_family_that_its_name_says(name: str, family: str) -> None:
+    assert family_of(name) == family
+
+
+def test_a_collective_is_known_by_its_kernel() -> None:
+    assert collective_of(ALL_REDUCE) == "all_reduce"
+    assert collective_of("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)") == "send_recv"
+    assert collective_of("ncclDevKernel_ReduceScatter_Sum_f32") == "reduce_scatter"
+
+
+def test_communication_is_exposed_where_nothing_else_runs() -> None:
+    builder = launch_bound(4)
+    builder.kernel(
+        builder.call("cudaLaunchKernelExC", 1001, 1), 1008, 30, name=ALL_REDUCE, stream=9
+    )
+    (found,) = explained(builder).work.collectives
+    assert (found.kind, found.runs, found.device_us) == ("all_reduce", 1, 30)
+    assert found.exposed_us == 30 - (1 + 2 + 2 + 1)  # of kernels at 1007, 1017, 1027 and 1037
+
+
+def test_time_is_given_to_kernels_lines_and_modules() -> None:
+    builder = TraceBuilder()
+    for place, name in enumerate(("gemm", "gemm", "softmax")):
+        start = place * 100.0
+        builder.frame(f"model.py({place % 2}): forward", start, 50)
+        builder.frame(f"nn.Module: Layer_{place % 2}", start + 1, 48)
+        builder.operator("aten::mm", start + 2, 20)
+        builder.kernel(
+            builder.call("cudaLaunchKernel", start + 4, 4), start + 10, 20 + place, name=name
+        )
+    work = explained(builder).work
+    assert [(one.name, one.device_us, one.operator) for one in work.kernels] == [
+        ("gemm", 41, "aten::mm"),
+        ("softmax", 22, "aten::mm"),
+    ]
+    assert [one.family for one in work.families] == ["matrix product", "softmax"]
+    assert [(one.location and one.location.line, one.device_us) for one in work.lines] == [
+        (0, 42),
+        (1, 21),
+    ]
+    assert [(one.name, one.kernels) for one in work.modules] == [("Layer_0", 2), ("Layer_1", 1)]
+
+
+def test_copies_are_told_by_direction_and_memory() -> None:
+    builder = launch_bound(10)
+    for place, memory in enumerate(("Pinned", "Pageable", "Pageable")):
+        call = builder.call("cudaMemcpyAsync", 1031 + place * 10, 1)
+        builder.copy(call, 1034 + place * 10, 2, name=f"Memcpy HtoD ({memory} -> Device)")
+    pageable, pinned = explained(builder).work.copies
+    assert (pageable.direction, pageable.host_memory, pageable.copies) == ("HtoD", "pageable", 2)
+    assert (pinned.host_memory, pinned.nbytes, pinned.device_us) == ("pinned", 4, 2)
+
+
+def test_graphs_that_are_made_in_steps_are_named_with_their_line() -> None:
+    builder = launch_bound(20, steps=3)
+    for step in range(3):
+        begin = 1000.0 + step * 200
+        builder.frame("serve.py(8): warm", begin + 80, 40)
+        builder.call("cudaStreamBeginCapture", begin + 81, 2)
+        builder.call("cudaGraphInstantiateWithFlags", begin + 90, 25)
+        graph = builder.call("cudaGraphLaunch", begin + 121, 3)
+        for node in range(4):
+            builder.kernel(graph, begin + 150 + node, 0.5)
+    found = explained(builder)
+    graphs = found.graphs
+    assert graphs is not None
+    assert (graphs.captures, graphs.instantiations, graphs.instantiation_us) == (1, 1, 25)
+    assert (graphs.launches, graphs.kernels) == (1, 4)
+    assert graphs.location is not None
+    assert graphs.location.function == "warm"
+    page = " ".join(trace_page.render(found, Look()).split())
+    assert "1 captures and 1 instantiations (25 µs) at serve.py:8 (warm)" in page
+    assert explained(launch_bound(20)).graphs is None
