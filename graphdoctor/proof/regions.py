@@ -86,6 +86,8 @@ class _Trial:
             self.first = run
         elif run.pattern != self.first.pattern:
             self._trouble = "its tensors share memory in another way in other iterations"
+        elif run.sizes != self.first.sizes:
+            self._trouble = "its tensors lie in memory of another size in other iterations"
         elif self._refused is None:
             self._try(self.first, run)
 
