@@ -110,7 +110,7 @@ def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
         effect=rule.effect,
         message=first.message,
         why=_first_paragraph(rule.explanation()),
-        fix=rule.fix,
+        fix=" ".join(dict.fromkeys(hit.fix or rule.fix for hit in group)),
         location=first.location,
         excerpt=excerpt_at(first.location),
         stack=first.stack,

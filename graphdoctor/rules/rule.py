@@ -22,6 +22,7 @@ class Hit(Struct, frozen=True):
     `op_index` is the operator that must stay out of a captured region. A host event sits
     *before* operator `op_index`: `between` is then true and only cuts the step there. What `follows`
     is in the wake of another hit of the same cause: it stays out of regions too, and does not count.
+    `fix` stands in the place of the rule's where this place has a better one.
     """
 
     iteration: int
@@ -34,6 +35,7 @@ class Hit(Struct, frozen=True):
     operator: str = ""
     between: bool = False
     follows: bool = False
+    fix: str = ""
 
 
 class Rule(ABC):
@@ -75,7 +77,7 @@ class Rule(ABC):
         return inspect.cleandoc(cls.__doc__ or "").partition("\n")[2].strip()
 
 
-def at_op(iteration: int, op: Op, message: str) -> Hit:
+def at_op(iteration: int, op: Op, message: str, *, fix: str = "") -> Hit:
     """A hit on an operator."""
     return Hit(
         iteration=iteration,
@@ -86,6 +88,7 @@ def at_op(iteration: int, op: Op, message: str) -> Hit:
         module=op.module,
         phase=op.phase,
         operator=op.name,
+        fix=fix,
     )
 
 
