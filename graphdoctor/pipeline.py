@@ -12,7 +12,7 @@ from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice, open_device
 from graphdoctor.diagnose.assemble import Results, assemble, could_not_run
 from graphdoctor.diagnose.diagnose import diagnose
-from graphdoctor.estimate import with_costs
+from graphdoctor.estimate import launches, with_costs
 from graphdoctor.estimate.gpus import DeviceProfile, load_profile
 from graphdoctor.measure.profile import ready_for_graphs
 from graphdoctor.measure.speed import time_step
@@ -171,6 +171,11 @@ def _check_not_empty(recording: Recording) -> None:
         raise UsageError(
             "The step ran no operator on the CUDA device, so there is nothing to capture: "
             "put the model and its inputs on the device, and let the step call it."
+        )
+    if not any(launches(op) for iteration in recording.captured for op in iteration.ops):
+        raise UsageError(
+            "The step launches nothing on the CUDA device: it only makes views and allocations, so "
+            "there is nothing to capture."
         )
 
 

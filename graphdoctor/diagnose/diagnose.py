@@ -86,6 +86,7 @@ def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
     first = min(group, key=lambda hit: (hit.iteration, hit.op_index))
     return replace(
         rule.finding(first.message, first.location),
+        fix=" ".join(dict.fromkeys(hit.fix or rule.fix for hit in group)),
         excerpt=excerpt_at(first.location),
         stack=first.stack,
         module=first.module,

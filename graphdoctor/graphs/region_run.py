@@ -65,6 +65,7 @@ class RegionRun:
     written: dict[Part, StorageInfo] = field(default_factory=dict)
     writers: dict[int, Writer] = field(default_factory=dict)
     storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)  # slot -> bytes of its storage
     before: dict[int, torch.UntypedStorage] = field(default_factory=dict)
     after: dict[Part, torch.Tensor] = field(default_factory=dict)
     generator: torch.Tensor | None = None
@@ -140,10 +141,11 @@ class RegionWatcher:
             run.reason = _SEED
         if not new or not self._table.is_cuda(tensor):
             return
-        if tensor.layout != torch.strided:
+        if tensor.layout != torch.strided or tensor.is_nested:
             run.reason = "it works on tensors that are not strided"
             return
         storage = tensor.untyped_storage()
+        run.sizes[slot] = storage.nbytes()
         if run.tape is not None:
             run.storages[slot] = storage
         else:
@@ -166,11 +168,12 @@ class RegionWatcher:
     def _note_write(self, run: RegionRun, slot: int, tensor: torch.Tensor, writer: Writer) -> None:
         if not self._table.is_cuda(tensor):
             return
-        if tensor.layout != torch.strided:
+        if tensor.layout != torch.strided or tensor.is_nested:
             run.reason = "it makes tensors that are not strided"
             return
         run.written[slot, Geometry.of_tensor(tensor)] = self._table.info(tensor)
         run.writers[slot] = writer
+        run.sizes[slot] = tensor.untyped_storage().nbytes()
         if run.tape is not None:
             run.storages[slot] = tensor.untyped_storage()
 

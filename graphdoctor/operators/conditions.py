@@ -65,6 +65,37 @@ def _is_host_mask(use: TensorUse | None) -> bool:
     return use is not None and use.dtype in _MASKS
 
 
+def has_nested(op: Op) -> bool:
+    """Whether a nested tensor takes part: a recording gives it one dimension, and no strides."""
+    named = op.base_name.startswith("_nested_") or op.base_name in _NESTED
+    return named or any(map(_is_nested, op.inputs))
+
+
+_NESTED = frozenset({"to_padded_tensor"})
+
+
+def _is_nested(use: TensorUse) -> bool:
+    return len(use.shape) == 1 and not use.stride
+
+
+def _mixes_nested(op: Op) -> bool:
+    """A nested tensor and one on the device that is none, whose sizes the host compares."""
+    nested = [_is_nested(use) for use in op.inputs]
+    return any(nested) and any(
+        use.is_cuda and use.shape and not is_nested
+        for use, is_nested in zip(op.inputs, nested, strict=True)
+    )
+
+
+def _is_of_others(op: Op) -> bool:
+    """Two tensors of one shape that are not one and the same part of one memory."""
+    one, *rest = op.inputs
+    same = (one.storage, one.offset, one.stride, one.dtype)
+    return _has_equal_shapes(op) and any(
+        (use.storage, use.offset, use.stride, use.dtype) != same for use in rest
+    )
+
+
 def _always(op: Op) -> bool:
     return True
 
@@ -154,7 +185,12 @@ CONDITIONS: Mapping[str, Condition] = {
     "sorter": Condition("with `sorter`", _has_sorter),
     "batched": Condition("with a batch of matrices", _is_batched),
     "not-empty": Condition("with elements", _is_not_empty),
-    "equal-shapes": Condition("with equal shapes", _has_equal_shapes),
+    "other-of-equal-shape": Condition(
+        "with two tensors of one shape, unless they are one and the same",
+        lambda op: _is_of_others(op) and _is_not_empty(op),
+    ),
+    "nested": Condition("with a nested tensor", lambda op: any(map(_is_nested, op.inputs))),
+    "nested-and-dense": Condition("with a nested and another tensor", _mixes_nested),
     "not-square": Condition("with a matrix that is not square", _is_not_square),
     "long-dimension": Condition(
         f"with more than {_LONGEST_MODE} elements in the dimension", _searches_long_dimension

@@ -87,7 +87,7 @@ def _settle_free_operators(
         if is_free[position]:
             around = [*slots[position + 1 : position + 2], *slots[max(position - 1, 0) : position]]
             low = slots[position]
-            high = needed.get(position, max(low, *around))
+            high = needed.get(position, max((low, *around)))
             possible = (slot for slot in (*around, high) if slot % 2 == 0 and low <= slot <= high)
             slots[position] = next(possible, low)
         for earlier in before[position]:

@@ -86,6 +86,8 @@ class _Trial:
             self.first = run
         elif run.pattern != self.first.pattern:
             self._reason = "its tensors share memory differently in other iterations"
+        elif run.sizes != self.first.sizes:
+            self._reason = "its tensors lie in memory of another size in other iterations"
         elif self._refused is None:
             self._try(self.first, run)
 

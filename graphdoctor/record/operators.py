@@ -175,6 +175,8 @@ class OperatorObserver:
             return tuple(map(self._arg, value))
         if isinstance(value, torch.Generator):
             return Opaque("default generator" if _is_default(value) else "generator")
+        if isinstance(value, torch.UntypedStorage):  # as text it is read byte by byte
+            return Opaque(f"storage of {value.nbytes()} bytes")
         return Opaque(str(value))
 
     def _note_external(self, tensor: torch.Tensor, info: StorageInfo, call: Call) -> None:

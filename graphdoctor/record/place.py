@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import FunctionType
 
 import torch
 
+from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.target import Inputs, Target, named_tensors, user_code
 from graphdoctor.target.state.clone import clone_inputs
 from graphdoctor.target.state.tree import input_leaves
+from graphdoctor.target.state.walk import Walk
 
 PLACED = (
     "nothing was on a GPU: parameters, buffers, optimizer state and inputs were put there for the"
     " analysis, as .cuda() puts them"
+)
+
+COMPILED = (
+    "torch.compile() was left out: the diagnosis is of the eager code behind it. What the compiler"
+    ' makes of it, graphs of its own with mode="reduce-overhead" among that, was not looked at'
 )
 
 
@@ -24,6 +32,7 @@ def place(target: Target, device: AnyDevice) -> Target:
     Who places something says where everything goes: what stays on the CPU then is part of
     the step, and a copy in it is a finding. The values of what is moved stay as they are.
     """
+    target = _without_compiler(target, device)
     with user_code("making the inputs"):
         first = target.fresh_inputs()
     tensors = [*named_tensors(target.roots).values(), *_tensors(first)]
@@ -42,6 +51,30 @@ def place(target: Target, device: AnyDevice) -> Target:
 
     notes = (*target.notes, PLACED) if tensors else target.notes
     return replace(target, fresh_inputs=fresh_inputs, notes=notes)
+
+
+def _without_compiler(target: Target, device: AnyDevice) -> Target:
+    """On the emulated device compiled code runs as eager: compilers would trace the emulation."""
+    if not isinstance(device, EmulatedDevice):
+        return target
+    if not any(map(_is_compiled, (value for _, value, _ in Walk(target.roots, with_empty=False)))):
+        is_known = device.passed_compiler_by
+        return replace(target, notes=(*target.notes, COMPILED)) if is_known else target
+
+    def step(*args: object, **kwargs: object) -> object:
+        with torch.compiler.set_stance("force_eager"):
+            return target.step(*args, **kwargs)
+
+    return replace(target, step=step, notes=(*target.notes, COMPILED))
+
+
+def _is_compiled(value: object) -> bool:
+    if isinstance(value, FunctionType):
+        return "_torchdynamo_orig_callable" in vars(value)
+    if not isinstance(value, torch.nn.Module):
+        return False
+    in_place = getattr(value, "_compiled_call_impl", None) is not None
+    return in_place or type(value).__name__ == "OptimizedModule"
 
 
 def _first_then(first: Inputs, draw: Callable[[], Inputs]) -> Callable[[], Inputs]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from graphdoctor.device.observe.dispatch import Observer
+from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.target.state.clone import clone_inputs, memory_of
@@ -76,6 +77,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     The step also warms up as if it were captured: what code does once on that path only, such
     as filling a cache, is no part of the steady state either.
     """
+    _check_has_values(target)
     scopes = Scopes(target.roots)
     with user_code("making the inputs"):
         first = target.fresh_inputs()
@@ -89,6 +91,18 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     with user_code("making the inputs"):
         batches = tuple(target.fresh_inputs() for _ in range(iterations))
     return Session(target, device, batches, snapshot(target.roots), scopes)
+
+
+def _check_has_values(target: Target) -> None:
+    """Raises `EmulationLimit` for weights on the meta device: a step can be run on none."""
+    named = named_tensors(target.roots)
+    empty = [path for path, tensor in named.items() if tensor.is_meta]
+    if empty:
+        others = f" and {len(empty) - 1} more tensors" if len(empty) > 1 else ""
+        raise EmulationLimit(
+            f"{empty[0]}{others} are on the meta device, which holds no values to run the step"
+            ' with: give them some, as model.to_empty(device="cpu") and an initialisation do'
+        )
 
 
 def _state_of(target: Target) -> frozenset[object]:

@@ -6,10 +6,16 @@ from collections.abc import Iterator
 
 from graphdoctor.operators import OperatorFact, evidence_words, fact_about
 from graphdoctor.operators.backward import waits_in_backward
+from graphdoctor.operators.conditions import has_nested
 from graphdoctor.rules.causes.copies import transfer_of
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Iteration, Op, Recording
+
+_NESTED_FIX = (
+    "Keep the padded tensor and a mask: nested tensors hold their sizes on the host. For "
+    "nn.TransformerEncoder with a padding mask, pass enable_nested_tensor=False."
+)
 
 
 class HiddenSyncOperator(RecordingRule):
@@ -46,7 +52,8 @@ class HiddenSyncOperator(RecordingRule):
             for op in iteration.ops:
                 fact = _sync_in(op)
                 if fact is not None:
-                    yield at_op(iteration.index, op, _message(op, fact))
+                    fix = _NESTED_FIX if has_nested(op) else ""
+                    yield at_op(iteration.index, op, _message(op, fact), fix=fix)
             yield from _in_backward(iteration)
 
     @staticmethod

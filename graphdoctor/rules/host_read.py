@@ -13,6 +13,25 @@ from graphdoctor.values.recording import Recording
 _METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "any", "all"})
 _BUILTINS = frozenset({"float", "int", "bool", "complex", "max", "min", "range", "round"})
 
+# Of torch.distributions: what checks its arguments, by reading whether all of them are valid.
+_CHECKED_METHODS = frozenset({"log_prob", "cdf", "icdf"})
+_DISTRIBUTIONS = frozenset(
+    {
+        "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ContinuousBernoulli",
+        "Dirichlet", "Exponential", "FisherSnedecor", "Gamma", "GeneralizedPareto", "Geometric",
+        "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "InverseGamma", "Kumaraswamy",
+        "LKJCholesky", "Laplace", "LogNormal", "LogisticNormal", "LowRankMultivariateNormal",
+        "MixtureSameFamily", "Multinomial", "MultivariateNormal", "NegativeBinomial", "Normal",
+        "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "Poisson",
+        "RelaxedBernoulli", "RelaxedOneHotCategorical", "StudentT", "TransformedDistribution",
+        "Uniform", "VonMises", "Weibull", "Wishart",
+    }
+)  # fmt: skip
+_UNCHECKED = (
+    "Pass validate_args=False to the distribution: what reads the value here is its check of the "
+    "arguments."
+)
+
 
 class HostRead(RecordingRule):
     """The host reads a value from the device.
@@ -47,7 +66,7 @@ class HostRead(RecordingRule):
                 and not read.of_scaler
                 and not is_formatting(read.op.location)
             ):
-                yield at_op(read.iteration, read.op, _message(read))
+                yield at_op(read.iteration, read.op, _message(read), fix=_fix(read))
 
     @staticmethod
     def bad() -> object:
@@ -68,6 +87,16 @@ class HostRead(RecordingRule):
             return x / total
 
         return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def _fix(read: Read) -> str:
+    """A better fix than the rule's, where the read is a check that a library can be told to leave out."""
+    if written(read.op.location, _METHODS, _BUILTINS):
+        return ""
+    checked = written(read.op.location, _CHECKED_METHODS, _DISTRIBUTIONS) or written(
+        read.op.location, _DISTRIBUTIONS, frozenset()
+    )
+    return _UNCHECKED if checked else ""
 
 
 def _message(read: Read) -> str:

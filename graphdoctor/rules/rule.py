@@ -24,6 +24,7 @@ class Hit(Struct, frozen=True):
     `op_index` is the operator that must stay out of a captured region. A host event sits
     *before* operator `op_index`: `between` is then true and only cuts the step there. What `follows`
     is in the wake of another hit of the same cause: it stays out of regions too, and does not count.
+    `fix` stands in the place of the rule's where this place has a better one.
     """
 
     iteration: int
@@ -36,6 +37,7 @@ class Hit(Struct, frozen=True):
     operator: str = ""
     between: bool = False
     follows: bool = False
+    fix: str = ""
 
 
 class Rule(ABC):
@@ -125,7 +127,7 @@ def event_hits(
                 yield at_event(iteration.index, event, message(event))
 
 
-def at_op(iteration: int, op: Op, message: str) -> Hit:
+def at_op(iteration: int, op: Op, message: str, *, fix: str = "") -> Hit:
     """A hit on an operator."""
     return Hit(
         iteration=iteration,
@@ -136,6 +138,7 @@ def at_op(iteration: int, op: Op, message: str) -> Hit:
         module=op.module,
         phase=op.phase,
         operator=op.name,
+        fix=fix,
     )
 
 

@@ -116,6 +116,8 @@ class ModuleChoice:
     def _is_in_root(
         self, module: str, location: Location | None, stack: tuple[Location, ...]
     ) -> bool:
+        if "" not in self.modules:  # a step of several models: each has a name
+            return False
         if any(module == path or module.startswith(f"{path}.") for path in self._in_root):
             return True
         return not module and any(map(self._is_line_of_root, (location, *stack)))

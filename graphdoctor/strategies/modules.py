@@ -14,6 +14,7 @@ from graphdoctor.graphs.modules import (
     modules_by_path,
     wrapper_of,
 )
+from graphdoctor.operators.conditions import has_nested
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.module_choice import ModuleChoice
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
@@ -70,6 +71,10 @@ class Modules:
             return "the step calls no module"
         if wrapper := wrapper_of(modules.values()):
             return wrapper
+        if any(map(has_nested, known.iteration.ops)):
+            return (
+                "the step works on nested tensors, whose sizes no graph of a module can be held to"
+            )
         if not ModuleChoice(known).chosen:
             return "no module of it can be captured by itself"
         return ""

@@ -39,6 +39,10 @@ def use(*shape: int, dtype: str = "float32", device: str = "cuda:0") -> TensorUs
     return TensorUse(1, shape, (), 0, dtype, device, 4)
 
 
+def other(*shape: int) -> TensorUse:
+    return msgspec.structs.replace(use(*shape), storage=2)
+
+
 def test_every_fact_names_a_known_condition_and_says_why_and_from_where() -> None:
     assert HAZARDS
     for fact in HAZARDS:
@@ -110,8 +114,9 @@ ON_HOST = use(3, dtype="int64", device="cpu")
         ("batched", op("aten.cholesky_solve.default", use(0, 3, 3), use(0, 3, 3)), False),
         ("not-empty", op("aten._linalg_svd.default", use(3, 3)), True),
         ("not-empty", op("aten._linalg_svd.default", use(0, 3)), False),
-        ("equal-shapes", op("aten.equal.default", use(3), use(3)), True),
-        ("equal-shapes", op("aten.equal.default", use(3), use()), False),
+        ("other-of-equal-shape", op("aten.equal.default", use(3), other(3)), True),
+        ("other-of-equal-shape", op("aten.equal.default", use(3), use(3)), False),
+        ("other-of-equal-shape", op("aten.equal.default", use(3), other()), False),
         ("not-square", op("aten.linalg_lu_factor_ex.default", use(3, 5)), True),
         ("not-square", op("aten.linalg_lu_factor_ex.default", use(2, 5, 5)), False),
         ("long-dimension", op("aten.mode.default", use(3000)), True),
@@ -142,9 +147,9 @@ def test_conditions_tell_calls_apart(when: str, call: Op, holds: bool) -> None:
 def test_a_fact_is_about_its_operator_and_one_of_its_overloads() -> None:
     one = OperatorFact("aten.normal.Tensor_Tensor", "waits")
     every = OperatorFact("aten.normal", "waits")
-    call, other = op("aten.normal.Tensor_Tensor"), op("aten.normal.Tensor_float")
-    assert (one.holds(call), one.holds(other)) == (True, False)
-    assert (every.holds(call), every.holds(other)) == (True, True)
+    call, unlike = op("aten.normal.Tensor_Tensor"), op("aten.normal.Tensor_float")
+    assert (one.holds(call), one.holds(unlike)) == (True, False)
+    assert (every.holds(call), every.holds(unlike)) == (True, True)
     assert not every.holds(op("aten.normal_.default"))
 
 

@@ -84,6 +84,8 @@ def _presence(device: EmulatedDevice, patches: Patches) -> None:
         synchronize=lambda *args, **kwargs: device.event("sync", "torch.cuda.synchronize()"),
     )
     patches.set(torch.backends.cuda, "is_built", _always(True))
+    # The tensors are the CPU's: a CUDA build's nn.RNN would hand them to cuDNN to lay them out anew.
+    patches.set(torch.backends.cudnn, "is_acceptable", _always(False))
     if torch.version.cuda is None:
         patches.set(torch.version, "cuda", "12.8")
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):

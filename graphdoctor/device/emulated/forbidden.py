@@ -45,11 +45,17 @@ def _recorded(call: Call, table: StorageTable) -> Op:
 
 def _plain(value: Any, table: StorageTable) -> Arg:
     if isinstance(value, torch.Tensor):
+        nested = value.is_nested
+        strided = value.layout is torch.strided and not nested
         return TensorUse(
-            storage=0, shape=tuple(value.shape), stride=(), offset=0, itemsize=0,
+            storage=table.info(value).number,
+            shape=(value.numel(),) if nested else tuple(value.shape),
+            stride=value.stride() if strided else (),
+            offset=int(value.storage_offset()) if strided else 0,
+            itemsize=0,
             dtype=str(value.dtype).removeprefix("torch."),
             device="cuda:0" if table.is_cuda(value) else "cpu",
-        )  # fmt: skip
+        )
     if isinstance(value, (list, tuple)):
         return tuple(_plain(item, table) for item in value)
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -17,6 +17,7 @@ from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.operators import (
     OperatorFacts,
     facts_of,
+    is_whole_for_nested,
     parts_in_order,
     tensors_of,
     tensors_of_call,
@@ -94,7 +95,10 @@ class ObservedMode(TorchDispatchMode):
         facts = facts_of(func)
         if facts.is_marker:
             return func(*args, **(kwargs or {}))
-        body = parts_in_order(func) if facts.is_composite else self.body_of(func, facts)
+        if facts.is_composite and not is_whole_for_nested(func, args):
+            body: Callable[..., Any] | None = parts_in_order(func)
+        else:
+            body = self.body_of(func, facts)
         if body is not None:
             with self:  # the operators in it come here, as those of any other function
                 return body(*args, **(kwargs or {}))

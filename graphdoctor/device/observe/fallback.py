@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 _NARROW = (torch.float16, torch.bfloat16)
 _COUNTS = frozenset({"histc"})
-_NO_KERNEL = ("not implemented for", "not implemented on the CPU", "could not create a primitive")
+_NO_KERNEL = (
+    "not implemented for",
+    "not implemented on the CPU",
+    "could not create a primitive",
+    "Expected both self and other to be nested",  # on the CPU, of a nested and a dense tensor
+)
 # On a GPU they take a wide gradient for a narrow input; on the CPU they refuse.
 _MIXED_ON_CUDA = frozenset({"_softmax_backward_data", "_log_softmax_backward_data"})
 

@@ -78,6 +78,13 @@ def _is_composite(func: Any) -> bool:
     return composite and not any(own)
 
 
+def is_whole_for_nested(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a composite operator has a kernel of its own for the nested tensors that it is called with."""
+    if not any(tensor.is_nested for tensor in tensors_of(args)):
+        return False
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "NestedTensorCPU")
+
+
 def parts_in_order(func: Any) -> Callable[..., Any]:
     """Runs a composite operator as autograd would; torch's own `decompose` may take another way."""
     return partial(func._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)

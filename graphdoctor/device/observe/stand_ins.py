@@ -155,6 +155,7 @@ def _compile_bypass(device: EmulatedDevice, patches: Patches) -> None:
 
     def run_eagerly(model: Any = None, **options: Any) -> Any:
         device.event("compile-bypassed", "torch.compile()")
+        device.passed_compiler_by = True
         return model if model is not None else (lambda function: function)
 
     def traced(function: Any, *args: Any, **kwargs: Any) -> Any:

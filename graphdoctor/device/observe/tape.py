@@ -10,7 +10,7 @@ import torch
 from graphdoctor.device.observe.dispatch import Call, is_unblocked_copy_to_host
 from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.operators import OperatorFacts, tensors_of, written_tensors
-from graphdoctor.device.observe.storages import StorageTable
+from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.values.report import Location
 
 _COPIES = frozenset({"_to_copy", "copy_"})
@@ -144,7 +144,7 @@ class Tape:
                 for position, tensor in entry.fills:
                     made = result if position is None else result[position]
                     if made is not tensor:
-                        tensor.copy_(made)
+                        _fill(tensor, made)
 
     def last_writer(self, tensor: torch.Tensor) -> tuple[str, Location | None] | None:
         """The last operator that wrote into a tensor's storage, and its line."""
@@ -165,6 +165,15 @@ def _alias(tensor: torch.Tensor) -> torch.Tensor:
     """
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
         return tensor.detach()
+
+
+def _fill(tensor: torch.Tensor, made: torch.Tensor) -> None:
+    """Put a result into the tensor of the first run; `copy_` would give a sparse one new memory."""
+    if tensor.layout is torch.strided:
+        tensor.copy_(made)
+        return
+    for part, new in zip(parts_of(tensor), parts_of(made), strict=True):
+        part.copy_(new)
 
 
 def _resolved(value: Any, made: dict[int, Any]) -> Any:

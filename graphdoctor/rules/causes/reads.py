@@ -56,8 +56,10 @@ def _all_reads(recording: Recording, reading: _Reading) -> Iterator[Read]:
 
 def is_read(op: Op) -> bool:
     """Whether the operator hands a tensor's value to Python, wherever the tensor lies."""
-    # torch forgot the tags of some, and older versions do not have them.
-    return "data_dependent_output" in op.tags or fact_about(op, "reads-value") is not None
+    # torch forgot the tags of some, and older versions do not have them; it tags every call of `equal`.
+    if fact_about(op, "reads-value") is not None:
+        return True
+    return "data_dependent_output" in op.tags and op.base_name != "equal"
 
 
 def tensor_lines(iteration: Iteration) -> frozenset[Line]:

@@ -76,7 +76,10 @@ def lines_of(file: str, scope: SyntaxScope) -> Scope:
 
 @lru_cache(maxsize=4096)
 def statement_at(file: str, line: int) -> ast.stmt | None:
-    """The innermost statement on a line; of `if test: body` the `if`, where its test reads."""
+    """The innermost statement on a line; of `if test: body` the `if`, where its test reads.
+
+    So `if t.any(): raise ...` is one thing, on one line or on two.
+    """
     scope = scope_at(file, line)
     if scope is None:
         return None
@@ -84,7 +87,7 @@ def statement_at(file: str, line: int) -> ast.stmt | None:
     for node in ast.walk(scope):
         if not isinstance(node, ast.stmt) or node is scope or not holds(node, line):
             continue
-        if found is not None and _branches_here(found, line) and reads(tests_of(found)[0]):
+        if found is not None and _branches_here(found, line) and _is_read_by_test(found, node):
             continue
         found = node
     return found
@@ -111,11 +114,7 @@ def is_formatting(place: Location | None) -> bool:
         return False
     statement = statement_at(place.file, place.line)
     for node in ast.walk(statement) if statement is not None else ():
-        if isinstance(node, ast.FormattedValue) and holds(node, place.line):
-            return True
-        if not isinstance(node, ast.Call) or not holds(node, place.line):
-            continue
-        if _calls(node, frozenset({"format"}), _FORMATTING):
+        if _formats(node) and holds(node, place.line):
             return True
     return False
 
@@ -160,6 +159,24 @@ def holds(node: ast.AST, line: int) -> bool:
 
 def _branches_here(node: ast.stmt, line: int) -> bool:
     return isinstance(node, (ast.If, ast.While)) and holds(node.test, line)
+
+
+def _is_read_by_test(branch: ast.stmt, body: ast.stmt) -> bool:
+    """Whether it is the test of `if test: body` that reads a value, as far as one can tell."""
+    test = tests_of(branch)[0]
+    if reads(test) or isinstance(body, ast.Raise):
+        return True
+    parts = list(ast.walk(body))
+    if not any(isinstance(part, (ast.Call, ast.Subscript, ast.JoinedStr)) for part in parts):
+        return True
+    asks = any(isinstance(part, ast.Call) for part in ast.walk(test))
+    return asks and not any(is_reading(part) or _formats(part) for part in parts)
+
+
+def _formats(node: ast.AST) -> bool:
+    if isinstance(node, ast.FormattedValue):
+        return True
+    return isinstance(node, ast.Call) and _calls(node, frozenset({"format"}), _FORMATTING)
 
 
 def tests_of(node: ast.AST) -> list[ast.expr]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -99,11 +100,44 @@ class SavedGrad:
 
 
 class SavedSparse:
-    """A tensor without a storage of its own (sparse, quantized): its value, not its memory."""
+    """A tensor without a storage of its own: sparse ones are put back in the memory of their parts.
+
+    A graph that reads a sparse tensor reads values and indices at their addresses: new ones in their
+    place would leave it with memory that was given back.
+    """
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
-        self._copy = tensor.detach().clone()
+        parts = _parts(tensor)
+        self._alias = tensor.detach() if parts else tensor.detach().clone()
+        self._parts = [SavedStorage(part.untyped_storage()) for part in parts]
 
     def restore(self) -> None:
-        self._tensor.data = self._copy.clone()
+        if not self._parts:
+            self._tensor.data = self._alias.clone()
+            return
+        for part in self._parts:
+            part.restore()
+        if not _same_parts(self._tensor, self._alias):
+            self._tensor.data = self._alias
+
+
+_PARTS: Mapping[torch.layout, tuple[str, ...]] = {
+    torch.sparse_coo: ("_values", "_indices"),
+    torch.sparse_csr: ("values", "crow_indices", "col_indices"),
+    torch.sparse_bsr: ("values", "crow_indices", "col_indices"),
+    torch.sparse_csc: ("values", "ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("values", "ccol_indices", "row_indices"),
+}
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors that a sparse tensor is made of; none of any other."""
+    return [getattr(tensor.detach(), name)() for name in _PARTS.get(tensor.layout, ())]
+
+
+def _same_parts(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
+    pairs = zip(_parts(tensor), _parts(alias), strict=True)
+    if tensor.layout is torch.sparse_coo and tensor.is_coalesced() != alias.is_coalesced():
+        return False
+    return tensor.size() == alias.size() and all(_same_layout(*pair) for pair in pairs)
