@@ -9,7 +9,7 @@ import torch
 from graphdoctor.captured.signature import Unwatchable, is_constant
 from graphdoctor.target import Inputs
 from graphdoctor.target.state.clone import clone_inputs, is_overlapping, memory_of
-from graphdoctor.target.state.tree import leaves, map_leaves
+from graphdoctor.target.state.tree import Tree
 
 Build = Callable[[Sequence[torch.Tensor]], object]
 _FLAT = (tuple, list)
@@ -31,11 +31,12 @@ class Outputs:
         clones: bool,
     ) -> None:
         self._captured = captured
+        self._tree = Tree(captured)
         self._clones = clones
         self._ready: dict[int, torch.Tensor] = {}  # handed out as they are, by what they stand for
         self._given: dict[int, int] = {}  # which of the call's inputs
         self._made: list[torch.Tensor] = []
-        for path, leaf in leaves(captured, "output").items():
+        for path, leaf in self._tree.leaves("output").items():
             if isinstance(leaf, torch.Tensor):
                 self._sort(path, leaf, inputs, state)
             elif not is_constant(leaf):
@@ -91,7 +92,7 @@ class Outputs:
                 return ready if ready is not leaf else ready.detach()
             return new.get(id(leaf), leaf)
 
-        return map_leaves(change, self._captured)
+        return self._tree.map(change)
 
     def _new_ones(self) -> dict[int, torch.Tensor]:
         if not self._clones:

@@ -16,7 +16,7 @@ from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.pipeline import Setting, put_back
 from graphdoctor.target import Inputs, Target
-from graphdoctor.target.state.structure import leaves, map_leaves
+from graphdoctor.target.state.tree import leaves, map_leaves
 
 
 def study_training(
@@ -51,10 +51,10 @@ def _forward_and_backward(model: torch.nn.Module) -> Callable[..., object]:
         model.zero_grad(set_to_none=True)
         with torch.enable_grad():
             outputs = model(*args, **kwargs)
-            wanting = [leaf for leaf in leaves(outputs) if _wants_gradient(leaf)]
+            wanting = [leaf for leaf in leaves(outputs, "output").values() if _wants_gradient(leaf)]
             if wanting:
                 torch.autograd.backward([leaf.float().sum() for leaf in wanting])  # type: ignore[attr-defined]
-        return map_leaves(outputs, _detached)
+        return map_leaves(_detached, outputs)
 
     return step
 

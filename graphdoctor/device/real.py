@@ -11,11 +11,15 @@ from typing import Any
 
 import torch
 
-from graphdoctor.device.observe.dispatch import Call, ObservedMode, Observer
-from graphdoctor.device.observe.operators import tensors_of
+from graphdoctor.device.observe.dispatch import ObservedMode
+from graphdoctor.device.observe.host_calls import (
+    RNG_CALLS,
+    note_refused_optimizers,
+    refusal_of_rng_call,
+    telling_repr,
+)
+from graphdoctor.device.observe.operators import Call, Observer, tensors_of
 from graphdoctor.device.observe.patches import Patches
-from graphdoctor.device.observe.random_state import RNG_CALLS, refusal_of_rng_call
-from graphdoctor.device.observe.stand_ins import note_refused_optimizers, telling_repr
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.target.frames import is_machinery
 

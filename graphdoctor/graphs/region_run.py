@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from graphdoctor.device.observe.dispatch import Call
-from graphdoctor.device.observe.operators import tensors_of, written_tensors
+from graphdoctor.device.observe.operators import Call, tensors_of, written_tensors
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.graphs.generator import generator_state

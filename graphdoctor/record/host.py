@@ -8,7 +8,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from graphdoctor.device.observe.dispatch import Call
+from graphdoctor.device.observe.operators import Call
 from graphdoctor.record.numpy_draws import NumpyDraws
 from graphdoctor.target.frames import Place, is_machinery, locate_from
 from graphdoctor.values.recording import EventKind, HostEvent

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from graphdoctor.device.observe.dispatch import Call
-from graphdoctor.device.observe.operators import tensors_of, written_tensors
+from graphdoctor.device.observe.operators import Call, tensors_of, written_tensors
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.target.frames import Place, locate

@@ -11,7 +11,7 @@ import torch
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.target import Inputs, Target, named_tensors, user_code
-from graphdoctor.target.state.clone import clone_inputs
+from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.tree import input_leaves
 from graphdoctor.target.state.walk import Walk
 
@@ -44,7 +44,8 @@ def place(target: Target, device: AnyDevice) -> Target:
     draw = _first_then(first, target.fresh_inputs)
 
     def fresh_inputs() -> Inputs:
-        inputs = clone_inputs(draw())
+        state = memory_of(named_tensors(target.roots).values())
+        inputs = clone_inputs(draw(), kept=state)  # a cache that is passed in stays itself
         for tensor in _tensors(inputs):
             device.put(tensor)
         return inputs
@@ -84,7 +85,13 @@ def _first_then(first: Inputs, draw: Callable[[], Inputs]) -> Callable[[], Input
 
 
 def _tensors(inputs: Inputs) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in input_leaves(inputs).values() if isinstance(leaf, torch.Tensor))
+    """Without the lengths in a packed sequence, which its own `.cuda()` leaves on the CPU."""
+    found = input_leaves(inputs)
+    for path, leaf in found.items():
+        stem, _, name = path.rpartition(".")
+        is_length = name == "batch_sizes" and f"{stem}.sorted_indices" in found
+        if isinstance(leaf, torch.Tensor) and not is_length:
+            yield leaf
 
 
 def _movable(target: Target) -> Iterator[torch.Tensor]:

@@ -134,13 +134,13 @@ def _has_nan(value: object) -> bool:
 def _named_storages(
     session: Session, before: HostState, given: dict[str, object]
 ) -> dict[int, tuple[str, str]]:
-    """Storages with a name before the step runs: its state, and its inputs."""
+    """Storages with a name before the step runs: its state, also where it is passed in, and its inputs."""
     named: dict[int, tuple[str, str]] = {}
     for path, number in before.storages.items():
         named.setdefault(number, ("state", path))
     for path, value in given.items():
         if isinstance(value, torch.Tensor):
-            named[session.device.table.info(value).number] = ("input", path)
+            named.setdefault(session.device.table.info(value).number, ("input", path))
     return named
 
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from graphdoctor.device.observe.dispatch import Observer
 from graphdoctor.device.observe.fallback import EmulationLimit
+from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.target.state.clone import clone_inputs, memory_of

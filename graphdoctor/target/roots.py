@@ -8,13 +8,11 @@ from types import FunctionType, MethodType
 
 import torch
 
-from graphdoctor.target.state.attributes import attributes
-from graphdoctor.target.state.structure import leaves
+from graphdoctor.target.state.attributes import attributes, is_stateful
+from graphdoctor.target.state.tree import Tree
 from graphdoctor.target.state.variables import mentions
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs
-
-_KINDS = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 
 
 def roots_of(step: object) -> dict[str, object]:
@@ -44,11 +42,6 @@ def _bound_arguments(step: object) -> dict[str, object]:
     return {name: value for name, value in bound.items() if is_stateful(value)}
 
 
-def is_stateful(value: object) -> bool:
-    """A module, optimizer, schedule or gradient scaler."""
-    return isinstance(value, _KINDS) or type(value).__name__ == "GradScaler"
-
-
 def roots_among(inputs: Inputs, step: object) -> dict[str, object]:
     """Inputs that carry state: modules, optimizers, caches; named after the step's parameters."""
     names = _parameter_names(step)
@@ -68,7 +61,8 @@ def _parameter_names(step: object) -> tuple[str, ...]:
 
 
 def _stateful_leaves(name: str, arg: object) -> dict[str, object]:
-    found = [leaf for leaf in leaves(arg) if _may_change(leaf)]
+    leaves = Tree(arg, into_objects=False).leaves(name).values()
+    found = [leaf for leaf in leaves if _may_change(leaf)]
     if len(found) == 1:
         return {name: found[0]}
     return {f"{name}[{index}]": leaf for index, leaf in enumerate(found)}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from graphdoctor.target.state.structure import leaves
+from graphdoctor.target.state.tree import leaves
 from graphdoctor.values.errors import UsageError
 
 LEARNING_RATE = 0.01
@@ -56,7 +56,7 @@ def training_step(
 def _loss_of(output: object) -> torch.Tensor:
     terms = [
         leaf.float().sum()
-        for leaf in leaves(output)
+        for leaf in leaves(output, "output").values()
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.requires_grad
     ]
     if not terms:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from graphdoctor.device.emulated import versions
+from graphdoctor.device.observe import versions
 from tests.support.emulated import captured, device
 
 __all__ = ["device"]

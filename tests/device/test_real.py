@@ -9,6 +9,7 @@ import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.observe.operators import Call
 from graphdoctor.device.real import WatchedDevice
 from tests.support.emulated import Seen
 
@@ -47,3 +48,72 @@ def test_operators_are_seen_once_and_results_are_the_operator_s_own(observing) -
         result = torch.ones(3).add_(1).sum()
     assert seen.calls == ["ones", "add_", "sum"]
     assert result.item() == 6
+
+
+@pytest.mark.parametrize("observing", [emulated, watched])
+def test_a_whole_operator_of_inference_mode_is_seen_as_its_parts(observing) -> None:
+    """torch.inference_mode() hands on operators whole that autograd takes apart."""
+    with torch.inference_mode():
+        x, weight = torch.ones(2, 3), torch.ones(4, 3)
+        whole, parts = Seen(), Seen()
+        with observing(whole):
+            torch.nn.functional.linear(x, weight)
+    with observing(parts):
+        torch.nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3))
+    assert "linear" not in whole.calls
+    assert whole.calls[-2:] == parts.calls[-2:] == ["t", "mm"]
+
+
+@pytest.mark.parametrize("observing", [emulated, watched])
+def test_names_in_a_profile_are_no_operators(observing) -> None:
+    seen = Seen()
+    with observing(seen), torch.profiler.record_function("a name"):
+        torch.ones(2)
+    assert seen.calls == ["ones"]
+
+
+class Placed(Seen):
+    """Notes for each operator whether it ran on the device, and for its inputs whether they are pinned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_cuda: dict[str, bool] = {}
+        self.pinned: dict[str, list[bool]] = {}
+
+    def after(self, call: Call) -> None:
+        super().after(call)
+        self.on_cuda[call.facts.base_name] = call.on_cuda
+        self.pinned[call.facts.base_name] = [info.pinned for info in call.infos]
+
+
+@pytest.mark.gpu
+def test_a_real_device_tells_where_operators_run_and_what_the_host_asks() -> None:
+    seen = Placed()
+    source, double = (
+        torch.ones(3).pin_memory(),
+        TwoTensor(torch.ones(3).cuda(), torch.ones(3).cuda()),
+    )
+    with watched(seen):
+        moved = source.to("cuda", non_blocking=True)
+        double * 2
+        moved.sum().cpu()
+        torch.arange(3)
+        torch.cuda.synchronize()
+        torch.cuda.Event().query()
+        torch.cuda.is_current_stream_capturing()
+    assert seen.calls.count("mul") == 2
+    assert {name: seen.on_cuda[name] for name in ("_to_copy", "mul", "sum", "arange")} == {
+        "_to_copy": True, "mul": True, "sum": True, "arange": False,
+    }  # fmt: skip
+    assert [kind for kind, _ in seen.events] == ["sync", "query", "capture-query"]
+
+
+@pytest.mark.gpu
+def test_a_real_device_knows_pinned_memory() -> None:
+    seen = Placed()
+    with watched(seen):
+        torch.ones(3).pin_memory().mul_(2)
+    assert (
+        seen.pinned["mul_"] == [True]
+        and ("pinned-allocation", "Tensor.pin_memory()") in seen.events
+    )

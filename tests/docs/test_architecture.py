@@ -32,6 +32,18 @@ def test_no_rooms_use_each_other_in_a_circle() -> None:
     assert [sorted(circle) for circle in nx.simple_cycles(rooms)] == []
 
 
+def test_no_modules_of_the_device_import_each_other_in_a_circle() -> None:
+    """Imports for type checkers and those inside functions count."""
+    graph = grimp.build_graph("graphdoctor")
+    modules: nx.DiGraph[str] = nx.DiGraph()
+    for importer in graph.find_descendants("graphdoctor.device"):
+        for imported in graph.find_modules_directly_imported_by(importer):
+            if imported.startswith("graphdoctor.device."):
+                modules.add_edge(importer, imported)
+    assert modules.number_of_edges() > 40
+    assert [sorted(circle) for circle in nx.simple_cycles(modules)] == []
+
+
 def test_no_file_name_stands_three_times() -> None:
     names = [path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
     assert sorted(name for name in set(names) if names.count(name) > 2) == []

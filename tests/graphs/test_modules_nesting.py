@@ -76,6 +76,7 @@ RETURNED: dict[str, Any] = {
     "UserDict": lambda y, z: UserDict({"y": y, "z": z}),
     "named tuple in a list": lambda y, z: [Pair(y, {"0": z}), "text", 1.5],
     "list subclass": lambda y, z: Many([y, Many([z])]),
+    "list subclass with a constructor of its own": lambda y, z: Strict(y, z),
     "dataclass": lambda y, z: Checked(y, {"0": z, "n": 2}),
     "what torch.max returns": lambda y, z: torch.max(y, 1),
     "one tensor in two places": lambda y, z: OrderedDict([("0", y), ("1", (y, z))]),
@@ -160,7 +161,6 @@ class Uncopied(dict[str, Any]):
             "it returns a Keeps that keeps a tensor in output.hidden, which a replay would not",
         ),
         (lambda y, z: Uncopied(y=y), "it returns a Uncopied, which cannot be made anew"),
-        (Strict, "it returns a Strict, which cannot be made anew"),
         (lambda y, z: MappingProxyType({"y": y}), "it returns a mappingproxy, whose content"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.device.observe.dispatch import Call
+from graphdoctor.device.observe.operators import Call
 
 
 @pytest.fixture

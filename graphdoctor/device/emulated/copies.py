@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from graphdoctor.device.emulated.device import EmulatedDevice
+from graphdoctor.device.emulated.logical import LogicalDevice, wants_cuda
 
 BASE: Any = torch._C.TensorBase
 
@@ -26,11 +25,9 @@ class MoveTo:
 
     @staticmethod
     def from_to_call(
-        device: EmulatedDevice, args: tuple[Any, ...], kwargs: dict[str, Any]
+        device: LogicalDevice, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> MoveTo:
         """Read the arguments of `Tensor.to(device | dtype | other, ...)`."""
-        from graphdoctor.device.emulated.functions import wants_cuda
-
         rest = list(args)
         where = kwargs.get("device")
         dtype = kwargs.get("dtype")
@@ -59,7 +56,7 @@ class MoveTo:
         )
 
 
-def copy_to(device: EmulatedDevice, tensor: torch.Tensor, move: MoveTo) -> torch.Tensor:
+def copy_to(device: LogicalDevice, tensor: torch.Tensor, move: MoveTo) -> torch.Tensor:
     """`tensor.to(...)` on logical devices: the tensor itself where nothing has to change."""
     if move.other_device is not None:
         return BASE.to(tensor, move.other_device, dtype=move.dtype)  # type: ignore[no-any-return]
@@ -76,7 +73,7 @@ def copy_to(device: EmulatedDevice, tensor: torch.Tensor, move: MoveTo) -> torch
     return _move(device, tensor, move)
 
 
-def _move(device: EmulatedDevice, tensor: torch.Tensor, move: MoveTo) -> torch.Tensor:
+def _move(device: LogicalDevice, tensor: torch.Tensor, move: MoveTo) -> torch.Tensor:
     kwargs: dict[str, Any] = {"device": torch.device("cpu"), "non_blocking": move.non_blocking}
     if move.dtype is not None and move.dtype != tensor.dtype:
         kwargs["dtype"] = move.dtype
@@ -96,7 +93,7 @@ class _Move(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, device: EmulatedDevice, move: MoveTo
+        ctx: Any, tensor: torch.Tensor, device: LogicalDevice, move: MoveTo
     ) -> torch.Tensor:
         ctx.device = device
         ctx.back = MoveTo(cuda=not move.cuda, dtype=tensor.dtype)

@@ -6,23 +6,21 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from graphdoctor.device.emulated.graph import EmulatedGraph
+from graphdoctor.device.emulated.generator import stand_in_for_random_state
+from graphdoctor.device.emulated.graph import CapturingDevice, EmulatedGraph
+from graphdoctor.device.emulated.logical import wants_cuda
 from graphdoctor.device.emulated.streams import EmulatedEvent, EmulatedStream, EmulatedStreamContext
 from graphdoctor.device.observe.patches import Patches
-from graphdoctor.device.observe.random_state import stand_in_for_random_state
 from graphdoctor.target.frames import is_machinery
-
-if TYPE_CHECKING:
-    from graphdoctor.device.emulated.device import EmulatedDevice
 
 _MEMORY_BYTES = 80 * 2**30
 
 
-def stand_in_for_cuda(device: EmulatedDevice, patches: Patches) -> None:
+def stand_in_for_cuda(device: CapturingDevice, patches: Patches) -> None:
     """Replace what `torch.cuda` (and what leans on it) asks of the driver."""
     _presence(device, patches)
     _memory(patches)
@@ -40,7 +38,7 @@ def _always(value: object) -> Callable[..., object]:
     return lambda *args, **kwargs: value
 
 
-def _presence(device: EmulatedDevice, patches: Patches) -> None:
+def _presence(device: CapturingDevice, patches: Patches) -> None:
     major, minor = device.capability
     properties = SimpleNamespace(
         name=device.name,
@@ -93,8 +91,6 @@ def _presence(device: EmulatedDevice, patches: Patches) -> None:
 
 
 def _set_device(device: Any) -> None:
-    from graphdoctor.device.emulated.functions import wants_cuda
-
     wants_cuda(device)
 
 
@@ -116,7 +112,7 @@ def _memory(patches: Patches) -> None:
     patches.set(torch._C, "_host_emptyCache", _always(None))
 
 
-def _streams_and_graphs(device: EmulatedDevice, patches: Patches) -> None:
+def _streams_and_graphs(device: CapturingDevice, patches: Patches) -> None:
     state = device.streams
     bound = {"state": state, "__module__": "torch.cuda"}
     stream = type("Stream", (EmulatedStream,), bound)
@@ -159,7 +155,7 @@ def _streams_and_graphs(device: EmulatedDevice, patches: Patches) -> None:
     patches.set(torch._C, "_cuda_isCurrentStreamCapturing", lambda: device.is_capturing)
 
 
-def _accelerator(device: EmulatedDevice, patches: Patches) -> None:
+def _accelerator(device: CapturingDevice, patches: Patches) -> None:
     for name in ("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"):
         patches.replace(torch._C, name, lambda original: _always(0))
     accelerator = getattr(torch, "accelerator", None)

@@ -16,13 +16,20 @@ from graphdoctor.device.emulated.functions import LogicalFunctionMode
 from graphdoctor.device.emulated.graph import EmulatedGraph
 from graphdoctor.device.emulated.legacy import stand_in_for_legacy_types
 from graphdoctor.device.emulated.methods import stand_in_for_methods
-from graphdoctor.device.emulated.saving import stand_in_for_saving
-from graphdoctor.device.emulated.stream_order import UNJOINED, StreamOrder
-from graphdoctor.device.emulated.streams import EmulatedStream, StreamState
-from graphdoctor.device.emulated.threads import stand_in_for_threads
-from graphdoctor.device.observe.dispatch import LogicalDeviceMode, Observer
+from graphdoctor.device.emulated.stand_ins import (
+    stand_in_for_python,
+    stand_in_for_saving,
+    stand_in_for_threads,
+)
+from graphdoctor.device.emulated.streams import (
+    UNJOINED,
+    EmulatedStream,
+    StreamOrder,
+    StreamState,
+)
+from graphdoctor.device.observe.dispatch import LogicalDeviceMode
+from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_python
-from graphdoctor.device.observe.stand_ins import stand_in_for_python
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.values.errors import UsageError
 

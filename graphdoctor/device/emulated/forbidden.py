@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from graphdoctor.device.emulated.versions import refuses_pageable_copies
-from graphdoctor.device.observe.dispatch import Call
+from graphdoctor.device.observe.operators import Call
 from graphdoctor.device.observe.storages import StorageTable
+from graphdoctor.device.observe.versions import refuses_pageable_copies
 from graphdoctor.operators import fact_about, load_table
 from graphdoctor.operators.backward import WAITING_NODES
 from graphdoctor.values.recording import Arg, Op, Opaque, TensorUse

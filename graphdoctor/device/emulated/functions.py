@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
 from graphdoctor.device.emulated.copies import MoveTo, copy_to
-from graphdoctor.device.emulated.cuda_paths import CUDA_PATHS
+from graphdoctor.device.emulated.logical import CPU, LogicalDevice, wants_cuda
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
 
-if TYPE_CHECKING:
-    from graphdoctor.device.emulated.device import EmulatedDevice
-
-CPU = torch.device("cpu")
 _PARSE_TO = torch._C._nn._parse_to
-
-
-def wants_cuda(device: Any) -> bool | None:
-    """Whether a device argument names CUDA; None for no device, or neither CUDA nor CPU.
-
-    Raises RuntimeError, as CUDA does, for a device index that is not there: one device is emulated.
-    """
-    if device is None:
-        return None
-    if isinstance(device, int) and not isinstance(device, bool):
-        device = torch.device("cuda", device)
-    parsed = torch.device(device)
-    if parsed.type == "cuda":
-        if (parsed.index or 0) != 0:
-            raise RuntimeError("CUDA error: invalid device ordinal")
-        return True
-    return False if parsed.type == "cpu" else None
 
 
 class LogicalFunctionMode(TorchFunctionMode):
     """Answers for devices, and turns calls that name a CUDA device into calls the CPU can run."""
 
-    def __init__(self, device: EmulatedDevice, dispatch: LogicalDeviceMode) -> None:
+    def __init__(self, device: LogicalDevice, dispatch: LogicalDeviceMode) -> None:
         super().__init__()
         self.device = device
         self.dispatch = dispatch
@@ -83,7 +63,7 @@ class LogicalFunctionMode(TorchFunctionMode):
 
 
 def call_on(
-    device: EmulatedDevice, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: Any
+    device: LogicalDevice, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: Any
 ) -> Any:
     """Call a function that names a device, with its results on the logical one."""
     cuda = wants_cuda(where)
@@ -101,7 +81,7 @@ def call_on(
 
 
 def _from_host_data(
-    device: EmulatedDevice, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    device: LogicalDevice, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """torch.tensor(data, device="cuda"): made on the CPU, then copied over, as torch does it."""
     data = kwargs.get("data", kwargs.get("obj", args[-1] if args else None))
@@ -120,3 +100,21 @@ FROM_HOST_DATA = frozenset(
         torch.sparse_csc_tensor, torch.sparse_bsr_tensor, torch.sparse_bsc_tensor,
     }
 )  # fmt: skip
+
+
+def _one_hot(device: LogicalDevice, tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """With a number of classes CUDA checks nothing on the host; without, it reads the largest.
+
+    Source: aten/src/ATen/native/Onehot.cpp. Measured with torch 2.11.0 on an H200.
+    """
+    if num_classes <= 0 or not device.table.is_cuda(tensor):
+        return torch._C._nn.one_hot(tensor, num_classes)
+    shape = (*tensor.shape, num_classes)
+    kwargs = {"dtype": torch.long, "device": CPU}
+    zeros = device.run_with_target(True, torch.zeros, (shape,), kwargs)
+    made: torch.Tensor = zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
+    return made
+
+
+# Functions whose code for the CPU reads more values than their code for CUDA -> what CUDA runs.
+CUDA_PATHS: Mapping[Callable[..., Any], Callable[..., Any]] = {torch._C._nn.one_hot: _one_hot}

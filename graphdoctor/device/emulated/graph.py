@@ -5,28 +5,38 @@ from __future__ import annotations
 import threading
 import warnings
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from graphdoctor.device.emulated.forbidden import refusal_of_call, refusal_of_event
-from graphdoctor.device.emulated.stream_order import UNJOINED, StreamOrder
-from graphdoctor.device.emulated.streams import EmulatedStream
-from graphdoctor.device.observe.dispatch import Call
-from graphdoctor.device.observe.operators import written_tensors
+from graphdoctor.device.emulated.streams import (
+    UNJOINED,
+    EmulatedStream,
+    StreamingDevice,
+    StreamOrder,
+)
+from graphdoctor.device.observe.operators import Call, Observer, written_tensors
 from graphdoctor.device.observe.storages import parts_of
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.target.frames import locate
 from graphdoctor.values.report import Location
-
-if TYPE_CHECKING:
-    from graphdoctor.device.emulated.device import EmulatedDevice
 
 _POOLS = count(1)
 _EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on "
     "wrong device or stream."
 )
+
+
+class CapturingDevice(StreamingDevice, Protocol):
+    """A device that a graph can be captured on."""
+
+    capturing: EmulatedGraph | None
+
+    def attach(self, observer: Observer) -> None: ...
+
+    def detach(self, observer: Observer) -> None: ...
 
 
 class EmulatedGraph:
@@ -36,7 +46,7 @@ class EmulatedGraph:
     the contents of every storage that was there before, and the generator, are put back.
     """
 
-    device: EmulatedDevice
+    device: CapturingDevice
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._device = type(self).device

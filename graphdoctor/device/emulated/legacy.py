@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from graphdoctor.device.emulated.copies import BASE, MoveTo, copy_to
+from graphdoctor.device.emulated.logical import LogicalDevice
 from graphdoctor.device.observe.patches import Patches
-
-if TYPE_CHECKING:
-    from graphdoctor.device.emulated.device import EmulatedDevice
 
 _DTYPES = {
     "FloatTensor": torch.float32,
@@ -27,7 +25,7 @@ _DTYPES = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
-def stand_in_for_legacy_types(device: EmulatedDevice, patches: Patches) -> None:
+def stand_in_for_legacy_types(device: LogicalDevice, patches: Patches) -> None:
     """Replace `torch.cuda.*Tensor`, `set_default_tensor_type` and the methods that know them."""
     for name in _DTYPES:
         patches.set(torch.cuda, name, CudaTensorType(device, name))
@@ -45,7 +43,7 @@ class CudaTensorType:
 
     __module__ = "torch.cuda"
 
-    def __init__(self, device: EmulatedDevice, name: str) -> None:
+    def __init__(self, device: LogicalDevice, name: str) -> None:
         self._device = device
         self.__name__ = name
         self.dtype = _DTYPES[name]
@@ -72,7 +70,7 @@ def holds_data(args: tuple[Any, ...]) -> bool:
     return bool(args) and not isinstance(args[0], (int, torch.Size, torch.device))
 
 
-def place(device: EmulatedDevice, made: torch.Tensor, *, from_data: bool) -> torch.Tensor:
+def place(device: LogicalDevice, made: torch.Tensor, *, from_data: bool) -> torch.Tensor:
     """Put a tensor made on the CPU on the device: by a copy where its values come from the host."""
     if from_data:
         return copy_to(device, made, MoveTo(cuda=True))
@@ -81,7 +79,7 @@ def place(device: EmulatedDevice, made: torch.Tensor, *, from_data: bool) -> tor
 
 
 def type_of(
-    device: EmulatedDevice, tensor: torch.Tensor, /, dtype: Any = None, *args: Any, **kwargs: Any
+    device: LogicalDevice, tensor: torch.Tensor, /, dtype: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
     """Tensor.type(): with a legacy type it may move between devices, else it names its own."""
     cuda = device.table.is_cuda(tensor)
@@ -95,7 +93,7 @@ def type_of(
     return copy_to(device, tensor, MoveTo(cuda=to_cuda, dtype=known))
 
 
-def new(device: EmulatedDevice, tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
+def new(device: LogicalDevice, tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Tensor.new(): sizes or values, in the tensor's dtype and on its device."""
     kwargs.pop("device", None)
     with torch._C.DisableTorchFunction():
@@ -105,7 +103,7 @@ def new(device: EmulatedDevice, tensor: torch.Tensor, /, *args: Any, **kwargs: A
     return place(device, made, from_data=holds_data(args))
 
 
-def type_as(device: EmulatedDevice, tensor: torch.Tensor, other: torch.Tensor, /) -> torch.Tensor:
+def type_as(device: LogicalDevice, tensor: torch.Tensor, other: torch.Tensor, /) -> torch.Tensor:
     return copy_to(device, tensor, MoveTo(cuda=device.table.is_cuda(other), dtype=other.dtype))
 
 

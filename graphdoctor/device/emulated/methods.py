@@ -7,22 +7,20 @@ inside a C++ call (saved-tensor hooks, gradient hooks) runs while the mode is of
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from graphdoctor.device.emulated import legacy
 from graphdoctor.device.emulated.copies import BASE, MoveTo, copy_to
-from graphdoctor.device.emulated.functions import call_on, wants_cuda
+from graphdoctor.device.emulated.functions import call_on
+from graphdoctor.device.emulated.logical import LogicalDevice, wants_cuda
 from graphdoctor.device.observe.patches import Patches
-
-if TYPE_CHECKING:
-    from graphdoctor.device.emulated.device import EmulatedDevice
 
 CUDA = torch.device("cuda", 0)
 
 
-def stand_in_for_methods(device: EmulatedDevice, patches: Patches) -> None:
+def stand_in_for_methods(device: LogicalDevice, patches: Patches) -> None:
     """Replace the methods and properties of torch.Tensor that depend on the device."""
     table = device.table
 
@@ -54,12 +52,12 @@ def stand_in_for_methods(device: EmulatedDevice, patches: Patches) -> None:
     patches.set(torch.Tensor, "new", bind(legacy.new))
 
 
-def _to(device: EmulatedDevice, tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _to(device: LogicalDevice, tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
     return copy_to(device, tensor, MoveTo.from_to_call(device, args, kwargs))
 
 
 def _cuda(
-    device: EmulatedDevice,
+    device: LogicalDevice,
     tensor: torch.Tensor,
     /,
     where: Any = None,
@@ -75,7 +73,7 @@ def _cuda(
 
 
 def _cpu(
-    device: EmulatedDevice,
+    device: LogicalDevice,
     tensor: torch.Tensor,
     /,
     memory_format: torch.memory_format | None = None,
@@ -84,7 +82,7 @@ def _cpu(
 
 
 def _pin_memory(
-    device: EmulatedDevice, tensor: torch.Tensor, /, where: Any = None, **kwargs: Any
+    device: LogicalDevice, tensor: torch.Tensor, /, where: Any = None, **kwargs: Any
 ) -> torch.Tensor:
     if device.table.is_cuda(tensor):
         raise RuntimeError(
@@ -98,7 +96,7 @@ def _pin_memory(
     return pinned
 
 
-def _numpy(device: EmulatedDevice, tensor: torch.Tensor, /, *, force: bool = False) -> Any:
+def _numpy(device: LogicalDevice, tensor: torch.Tensor, /, *, force: bool = False) -> Any:
     if not device.table.is_cuda(tensor):
         return BASE.numpy(tensor, force=force)
     if not force:
@@ -109,7 +107,7 @@ def _numpy(device: EmulatedDevice, tensor: torch.Tensor, /, *, force: bool = Fal
     return BASE.numpy(copy_to(device, tensor.detach(), MoveTo(cuda=False)), force=True)
 
 
-def _tolist(device: EmulatedDevice, tensor: torch.Tensor, /) -> Any:
+def _tolist(device: LogicalDevice, tensor: torch.Tensor, /) -> Any:
     """tolist() reads memory below the dispatcher; on CUDA it copies to the host first."""
     if device.table.is_cuda(tensor):
         tensor = copy_to(device, tensor.detach(), MoveTo(cuda=False))
@@ -117,7 +115,7 @@ def _tolist(device: EmulatedDevice, tensor: torch.Tensor, /) -> Any:
 
 
 def _new_tensor(
-    device: EmulatedDevice, tensor: torch.Tensor, /, data: Any, **kwargs: Any
+    device: LogicalDevice, tensor: torch.Tensor, /, data: Any, **kwargs: Any
 ) -> torch.Tensor:
     where = kwargs.pop("device", None)
     if where is None:
@@ -126,5 +124,5 @@ def _new_tensor(
     return made
 
 
-def _record_stream(device: EmulatedDevice, tensor: torch.Tensor, /, stream: Any) -> None:
+def _record_stream(device: LogicalDevice, tensor: torch.Tensor, /, stream: Any) -> None:
     """Only the allocator cares: memory of the device is never used again too early here."""

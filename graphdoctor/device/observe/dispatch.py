@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import (
@@ -12,62 +12,24 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass_type,
 )
 
-from graphdoctor.device.observe.custom_operators import python_body, unseen
 from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.operators import (
+    Call,
+    Observer,
     OperatorFacts,
     facts_of,
     is_whole_for_nested,
     parts_in_order,
+    python_body,
     tensors_of,
     tensors_of_call,
+    unseen,
 )
-from graphdoctor.device.observe.storages import StorageInfo, StorageTable, parts_of
+from graphdoctor.device.observe.storages import StorageTable, parts_of
 
 _CPU = torch.device("cpu")
 # Their last result stays on the host. Source: aten/src/ATen/native/PackedSequence.cpp.
 _LAST_RESULT_ON_HOST = frozenset({"_pack_padded_sequence"})
-
-
-class Call:
-    """One operator call, as handed to an observer: what it is, what it got, where it runs."""
-
-    __slots__ = (
-        "args",
-        "facts",
-        "fallback",
-        "func",
-        "infos",
-        "inputs",
-        "kwargs",
-        "mixed",
-        "on_cuda",
-        "result",
-    )
-
-    def __init__(
-        self, func: Any, facts: OperatorFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        self.func = func
-        self.facts = facts
-        self.args = args
-        self.kwargs = kwargs
-        self.inputs = tensors_of_call(args, kwargs)
-        self.infos: list[StorageInfo] = []  # of the inputs' storages
-        self.on_cuda = False
-        self.mixed = False
-        self.result: Any = None
-        self.fallback: str | None = None
-
-
-class Observer(Protocol):
-    """Sees each operator before and after it ran, and what the host does between operators."""
-
-    def before(self, call: Call) -> None: ...
-
-    def after(self, call: Call) -> None: ...
-
-    def event(self, kind: str, name: str, detail: str) -> None: ...
 
 
 class ObservedMode(TorchDispatchMode):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from graphdoctor.device.observe.operators import written_tensors
+from graphdoctor.device.observe.operators import Call, written_tensors
 from graphdoctor.values.errors import CannotDoItHere
-
-if TYPE_CHECKING:
-    from graphdoctor.device.observe.dispatch import Call
 
 _NARROW = (torch.float16, torch.bfloat16)
 _COUNTS = frozenset({"histc"})

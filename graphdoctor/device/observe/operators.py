@@ -1,13 +1,15 @@
-"""What the emulator needs to know of an operator, read from its schema once."""
+"""An operator -> what its schema says of it, read once; and a call of it, as observers see it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+
+from graphdoctor.device.observe.storages import StorageInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +144,75 @@ def tensors_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch
     for value in kwargs.values():
         found.extend(tensors_of(value))
     return found
+
+
+class Call:
+    """One operator call, as handed to an observer: what it is, what it got, where it runs."""
+
+    __slots__ = (
+        "args",
+        "facts",
+        "fallback",
+        "func",
+        "infos",
+        "inputs",
+        "kwargs",
+        "mixed",
+        "on_cuda",
+        "result",
+    )
+
+    def __init__(
+        self, func: Any, facts: OperatorFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.func = func
+        self.facts = facts
+        self.args = args
+        self.kwargs = kwargs
+        self.inputs = tensors_of_call(args, kwargs)
+        self.infos: list[StorageInfo] = []  # of the inputs' storages
+        self.on_cuda = False
+        self.mixed = False
+        self.result: Any = None
+        self.fallback: str | None = None
+
+
+class Observer(Protocol):
+    """Sees each operator before and after it ran, and what the host does between operators."""
+
+    def before(self, call: Call) -> None: ...
+
+    def after(self, call: Call) -> None: ...
+
+    def event(self, kind: str, name: str, detail: str) -> None: ...
+
+
+# What is PyTorch's own: op_db and its source say what their kernels do in a capture.
+_PYTORCHS = ("aten", "prims", "prim", "mkldnn", "quantized", "inductor", "rngprims", "debugprims")
+
+
+def python_body(func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
+    """The function that `torch.library.custom_op` made an operator of, where it is for all devices.
+
+    None where a GPU would run something else: a kernel that was registered for CUDA alone.
+    """
+    if _is_pytorchs(facts):
+        return None
+    from torch._library import custom_ops
+
+    known = getattr(custom_ops, "OPDEFS", {})  # torch 2.4 and newer
+    kernels = getattr(known.get(func._name), "_backend_fns", {})
+    return None if "cuda" in kernels else kernels.get(None)
+
+
+def unseen(facts: OperatorFacts) -> str | None:
+    """Why the emulated result of a call may not be a GPU's; None for PyTorch's own operators."""
+    if _is_pytorchs(facts):
+        return None
+    return f"{facts.name} is not PyTorch's own: whether its kernel waits for the device is unknown"
+
+
+def _is_pytorchs(facts: OperatorFacts) -> bool:
+    """Higher-order operators have no namespace."""
+    namespace, dot, _ = facts.name.partition(".")
+    return facts.is_aten or not dot or namespace in _PYTORCHS

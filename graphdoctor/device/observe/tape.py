@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from graphdoctor.device.observe.dispatch import Call, is_unblocked_copy_to_host
+from graphdoctor.device.observe.dispatch import is_unblocked_copy_to_host
 from graphdoctor.device.observe.fallback import run_operator
-from graphdoctor.device.observe.operators import OperatorFacts, tensors_of, written_tensors
+from graphdoctor.device.observe.operators import Call, OperatorFacts, tensors_of, written_tensors
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.values.report import Location
 

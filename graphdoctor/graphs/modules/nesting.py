@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from graphdoctor.graphs.modules.arguments import PLAIN, Flat, repeats
+from graphdoctor.graphs.modules.arguments import PLAIN, Flat, fields_of, repeats
 from graphdoctor.target.state.snapshot import named_tensors
-from graphdoctor.target.state.tree import map_leaves
+from graphdoctor.target.state.tree import Tree, map_leaves
 
 _Build = Callable[[Sequence[torch.Tensor]], Any]
 
@@ -64,14 +64,18 @@ def _builder_of_other(value: object, places: Mapping[int, int]) -> _Build:
         place = places.get(id(leaf))
         return leaf if place is None else stand_ins[place]
 
-    shape = map_leaves(stood_in, value)
+    made = map_leaves(stood_in, value)
+    shape = Tree(made)
+    can_be_made = made is not value or fields_of(value) is None
 
     def filled(tensors: Sequence[torch.Tensor]) -> object:
         def put(leaf: object) -> object:
             place = where.get(id(leaf))
             return leaf if place is None else tensors[place]
 
-        return map_leaves(put, shape)
+        if not can_be_made:
+            raise TypeError(f"a {type(value).__name__} cannot be copied")
+        return shape.map(put)
 
     return filled
 

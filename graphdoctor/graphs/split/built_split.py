@@ -14,7 +14,7 @@ from graphdoctor.graphs.split.pending import Pending, read
 from graphdoctor.graphs.static_inputs import StaticInputs
 from graphdoctor.target import Inputs
 from graphdoctor.target.state.snapshot import Snapshot
-from graphdoctor.target.state.tree import map_leaves
+from graphdoctor.target.state.tree import Tree
 from graphdoctor.values.report import Location
 
 
@@ -60,7 +60,7 @@ class BuiltSplit:
         self._roots = roots
         self._capture = capture
         self._made = made
-        self._outputs = made.outputs
+        self._outputs = Tree(made.outputs)
 
     @property
     def operators(self) -> int:
@@ -86,7 +86,7 @@ class BuiltSplit:
     @property
     def outputs(self) -> object:
         """What the last call gives back: the same tensors each time, and values read anew."""
-        return map_leaves(read, self._outputs)
+        return self._outputs.map(read)
 
     @property
     def footprint(self) -> Footprint:
@@ -107,7 +107,7 @@ class BuiltSplit:
         self._capture.reset()
         if self._made.gradients is not None:
             self._made.gradients.forget()
-        self._outputs = None
+        self._outputs = Tree(None)
         self._capture.changes.rebound.clear()
 
 

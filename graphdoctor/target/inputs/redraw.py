@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import torch
 
 from graphdoctor.target.inputs.draw import Draw, drawing_of
-from graphdoctor.target.state.structure import leaves, map_leaves
+from graphdoctor.target.state.tree import Tree, map_inputs
 from graphdoctor.target.target import Inputs
 
 _SEED = 0x6D0C  # any number: fixed, so that an analysis can be repeated
@@ -24,7 +24,7 @@ class Redraw:
         self._inputs = inputs
         self._generator = torch.Generator().manual_seed(_SEED)
         self._is_first = True
-        self._memories = _memories((inputs.args, dict(inputs.kwargs)), kept)
+        self._memories = _memories(tensors_of(inputs), kept)
 
     def __call__(self) -> Inputs:
         made: dict[int, torch.Tensor] = {}
@@ -33,22 +33,16 @@ class Redraw:
                 made.update(memory.make(None if self._is_first else self._generator))
         self._is_first = False
 
-        def replace(leaf: object) -> object:
+        def new(leaf: object) -> object:
             return made.get(id(leaf), leaf)
 
-        return map_inputs(self._inputs, replace)
-
-
-def map_inputs(inputs: Inputs, change: Callable[[object], object]) -> Inputs:
-    """Inputs with every leaf changed."""
-    args = tuple(map_leaves(arg, change) for arg in inputs.args)
-    return Inputs(args, {name: map_leaves(arg, change) for name, arg in inputs.kwargs.items()})
+        return map_inputs(new, self._inputs, into_objects=False)
 
 
 def tensors_of(inputs: Inputs) -> list[torch.Tensor]:
-    """The tensors among the inputs, in order."""
-    found = leaves((inputs.args, dict(inputs.kwargs)))
-    return [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
+    """The tensors among the inputs, in order; what an object holds, such as a cache, is its state."""
+    tree = Tree((inputs.args, dict(inputs.kwargs)), into_objects=False)
+    return [leaf for leaf in tree.leaves("").values() if isinstance(leaf, torch.Tensor)]
 
 
 class _Memory:
@@ -81,12 +75,12 @@ class _Memory:
         return self._view(flat, tensor).detach().requires_grad_(tensor.requires_grad)
 
 
-def _memories(values: object, kept: Collection[int]) -> list[_Memory]:
+def _memories(tensors: list[torch.Tensor], kept: Collection[int]) -> list[_Memory]:
     groups: dict[tuple[int, torch.dtype], dict[int, torch.Tensor]] = {}
-    for leaf in leaves(values):
-        if isinstance(leaf, torch.Tensor) and id(leaf) not in kept and _is_plain(leaf):
-            key = (leaf.untyped_storage()._cdata, leaf.dtype)
-            groups.setdefault(key, {})[id(leaf)] = leaf
+    for tensor in tensors:
+        if id(tensor) not in kept and _is_plain(tensor):
+            key = (tensor.untyped_storage()._cdata, tensor.dtype)
+            groups.setdefault(key, {})[id(tensor)] = tensor
     return [_Memory(list(group.values())) for group in groups.values()]
 
 

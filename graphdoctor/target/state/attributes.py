@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from types import MemberDescriptorType
 
+import torch
+
 # What the standard library has for holding values; its threads, files, loggers are left alone.
 _PLAIN_STDLIB = frozenset({"types", "argparse", "collections", "dataclasses", "enum", "abc"})
 _TORCH_WITH_STATE = (
@@ -18,6 +20,7 @@ _TORCH_WITH_STATE = (
     "torch.distributions.",
 )
 _GRAPHDOCTOR_WITH_STATE = ("graphdoctor.rules.", "graphdoctor.target.")
+_KINDS = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 
 
 def attributes(value: object) -> dict[str, object]:
@@ -53,6 +56,11 @@ def slot_descriptors(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
 
 def _mangle(cls: type, name: str) -> str:
     return f"_{cls.__name__.lstrip('_')}{name}"
+
+
+def is_stateful(value: object) -> bool:
+    """A module, optimizer, schedule or gradient scaler."""
+    return isinstance(value, _KINDS) or type(value).__name__ == "GradScaler"
 
 
 def has_walkable_state(value: object) -> bool:

@@ -1,9 +1,11 @@
-"""The process -> its random generators and torch's global switches, saved to be put back."""
+"""The process -> its random generators, torch's switches and what imports change, saved to be put back."""
 
 from __future__ import annotations
 
+import os
 import random
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -62,13 +64,28 @@ class SavedGlobals:
             generator.set_state(state)
 
 
+class SavedProcess:
+    """The environment, `sys.path` and the filters of warnings: imports write into all of them."""
+
+    def __init__(self) -> None:
+        self._environment = dict(os.environ)
+        self._path = list(sys.path)
+        self._filters = list(warnings.filters)
+
+    def restore(self) -> None:
+        if os.environ != self._environment:
+            os.environ.clear()
+            os.environ.update(self._environment)
+        sys.path[:] = self._path
+        if warnings.filters != self._filters:
+            warnings.filters[:] = self._filters  # type: ignore[index]
+            warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
 def _read(read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except (
-        RuntimeError,
-        AttributeError,
-    ):  # newer torch refuses to read a switch set by its newer name
+    except (RuntimeError, AttributeError):  # newer torch refuses one set by its newer name
         return None
 
 

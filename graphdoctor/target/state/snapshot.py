@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
-from graphdoctor.target.state.globals import SavedGlobals
+from graphdoctor.target.state.globals import SavedGlobals, SavedProcess
 from graphdoctor.target.state.saved import (
     SavedArray,
     SavedBytes,
@@ -60,8 +60,12 @@ class Snapshot:
 
 
 def snapshot(roots: Mapping[str, object]) -> Snapshot:
-    """Save the state of everything that `roots` reach. Costs one copy of the tensors' memory."""
-    saved: list[Saved] = []
+    """Save the state of everything that `roots` reach. Costs one copy of the tensors' memory.
+
+    Without roots it is the process alone, and all of it: its environment, `sys.path` and the filters of
+    warnings too, which a step may count on having changed.
+    """
+    saved: list[Saved] = [] if roots else [SavedProcess()]
     grads: list[Saved] = []
     storages: dict[int, torch.UntypedStorage] = {}
     limits: list[str] = []

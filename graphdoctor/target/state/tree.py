@@ -1,16 +1,21 @@
-"""Nested inputs and outputs -> their leaves by path, and the same nesting around other leaves."""
+"""Nested inputs and outputs -> their leaves by path, and the same nesting around other leaves.
+
+Containers are what `containers.py` opens. Any other object is one where it holds a tensor, however
+deep. Nothing is written into the caller's, and what cannot be copied is a leaf.
+"""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
+from graphdoctor.target.state.containers import Node, open_node
 from graphdoctor.target.target import Inputs
 
 Leaves = dict[str, object]
+Change = Callable[[object], object]
 
 
 def input_leaves(inputs: Inputs) -> Leaves:
@@ -25,67 +30,162 @@ def input_leaves(inputs: Inputs) -> Leaves:
 
 def leaves(value: object, path: str) -> Leaves:
     """Every leaf below `path`, in order: "output", "output[0]", "output.loss"."""
-    parts = _parts(value)
-    if parts is None:
-        return {path: value}
-    found: Leaves = {}
-    for step, part in parts:
-        found.update(leaves(part, path + step))
-    return found
+    return {path: value} if isinstance(value, torch.Tensor) else Tree(value).leaves(path)
 
 
-def map_inputs(change: Callable[[object], object], inputs: Inputs) -> Inputs:
+def map_inputs(change: Change, inputs: Inputs, *, into_objects: bool = True) -> Inputs:
     """The same call with every leaf changed."""
-    args = tuple(map_leaves(change, arg) for arg in inputs.args)
-    return Inputs(args, {name: map_leaves(change, arg) for name, arg in inputs.kwargs.items()})
+    tree = Tree((inputs.args, dict(inputs.kwargs)), into_objects=into_objects)
+    args, kwargs = tree.map(change)
+    return Inputs(args, kwargs)
 
 
-def map_leaves(change: Callable[[object], object], value: object) -> object:
+def map_leaves(change: Change, value: object) -> object:
     """The same nesting, of the same types, with every leaf changed; `value` stays as it is."""
-    if isinstance(value, tuple):
-        parts = [map_leaves(change, part) for part in value]
-        kind: Callable[..., object] = type(value)  # a named tuple takes its parts one by one
-        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
-    if isinstance(value, list):
-        return type(value)(map_leaves(change, part) for part in value)
-    if isinstance(value, MutableMapping):
-        mapping = copy.copy(value)
-        for key, part in value.items():
-            mapping[key] = map_leaves(change, part)
-        return mapping
-    fields = _fields(value)
-    if fields is None:
-        return change(value)
-    made = copy.copy(value)
-    for name, part in fields.items():
-        object.__setattr__(made, name, map_leaves(change, part))
-    return made
+    return change(value) if isinstance(value, torch.Tensor) else Tree(value).map(change)
 
 
-def _parts(value: object) -> Iterator[tuple[str, object]] | None:
-    """The parts of a container, each with its step in a path; None for a leaf."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return ((f".{name}", part) for name, part in zip(value._fields, value, strict=True))
-    if isinstance(value, (tuple, list)):
-        return ((f"[{index}]", part) for index, part in enumerate(value))
-    if isinstance(value, Mapping):
-        return ((_key_step(key), part) for key, part in value.items())
-    fields = _fields(value)
-    return None if fields is None else ((f".{name}", part) for name, part in fields.items())
+class Tree:
+    """A value taken apart once. With `into_objects` False, objects that are no containers are leaves."""
+
+    def __init__(self, value: object, *, into_objects: bool = True) -> None:
+        self._root = value
+        nodes = _opened(value, into_objects)  # by id
+        immutable = _in_order(nodes)
+        if immutable is None:  # nothing can be copied in such a circle
+            nodes, immutable = {}, {}
+        self._nodes, self._immutable = nodes, immutable
+        parts = (part for node in nodes.values() for _, part in node.parts)
+        self._leaves = {id(part): part for part in parts if id(part) not in nodes}
+        self._mutable = {key: node for key, node in nodes.items() if node.put is not None}
+        self._containers = {key for key, node in nodes.items() if node.is_container}
+
+    def leaves(self, path: str) -> Leaves:
+        """Every leaf by its path; an object that is held twice is listed where it is met first."""
+        found: Leaves = {}
+        above: set[int] = set()  # the containers around the current one: a circle ends there
+        listed: set[int] = set()
+        waiting: list[tuple[str | None, object]] = [(path, self._root)]
+        while waiting:
+            step, value = waiting.pop()
+            if step is None:
+                above.discard(id(value))
+            elif (node := self._nodes.get(id(value))) is None:
+                found[_unused(step, found)] = value
+            elif id(value) not in above and id(value) not in listed:
+                above.add(id(value))
+                if not node.is_container:
+                    listed.add(id(value))
+                waiting.append((None, value))
+                waiting.extend((step + inner, part) for inner, part in reversed(node.parts))
+        return found
+
+    def map(self, change: Change) -> Any:
+        """The same nesting around `change(leaf)`; what is held twice is held twice again.
+
+        Containers are new. An object is copied only where a leaf in it changes: else it stays itself.
+        """
+        if id(self._root) not in self._nodes:
+            return change(self._root)
+        made = {key: change(leaf) for key, leaf in self._leaves.items()}
+        renewed = self._containers
+        if len(renewed) < len(self._nodes):
+            renewed = self._renewed(made)
+        for key, node in self._mutable.items():
+            made[key] = node.blank(()) if key in renewed else node.value
+        for key, node in self._immutable.items():
+            held = [made[part] for part in node.ids]
+            made[key] = node.blank(held) if key in renewed else node.value
+        for key in renewed:
+            self._nodes[key].fill(made[key], made)
+        return made[id(self._root)]
+
+    def _renewed(self, made: Mapping[int, object]) -> set[int]:
+        """What is made anew, from the root inwards: containers, and objects in which a leaf changes."""
+        changed = {key for key, leaf in self._leaves.items() if made[key] is not leaf}
+        touched = _holders(self._nodes, lambda part: id(part) in changed)
+        renewed: set[int] = set()
+        waiting = [self._root]
+        while waiting:
+            value = waiting.pop()
+            key = id(value)
+            if key not in renewed and (key in self._containers or key in touched):
+                renewed.add(key)
+                waiting.extend(part for _, part in self._nodes[key].parts)
+        return renewed
 
 
-def _key_step(key: object) -> str:
-    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
+def _opened(root: object, into_objects: bool) -> dict[int, Node]:
+    """Every node, those that it holds before it; without recursion, however deep the nesting is."""
+    found: dict[int, Node] = {}
+    waiting: list[tuple[object, bool]] = [(root, False)]
+    order: dict[int, Node] = {}
+    while waiting:
+        value, is_done = waiting.pop()
+        if is_done:
+            order[id(value)] = found[id(value)]
+        elif (
+            id(value) not in found
+            and (node := open_node(value, into_objects=into_objects)) is not None
+        ):
+            found[id(value)] = node
+            waiting.append((value, True))
+            held = [*(part for _, part in node.content), *node.own.values()]
+            waiting.extend((part, False) for part in reversed(held))
+    for node in found.values():
+        node.parts = [*node.content, *node.own.items()]
+    holding = _holders(found, lambda part: isinstance(part, torch.Tensor))
+    for key, node in found.items():
+        node.choose(holding)
+        if not node.is_container and key not in holding:
+            del order[key]
+    reached: set[int] = set()
+    left = [root]
+    while left:
+        key = id(left.pop())
+        if key in order and key not in reached:
+            reached.add(key)
+            left.extend(part for _, part in order[key].parts)
+    return {key: node for key, node in order.items() if key in reached}
 
 
-def _fields(value: object) -> dict[str, object] | None:
-    """The parts of a dataclass, or of an object of the user's that carries tensors."""
-    if isinstance(value, (torch.Tensor, torch.nn.Module, type)):
-        return None
-    if dataclasses.is_dataclass(value):
-        names = (field.name for field in dataclasses.fields(value))
-        return {name: getattr(value, name) for name in names if hasattr(value, name)}
-    own = getattr(value, "__dict__", None)
-    if isinstance(own, dict) and any(isinstance(part, torch.Tensor) for part in own.values()):
-        return dict(own)
-    return None
+def _holders(nodes: Mapping[int, Node], wanted: Callable[[object], bool]) -> set[int]:
+    """The nodes that hold a wanted part, however deep."""
+    above: dict[int, list[int]] = {}
+    waiting: list[int] = []
+    for key, node in nodes.items():
+        for _, part in node.parts:
+            if id(part) in nodes:
+                above.setdefault(id(part), []).append(key)
+            elif wanted(part):
+                waiting.append(key)
+    reached: set[int] = set()
+    while waiting:
+        key = waiting.pop()
+        if key not in reached:
+            reached.add(key)
+            waiting.extend(above.get(key, ()))
+    return reached
+
+
+def _in_order(nodes: Mapping[int, Node]) -> dict[int, Node] | None:
+    """Tuples and the like, each after those that it holds; None where they hold themselves."""
+    ordered: dict[int, Node] = {}
+    left = {key: node for key, node in nodes.items() if node.put is None}
+    while left:
+        for key, node in left.items():
+            if all(part in ordered or part not in left for part in node.ids):
+                ordered[key] = node
+        before = len(left)
+        left = {key: node for key, node in left.items() if key not in ordered}
+        if len(left) == before:
+            return None
+    return ordered
+
+
+def _unused(path: str, taken: Leaves) -> str:
+    """An item and an attribute may have one name."""
+    unused, number = path, 2
+    while unused in taken:
+        unused, number = f"{path}#{number}", number + 1
+    return unused

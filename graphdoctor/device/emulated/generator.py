@@ -3,56 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from graphdoctor.device.emulated.versions import captures_rng_state
+from graphdoctor.device.emulated.logical import LogicalDevice
+from graphdoctor.device.observe.host_calls import refusal_of_rng_call
 from graphdoctor.device.observe.patches import Patches
 
-if TYPE_CHECKING:
-    from graphdoctor.device.emulated.device import EmulatedDevice
 
-RNG_CALLS = (
-    "get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all", "manual_seed",
-    "manual_seed_all", "seed", "seed_all", "initial_seed",
-)  # fmt: skip
-_NOT_IN_CAPTURE = (
-    "Cannot call CUDAGeneratorImpl::{} during CUDA graph capture. If you need this call to be "
-    "captured, please file an issue."
-)
-_OTHER_SEED = (
-    "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is "
-    "the same as the original seed."
-)
-
-
-def refusal_of_rng_call(
-    method: str,
-    argument: Any,
-    *,
-    current_seed: Callable[[], int],
-    seed_of: Callable[[torch.Tensor], int],
-) -> str:
-    """What torch says to this call in a capture; "" where it captures it.
-
-    `argument` is the seed or the state that the call sets. torch captures a call that leaves the
-    seed as it is, since only the offset of a captured generator lives on the device.
-    """
-    if method in ("seed", "seed_all"):
-        return _NOT_IN_CAPTURE.format("seed")
-    sets = method in ("set_rng_state", "set_rng_state_all", "manual_seed", "manual_seed_all")
-    if not captures_rng_state():
-        return _NOT_IN_CAPTURE.format("set_current_seed" if sets else "current_seed")
-    if not sets:
-        return ""
-    states = argument[:1] if isinstance(argument, (list, tuple)) else [argument]
-    wanted = [seed_of(x) if isinstance(x, torch.Tensor) else int(x) for x in states]
-    same = all(seed % 2**64 == current_seed() % 2**64 for seed in wanted)
-    return "" if same else _OTHER_SEED
-
-
-def stand_in_for_random_state(device: EmulatedDevice, patches: Patches) -> None:
+def stand_in_for_random_state(device: LogicalDevice, patches: Patches) -> None:
     """The emulated device draws from the CPU's generator, so its state is that one."""
 
     def telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,7 +42,7 @@ def stand_in_for_random_state(device: EmulatedDevice, patches: Patches) -> None:
 
 
 def _tell(
-    device: EmulatedDevice,
+    device: LogicalDevice,
     name: str,
     generator: torch.Generator,
     call: tuple[str, tuple[Any, ...], dict[str, Any]],
@@ -105,7 +65,7 @@ def _seed_of(state: torch.Tensor) -> int:
 
 
 def _generator_class(
-    emulated: EmulatedDevice, original: type[torch.Generator]
+    emulated: LogicalDevice, original: type[torch.Generator]
 ) -> type[torch.Generator]:
     class AnyGenerator(type(original)):  # type: ignore[misc]
         def __instancecheck__(cls, value: object) -> bool:

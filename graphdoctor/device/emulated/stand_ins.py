@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
+from torch import serialization
 
+from graphdoctor.device.emulated.logical import LogicalDevice, wants_cuda
 from graphdoctor.device.observe.fallback import EmulationLimit
+from graphdoctor.device.observe.host_calls import note_refused_optimizers, telling_repr
 from graphdoctor.device.observe.patches import Patches
-from graphdoctor.device.observe.storages import StorageTable
-
-if TYPE_CHECKING:
-    from graphdoctor.device.emulated.device import EmulatedDevice
 
 
-def stand_in_for_python(device: EmulatedDevice, patches: Patches) -> None:
+def stand_in_for_python(device: LogicalDevice, patches: Patches) -> None:
     """Replace Python functions that read tensors or devices behind the modes' back."""
     patches.replace(torch._tensor_str, "_str", lambda original: telling_repr(device, original))
     patches.replace(
@@ -36,36 +36,7 @@ def _no_kernels_from_text(code: str, name: str, *args: object) -> object:
     raise EmulationLimit(f"The emulated CUDA device cannot run {name}, a kernel in CUDA C++.")
 
 
-class Tells(Protocol):
-    """What a stand-in needs of a device: where storages lie, and somebody to tell."""
-
-    table: StorageTable
-    assumes_capture: bool
-
-    def event(self, kind: str, name: str, detail: str = "") -> None: ...
-
-
-def note_refused_optimizers(device: Tells, patches: Patches) -> None:
-    """Note optimizers that torch refuses to capture, in a recording that only assumes a capture."""
-    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
-        patches.replace(
-            torch.optim.Optimizer, name, lambda original: _health_check(device, original)
-        )
-
-
-def telling_repr(device: Tells, original: Callable[..., str]) -> Callable[..., str]:
-    """repr, str and print of a tensor copy it to the host, with the modes switched off by torch."""
-
-    def tensor_str(self: torch.Tensor, *, tensor_contents: str | None = None) -> str:
-        if not device.table.is_cuda(self):
-            return original(self, tensor_contents=tensor_contents)
-        device.event("tensor-repr", "repr(tensor)")
-        return original(self, tensor_contents=tensor_contents)
-
-    return tensor_str
-
-
-def _placed_deepcopy(device: EmulatedDevice, original: Callable[..., Any]) -> Callable[..., Any]:
+def _placed_deepcopy(device: LogicalDevice, original: Callable[..., Any]) -> Callable[..., Any]:
     """copy.deepcopy clones the storage below the dispatcher: put the clone where it belongs."""
 
     def deep_copy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
@@ -108,19 +79,7 @@ def _autocast_exit(original: Callable[..., Any]) -> Callable[..., Any]:
     return leave
 
 
-def _health_check(device: Tells, original: Callable[..., None]) -> Callable[..., None]:
-    """torch refuses optimizers that are not capturable; a recording notes it and goes on."""
-
-    def check(self: torch.optim.Optimizer) -> None:
-        if not device.assumes_capture:
-            original(self)
-        elif not all(group.get("capturable", False) for group in self.param_groups):
-            device.event("refused-optimizer", f"{type(self).__name__}.step()", type(self).__name__)
-
-    return check
-
-
-def _group_by_logical_device(device: EmulatedDevice, patches: Patches) -> None:
+def _group_by_logical_device(device: LogicalDevice, patches: Patches) -> None:
     """Optimizers and clip_grad_norm_ group tensors in C++, by the physical device."""
     from torch.utils import _foreach_utils
 
@@ -150,7 +109,7 @@ def _group_by_logical_device(device: EmulatedDevice, patches: Patches) -> None:
             patches.set(module, name, group)
 
 
-def _compile_bypass(device: EmulatedDevice, patches: Patches) -> None:
+def _compile_bypass(device: LogicalDevice, patches: Patches) -> None:
     """Compilers give their argument back: they would trace the emulation, not the model."""
 
     def run_eagerly(model: Any = None, **options: Any) -> Any:
@@ -170,9 +129,8 @@ def _compile_bypass(device: EmulatedDevice, patches: Patches) -> None:
     patches.set(torch.jit, "trace", traced)
 
 
-def _nested_tensors(device: EmulatedDevice, patches: Patches) -> None:
+def _nested_tensors(device: LogicalDevice, patches: Patches) -> None:
     """Their constructors hand the device to C++: make them on the CPU, then move them."""
-    from graphdoctor.device.emulated.functions import wants_cuda
 
     def moving(original: Callable[..., Any]) -> Callable[..., Any]:
         def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
@@ -192,3 +150,55 @@ def _one_gpu_parallel(patches: Patches) -> None:
 
     patches.set(_functions, "_get_stream", lambda device: None)
     patches.set(comm, "scatter", lambda tensor, *args, **kwargs: (tensor.cuda(),))
+
+
+def stand_in_for_saving(device: LogicalDevice, patches: Patches) -> None:
+    """Replace what tells a storage's device when it is saved, and puts it there when loaded."""
+    patches.replace(serialization, "location_tag", lambda original: _tag(device, original))
+    patches.replace(
+        serialization, "default_restore_location", lambda original: _restore(device, original)
+    )
+
+
+def _tag(device: LogicalDevice, original: Callable[..., str]) -> Callable[..., str]:
+    def location_tag(storage: Any) -> str:
+        if not device.table.lies_on_cuda(_untyped(storage)):
+            return original(storage)
+        device.event("sync", "torch.save()")  # it copies to the host
+        return "cuda:0"
+
+    return location_tag
+
+
+def _restore(device: LogicalDevice, original: Callable[..., Any]) -> Callable[..., Any]:
+    def restore_location(storage: Any, location: Any) -> Any:
+        name = location.decode() if isinstance(location, bytes) else str(location)
+        if not name.startswith("cuda"):
+            return original(storage, location)
+        wants_cuda(name)
+        device.table.put_storage_on_cuda(_untyped(storage))
+        return storage
+
+    return restore_location
+
+
+def _untyped(storage: Any) -> torch.UntypedStorage:
+    untyped: torch.UntypedStorage = getattr(storage, "_untyped_storage", storage)
+    return untyped
+
+
+def stand_in_for_threads(device: LogicalDevice, patches: Patches) -> None:
+    """Torch's modes belong to one thread: let each new one begin by entering them.
+
+    What another thread does is no part of the step that is observed.
+    """
+
+    def entering(original: Callable[..., Any]) -> Callable[..., Any]:
+        def bootstrap(self: threading.Thread) -> None:
+            with device.in_this_thread():
+                original(self)
+
+        return bootstrap
+
+    # Not run(): people override it.
+    patches.replace(threading.Thread, "_bootstrap_inner", entering)

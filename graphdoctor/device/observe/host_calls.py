@@ -1,0 +1,91 @@
+"""Calls on the host that a capture refuses, as both devices tell observers of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from graphdoctor.device.observe.patches import Patches
+from graphdoctor.device.observe.storages import StorageTable
+from graphdoctor.device.observe.versions import captures_rng_state
+
+RNG_CALLS = (
+    "get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all", "manual_seed",
+    "manual_seed_all", "seed", "seed_all", "initial_seed",
+)  # fmt: skip
+_NOT_IN_CAPTURE = (
+    "Cannot call CUDAGeneratorImpl::{} during CUDA graph capture. If you need this call to be "
+    "captured, please file an issue."
+)
+_OTHER_SEED = (
+    "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is "
+    "the same as the original seed."
+)
+
+
+def refusal_of_rng_call(
+    method: str,
+    argument: Any,
+    *,
+    current_seed: Callable[[], int],
+    seed_of: Callable[[torch.Tensor], int],
+) -> str:
+    """What torch says to this call in a capture; "" where it captures it.
+
+    `argument` is the seed or the state that the call sets. torch captures a call that leaves the
+    seed as it is, since only the offset of a captured generator lives on the device.
+    """
+    if method in ("seed", "seed_all"):
+        return _NOT_IN_CAPTURE.format("seed")
+    sets = method in ("set_rng_state", "set_rng_state_all", "manual_seed", "manual_seed_all")
+    if not captures_rng_state():
+        return _NOT_IN_CAPTURE.format("set_current_seed" if sets else "current_seed")
+    if not sets:
+        return ""
+    states = argument[:1] if isinstance(argument, (list, tuple)) else [argument]
+    wanted = [seed_of(x) if isinstance(x, torch.Tensor) else int(x) for x in states]
+    same = all(seed % 2**64 == current_seed() % 2**64 for seed in wanted)
+    return "" if same else _OTHER_SEED
+
+
+class Tells(Protocol):
+    """What a stand-in needs of a device: where storages lie, and somebody to tell."""
+
+    table: StorageTable
+    assumes_capture: bool
+
+    def event(self, kind: str, name: str, detail: str = "") -> None: ...
+
+
+def note_refused_optimizers(device: Tells, patches: Patches) -> None:
+    """Note optimizers that torch refuses to capture, in a recording that only assumes a capture."""
+    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+        patches.replace(
+            torch.optim.Optimizer, name, lambda original: _health_check(device, original)
+        )
+
+
+def telling_repr(device: Tells, original: Callable[..., str]) -> Callable[..., str]:
+    """repr, str and print of a tensor copy it to the host, with the modes switched off by torch."""
+
+    def tensor_str(self: torch.Tensor, *, tensor_contents: str | None = None) -> str:
+        if not device.table.is_cuda(self):
+            return original(self, tensor_contents=tensor_contents)
+        device.event("tensor-repr", "repr(tensor)")
+        return original(self, tensor_contents=tensor_contents)
+
+    return tensor_str
+
+
+def _health_check(device: Tells, original: Callable[..., None]) -> Callable[..., None]:
+    """torch refuses optimizers that are not capturable; a recording notes it and goes on."""
+
+    def check(self: torch.optim.Optimizer) -> None:
+        if not device.assumes_capture:
+            original(self)
+        elif not all(group.get("capturable", False) for group in self.param_groups):
+            device.event("refused-optimizer", f"{type(self).__name__}.step()", type(self).__name__)
+
+    return check
