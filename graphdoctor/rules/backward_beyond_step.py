@@ -9,7 +9,7 @@ from graphdoctor.values.recording import HostEvent, Recording
 
 
 class BackwardBeyondStep(RecordingRule):
-    """A backward pass goes on into operations from before the step.
+    """A backward pass reaches operations from before the step.
 
     Autograd runs the backward of an operation on the stream that the operation ran on. One from
     before the capture ran on another stream, most often the default one, and CUDA refuses to make

@@ -13,7 +13,7 @@ from graphdoctor.values.recording import Iteration, Recording
 
 
 class DataDependentBranch(RecordingRule):
-    """A value of the device decides which way Python goes.
+    """A value on the device decides which branch Python takes.
 
     `if t:`, `while t.max() > eps:`, `assert t.isfinite().all()`, `if x.item() > 0:`: the host waits
     for the value, which CUDA refuses while a graph is recorded. And a graph holds one way only: a
@@ -75,7 +75,7 @@ def _message(read: Read, branch: Branch) -> str:
     at = f" on {here}" if here and here != where else ""
     return (
         f"The host waits for a {tensor_words(read.use)}, whose value decides `{branch.text}`{at}; "
-        "a graph keeps the way that was captured"
+        "a graph keeps the path that was captured"
     )
 
 

@@ -15,7 +15,7 @@ _NOT_SO = frozenset({"index", "_ctc_loss", "linalg_lstsq", "one_hot"})
 
 
 class DataDependentShape(RecordingRule):
-    """The shape of a result depends on the values.
+    """The shape of a result depends on tensor values.
 
     `nonzero`, `x[mask]`, `masked_select`, `unique`, `bincount`, `torch.where(condition)` and
     `repeat_interleave` with a tensor of counts do not know how large their result is until the
@@ -83,8 +83,8 @@ def _message(op: Op) -> str:
     if has_mask_index(op):
         mask = next(use for use in op.inputs[1:] if use.dtype in ("bool", "uint8"))
         return (
-            f"Indexing by a mask, a {tensor_words(mask)}: how many elements it selects only the "
-            "device knows, and the host waits for that number."
+            f"Indexing by a mask, a {tensor_words(mask)}: only the device knows how many "
+            "elements it selects, and the host waits for that number."
         )
     result = f"; it was {tensor_words(op.outputs[0])} here" if op.outputs else ""
     return (

@@ -10,7 +10,7 @@ from graphdoctor.values.report import Finding, Region
 
 
 class Fragmented(Rule):
-    """The safe parts are many and small.
+    """The parts that can be captured are many and small.
 
     What stands in the way of a graph is spread over the step, so that the parts in between hold few
     operators. Launching a graph costs about as much as launching a kernel, and each part needs its

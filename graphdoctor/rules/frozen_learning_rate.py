@@ -12,7 +12,7 @@ from graphdoctor.values.recording import Recording
 class FrozenLearningRate(RecordingRule):
     """The learning rate is a Python number that changes.
 
-    The optimizer's kernels were handed another number in another iteration: a learning rate,
+    The optimizer's kernels received different numbers in different iterations: a learning rate,
     momentum or weight decay that a scheduler changes. A graph keeps the number of the step that was
     captured; the scheduler moves on, and the replays train with the old rate. Nothing fails, and
     nothing warns.

@@ -10,7 +10,7 @@ from graphdoctor.values.recording import Recording
 
 
 class GradScalerRead(RecordingRule):
-    """The gradient scaler looks on the host whether gradients overflowed.
+    """The gradient scaler checks on the host whether gradients overflowed.
 
     `scaler.step(optimizer)` reads the flag `found_inf` from the device and skips the optimizer's
     step if it is set. The host waits for the flag, which CUDA refuses while a graph is recorded.

@@ -1,4 +1,4 @@
-"""A recording -> the operators that wait for the device inside."""
+"""A recording -> the operators that wait for the device internally."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NESTED_FIX = (
 
 
 class HiddenSyncOperator(RecordingRule):
-    """An operator waits for the device inside.
+    """An operator waits for the device internally.
 
     Some operators check their arguments, or find out a range, by reading values on the host before
     or after they launch their kernels. Nothing in the Python code shows it, but CUDA refuses the

@@ -79,7 +79,7 @@ def _message(transfer: Transfer) -> str:
     tensor = tensor_words(transfer.source)
     if transfer.hidden:
         name = operator_words(transfer.op)
-        return f"{name} on the device is handed a {tensor} of the host, and copies it over first."
+        return f"{name} on the device receives a {tensor} on the host, and copies it to the device first."
     if transfer.non_blocking:
         return f"A {tensor} is copied from host to device, from memory that is not pinned."
     return f"A {tensor} is copied from the host to the device, which waits for the device."

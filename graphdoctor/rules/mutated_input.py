@@ -10,7 +10,7 @@ from graphdoctor.values.recording import Iteration, Op, Recording
 
 
 class MutatedInput(RecordingRule):
-    """The step writes into its own input.
+    """The step modifies its input in place.
 
     A captured step works on fixed input buffers into which each batch is copied. An operator that
     changes its input in place (`x.add_(1)`, `relu_`, rotary embeddings in place) changes that

@@ -12,7 +12,7 @@ LITTLE_WAITING = 0.15
 
 
 class NotLaunchBound(Rule):
-    """The device, not the host, sets the pace.
+    """The device's kernels, not their launches, set the pace.
 
     A CUDA graph removes the time that the host takes to launch kernels. Here the kernels take so
     long that the host is ahead of the device anyway, and a replay would take about as long as the

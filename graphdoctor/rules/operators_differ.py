@@ -126,7 +126,7 @@ def _message(found: Found) -> str:
     if difference.branch is not None:
         where = place_words(op.location, difference.branch.location)
         return (
-            f"`{difference.branch.text}` went another way in iteration {other} than in iteration "
+            f"`{difference.branch.text}` took another path in iteration {other} than in iteration "
             f"{index}: {first} on {where} ran in one and not in the other{after}."
         )
     return f"{first} ran in iteration {index} and not in iteration {other}{after}."

@@ -11,7 +11,7 @@ from graphdoctor.values.recording import HostEvent, Iteration, Recording
 
 
 class RngStateCall(RecordingRule):
-    """The device's random generator gets another seed inside the step.
+    """The step reseeds the device's random generator.
 
     A captured graph has the seed of its capture; only how far the generator has advanced lives on
     the device, so that each replay draws new numbers. torch refuses to capture `torch.manual_seed`

@@ -1,4 +1,4 @@
-"""A recording -> the operators that are handed another number in another iteration."""
+"""A recording -> the operators whose numbers change between iterations."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from graphdoctor.values.recording import Op, Recording
 
 
 class ScalarsDiffer(RecordingRule):
-    """An operator is handed another number in another iteration.
+    """A number that an operator receives changes between iterations.
 
     A Python number that takes part in a computation travels as an argument of the kernel, and a
     graph keeps the arguments of the step that was captured: a loss weight, a temperature, a
-    position or a bias correction that changes from step to step stays for ever what it was.
+    position or a bias correction that changes from step to step keeps its captured value for ever.
 
     It is a false alarm where the number settles after the recorded iterations.
 
@@ -108,6 +108,6 @@ def _message(group: Sequence[Found]) -> str:
     followers = max(found.difference.followers for found in group)
     after = f" (and {count_text(followers, 'operator')} after it)" if followers else ""
     return (
-        f"{operator_words(first.op)} is handed {listed(values)} as {change.argument}; a replay "
+        f"{operator_words(first.op)} receives {listed(values)} as {change.argument}; a replay "
         f"keeps the value of the captured step{after}."
     )

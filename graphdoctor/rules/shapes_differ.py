@@ -13,7 +13,7 @@ from graphdoctor.values.recording import Recording
 
 
 class ShapesDiffer(RecordingRule):
-    """The same operator works on other shapes in another iteration.
+    """An operator's shapes change between iterations.
 
     With inputs of the same shapes, a result came out larger or smaller than in another iteration:
     its size came from state on the host. A graph holds the shapes of the step that was captured.

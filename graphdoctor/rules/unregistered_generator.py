@@ -10,7 +10,7 @@ from graphdoctor.values.recording import Op, Opaque, Recording
 
 
 class UnregisteredGenerator(RecordingRule):
-    """Random numbers are drawn from a generator of one's own.
+    """Random numbers are drawn from a generator other than the default one.
 
     In a capture a generator keeps its state on the device, and torch prepares only the default one
     for that. A draw from any other is refused: "Attempt to increase offset for a CUDA generator not

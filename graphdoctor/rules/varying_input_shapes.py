@@ -10,7 +10,7 @@ from graphdoctor.values.recording import Iteration, Leaf, Op, Recording, TensorU
 
 
 class VaryingInputShapes(RecordingRule):
-    """The inputs have another shape in another iteration.
+    """The inputs' shapes change between iterations.
 
     A graph holds the shapes of the step that was captured. A batch of another size, or sequences of
     another length, cannot be copied into its input buffers, and its kernels would not look at them.

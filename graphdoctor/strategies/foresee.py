@@ -13,7 +13,7 @@ from graphdoctor.strategies.strategy import Calling, Known, Planning, Regions, S
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import Range, StrategyOutcome
 
-_NEEDS_GPU = "planned only: it takes a real GPU to be tried"
+_NEEDS_GPU = "planned only: trying it takes a real GPU"
 
 
 def foresee(

@@ -28,8 +28,8 @@ from graphdoctor.values.report import Estimate, Report, StrategyOutcome
 WHOLE_NAME = "whole"
 _NOTHING_LEFT = "the whole step is captured, so that nothing is left for it to gain"
 _NO_FILE = (
-    "on a GPU each strategy runs in a process of its own, which has to find the target again: it"
-    " was given as an object; use `graphdoctor analyze file.py`"
+    "on a GPU each strategy runs in a process of its own, which has to find the target again, and"
+    " the target was given as an object: use `graphdoctor analyze file.py`"
 )
 _SHARE = 0.5  # of what is left of the budget; a strategy that hangs leaves time for the others
 

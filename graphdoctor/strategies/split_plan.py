@@ -30,7 +30,7 @@ def reason_against(known: Known) -> str:
         if finding.rule not in _RULES_OF_GLUE and not _may_be_glue(finding):
             return (
                 f"{finding.rule} {finding.name}{in_place(finding.location)} is none of the calls"
-                " that are made again between the graphs, where no other Python runs"
+                " that run again between the graphs, where no other Python runs"
             )
     return ""
 

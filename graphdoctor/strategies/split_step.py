@@ -113,8 +113,8 @@ class _Attempt:
             raise CannotBuild(capture.watch.refusal)
         if not capture.places:
             raise CannotBuild(
-                "the step makes no call that has to be made again in each step, "
-                "so that there is nothing to split it at"
+                "the step makes no call that has to run again in each step, "
+                "so there is nothing to split it at"
             )
         if not capture.graphs:
             raise CannotBuild("the step runs nothing on the GPU, so there is nothing to capture")
@@ -144,5 +144,5 @@ def _rates_change(known: Known, objects: Any) -> bool:
 def _still_there(finding: Finding) -> str:
     return (
         f"{finding.rule} {finding.name}{in_place(finding.location)} stays inside a graph: "
-        "it is none of the calls that are made again in each step"
+        "it is none of the calls that run again in each step"
     )

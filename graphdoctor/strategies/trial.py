@@ -27,7 +27,7 @@ from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import StrategyOutcome, Verification
 
 MEASURE_S = 4.0  # six pairs are timed whatever they take; an interval seldom needs more
-_NO_GRAPH = "torch launched nothing of it by CUDA graphs, and did not say why"
+_NO_GRAPH = "torch launched no part of it through CUDA graphs, and did not say why"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from graphdoctor.reporters.analysis.json import parse
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.figures import many_text, more_bytes_text
 from graphdoctor.values.options import AnalyzeOptions
-from graphdoctor.values.report import Report, StrategyOutcome
+from graphdoctor.values.report import Recommendation, Report, StrategyOutcome
 from tests.support.reports import BASE, COMPARED_ON_GPU, PARTLY_SAFE, STRATEGIES_ON_GPU
 
 ROOT = Path(__file__).parents[2]
@@ -153,6 +153,17 @@ def test_the_predicted_table_says_predicted_and_shows_no_column_without_figures(
     lines = section(page(replace(COMPARED_ON_GPU, strategies=rows, recommendation=None)))
     assert "predicted" in lines[0]
     assert lines[1].split() == ["Strategy", "Answers", "Speed-up,", "predicted", "Captured"]
+
+
+def test_advice_to_keep_eager_is_not_called_a_thing_to_use() -> None:
+    sentence = "Keep eager: no verified strategy is faster."
+    kept = page(replace(COMPARED_ON_GPU, recommendation=Recommendation("none", sentence)))
+    told = [line.split(maxsplit=1) for line in kept.splitlines() if "Keep eager" in line]
+    assert told == [["Advice", sentence]] * 2
+    used = page(COMPARED_ON_GPU)
+    assert [line.split()[:2] for line in used.splitlines() if "whole:" in line] == [
+        ["Use", "whole:"]
+    ] * 2
 
 
 def test_a_plan_is_shown_where_nothing_was_run_and_cut_where_it_is_long() -> None:

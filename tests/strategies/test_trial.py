@@ -124,7 +124,7 @@ def test_attention_that_drops_nothing_is_no_excuse(device: EmulatedDevice) -> No
         (fakes.Greedy(), "failed", "memory ran out"),
         (fakes.Broken(), "failed", "KeyError: 'module1'"),
         (fakes.BreaksInCall(), "failed", "ZeroDivisionError: division by zero"),
-        (fakes.Compiling(), "planned", "it takes a real GPU to be tried"),
+        (fakes.Compiling(), "planned", "trying it takes a real GPU"),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -219,7 +219,7 @@ def test_a_comparator_that_draws_other_numbers_is_timed_and_stays_unverified(
 @pytest.mark.parametrize(
     ("note", "share", "reason"),
     [
-        ("", 0.0, "torch launched nothing of it by CUDA graphs, and did not say why"),
+        ("", 0.0, "torch launched no part of it through CUDA graphs, and did not say why"),
         ("torch ran 1 graph without CUDA graphs: mutated inputs", 0.0, "mutated inputs"),
         ("", 0.9, ""),
     ],

@@ -286,7 +286,7 @@ COMPARED = replace(
         strategy(
             "segments",
             "planned",
-            reason="planned only: it takes a real GPU to be tried",
+            reason="planned only: trying it takes a real GPU",
             predicted=Range(1.4, 2.3, 3.1),
             captured_share=0.9,
         ),

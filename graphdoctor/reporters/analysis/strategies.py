@@ -182,10 +182,14 @@ def _figures(row: StrategyOutcome) -> Iterator[str]:
         yield timed.clock_note
 
 
+def advice_label(advice: Recommendation) -> str:
+    """Of the line with the recommendation's sentence, which says to keep eager where none pays."""
+    return "  Advice" if advice.strategy == NO_STRATEGY else "  Use"
+
+
 def _write_recommendation(page: Page, advice: Recommendation) -> None:
     page.blank()
-    label = "  Advice" if advice.strategy == NO_STRATEGY else "  Use"
-    page.labelled(label, advice.sentence, style="bold")
+    page.labelled(advice_label(advice), advice.sentence, style="bold")
     if advice.code:
         page.blank()
         page.code(advice.code.rstrip(), indent=len(_DETAIL_INDENT))

@@ -7,6 +7,7 @@ from collections import Counter
 from graphdoctor.reporters.analysis.captures import is_wrong
 from graphdoctor.reporters.analysis.findings import active, worst_first
 from graphdoctor.reporters.analysis.gain import basis_text
+from graphdoctor.reporters.analysis.strategies import advice_label
 from graphdoctor.reporters.page import Page, blocks
 from graphdoctor.values.figures import ratio_range, share_range
 from graphdoctor.values.locations import place_text
@@ -38,7 +39,8 @@ def write_summary(page: Page, report: Report) -> None:
         page.labelled("  Capture", _capture(report))
     page.labelled("  Gain", _gain(report))
     if report.recommendation is not None:
-        page.labelled("  Use", report.recommendation.sentence.partition(";")[0])
+        advice = report.recommendation
+        page.labelled(advice_label(advice), advice.sentence.partition(";")[0])
 
 
 def _findings(report: Report) -> str:

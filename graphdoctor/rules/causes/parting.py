@@ -204,12 +204,12 @@ def _what(cause: Difference) -> str:
             return f"{name} {only}"
         at = place_words(op.location, cause.branch.location)
         where = f"{name} on {at}" if at else name
-        return f"`{cause.branch.text}` goes another way while it is captured: {where} {only}"
+        return f"`{cause.branch.text}` takes another path while it is captured: {where} {only}"
     if cause.changes:
         change = cause.changes[0]
         values = value_words(change.before), value_words(change.after)
         return (
-            f"{name} is handed {values[0]} as {change.argument} in eager, and {values[1]} while it "
+            f"{name} receives {values[0]} as {change.argument} in eager, and {values[1]} while it "
             f"is captured{after}."
         )
     return f"{name} has operands of another shape while it is captured{after}."

@@ -31,7 +31,7 @@ def reason_against_dynamo(roots: Mapping[str, object]) -> str:
 def check_device(session: Session) -> None:
     """Raises `CannotBuild` on the emulated device, which compilers would trace in place of the model."""
     if session.device.kind == "emulated":
-        raise CannotBuild("it takes a real GPU: what is compiled would be the emulation")
+        raise CannotBuild("it takes a real GPU: without one, torch would compile the emulation")
 
 
 def _is_optimized(model: torch.nn.Module) -> bool:
