@@ -111,18 +111,20 @@ def study(target: Target, setting: Setting) -> Studied:
     recording = record(session, progress=setting.progress)
     setting.progress("diagnosing")
     diagnosis = diagnose(recording)
-    costed = with_costs(diagnosis.findings, recording, setting.profile)
-    diagnosis = replace(diagnosis, findings=costed)
     plan = partition(recording, diagnosis, profile=setting.profile)
     return Studied(session, recording, diagnosis, plan)
 
 
 @contextmanager
 def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidence]]:
-    """Capture, verify and time what was studied; inside the block its graph can be replayed."""
-    session, recording = studied.session, studied.recording
-    diagnosis, plan = studied.diagnosis, studied.plan
+    """Capture, verify and time what was studied; inside the block its graph can be replayed.
+
+    The findings get what they cost a step.
+    """
+    session, recording, plan = studied.session, studied.recording, studied.plan
     _check_not_empty(recording)
+    costed = with_costs(studied.diagnosis.findings, recording, setting.profile)
+    diagnosis = replace(studied.diagnosis, findings=costed)
     setting.progress("capturing and verifying")
     captured = capture_and_verify(session, recording, diagnosis, plan)
     try:

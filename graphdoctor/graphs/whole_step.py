@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from graphdoctor.graphs.capture import record_graph, run_on
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.static_inputs import StaticInputs
+from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.state.tree import map_leaves
@@ -66,6 +69,19 @@ class CapturedStep:
             operators=self.operators,
             verification=verification,
         )
+
+
+def capture_from_start(
+    session: Session, step: Callable[..., object] | None = None
+) -> CapturedStep | Refusal:
+    """Capture the session's step, or `step` in its place, from the state that the session starts in.
+
+    A real device warms up once more: on the stream of the capture, as torch asks for.
+    """
+    target = session.target if step is None else replace(session.target, step=step)
+    session.start.restore()
+    warmup = 0 if session.device.kind == "emulated" else WARM_UPS
+    return capture_whole_step(target, warmup=warmup, now=session.start)
 
 
 def capture_whole_step(

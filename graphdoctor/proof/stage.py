@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.cost import Cost, Meter
-from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
+from graphdoctor.graphs.whole_step import CapturedStep, capture_from_start
 from graphdoctor.partition import Plan
 from graphdoctor.proof.regions import verify_regions
 from graphdoctor.proof.verify import verify_whole_step
-from graphdoctor.record.session import WARM_UPS, Session
+from graphdoctor.record.session import Session
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import WHOLE_STEP, CaptureOutcome
 
@@ -73,10 +73,7 @@ def prove_whole_step(
     `meter` reads what the capture took. Whoever gets the graph must release it.
     """
     exact = session.device.kind == "emulated"
-    session.start.restore()
-    # A real device warms up once more: on the stream of the capture, as torch asks for.
-    warmup = 0 if exact else WARM_UPS
-    made = capture_whole_step(session.target, warmup=warmup, now=session.start)
+    made = capture_from_start(session)
     if isinstance(made, Refusal):
         return made.outcome(WHOLE_STEP), None
     if meter is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from graphdoctor.graphs.cause import Refusal
-from graphdoctor.graphs.whole_step import capture_whole_step
-from graphdoctor.record.session import WARM_UPS, Session
+from graphdoctor.graphs.whole_step import capture_from_start
+from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.models import CompiledModels
 from graphdoctor.strategies.compilers.scripted import scripted_step
 from graphdoctor.strategies.script import script_lines
@@ -62,10 +61,7 @@ def _captured(session: Session, scripted: CompiledModels) -> BuiltWhole:
     def step(*args: Any, **kwargs: Any) -> object:
         return scripted.call(Inputs(args, kwargs))
 
-    session.start.restore()
-    warmup = 0 if session.device.kind == "emulated" else WARM_UPS
-    target = replace(session.target, step=step)
-    made = capture_whole_step(target, warmup=warmup, now=session.start)
+    made = capture_from_start(session, step)
     if isinstance(made, Refusal):
         raise CannotBuild(with_place(made.reason, made.location))
     return BuiltWhole(made)

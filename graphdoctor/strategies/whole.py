@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint
-from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
-from graphdoctor.record.session import WARM_UPS, Session
+from graphdoctor.graphs.whole_step import CapturedStep, capture_from_start
+from graphdoctor.record.session import Session
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.target import Inputs
 from graphdoctor.values.locations import in_place, with_place
@@ -91,10 +91,7 @@ class Whole:
         return (tuple(op.index for op in known.iteration.ops),)
 
     def build(self, session: Session, known: Known) -> BuiltWhole:
-        """Warm up and capture; a real device warms up once more, on the stream of the capture."""
-        session.start.restore()
-        warmup = 0 if session.device.kind == "emulated" else WARM_UPS
-        made = capture_whole_step(session.target, warmup=warmup, now=session.start)
+        made = capture_from_start(session)
         if isinstance(made, Refusal):
             raise CannotBuild(with_place(made.reason, made.location))
         return BuiltWhole(made)

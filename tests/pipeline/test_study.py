@@ -81,10 +81,10 @@ def test_capture_studies_with_the_defaults_of_an_analysis_and_runs_no_later_stag
         return studied(target, setting)
 
     def unwanted(*args: object) -> NoReturn:
-        raise AssertionError("capture() measures nothing")
+        raise AssertionError("capture() shows no costs and measures nothing")
 
     monkeypatch.setattr(pipeline, "study", noted)
-    for stage in ("capture_and_verify", "time_step", "assemble"):
+    for stage in ("with_costs", "capture_and_verify", "time_step", "assemble"):
         monkeypatch.setattr(pipeline, stage, unwanted)
     with EmulatedDevice():
         model = Halves().cuda().train(mode == "training")
