@@ -181,6 +181,24 @@ def test_nodes_carry_their_operator_and_placeholders_their_origin() -> None:
     assert node.meta["op"] == recorded.ops[0]
 
 
+def test_a_placeholder_is_named_after_the_first_operator_that_made_the_memory() -> None:
+    made = op("aten.exp.default", [tensor(0, 2)], [tensor(1, 2)])
+    changed = op("aten.relu_.default", [tensor(1, 2)], [tensor(1, 2)], writes=[1])
+    reading = op("aten.mul.Tensor", [tensor(1, 2), 2.0], [tensor(2, 2)])
+    ops = iteration([made, changed, reading]).ops
+    first, *_ = to_fx(iteration([made, changed, reading]), [ops[2]]).graph.nodes
+    assert first.target == "aten_exp_default"
+
+
+def test_an_argument_whose_name_begins_with_a_digit_gets_an_underscore() -> None:
+    recorded = iteration(
+        [op("aten.relu.default", [tensor(0, 2)], [tensor(1, 2)])],
+        externals=[external(0, "0.weight")],
+    )
+    first, *_ = to_fx(recorded).graph.nodes
+    assert first.target == "_0_weight"
+
+
 def test_a_later_read_depends_on_a_write_that_returned_nothing() -> None:
     x = tensor(0, 2)
     recorded = iteration(
