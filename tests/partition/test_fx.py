@@ -169,6 +169,17 @@ def test_a_slice_returns_what_is_used_outside_it() -> None:
     torch.testing.assert_close(result, torch.tensor([0.0, 4.0]))
 
 
+def test_a_slice_with_a_gap_returns_what_the_operator_in_the_gap_reads() -> None:
+    made = op("aten.exp.default", [tensor(0, 2)], [tensor(1, 2)])
+    in_the_gap = op("aten.relu.default", [tensor(1, 2)], [tensor(2, 2)])
+    last = op("aten.mul.Tensor", [tensor(1, 2), 2.0], [tensor(3, 2)])
+    recorded = iteration([made, in_the_gap, last], outputs=[tensor(2, 2), tensor(3, 2)])
+    graph = to_fx(recorded, [recorded.ops[0], recorded.ops[2]])
+    first, second = graph(torch.tensor([0.0, 1.0]))
+    torch.testing.assert_close(first, torch.tensor([0.0, 1.0]).exp())
+    torch.testing.assert_close(second, first * 2)
+
+
 def test_nodes_carry_their_operator_and_placeholders_their_origin() -> None:
     add = op("aten.add.Tensor", [tensor(0, 2), tensor(1, 2)], [tensor(2, 2)], line=7, module="m")
     recorded = iteration([add], externals=[external(0, "inputs[0]"), external(1, "model.w")])
