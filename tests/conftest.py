@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -10,6 +11,11 @@ from hypothesis import settings
 # Shared machines stall for longer than hypothesis' deadline of 200 ms.
 settings.register_profile("graphdoctor", deadline=None, max_examples=60)
 settings.load_profile("graphdoctor")
+
+
+# Tests run side by side, a process each: threads of one would take the other's core. This is also
+# for the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from graphdoctor.estimate import estimate, op_cost, saving_us
+from graphdoctor.estimate import estimate, op_cost, saving_us, with_costs
 from graphdoctor.estimate.costs import bandwidth_gb_s
 from graphdoctor.estimate.fitted import Observed, fitted_speedup
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, load_profile
 from graphdoctor.estimate.ranges import around, divide, pooled_width, towards, widened
 from graphdoctor.estimate.two_lanes import Work, run
 from graphdoctor.values.recording import Arg, HostEvent, Iteration, Op, TensorUse
-from graphdoctor.values.report import Range
-from tests.support.builders import iteration, op, tensor
+from graphdoctor.values.report import Finding, Location, Range
+from tests.support.builders import iteration, op, recording, tensor
 
 ROUND = {
     "host_us.operator": 10.0, "host_us.view": 2.0, "host_us.allocation": 1.0,
@@ -287,6 +287,18 @@ def test_waits_are_counted_and_said() -> None:
     assert any("waits for the device 2 times" in note for note in twice.notes)
     assert exact(twice.eager_us) > exact(found.eager_us) > 33
     assert not any("waits" in note for note in estimate(step(small()), GPU).notes)
+
+
+def test_a_wait_beside_another_costs_nothing_at_all() -> None:
+    """The device is idle at the second wait; without either, the other is still there."""
+    ends = [
+        HostEvent("sync", "torch.cuda.synchronize", 2, Location("model.py", line))
+        for line in (7, 8)
+    ]
+    run_once = step(small(), small(), small(), events=tuple(ends))
+    found = Finding("GD101", "read", "capture-fails", "", "", "", Location("model.py", 7))
+    (costed,) = with_costs([found], recording(run_once), GPU)
+    assert costed.cost_us == Range(0, 0, 0)
 
 
 # Fitted to what was measured.

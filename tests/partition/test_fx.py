@@ -169,6 +169,17 @@ def test_a_slice_returns_what_is_used_outside_it() -> None:
     torch.testing.assert_close(result, torch.tensor([0.0, 4.0]))
 
 
+def test_a_slice_with_a_gap_returns_what_the_operator_in_the_gap_reads() -> None:
+    made = op("aten.exp.default", [tensor(0, 2)], [tensor(1, 2)])
+    in_the_gap = op("aten.relu.default", [tensor(1, 2)], [tensor(2, 2)])
+    last = op("aten.mul.Tensor", [tensor(1, 2), 2.0], [tensor(3, 2)])
+    recorded = iteration([made, in_the_gap, last], outputs=[tensor(2, 2), tensor(3, 2)])
+    graph = to_fx(recorded, [recorded.ops[0], recorded.ops[2]])
+    first, second = graph(torch.tensor([0.0, 1.0]))
+    torch.testing.assert_close(first, torch.tensor([0.0, 1.0]).exp())
+    torch.testing.assert_close(second, first * 2)
+
+
 def test_nodes_carry_their_operator_and_placeholders_their_origin() -> None:
     add = op("aten.add.Tensor", [tensor(0, 2), tensor(1, 2)], [tensor(2, 2)], line=7, module="m")
     recorded = iteration([add], externals=[external(0, "inputs[0]"), external(1, "model.w")])
@@ -179,6 +190,24 @@ def test_nodes_carry_their_operator_and_placeholders_their_origin() -> None:
     assert node.meta["location"].line == 7
     assert (node.meta["module"], node.meta["launches"]) == ("m", 5)
     assert node.meta["op"] == recorded.ops[0]
+
+
+def test_a_placeholder_is_named_after_the_first_operator_that_made_the_memory() -> None:
+    made = op("aten.exp.default", [tensor(0, 2)], [tensor(1, 2)])
+    changed = op("aten.relu_.default", [tensor(1, 2)], [tensor(1, 2)], writes=[1])
+    reading = op("aten.mul.Tensor", [tensor(1, 2), 2.0], [tensor(2, 2)])
+    ops = iteration([made, changed, reading]).ops
+    first, *_ = to_fx(iteration([made, changed, reading]), [ops[2]]).graph.nodes
+    assert first.target == "aten_exp_default"
+
+
+def test_an_argument_whose_name_begins_with_a_digit_gets_an_underscore() -> None:
+    recorded = iteration(
+        [op("aten.relu.default", [tensor(0, 2)], [tensor(1, 2)])],
+        externals=[external(0, "0.weight")],
+    )
+    first, *_ = to_fx(recorded).graph.nodes
+    assert first.target == "_0_weight"
 
 
 def test_a_later_read_depends_on_a_write_that_returned_nothing() -> None:

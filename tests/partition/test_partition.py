@@ -217,6 +217,20 @@ def test_host_operators_stay_outside_and_do_not_split() -> None:
     assert plan.whole
 
 
+def test_what_the_host_reads_of_its_own_memory_holds_back_what_follows() -> None:
+    """No rule hits the read, but the host may act on what was copied to it."""
+    here = tensor(90, 1, device="cpu")
+    copying = op("aten._to_copy.default", [tensor(12, 1)], [here])
+    reading = op("aten._local_scalar_dense.default", [here], tags=_READ)
+    plan = _plan(iteration([*_chain(12), copying, reading, *_chain(12, start=50)]))
+    assert _indices(plan) == [tuple(range(13)), tuple(range(14, 26))]
+
+
+def test_a_read_of_the_device_that_no_rule_hits_holds_nothing_back() -> None:
+    plan = _plan(iteration([*_chain(12), _item(12), *_chain(12, start=50)]))
+    assert _indices(plan) == [tuple(range(25))]
+
+
 def test_a_branch_that_some_iterations_take_is_a_region_of_its_own() -> None:
     def run(index: int, module: str) -> Iteration:
         start = 100 * index

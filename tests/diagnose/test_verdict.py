@@ -1,0 +1,116 @@
+"""What the stages found -> the verdict: safe only with proof, and the reason in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from graphdoctor.diagnose.verdict import judge
+from graphdoctor.values.report import CaptureOutcome, Finding, Region, Verification
+from tests.support.checking import finding
+from tests.support.reports import PARTLY_SAFE
+
+VERIFIED = Verification("verified", replays=3, tensors=2, method="bitwise")
+WRONG = replace(VERIFIED, status="wrong", reason="output differs")
+UNVERIFIED = replace(VERIFIED, status="not-verified", reason="no memory")
+REGION = replace(PARTLY_SAFE.regions[0], name="A", worthwhile=True)
+SLOW = finding(rule="GD301")
+FAILS = finding(rule="GD101")
+SPOILS = replace(finding(rule="GD203"), effect="replay-is-wrong")
+
+
+def outcome(
+    verification: Verification | None = VERIFIED,
+    *,
+    scope: str = "whole step",
+    status: str = "captured",
+    reason: str = "",
+) -> CaptureOutcome:
+    return replace(
+        CaptureOutcome(scope, "captured"), status=status, reason=reason, verification=verification
+    )
+
+
+def test_a_verified_replay_without_findings_is_safe() -> None:
+    verdict, reason = judge((), (), (outcome(),), ())
+    assert verdict == "safe"
+    assert reason.startswith("The whole step can be captured; 3 replays on fresh inputs")
+
+
+def test_what_only_slows_a_replay_leaves_a_step_safe() -> None:
+    assert judge((SLOW,), (), (outcome(),), ())[0] == "safe"
+
+
+@pytest.mark.parametrize("found", [FAILS, SPOILS])
+def test_no_verified_replay_makes_a_step_with_a_hazard_safe(found: Finding) -> None:
+    assert judge((SLOW, found), (), (outcome(),), ())[0] == "unsafe"
+
+
+@pytest.mark.parametrize(
+    ("captures", "verdict", "words"),
+    [
+        ((), "unsafe", "was refused: it was not captured"),
+        ((outcome(scope="region A"),), "unsafe", "was refused: it was not captured"),
+        ((outcome(None, status="refused", reason="a sync"),), "unsafe", "was refused: a sync"),
+        ((outcome(WRONG),), "unsafe", "a replay computes something else: output differs"),
+        ((outcome(UNVERIFIED),), "unknown", "could not be verified: no memory"),
+        ((outcome(None),), "unknown", "could not be verified: its replay was not compared"),
+    ],
+)
+def test_nothing_is_safe_without_proof(
+    captures: tuple[CaptureOutcome, ...], verdict: str, words: str
+) -> None:
+    found = judge((), (), captures, ())
+    assert found[0] == verdict
+    assert words in found[1]
+
+
+def test_a_doubt_about_the_emulation_leaves_it_unknown() -> None:
+    verdict, reason = judge((), (), (outcome(),), ("aten.odd ran on the CPU", "more"))
+    assert verdict == "unknown"
+    assert reason.endswith("not verified: aten.odd ran on the CPU")
+    assert judge((), (), (outcome(WRONG),), ("a doubt",))[0] == "unsafe"
+
+
+@pytest.mark.parametrize(
+    ("findings", "words"),
+    [
+        ((FAILS,), "1 hazard would make a capture fail"),
+        ((FAILS, FAILS), "2 hazards would make a capture fail"),
+        ((SPOILS,), "1 hazard would make a replay compute something else"),
+        (
+            (FAILS, SPOILS, SPOILS, SLOW),
+            "1 hazard would make a capture fail and 2 hazards would make a replay",
+        ),
+    ],
+)
+def test_hazards_are_counted_by_what_they_do(findings: tuple[Finding, ...], words: str) -> None:
+    verdict, reason = judge(findings, (), (outcome(),), ())
+    assert verdict == "unsafe"
+    assert reason.startswith(words)
+    assert reason.endswith("and no part worth capturing remains.")
+
+
+@pytest.mark.parametrize(
+    ("region", "verification", "verdict"),
+    [
+        (REGION, VERIFIED, "partly-safe"),
+        (REGION, WRONG, "unsafe"),
+        (REGION, UNVERIFIED, "unsafe"),
+        (REGION, None, "unsafe"),
+        (replace(REGION, worthwhile=False), VERIFIED, "unsafe"),
+        (replace(REGION, name="B"), VERIFIED, "unsafe"),
+    ],
+)
+def test_a_region_is_safe_where_it_pays_and_was_verified(
+    region: Region, verification: Verification | None, verdict: str
+) -> None:
+    found = judge((FAILS,), (region,), (outcome(verification, scope="region A"),), ())
+    assert found[0] == verdict
+    assert ("1 region of the step can be captured" in found[1]) == (verdict == "partly-safe")
+
+
+def test_regions_are_counted() -> None:
+    regions = (REGION, replace(REGION, name="B"))
+    captures = tuple(outcome(scope=f"region {name}") for name in "AB")
+    assert "2 regions of the step" in judge((SPOILS,), regions, captures, ())[1]
