@@ -333,6 +333,31 @@ class WorkerDifference(Struct, frozen=True):
     high_worker: str
 
 
+class RankTime(Struct, frozen=True):
+    """One rank in the collectives of all of them, a step, on one clock.
+
+    `waiting_us`: it was in collectives that another rank had not begun. `caused_us`: the others waited for it,
+    the last to begin. `compute_us`: other work of its device.
+    """
+
+    worker: str
+    clock_offset_us: float  # of this rank's clock, against the first one's
+    waiting_us: float
+    caused_us: float
+    compute_us: float
+
+
+class RankComparison(Struct, frozen=True):
+    """The ranks of a run beside each other; `problem` says why they could not be compared."""
+
+    ranks: tuple[RankTime, ...] = ()
+    collectives: int = 0  # that all ranks have in common
+    skew_us: float = 0.0  # from the first to the last rank's beginning, in the median
+    straggler: str = ""  # "" where no rank is waited for much more than the others
+    reason: str = ""
+    problem: str = ""
+
+
 class FolderReport(Struct, frozen=True, kw_only=True):
     """Every trace of a folder, and what differs between them."""
 
@@ -342,3 +367,4 @@ class FolderReport(Struct, frozen=True, kw_only=True):
     workers: tuple[TraceReport, ...]
     differences: tuple[WorkerDifference, ...]
     failures: tuple[str, ...] = ()  # files that could not be read, with the reason
+    ranks: RankComparison | None = None
