@@ -36,6 +36,7 @@ WORK_WORDS: dict[WorkKind, str] = {
     "ordinary": "Python and operators",
     "unrecorded": "nothing that the profiler recorded",
 }
+ChangeWhat = Literal["kernel", "operator", "function", "idle"]
 StepBasis = Literal["annotations", "repeating launches", "whole span"]
 
 
@@ -368,3 +369,25 @@ class FolderReport(Struct, frozen=True, kw_only=True):
     differences: tuple[WorkerDifference, ...]
     failures: tuple[str, ...] = ()  # files that could not be read, with the reason
     ranks: RankComparison | None = None
+
+
+class TraceChange(Struct, frozen=True):
+    """One thing whose time in a step changed: 0 before for what is new, 0 after for what is gone."""
+
+    what: ChangeWhat
+    name: str
+    before_us: float
+    after_us: float
+
+
+class TraceComparison(Struct, frozen=True, kw_only=True):
+    """Two traces of the same program, before a change and after it."""
+
+    schema_version: int
+    tool_version: str
+    before: TraceReport
+    after: TraceReport
+    sentence: str
+    changes: tuple[TraceChange, ...]  # what changed most first
+    kernels_new: tuple[str, ...]
+    kernels_gone: tuple[str, ...]
