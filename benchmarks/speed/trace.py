@@ -39,6 +39,15 @@ from graphdoctor.trace.explain.trace_report import explain_trace
 {begin}
 idle = explain_trace(read_trace(Path(file)), Path(file)).idle_share
 """
+TYPED = """
+import gc, msgspec
+from graphdoctor.trace.read.decode import Args, Event
+class File(msgspec.Struct, gc=False):
+    traceEvents: list[Event[Args]]
+gc.disable()
+{begin}
+msgspec.json.decode(open(file, 'rb').read(), type=File)
+"""
 PEERS = {
     "json.loads (parse only)": "import json\n{begin}\njson.loads(open(file, 'rb').read())",
     "orjson.loads (parse only)": "import orjson\n{begin}\norjson.loads(open(file, 'rb').read())",
@@ -84,6 +93,7 @@ def main() -> None:
         print(f"  {'':34} {'wall s':>8} {'CPU s':>8} {'peak MB':>8}  idle share")
         _row("graphdoctor, plain", sys.executable, OURS, plain)
         _row("graphdoctor, gzip", sys.executable, OURS, packed)
+        _row("msgspec, typed (parse only)", sys.executable, TYPED, plain)
         _row("gzip alone", sys.executable, "import gzip\n{begin}\ngzip.open(file).read()", packed)
         for name, code in PEERS.items():
             _row(name, options.peers, code, plain)

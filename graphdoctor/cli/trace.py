@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,8 @@ from graphdoctor.reporters.files import check_writable
 from graphdoctor.values.errors import UsageError
 
 if TYPE_CHECKING:
-    from graphdoctor.values.trace import FolderReport, TraceReport
+    from graphdoctor.trace.explain.trace_report import TraceOptions
+    from graphdoctor.values.trace import FolderReport, TraceComparison, TraceReport
 
 STDIN = "-"
 
@@ -30,7 +32,9 @@ class TraceCommand:
     """Say why the GPU waits in a recorded run, and what a CUDA graph would bring.
 
     TRACE is a file of torch.profiler's export_chrome_trace(), plain or gzip,
-    a folder of them, or - for standard input. Needs no torch.
+    a folder of them, or - for standard input. With a second trace, of the
+    program after a change, it says what became faster and slower.
+    Needs no torch.
     """
 
     name = "trace"
@@ -39,6 +43,9 @@ class TraceCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("trace", metavar="TRACE", type=Path, help="a trace file, or a folder of them")
+        add(
+            "after", metavar="AFTER", type=Path, nargs="?", help="a trace to compare the first with"
+        )
         add("--step", type=int, metavar="N", help="look at ProfilerStep#N only")
         add(
             "--wall-ms",
@@ -70,23 +77,27 @@ class TraceCommand:
         saved_to = check_json_writable(args)
         if args.annotate is not None:
             check_writable(args.annotate)
-        _check_outputs(args.trace, {"--json": saved_to, "--annotate": args.annotate})
+        for source in (args.trace, args.after):
+            if source is not None:
+                _check_outputs(source, {"--json": saved_to, "--annotate": args.annotate})
         report = _explain(args)
 
+        from graphdoctor.reporters import trace_before_after, trace_json, trace_page
         from graphdoctor.reporters import trace_folder as trace_folder_page
-        from graphdoctor.reporters import trace_json, trace_page
-        from graphdoctor.values.trace import TraceReport
+        from graphdoctor.values.trace import TraceComparison, TraceReport
 
         def page() -> str:
             if isinstance(report, TraceReport):
                 return trace_page.render(report, look_of(args))
+            if isinstance(report, TraceComparison):
+                return trace_before_after.render(report, look_of(args))
             return trace_folder_page.render(report, look_of(args))
 
         show_or_save(args, json=lambda: trace_json.render(report), page=page)
         return 0
 
 
-def _explain(args: argparse.Namespace) -> TraceReport | FolderReport:
+def _explain(args: argparse.Namespace) -> TraceReport | FolderReport | TraceComparison:
     from graphdoctor.trace.annotate import annotate
     from graphdoctor.trace.explain.folder import explain_folder
     from graphdoctor.trace.explain.gap_notes import notes_of_gaps
@@ -102,6 +113,8 @@ def _explain(args: argparse.Namespace) -> TraceReport | FolderReport:
     if str(path) != STDIN and not path.exists():
         raise UsageError(f"there is no file or folder {path}")
     most_bytes = int(args.max_memory * 2**20) if args.max_memory else _half_of_the_memory()
+    if args.after is not None:
+        return _compare(args, options, most_bytes)
     with progress(sys.stderr) as tell:
         if path.is_dir():
             if args.annotate is not None:
@@ -117,6 +130,26 @@ def _explain(args: argparse.Namespace) -> TraceReport | FolderReport:
             tell("annotating")
             annotate(path, args.annotate, notes_of_gaps(trace, options.step), trace.threads)
         return report
+
+
+def _compare(
+    args: argparse.Namespace, options: TraceOptions, most_bytes: int | None
+) -> TraceComparison:
+    from graphdoctor.trace.explain.before_after import EVERY_ROW, compare_traces
+    from graphdoctor.trace.explain.trace_report import explain_trace
+    from graphdoctor.trace.read.file import read_trace
+
+    if args.annotate is not None or args.wall_ms is not None:
+        raise UsageError("--annotate and --wall-ms are for one trace, and two are to be compared")
+    reports = []
+    with progress(sys.stderr) as tell:
+        for path in (args.trace, args.after):
+            if path.is_dir() or not path.exists():
+                raise UsageError(f"{path} is no file: two trace files can be compared")
+            tell(f"reading {path.name}")
+            trace = read_trace(path, most_bytes=most_bytes)
+            reports.append(explain_trace(trace, path, replace(options, rows=EVERY_ROW)))
+    return compare_traces(*reports)
 
 
 def _check_outputs(source: Path, outputs: dict[str, Path | None]) -> None:

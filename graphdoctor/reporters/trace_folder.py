@@ -7,7 +7,7 @@ from graphdoctor.reporters.page import Page
 from graphdoctor.reporters.trace_page import VERDICT_STYLES
 from graphdoctor.values.figures import count_text, time_text
 from graphdoctor.values.locations import path_text
-from graphdoctor.values.trace import FolderReport, TraceReport, WorkerDifference
+from graphdoctor.values.trace import FolderReport, RankComparison, TraceReport, WorkerDifference
 
 
 def render(report: FolderReport, look: Look) -> str:
@@ -22,6 +22,8 @@ def render(report: FolderReport, look: Look) -> str:
         page.paragraph(worker.reason, indent=2)
         page.labelled("  Step time", _step_text(worker))
         page.labelled("  Shares", _shares_text(worker))
+    if report.ranks is not None:
+        _write_ranks(page, report.ranks)
     page.heading("Differences", "between the workers")
     for difference in report.differences:
         page.labelled(f"  {_FIGURE_WORDS[difference.figure]}", _difference_text(difference))
@@ -32,6 +34,33 @@ def render(report: FolderReport, look: Look) -> str:
         for failure in report.failures:
             page.paragraph(failure, indent=2, style="yellow")
     return page.render()
+
+
+def _write_ranks(page: Page, found: RankComparison) -> None:
+    """Who is waited for, and how long each rank waits; on one clock."""
+    page.heading("Ranks", f"{found.collectives:,} collectives in common; a step")
+    if found.problem:
+        page.paragraph(found.problem, indent=2, style="yellow")
+        return
+    if found.straggler:
+        caused = max(rank.caused_us for rank in found.ranks)
+        page.paragraph(
+            f"{found.straggler} comes last, and the others wait {time_text(caused)} for it: {found.reason}.",
+            indent=2,
+            style="bold yellow",
+        )
+    else:
+        page.paragraph("No rank is waited for much more than the others.", indent=2)
+    most = max(rank.compute_us for rank in found.ranks)
+    mean = sum(rank.compute_us for rank in found.ranks) / len(found.ranks)
+    for rank in found.ranks:
+        page.labelled(
+            f"  {rank.worker}",
+            f"computes {time_text(rank.compute_us)}, waits {time_text(rank.waiting_us)} for others, is waited"
+            f" for {time_text(rank.caused_us)}; clock {rank.clock_offset_us:+,.1f} us",
+        )
+    page.labelled("  Imbalance", f"{most / (mean or 1):.2f} times the mean on the busiest rank")
+    page.labelled("  Skew", f"{time_text(found.skew_us)} from the first to the last to begin")
 
 
 _FIGURE_WORDS = {

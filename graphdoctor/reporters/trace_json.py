@@ -1,4 +1,4 @@
-"""An explained trace or folder of traces -> JSON, by published schemas (docs/trace.schema.json)."""
+"""An explained trace, a folder of traces or two compared -> JSON, by published schemas (docs/trace.schema.json)."""
 
 from __future__ import annotations
 
@@ -6,25 +6,30 @@ from typing import Any
 
 import msgspec
 
-from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, FolderReport, TraceReport
+from graphdoctor.values.trace import (
+    TRACE_SCHEMA_VERSION,
+    FolderReport,
+    TraceComparison,
+    TraceReport,
+)
 
 
-def render(report: TraceReport | FolderReport) -> str:
+def render(report: TraceReport | FolderReport | TraceComparison) -> str:
     """Indented JSON; text that is no valid unicode is escaped."""
     plain = _writable(msgspec.to_builtins(report))
     return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n"
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of both: one trace, or a folder of them."""
+    """The JSON schema of all three: one trace, a folder of them, or two compared."""
     references, components = msgspec.json.schema_components(
-        [TraceReport, FolderReport], ref_template="#/$defs/{name}"
+        [TraceReport, FolderReport, TraceComparison], ref_template="#/$defs/{name}"
     )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "graphdoctor trace report",
         "description": f"What `graphdoctor trace --json` writes, version {TRACE_SCHEMA_VERSION}:"
-        " one trace, or for a folder all of them.",
+        " one trace, for a folder all of them, or two before and after a change.",
         "anyOf": list(references),
         "$defs": components,
     }

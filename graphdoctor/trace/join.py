@@ -1,4 +1,4 @@
-"""A Trace in, its device events joined to calls and operators, and totals by name, out."""
+"""A Trace -> its device events joined to calls and operators, and totals by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from graphdoctor.trace.api import is_launch, which
 from graphdoctor.trace.arrays import NO_CORRELATION, DeviceEvents, Ints, Trace, distinct
-from graphdoctor.trace.nesting import NONE, innermost, nest
+from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
 
 
 class OperatorTotal(Struct, frozen=True):
@@ -71,6 +71,11 @@ def _last_before(trace: Trace, rows: Ints, events: DeviceEvents) -> Ints:
 
 
 @lru_cache(maxsize=1)
+def operator_nesting(trace: Trace) -> Nesting:
+    return nest(trace.operators)
+
+
+@lru_cache(maxsize=1)
 def operator_of(trace: Trace) -> Ints:
     """For each call, the row of the innermost operator around it, or -1.
 
@@ -78,7 +83,7 @@ def operator_of(trace: Trace) -> Ints:
     missing on graph kernels.
     """
     calls = trace.calls
-    return innermost(trace.operators, nest(trace.operators), calls.start_ns, calls.thread)
+    return innermost(trace.operators, operator_nesting(trace), calls.start_ns, calls.thread)
 
 
 def operators_of_events(trace: Trace) -> Ints:

@@ -10,10 +10,10 @@ import numpy as np
 from graphdoctor.trace.api import which
 from graphdoctor.trace.arrays import KINDS, Ints, Spans, Trace
 from graphdoctor.trace.explain.gaps import events_of
-from graphdoctor.trace.explain.hosts import location, user_frames
+from graphdoctor.trace.explain.hosts import frame_nesting, location, user_frames
 from graphdoctor.trace.join import launch_of, operators_of_events
 from graphdoctor.trace.kernel_families import COMMUNICATION, collective_of, family_of
-from graphdoctor.trace.nesting import NONE, innermost, nest
+from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
 from graphdoctor.trace.windows import Window, covered_ns_of, inside, union
 from graphdoctor.values.trace import (
     CollectiveCost,
@@ -36,12 +36,14 @@ def device_work(trace: Trace, device: int, windows: Sequence[Window], most: int)
     rows = rows[inside(trace.device_events.start_ns[rows], windows)]
     if not len(rows):
         return DeviceWork()
-    steps = max(1, len(windows))
+    steps, modules = max(1, len(windows)), _modules(trace)
     return DeviceWork(
         kernels=tuple(_kernels(trace, rows, steps, most)),
         families=tuple(_families(trace, rows, steps)),
-        lines=tuple(_by_span(trace, rows, user_frames(trace), windows, most)),
-        modules=tuple(_by_span(trace, rows, _modules(trace), windows, most)),
+        lines=tuple(
+            _by_span(trace, rows, user_frames(trace), frame_nesting(trace), len(windows), most)
+        ),
+        modules=tuple(_by_span(trace, rows, modules, nest(modules), len(windows), most)),
         copies=tuple(_copies(trace, rows, steps)),
         collectives=tuple(_collectives(trace, rows, steps)),
     )
@@ -95,16 +97,16 @@ def _modules(trace: Trace) -> Spans:
 
 
 def _by_span(
-    trace: Trace, rows: Ints, spans: Spans, windows: Sequence[Window], most: int
+    trace: Trace, rows: Ints, spans: Spans, nesting: Nesting, steps: int, most: int
 ) -> Iterator[LineWork]:
     """Device time by the innermost of these spans around the launch."""
     call = launch_of(trace)[rows]
     rows, call = rows[call != NONE], call[call != NONE]
     if not len(spans) or not len(rows):
         return
-    owner = innermost(spans, nest(spans), trace.calls.start_ns[call], trace.calls.thread[call])
+    owner = innermost(spans, nesting, trace.calls.start_ns[call], trace.calls.thread[call])
     rows, owner = rows[owner != NONE], owner[owner != NONE]
-    lengths, steps = _lengths(trace, rows), max(1, len(windows))
+    lengths = _lengths(trace, rows)
     total = int(lengths.sum()) or 1
     for number, runs, time in _totals(spans.name[owner], lengths)[:most]:
         text = trace.names[number]

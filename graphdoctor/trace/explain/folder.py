@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from graphdoctor import __version__
+from graphdoctor.trace.explain.ranks import RankLane, compare_ranks, rank_lane
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.trace.read.file import read_trace
 from graphdoctor.trace.read.names import without_copies
@@ -51,11 +52,15 @@ def explain_folder(
         raise UsageError(
             f"{folder} has no traces: expected files whose names end in .json or .json.gz."
         )
-    workers, failures = [], []
+    workers: list[TraceReport] = []
+    lanes: list[RankLane] = []
+    failures: list[str] = []
     for path in files:
         tell(f"reading {path.name}")
         try:
-            workers.append(explain_trace(read_trace(path, most_bytes=most_bytes), path, options))
+            trace = read_trace(path, most_bytes=most_bytes)
+            workers.append(explain_trace(trace, path, options))
+            lanes.append(rank_lane(trace))
         except UsageError as error:
             failures.append(str(error))
     if not workers:
@@ -67,6 +72,7 @@ def explain_folder(
         workers=tuple(workers),
         differences=tuple(_differences(workers)),
         failures=tuple(failures),
+        ranks=compare_ranks(lanes, workers),
     )
 
 

@@ -1,16 +1,17 @@
-"""A Trace in; the operators and the user's lines that cost the host most, and who waited, out."""
+"""A Trace -> the operators and the user's lines that cost the host most, and who waited."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from graphdoctor.trace.api import which
 from graphdoctor.trace.arrays import Calls, Ints, Mask, Spans, Table, Trace
 from graphdoctor.trace.explain.gaps import Gaps, waiting_calls
-from graphdoctor.trace.join import operator_of
+from graphdoctor.trace.join import operator_nesting, operator_of
 from graphdoctor.trace.nesting import NONE, Nesting, covered_ns, innermost, nest, own_ns
 from graphdoctor.trace.windows import Window, inside
 from graphdoctor.values.report import Location
@@ -42,27 +43,34 @@ def location(name: str) -> Location | None:
     return Location(frame["file"], int(frame["line"]), frame["function"])
 
 
+@lru_cache(maxsize=1)
 def user_frames(trace: Trace) -> Spans:
     """The Python frames of the user's own code and of the packages that they use."""
     return trace.frames.take(trace.rows_named(trace.frames, which(trace.names, is_user_frame)))
 
 
+@lru_cache(maxsize=1)
+def frame_nesting(trace: Trace) -> Nesting:
+    """How the user's functions nest."""
+    return nest(user_frames(trace))
+
+
 def operator_costs(trace: Trace, windows: Sequence[Window], most: int) -> tuple[HostCost, ...]:
     """Operators by their own host time, without the operators and the waits inside of them."""
-    return _costs(trace, trace.operators, windows, most)
+    return _costs(trace, trace.operators, operator_nesting(trace), windows, most)
 
 
 def line_costs(trace: Trace, windows: Sequence[Window], most: int) -> tuple[HostCost, ...]:
     """The user's functions by host time, what torch did for them included; () without stacks."""
-    return _costs(trace, user_frames(trace), windows, most)
+    frames = user_frames(trace)
+    return _costs(trace, frames, frame_nesting(trace), windows, most)
 
 
 def _costs(
-    trace: Trace, spans: Spans, windows: Sequence[Window], most: int
+    trace: Trace, spans: Spans, nesting: Nesting, windows: Sequence[Window], most: int
 ) -> tuple[HostCost, ...]:
     if not len(spans):
         return ()
-    nesting = nest(spans)
     waits = outermost_waits(trace)
     waiting = covered_ns(waits, spans, innermost(spans, nesting, waits.start_ns, waits.thread))
     own = np.maximum(own_ns(spans, nesting) - waiting, 0)
@@ -106,7 +114,7 @@ def sync_costs(
     idle = _idle_in(found, len(trace.calls))[rows]
     rows, waits, idle = rows[is_outer], waits.take(is_outer), idle[is_outer]
     frames = user_frames(trace)
-    lines = innermost(frames, nest(frames), waits.start_ns, waits.thread)
+    lines = innermost(frames, frame_nesting(trace), waits.start_ns, waits.thread)
     line = np.where(lines != NONE, frames.name[lines] if len(frames) else NONE, NONE)
     operator = _outermost_operator(trace, rows)
     keys = np.stack([waits.name, operator, line])
@@ -141,7 +149,7 @@ def _idle_in(found: Gaps, calls: int) -> Ints:
 
 def _outermost_operator(trace: Trace, calls: Ints) -> Ints:
     """The name of the outermost operator around each call, or -1: aten::item, not what it calls."""
-    operators, nesting = trace.operators, _operator_nesting(trace)
+    operators, nesting = trace.operators, operator_nesting(trace)
     row = operator_of(trace)[calls]
     while True:
         above = np.where(row != NONE, nesting.parent[row] if len(operators) else NONE, NONE)
@@ -150,7 +158,3 @@ def _outermost_operator(trace: Trace, calls: Ints) -> Ints:
         row = np.where(above != NONE, above, row)
     names: Ints = np.where(row != NONE, operators.name[row] if len(operators) else NONE, NONE)
     return names
-
-
-def _operator_nesting(trace: Trace) -> Nesting:
-    return nest(trace.operators)

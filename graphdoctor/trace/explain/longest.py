@@ -10,9 +10,9 @@ from graphdoctor.trace.arrays import Ints, Trace
 from graphdoctor.trace.explain.activity import Activity
 from graphdoctor.trace.explain.gap_causes import names_of
 from graphdoctor.trace.explain.gaps import Gaps
-from graphdoctor.trace.explain.hosts import location, user_frames
+from graphdoctor.trace.explain.hosts import frame_nesting, location, user_frames
 from graphdoctor.trace.join import operator_of
-from graphdoctor.trace.nesting import NONE, innermost, nest
+from graphdoctor.trace.nesting import NONE, innermost
 from graphdoctor.trace.windows import Window, inside
 from graphdoctor.values.trace import Gap
 
@@ -45,7 +45,9 @@ def _lines(trace: Trace, found: Gaps, places: Ints) -> Ints:
     call = np.where(found.wait[places] != NONE, found.wait[places], found.call[places])
     if not len(frames) or not len(trace.calls):
         return np.full(len(places), NONE, np.int64)
-    row = innermost(frames, nest(frames), trace.calls.start_ns[call], trace.calls.thread[call])
+    row = innermost(
+        frames, frame_nesting(trace), trace.calls.start_ns[call], trace.calls.thread[call]
+    )
     names: Ints = np.where((row != NONE) & (call != NONE), frames.name[row], NONE)
     return names
 

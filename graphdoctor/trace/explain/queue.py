@@ -9,9 +9,9 @@ import numpy as np
 from graphdoctor.trace.api import is_capture, is_graph_launch, is_instantiation, which
 from graphdoctor.trace.arrays import Ints, Mask, Trace, distinct
 from graphdoctor.trace.explain.gaps import events_of
-from graphdoctor.trace.explain.hosts import location, user_frames, within
+from graphdoctor.trace.explain.hosts import frame_nesting, location, user_frames, within
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.nesting import NONE, innermost, nest
+from graphdoctor.trace.nesting import NONE, innermost
 from graphdoctor.trace.windows import Window
 from graphdoctor.values.trace import GraphUse, LaunchTotal, Queue, QueuePoint
 
@@ -117,7 +117,7 @@ def graph_use(trace: Trace, device: int, host_windows: Sequence[Window]) -> Grap
     if not (launches.any() or captures.any() or len(made)):
         return None
     frames = user_frames(trace)
-    line = innermost(frames, nest(frames), calls.start_ns[made], calls.thread[made])
+    line = innermost(frames, frame_nesting(trace), calls.start_ns[made], calls.thread[made])
     line = frames.name[line[line != NONE]]
     return GraphUse(
         launches=int(launches.sum()) / steps,

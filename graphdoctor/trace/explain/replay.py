@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -75,18 +76,22 @@ class Replay:
         """
         work = self.work
         own = work.host_us - self.fixed_us
-        total = own + work.launch_us
-        each = total / np.maximum(self.events, 1)
-        usual = (
-            each <= _ORDINARY * float(np.median(each[total > 0]))
-            if (total > 0).any()
-            else total > 0
-        )
-        overhead = (
-            float(total[usual].sum()) / max(1, int(self.events[usual].sum())) * (1 - 1 / factor)
-        )
+        each = (own + work.launch_us) / np.maximum(self.events, 1)
+        overhead = _usual_us(self) * (1 - 1 / factor)
         left = np.maximum(1 - overhead / np.maximum(each, 1e-9), 0.5 / factor)
         return replace(work, host_us=own * left + self.fixed_us, launch_us=work.launch_us * left)
+
+
+@lru_cache(maxsize=2)
+def _usual_us(replay: Replay) -> float:
+    """The host's time for each recorded event, where it launches."""
+    total = replay.work.host_us - replay.fixed_us + replay.work.launch_us
+    each = total / np.maximum(replay.events, 1)
+    works = total > 0
+    if not works.any():
+        return 0.0
+    usual = works & (each <= _ORDINARY * float(np.median(each[works])))
+    return float(total[usual].sum()) / max(1, int(replay.events[usual].sum()))
 
 
 def replay_of(

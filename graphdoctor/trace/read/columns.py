@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -60,14 +60,15 @@ class Columns:
             table: [] for table in ("device", "calls", *_HOST_TABLES)
         }
 
-    def add(self, events: Iterable[Event[Any]], *, shapes: bool) -> None:
+    def add(self, events: Sequence[Event[Any]], *, shapes: bool) -> None:
         buckets: dict[str, list[Event[Any]]] = {table: [] for table in self._parts}
         by_category = {category: buckets[table] for category, table in _TABLES.items()}
+        bucket_of = by_category.get
         for event in events:
-            self.events += 1
-            bucket = by_category.get(event.cat)  # type: ignore[arg-type]
+            bucket = bucket_of(event.cat)  # type: ignore[arg-type]
             if bucket is not None and event.ph == "X":
                 bucket.append(event)
+        self.events += len(events)
         for table, found in buckets.items():
             if found:
                 columns = self._columns(table, found)

@@ -16,6 +16,8 @@ _START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}([ \t\r\n]*),[ \t\r\n]*\{")
 _NO_SPACE = re.compile(rb"[^ \t\r\n]")
 _BOM = b"\xef\xbb\xbf"
+_DATABASE = b"SQLite format 3\x00"
+_ROCPROF = b'"rocprofiler-sdk-tool"'
 _LONGEST = 256 << 20  # of a header, or from one event's end to the next
 _MOST_SPACE = 1 << 16  # between two events, if it lies across two blocks
 
@@ -72,6 +74,10 @@ def _header(source: Iterator[bytes], name: str) -> tuple[bytearray, int, bool]:
         if content[begin : begin + 1] == b"[":
             return content, begin + 1, True
         if content[begin : begin + 1] != b"{":
+            if content.startswith(_DATABASE):
+                raise UsageError(
+                    _other(name, "a database, as Nsight Systems and rocprof write them")
+                )
             raise UsageError(
                 f"{name} is not a torch.profiler trace: it begins with {bytes(content[begin : begin + 1])!r} at"
                 f" byte {begin}, expected a JSON object or list."
@@ -82,11 +88,21 @@ def _header(source: Iterator[bytes], name: str) -> tuple[bytearray, int, bool]:
         searched = len(content)
         if searched > _LONGEST:
             break
+    if _ROCPROF in content[:_MOST_SPACE]:
+        raise UsageError(_other(name, "a profile of rocprofv3"))
     if begin == len(content):
         raise UsageError(f"The trace {name} is empty: {len(content)} bytes.")
     raise UsageError(
         f'{name} has no "traceEvents" in its {len(content):,} bytes, so it is no torch.profiler'
         " trace, or it is cut short; export it again with export_chrome_trace()."
+    )
+
+
+def _other(name: str, what: str) -> str:
+    return (
+        f"{name} is {what}, which has no operators and no lines of the program: record the step with"
+        " torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]), on CUDA and on ROCm,"
+        " and save it with export_chrome_trace()."
     )
 
 

@@ -1,0 +1,56 @@
+"""Two explained traces, compared -> a page: a sentence, then what became faster and slower."""
+
+from __future__ import annotations
+
+from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.page import Page
+from graphdoctor.values.figures import time_text
+from graphdoctor.values.locations import path_text
+from graphdoctor.values.trace import ChangeWhat, TraceChange, TraceComparison, TraceReport
+
+_ROWS = 8
+_TITLES: dict[ChangeWhat, str] = {
+    "kernel": "Device time by kernel",
+    "idle": "Idle time by what the host did",
+    "operator": "Host time by operator",
+    "function": "Host time by the user's functions",
+}
+
+
+def render(report: TraceComparison, look: Look) -> str:
+    """The page of a comparison."""
+    page = Page(look)
+    page.line(("BEFORE AND AFTER", "bold"))
+    page.paragraph(report.sentence, style="bold")
+    for label, one in (("  Before", report.before), ("  After", report.after)):
+        page.labelled(label, f"{path_text(one.file, look.base)}: {one.verdict}, {_shares(one)}")
+    for what, title in _TITLES.items():
+        changes = [change for change in report.changes if change.what == what]
+        if changes:
+            page.heading(title, "a step, before and after")
+        for change in changes if look.show_all else changes[:_ROWS]:
+            _write_change(page, change)
+    for title, names in (("New kernels", report.kernels_new), ("Gone", report.kernels_gone)):
+        if names:
+            page.heading(title)
+        for name in names if look.show_all else names[:_ROWS]:
+            page.paragraph(name[:140], indent=2)
+        if len(names) > _ROWS and not look.show_all:
+            page.paragraph(f"and {len(names) - _ROWS:,} more (--all)", indent=2)
+    return page.render()
+
+
+def _shares(report: TraceReport) -> str:
+    return (
+        f"{time_text(report.span_ns / 1e3 / report.steps_counted)} a step, busy"
+        f" {report.device_busy_share:.1%}, launch-bound {report.launch_bound_share:.1%}, sync wait"
+        f" {report.sync_wait_share:.1%}"
+    )
+
+
+def _write_change(page: Page, change: TraceChange) -> None:
+    more = change.after_us - change.before_us
+    word = "new" if not change.before_us else "gone" if not change.after_us else ""
+    head = f"  {'+' if more > 0 else '-'}{time_text(abs(more))}"
+    times = word or f"{time_text(change.before_us)} to {time_text(change.after_us)}"
+    page.labelled(head, f"{change.name[:100]}: {times}", style="yellow" if more > 0 else "green")

@@ -1,0 +1,98 @@
+"""Two traces of one program: what became faster and slower, new and gone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from graphdoctor.cli import main
+from graphdoctor.reporters import trace_json
+from graphdoctor.trace.explain.before_after import EVERY_ROW, compare_traces
+from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
+from graphdoctor.values.trace import TraceComparison, TraceReport
+from tests.support.traces import TraceBuilder
+
+
+def program(kernels: dict[str, float], *, host: float = 10.0, load: float = 0.0) -> TraceBuilder:
+    """4 steps of 20 rounds over the kernels, launched `host` us apart, after a load of data."""
+    builder, moment = TraceBuilder(), 1000.0
+    for step in range(4):
+        begin = moment
+        if load:
+            builder.annotation("enumerate(DataLoader)#__next__", moment, load)
+            moment += load
+        device = 0.0
+        for _ in range(20):
+            for name, length in kernels.items():
+                builder.operator("aten::mm", moment, host - 1)
+                start = max(moment + 6, device + 1)
+                builder.kernel(
+                    builder.call("cudaLaunchKernel", moment + 2, 3), start, length, name=name
+                )
+                moment, device = moment + host, start + length
+        builder.step(step, begin, moment - begin)
+        moment = max(moment, device)
+    return builder
+
+
+def report(builder: TraceBuilder, name: str) -> TraceReport:
+    return explain_trace(builder.trace(), Path(name), TraceOptions(rows=EVERY_ROW))
+
+
+def compared(before: TraceBuilder, after: TraceBuilder) -> TraceComparison:
+    return compare_traces(report(before, "before.json"), report(after, "after.json"))
+
+
+def test_a_slower_kernel_is_the_change() -> None:
+    found = compared(program({"gemm": 50, "relu": 20}), program({"gemm": 75, "relu": 20}))
+    (change,) = [change for change in found.changes if change.what == "kernel"]
+    assert (change.name, change.before_us, change.after_us) == ("gemm", 1_000, 1_500)
+    assert "slower than before" in found.sentence
+    assert "Most of it: gemm, 1 ms before and 1.5 ms now" in found.sentence
+    assert (found.kernels_new, found.kernels_gone) == ((), ())
+
+
+def test_kernels_that_are_new_and_gone_are_told() -> None:
+    found = compared(program({"mul": 50, "add": 40}), program({"fused": 50}))
+    assert (found.kernels_new, found.kernels_gone) == (("fused",), ("add", "mul"))
+    assert {change.name: change.after_us for change in found.changes if change.what == "kernel"} == {
+        "mul": 0, "add": 0, "fused": 1_000,
+    }  # fmt: skip
+    assert "faster" in found.sentence
+
+
+def test_the_cause_of_less_idle_time_is_named() -> None:
+    found = compared(program({"gemm": 50}, load=5_000), program({"gemm": 50}))
+    (change,) = [
+        change for change in found.changes if change.what == "idle" and "data" in change.name
+    ]
+    assert change.after_us == 0
+    assert change.before_us == pytest.approx(5_000 * 3 / 4, rel=0.1)
+    assert "idles" in found.sentence
+    assert "data loading" in found.sentence
+
+
+def test_the_same_run_twice_is_said_to_be_as_fast() -> None:
+    found = compared(program({"gemm": 50}), program({"gemm": 50.5}))
+    assert "as long as before" in found.sentence
+    assert found.changes == ()
+
+
+def test_the_command_takes_a_second_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = str(program({"gemm": 50}).write(tmp_path / "before.json"))
+    after = str(program({"gemm": 25}).write(tmp_path / "after.json"))
+    assert main(["trace", before, after]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("BEFORE AND AFTER\nA step is 1.")
+    assert main(["trace", before, after, "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, trace_json.schema())
+    assert main(["trace", before, after, "--json", after]) == 2
+    assert main(["trace", before, str(tmp_path)]) == 2
+    assert "two trace files can be compared" in capsys.readouterr().err
+    assert main(["trace", before, after, "--wall-ms", "3"]) == 2
