@@ -14,10 +14,13 @@ def judge(
     regions: Sequence[Region],
     captures: Sequence[CaptureOutcome],
     doubts: Sequence[str],
+    *,
+    has_fixed_inputs: bool = False,
 ) -> tuple[Verdict, str]:
     """Safe only with proof: no finding that stops a capture or spoils a replay, and a verified replay.
 
-    `doubts` are the reasons why the emulated device's results may not be a GPU's.
+    `doubts` are the reasons why the emulated device's results may not be a GPU's. Replays on the same
+    inputs each time prove less, and the sentence says so.
     """
     blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
     whole = next((capture for capture in captures if capture.scope == WHOLE), None)
@@ -34,6 +37,11 @@ def judge(
         return "unsafe", f"It captures, but a replay computes something else: {verification.reason}"
     if doubts:
         return "unknown", f"No hazard was found, but the result is not verified: {doubts[0]}"
+    if has_fixed_inputs:
+        return "safe", (
+            f"The whole step can be captured; {verification.replays} replays computed what eager"
+            " computes, on the given inputs only."
+        )
     return "safe", (
         f"The whole step can be captured; {verification.replays} replays on fresh inputs"
         " computed what eager computes."

@@ -46,7 +46,13 @@ def assemble(evidence: Evidence) -> Report:
     # The verdict is about the step, not about what its author wants to hear of: it counts them all.
     findings, idle_comments = suppress(found, recording, file=session.target.file)
     doubts = tuple(_doubts(recording))
-    verdict, reason = judge(findings, regions, evidence.captured.outcomes, doubts)
+    verdict, reason = judge(
+        findings,
+        regions,
+        evidence.captured.outcomes,
+        doubts,
+        has_fixed_inputs=session.target.has_fixed_inputs,
+    )
     return Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,

@@ -15,6 +15,7 @@ from graphdoctor.estimate.gpus import DeviceProfile, load_profile
 from graphdoctor.graphs.cause import in_words, location_of, true_cause
 from graphdoctor.record import prepare
 from graphdoctor.record.place import place
+from graphdoctor.record.variation import with_fixed_inputs
 from graphdoctor.strategies.processes.job import Job, write_row
 from graphdoctor.strategies.processes.start_signal import BEFORE_THE_END_S, wait_at_gate
 from graphdoctor.strategies.strategy import Known
@@ -63,6 +64,8 @@ def _row(job: Job) -> StrategyOutcome:
 
 def _tried(job: Job, device: AnyDevice, profile: DeviceProfile) -> StrategyOutcome:
     target = place(resolve(job.spec, mode=job.mode, inputs=job.inputs), device)
+    if job.fixed_inputs:
+        target = with_fixed_inputs(target)
     session = prepare(target, device, iterations=job.iterations)
     known = Known(
         mode=target.mode,

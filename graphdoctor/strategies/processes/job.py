@@ -37,6 +37,7 @@ class Job:
     iteration: Iteration
     measure_s: float
     time_limit_s: float
+    fixed_inputs: bool = False
 
     def write(self, folder: Path) -> None:
         """Pickled: a recorded argument may hold itself, which msgspec cannot describe."""
