@@ -20,6 +20,7 @@ from graphdoctor.partition import partition
 from graphdoctor.proof.stage import capture_and_verify
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
+from graphdoctor.record.variation import with_fixed_inputs
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.strategies.evidence import Evidence, Studied
 from graphdoctor.strategies.side_by_side import compare_strategies
@@ -60,13 +61,15 @@ def analyze(
     gpu: str = "h100",
     strategies: Sequence[str] | None = None,
     budget_s: float = 120.0,
+    vary_inputs: bool = True,
     **kwargs: object,
 ) -> Report:
     """Diagnose a module on its inputs, or what a function returns as `graphdoctor_target()` would.
 
     `strategies` are compared within `budget_s` seconds: () for none, None for those that fit; on a
     real GPU only the whole step as one graph, since the others need a target in a file.
-    Everything that the analysis touches is afterwards as it was before. Raises
+    Without `vary_inputs` every iteration gets the inputs as given; else other values of the same make,
+    where the step accepts them. Everything that the analysis touches is afterwards as it was before. Raises
     `graphdoctor.values.errors.UserCodeError` where the step itself fails.
     """
     options = AnalyzeOptions(
@@ -76,6 +79,7 @@ def analyze(
         gpu=gpu,
         strategies=tuple(strategies) if strategies is not None else None,
         budget_s=budget_s,
+        fixed_inputs=not vary_inputs,
     )
     return _analyze(
         lambda: from_object(subject, *inputs, mode=mode, **kwargs), None, options, silent
@@ -98,6 +102,8 @@ def _analyze(
         progress("finding the model")
         with put_back(target := find()):
             placed = place(target, setting.device)
+            if options.fixed_inputs:
+                placed = with_fixed_inputs(placed)
             try:
                 return _report(study(placed, setting), spec, setting)
             except EmulationLimit as limit:

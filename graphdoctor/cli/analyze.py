@@ -61,6 +61,13 @@ class AnalyzeCommand:
         )
         add_input_arguments(parser)
         add(
+            "--inputs",
+            choices=("vary", "fixed"),
+            default="vary",
+            help="vary (the default): other values of the same make for each step, where the step"
+            " accepts them; fixed: the inputs as given, and a verdict on them only",
+        )
+        add(
             "--strategies",
             type=_names,
             metavar="NAMES",
@@ -129,6 +136,7 @@ def _options(args: argparse.Namespace) -> AnalyzeOptions:
         trace_dir=args.trace_dir,
         strategies=args.strategies,
         budget_s=args.budget,
+        fixed_inputs=args.inputs == "fixed",
     )
 
 

@@ -13,7 +13,7 @@ from graphdoctor import __version__
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.suppress import suppress
-from graphdoctor.diagnose.verdict import WHOLE, judge
+from graphdoctor.diagnose.verdict import judge
 from graphdoctor.record import Session
 from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.not_launch_bound import not_launch_bound
@@ -29,6 +29,7 @@ from graphdoctor.values.report import (
     Region,
     Report,
     TargetInfo,
+    outcome_of_whole_step,
 )
 
 
@@ -51,7 +52,13 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
     # The verdict is about the step, not about what its author wants to hear of: it counts them all.
     findings, idle_comments = suppress(found, recording, file=session.target.file)
     doubts = tuple(_doubts(recording))
-    verdict, reason = judge(findings, results.regions, results.captures, doubts)
+    verdict, reason = judge(
+        findings,
+        results.regions,
+        results.captures,
+        doubts,
+        has_fixed_inputs=session.target.has_fixed_inputs,
+    )
     return Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
@@ -114,7 +121,7 @@ def machine_info(device: AnyDevice) -> Machine:
 
 def _confirmed(results: Results) -> Iterator[Finding]:
     """The findings; those that the (emulated) machine showed in this analysis are marked so."""
-    whole = next((capture for capture in results.captures if capture.scope == WHOLE), None)
+    whole = outcome_of_whole_step(results.captures)
     refused_at = whole.location if whole is not None and whole.status == "refused" else None
     wrong = {
         difference.location

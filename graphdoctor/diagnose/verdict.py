@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.report import (
-    WHOLE_STEP,
     CaptureOutcome,
     Finding,
     Region,
@@ -14,18 +13,19 @@ from graphdoctor.values.report import (
     outcome_of_whole_step,
 )
 
-WHOLE = str(WHOLE_STEP)
-
 
 def judge(
     findings: Sequence[Finding],
     regions: Sequence[Region],
     captures: Sequence[CaptureOutcome],
     reasons: Sequence[str],
+    *,
+    has_fixed_inputs: bool = False,
 ) -> tuple[Verdict, str]:
     """Safe only with proof: no finding that stops a capture or spoils a replay, and a verified replay.
 
-    `reasons` say why the emulated device's results may not be a GPU's.
+    `reasons` say why the emulated device's results may not be a GPU's. Replays on the same
+    inputs each time prove less, and the sentence says so.
     """
     blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
     whole = outcome_of_whole_step(captures)
@@ -42,6 +42,11 @@ def judge(
         return "unsafe", f"It captures, but a replay computes something else: {verification.reason}"
     if reasons:
         return "unknown", f"No hazard was found, but the result is not verified: {reasons[0]}"
+    if has_fixed_inputs:
+        return "safe", (
+            f"The whole step can be captured; {verification.replays} replays computed what eager"
+            " computes, on the given inputs only."
+        )
     return "safe", (
         f"The whole step can be captured; {verification.replays} replays on fresh inputs"
         " computed what eager computes."

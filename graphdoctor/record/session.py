@@ -13,6 +13,7 @@ from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.scopes import Scopes
+from graphdoctor.record.variation import settled
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target
@@ -74,6 +75,7 @@ class Session:
 def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     """Warm the target up, draw its inputs, and remember where it stands.
 
+    Inputs that the step does not accept with other values stay as given.
     The step also warms up as if it were captured: what code does once on that path only, such
     as filling a cache, is no part of the steady state either.
     """
@@ -81,13 +83,18 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     scopes = Scopes(target.roots)
     with user_code("making the inputs"):
         first = target.fresh_inputs()
+
+    def run(inputs: Inputs) -> object:
+        warm = clone_inputs(inputs, kept=_state_of(target))
+        return target.step(*warm.args, **warm.kwargs)
+
     with scopes.followed(), user_code("running the step"):
         for _ in range(WARM_UPS):
-            warm = clone_inputs(first, kept=_state_of(target))
-            target.step(*warm.args, **warm.kwargs)
+            given = run(first)
         with device.assuming_capture():
-            warm = clone_inputs(first, kept=_state_of(target))
-            target.step(*warm.args, **warm.kwargs)
+            run(first)
+    with scopes.followed():
+        target = settled(target, run, given=given)
     with user_code("making the inputs"):
         batches = tuple(target.fresh_inputs() for _ in range(iterations))
     return Session(target, device, batches, snapshot(target.roots), scopes)

@@ -14,6 +14,7 @@ from graphdoctor.estimate.gpus import DeviceProfile, load_profile
 from graphdoctor.graphs.cause import in_words, location_of, true_cause
 from graphdoctor.record import prepare
 from graphdoctor.record.place import place
+from graphdoctor.record.variation import with_fixed_inputs
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import Terms, carry_out
 from graphdoctor.target import resolve
@@ -47,6 +48,7 @@ class Job:
     iteration: Iteration
     measure_s: float
     time_limit_s: float
+    fixed_inputs: bool = False
 
 
 def own_processes() -> AbstractContextManager[FreshProcesses]:
@@ -87,6 +89,8 @@ def _row(job: Job) -> StrategyOutcome:
 
 def _tried(job: Job, device: AnyDevice, profile: DeviceProfile) -> StrategyOutcome:
     target = place(resolve(job.spec, mode=job.mode, inputs=job.inputs), device)
+    if job.fixed_inputs:
+        target = with_fixed_inputs(target)
     session = prepare(target, device, iterations=job.iterations)
     known = Known(
         mode=target.mode,

@@ -190,6 +190,7 @@ def _job(
         iteration=known.iteration,
         measure_s=min(MEASURE_S, limit_s / 6),
         time_limit_s=limit_s,
+        fixed_inputs=options.fixed_inputs,
     )
 
 

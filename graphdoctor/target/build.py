@@ -75,6 +75,7 @@ def _from_module(
         roots=_without_repeats({**roots, **description.state, **_carried(made, step)}),
         notes=(*description.notes, *made.notes, *notes),
         close=back,
+        variation=made.variation,
     )
 
 
@@ -144,6 +145,7 @@ def _from_step(
         roots=roots,
         notes=tuple(notes),
         close=close,
+        variation=made.variation,
     )
 
 

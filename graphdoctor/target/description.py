@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import FunctionType, MethodType
 
 import torch
+from torch.utils.data import DataLoader
 
-from graphdoctor.target.inputs.fresh import Called, to_inputs
+from graphdoctor.target.inputs.fresh import Called, in_turn, to_inputs
 from graphdoctor.target.target import Inputs
 from graphdoctor.target.user_code import user_code
 from graphdoctor.values.errors import UsageError
@@ -77,7 +79,20 @@ def _from_step_object(value: object, what: str) -> Description:
 def _read_inputs(value: object, *, what: str) -> Inputs | Called:
     if isinstance(value, (FunctionType, MethodType)):
         return Called(value, what=f"{value.__name__}()")
+    if isinstance(value, partial):
+        return Called(value, what="the function for inputs")
+    if _is_batches(value):
+        return in_turn(value, what=what)  # type: ignore[arg-type]
     return to_inputs(value, what=what)
+
+
+def _is_batches(value: object) -> bool:
+    """A loader, an iterator, or a list of several calls' arguments: tuples, or dicts."""
+    if isinstance(value, (Iterator, DataLoader)):
+        return True
+    if not isinstance(value, list) or len(value) < 2:
+        return False
+    return any(all(isinstance(item, kind) for item in value) for kind in (tuple, dict))
 
 
 def _named_state(state: object) -> dict[str, object]:

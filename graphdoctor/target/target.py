@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from graphdoctor.values.report import Mode
 
@@ -14,6 +16,18 @@ class Inputs:
 
     args: tuple[object, ...] = ()
     kwargs: Mapping[str, object] = field(default_factory=dict)
+
+
+class Variation(Protocol):
+    """What of the given inputs is drawn anew on each call, by its path; it can be kept as given."""
+
+    @property
+    def varied(self) -> tuple[str, ...]: ...
+
+    def keep(self, paths: Collection[str]) -> None: ...
+
+    def trying(self, paths: Collection[str]) -> AbstractContextManager[None]:
+        """In this block only these are drawn anew, and what is drawn changes nothing afterwards."""
 
 
 def _nothing_to_undo() -> None:
@@ -30,6 +44,8 @@ class Target:
     are sentences for the reader about what was chosen on their behalf. `close()` undoes what
     finding the target changed (sys.path, sys.argv, a given module's training flags); no step may
     run after it. `sized_by` names the user's functions that take a batch size, as a call.
+    `variation` is there where the inputs were given and not made by the user's own function;
+    `has_fixed_inputs`: every call gets the same values.
     """
 
     name: str
@@ -42,3 +58,5 @@ class Target:
     notes: tuple[str, ...] = ()
     close: Callable[[], None] = _nothing_to_undo
     sized_by: str = ""
+    variation: Variation | None = None
+    has_fixed_inputs: bool = False

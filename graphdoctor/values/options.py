@@ -18,6 +18,7 @@ class AnalyzeOptions:
     "8x3x224x224:float16". `gpu` names the device profile of a prediction. `trace_dir` is a
     folder for profiler traces, or None for no traces. `strategies` names the ways to run the step
     faster that are compared, within `budget_s` seconds; None takes those that fit the device.
+    With `fixed_inputs` every iteration gets the inputs as given, and none other values.
     """
 
     mode: Mode | None = None
@@ -28,3 +29,4 @@ class AnalyzeOptions:
     trace_dir: str | None = None
     strategies: tuple[str, ...] | None = None
     budget_s: float = 120.0
+    fixed_inputs: bool = False

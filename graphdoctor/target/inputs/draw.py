@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from graphdoctor.target.inputs.properties import adjustment_for
+
 Draw = Callable[[torch.Generator], torch.Tensor]
 
 
@@ -29,9 +31,10 @@ def _floats(values: torch.Tensor) -> Draw | None:
         return _mask(values, wide == high)
     if not bool(low.isfinite() & high.isfinite()):
         return _resampled(values)
-    if bool(low >= 0) or bool(high <= 0):
-        return _uniform(values, float(low), float(high))
-    return _normal(values, wide)
+    is_one_sided = bool(low >= 0) or bool(high <= 0)
+    draw = _uniform(values, float(low), float(high)) if is_one_sided else _normal(values, wide)
+    adjust = adjustment_for(values)
+    return draw if adjust is None else lambda generator: adjust(draw(generator), generator)
 
 
 def _uniform(values: torch.Tensor, low: float, high: float) -> Draw:
@@ -116,6 +119,8 @@ def _mask(values: torch.Tensor, is_set: torch.Tensor) -> Draw | None:
     if bool(is_set.all()) or not bool(is_set.any()) or _is_triangular(is_set):
         return None
     on, off = values[is_set][0], values[~is_set][0]
+    if _is_one_hot(is_set):
+        return lambda generator: torch.where(_one_hot_like(is_set, generator), on, off)
     density = float(is_set.float().mean())
 
     def draw(generator: torch.Generator) -> torch.Tensor:
@@ -127,6 +132,16 @@ def _mask(values: torch.Tensor, is_set: torch.Tensor) -> Draw | None:
         return torch.where(drawn, on, off)
 
     return draw
+
+
+def _is_one_hot(is_set: torch.Tensor) -> bool:
+    return is_set.dim() > 0 and is_set.shape[-1] > 2 and bool((is_set.sum(-1) == 1).all())
+
+
+def _one_hot_like(is_set: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    width = is_set.shape[-1]
+    place = torch.randint(width, is_set.shape[:-1], generator=generator).unsqueeze(-1)
+    return torch.arange(width) == place
 
 
 def _is_triangular(mask: torch.Tensor) -> bool:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 import torch
 
 from graphdoctor.target.inputs.redraw import Redraw, tensors_of
-from graphdoctor.target.target import Inputs
+from graphdoctor.target.state.clone import clone_inputs
+from graphdoctor.target.target import Inputs, Variation
 from graphdoctor.target.user_code import user_code
 from graphdoctor.values.errors import UsageError
+
+_MOST_BATCHES = 8  # more than the iterations of an analysis by default
 
 Fresh = Callable[[], Inputs]
 
@@ -52,6 +56,18 @@ class Called:
         return to_inputs(made, what=self.what)
 
 
+def in_turn(batches: Iterable[object], *, what: str) -> Inputs | Called:
+    """The user's own batches, the first few of them, one after the other and then again; one is inputs."""
+    with user_code("reading the batches"):
+        found = [to_inputs(batch, what=what) for batch in islice(batches, _MOST_BATCHES)]
+    if not found:
+        raise UsageError(f"{what} gave no batch")
+    if len(found) == 1:
+        return found[0]
+    turn = cycle(found)
+    return Called(lambda: clone_inputs(next(turn)), what="the given batches")
+
+
 @dataclass(frozen=True, slots=True)
 class Supply:
     """Fresh inputs on each call of `make`; `described` are those of the first call."""
@@ -59,6 +75,10 @@ class Supply:
     described: Inputs
     make: Fresh
     notes: tuple[str, ...] = ()
+
+    @property
+    def variation(self) -> Variation | None:
+        return self.make if isinstance(self.make, Redraw) else None
 
 
 def supply(source: Inputs | Called, *, kept: Collection[int] = ()) -> Supply:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
 from graphdoctor.target.inputs.draw import Draw, drawing_of
-from graphdoctor.target.state.tree import Tree, map_inputs
+from graphdoctor.target.state.tree import Tree, input_leaves, map_inputs
 from graphdoctor.target.target import Inputs
 
 _SEED = 0x6D0C  # any number: fixed, so that an analysis can be repeated
+_TRIAL_SEED = 0x6D0D
 
 
 class Redraw:
@@ -24,13 +26,41 @@ class Redraw:
         self._inputs = inputs
         self._generator = torch.Generator().manual_seed(_SEED)
         self._is_first = True
-        self._memories = _memories(tensors_of(inputs), kept)
+        memories = _memories(tensors_of(inputs), kept)
+        paths = {id(leaf): path for path, leaf in input_leaves(inputs).items()}
+        self._memories = {memory.named(paths): memory for memory in memories}
+        self._kept: frozenset[str] = frozenset()
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The paths of what gets other values, tensors that share memory as one."""
+        return tuple(
+            path
+            for path, memory in self._memories.items()
+            if memory.can_vary and path not in self._kept
+        )
+
+    def keep(self, paths: Collection[str]) -> None:
+        """Give these their own values from now on."""
+        self._kept |= frozenset(paths)
+
+    @contextmanager
+    def trying(self, paths: Collection[str]) -> Iterator[None]:
+        """In this block only these get other values; afterwards all is drawn as if it had not been."""
+        kept, generator = self._kept, self._generator
+        self._kept = frozenset(self._memories) - frozenset(paths)
+        self._generator = torch.Generator().manual_seed(_TRIAL_SEED)
+        try:
+            yield
+        finally:
+            self._kept, self._generator = kept, generator
 
     def __call__(self) -> Inputs:
         made: dict[int, torch.Tensor] = {}
         with torch.no_grad():
-            for memory in self._memories:
-                made.update(memory.make(None if self._is_first else self._generator))
+            for path, memory in self._memories.items():
+                is_given = self._is_first or path in self._kept
+                made.update(memory.make(None if is_given else self._generator))
         self._is_first = False
 
         def new(leaf: object) -> object:
@@ -56,6 +86,14 @@ class _Memory:
         whole = tensors[0].detach().as_strided((self._length,), (1,), self._start)
         self._values = whole.clone().cpu()
         self._draws: list[Draw | None] = [_draw_of(tensor) for tensor in self._tensors]
+
+    @property
+    def can_vary(self) -> bool:
+        return any(draw is not None for draw in self._draws)
+
+    def named(self, paths: Mapping[int, str]) -> str:
+        """The paths of its tensors, as a key and for people."""
+        return " and ".join(paths.get(id(tensor), "an input") for tensor in self._tensors)
 
     def make(self, generator: torch.Generator | None) -> dict[int, torch.Tensor]:
         flat = self._values.clone()
@@ -86,7 +124,8 @@ def _memories(tensors: list[torch.Tensor], kept: Collection[int]) -> list[_Memor
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """A tensor with elements in memory; a Parameter is state, and a subclass has its own ways."""
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.numel() > 0
+    is_strided = tensor.layout is torch.strided and not tensor.is_meta
+    return type(tensor) is torch.Tensor and is_strided and tensor.numel() > 0
 
 
 def _draw_of(tensor: torch.Tensor) -> Draw | None:

@@ -1,0 +1,120 @@
+"""Inputs that only go together as they were given: found, kept, and said; everything else still varies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import graphdoctor
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.record import Session, prepare
+from graphdoctor.record.place import place
+from graphdoctor.record.variation import FIXED, with_fixed_inputs
+from graphdoctor.target import from_object
+
+IDS = torch.tensor([[1, 7, 7, 3], [4, 5, 7, 2]])
+FEATURES = torch.randn(3, 4)
+
+
+def insert(ids: torch.Tensor, features: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """As models of images and text do it: one row of features for each mark in the text."""
+    marks = ids == 7
+    if int(marks.sum()) != len(features):
+        raise ValueError("Image features and image tokens do not match")
+    places = marks.unsqueeze(-1).expand(-1, -1, features.shape[1])
+    empty = torch.zeros(*ids.shape, features.shape[1], device=ids.device)
+    return empty.masked_scatter(places, features) + bias
+
+
+def prepared(step: object, *inputs: torch.Tensor, fixed: bool = False) -> Session:
+    with EmulatedDevice() as device:
+        target = place(from_object(step, *inputs), device)
+        return prepare(with_fixed_inputs(target) if fixed else target, device, iterations=3)
+
+
+def varies(session: Session, at: int) -> bool:
+    first, second = (batch.args[at] for batch in session.batches[:2])
+    assert isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
+    return not torch.equal(first, second)
+
+
+def test_only_what_must_fit_is_kept_and_the_report_says_which_and_why() -> None:
+    session = prepared(insert, IDS, FEATURES, torch.randn(4))
+    assert [varies(session, at) for at in range(3)] == [False, True, True]
+    note = session.target.notes[-1]
+    assert note.startswith("inputs[0]: kept as given")
+    assert "ValueError: Image features and image tokens do not match" in note
+    assert not session.target.has_fixed_inputs
+
+
+def test_values_that_make_results_infinite_are_kept() -> None:
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.log(x.sum() - 26.8) + y
+
+    session = prepared(step, torch.tensor([9.0, 9.0, 8.9, 0.0]), torch.randn(4))
+    assert "not finite" in session.target.notes[-1]
+    assert (varies(session, 0), varies(session, 1)) == (False, True)
+
+
+def test_state_is_as_if_there_had_been_no_trial() -> None:
+    model = torch.nn.BatchNorm1d(4)
+
+    def step(ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        return model(insert(ids, features, features[0]).flatten(0, 1))
+
+    prepared(step, IDS, FEATURES)
+    assert int(model.num_batches_tracked) == 4  # the warm-ups, and no throw-away run
+
+
+def test_where_nothing_may_vary_the_verdict_is_on_the_given_inputs_only() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x.sum() - 10).abs() < 1e-6)
+        return x * 2
+
+    given = torch.tensor([1.0, 2.0, 3.0, 4.5]) - 0.125
+    report = graphdoctor.analyze(step, given, device="emulated", strategies=())
+    assert report.verdict == "safe"
+    assert report.reason.endswith("computed what eager computes, on the given inputs only.")
+
+
+def test_the_user_can_say_that_inputs_are_fixed() -> None:
+    report = graphdoctor.analyze(
+        lambda x: x * 2, torch.randn(4), device="emulated", strategies=(), vary_inputs=False
+    )
+    assert FIXED in report.target.notes
+    assert report.reason.endswith("on the given inputs only.")
+    assert not varies(prepared(lambda x: x * 2, torch.randn(4), fixed=True), 0)
+
+
+def test_a_step_that_fails_on_the_given_inputs_is_still_the_users_error() -> None:
+    with pytest.raises(graphdoctor.values.errors.UserCodeError, match="do not match"):
+        prepared(insert, IDS, torch.randn(2, 4), torch.randn(4))
+
+
+def test_a_model_of_images_and_text_is_analysed_to_the_end() -> None:
+    transformers = pytest.importorskip("transformers")
+    small = {
+        "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }  # fmt: skip
+    config = transformers.LlavaConfig(
+        vision_config={
+            "model_type": "clip_vision_model", "image_size": 16, "patch_size": 8, **small
+        },
+        text_config={"model_type": "llama", "num_key_value_heads": 2, "vocab_size": 100, **small},
+        image_token_index=99,
+        vision_feature_layer=-1,
+    )  # fmt: skip
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    ids = torch.randint(3, 90, (2, 12))
+    ids[:, 1:5] = 99
+    report = graphdoctor.analyze(
+        model,
+        input_ids=ids,
+        pixel_values=torch.randn(2, 3, 16, 16),
+        device="emulated",
+        strategies=(),
+        iterations=2,
+    )
+    assert report.findings
+    assert any("input_ids: kept as given" in note for note in report.target.notes)
