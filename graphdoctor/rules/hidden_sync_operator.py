@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.operators import OperatorFact, evidence_words, fact_about
-from graphdoctor.operators.backward import waits_in_backward
+from graphdoctor.operators.table import waits_in_backward
 from graphdoctor.rules.causes.copies import transfer_of
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, Rule, at_op
