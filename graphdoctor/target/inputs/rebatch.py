@@ -112,7 +112,7 @@ def _is_in(tensor: torch.Tensor, state: frozenset[object]) -> bool:
 
 
 def _with_number(inputs: Inputs, old: int, new: int) -> dict[str, object]:
-    """The named arguments; one that is called batch_size and is the described size follows."""
+    """The keyword arguments; one that is called batch_size and is the described size follows."""
     return {
         name: new if name in _NUMBERS and type(value) is int and value == old else value
         for name, value in inputs.kwargs.items()
