@@ -1,4 +1,4 @@
-"""An operator in, what a capture makes of it out, as the table beside says; without torch."""
+"""An operator -> what a capture makes of it, as the table beside says; without torch."""
 
 from graphdoctor.operators.conditions import CONDITIONS
 from graphdoctor.operators.randomness import call_draws, draws

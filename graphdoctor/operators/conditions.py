@@ -1,4 +1,4 @@
-"""A recorded operator call in, whether a named condition on its arguments holds out."""
+"""A recorded operator call -> whether a named condition on its arguments holds."""
 
 from __future__ import annotations
 

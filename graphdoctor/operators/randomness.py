@@ -1,4 +1,4 @@
-"""A recorded operator call in, whether it draws random numbers out; data, no torch.
+"""A recorded operator call -> whether it draws random numbers; data, no torch.
 
 torch tags an operator that may draw, whatever it is called with: attention has the tag for the sake of
 its dropout, which most calls do without. Source: ATen's native_functions.yaml.

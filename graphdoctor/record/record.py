@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
 
-from graphdoctor.device.observe.storages import parts_of
-from graphdoctor.record.changes import HostState
-from graphdoctor.record.host import HostObserver
-from graphdoctor.record.numpy_draws import numpy_generators, state_of
+from graphdoctor.device.observe.storages import StorageTable, parts_of
+from graphdoctor.record.host import HostObserver, numpy_generators, state_of
 from graphdoctor.record.operators import OperatorObserver
-from graphdoctor.record.sample import sample_of
 from graphdoctor.record.session import Session
+from graphdoctor.target.state.snapshot import named_state
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import (
@@ -23,6 +21,7 @@ from graphdoctor.values.recording import (
     Leaf,
     OptimizerInfo,
     Recording,
+    Sample,
     StateChange,
 )
 
@@ -198,3 +197,57 @@ def _optimizer(path: str, optimizer: torch.optim.Optimizer) -> OptimizerInfo:
         fused=bool(group.get("fused")),
         lr_kind="tensor" if is_tensor else "float",
     )
+
+
+_MOST = 256  # values, spread evenly over the tensor
+
+
+def sample_of(value: object) -> Sample | None:
+    """None for what is no plain tensor with values; the host may wait for the device here."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return None
+    if value.layout != torch.strided or value.is_nested or value.is_quantized:
+        return None
+    with torch._C._DisableTorchDispatch():  # our look at it is no part of the step
+        flat = value.detach().resolve_conj().resolve_neg()
+        flat = (torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1)
+        step = max(1, -(-flat.numel() // _MOST))
+        values = flat[::step].double().cpu()
+        eps = torch.finfo(flat.dtype).eps if flat.dtype.is_floating_point else 0.0
+        finite = flat[flat.isfinite()] if flat.dtype.is_floating_point else flat
+        scale = float(finite.abs().max()) if finite.numel() and eps else 0.0
+    return Sample(tuple(values.tolist()), scale=scale, eps=eps)
+
+
+class HostState:
+    """Numbers, lengths and the identity of tensors at one moment."""
+
+    def __init__(self, roots: Mapping[str, object], table: StorageTable) -> None:
+        named, values = named_state(roots)
+        self.values = {path: repr(value) for path, value in values.items()}
+        self.storages = {path: table.info(tensor).number for path, tensor in named.items()}
+        # Gradients are made anew in most steps, and that is no hazard: the step itself makes them.
+        self.tensors = {
+            path: number for path, number in self.storages.items() if not path.endswith(".grad")
+        }
+
+    def changes(self, after: HostState) -> tuple[StateChange, ...]:
+        """What differs, by path."""
+        found = []
+        for path, value in self.values.items():
+            now = after.values.get(path, "absent")
+            if now != value:
+                kind = "grown" if path.startswith("len(") else "value"
+                found.append(StateChange(path=path, before=value, after=now, kind=kind))  # type: ignore[arg-type]
+        for path, number in self.tensors.items():
+            now_number = after.tensors.get(path)
+            if now_number is not None and now_number != number:
+                found.append(
+                    StateChange(
+                        path=path,
+                        before=f"storage {number}",
+                        after=f"storage {now_number}",
+                        kind="rebound-tensor",
+                    )
+                )
+        return tuple(found)

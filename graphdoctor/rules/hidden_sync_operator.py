@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.operators import OperatorFact, evidence_words, fact_about
-from graphdoctor.operators.backward import waits_in_backward
 from graphdoctor.operators.conditions import has_nested
+from graphdoctor.operators.table import waits_in_backward
 from graphdoctor.rules.causes.copies import transfer_of
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op

@@ -11,11 +11,10 @@ import torch
 from graphdoctor.target import steps
 from graphdoctor.target.description import Description
 from graphdoctor.target.inputs.fresh import Supply, supply
-from graphdoctor.target.instantiate import needed_arguments
 from graphdoctor.target.roots import roots_among, roots_of, trains
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs, Target
-from graphdoctor.target.user_code import user_code
+from graphdoctor.target.user_code import needed_arguments, user_code
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import Mode
 

@@ -43,8 +43,8 @@ def describe(value: object, *, what: str) -> Description:
         return _from_tuple(tuple(value), what)
     if is_step_object(value):
         return _from_step_object(value, what)
-    kind = "nothing" if value is None else f"an object of type {type(value).__name__}"
-    raise UsageError(f"{what} gave {kind}, but a target is {SHAPES}")
+    kind = "None" if value is None else f"an object of type {type(value).__name__}"
+    raise UsageError(f"{what} returned {kind}, but a target is {SHAPES}")
 
 
 def is_step_object(value: object) -> bool:
@@ -55,23 +55,25 @@ def is_step_object(value: object) -> bool:
 def _from_tuple(value: tuple[object, ...], what: str) -> Description:
     if len(value) not in (2, 3) or not callable(value[0]):
         found = ", ".join(type(item).__name__ for item in value)
-        raise UsageError(f"{what} gave a tuple of ({found}), but a target is {SHAPES}")
+        raise UsageError(f"{what} returned a tuple of ({found}), but a target is {SHAPES}")
     subject, args = value[0], value[1]
     inputs = _read_inputs(args, what=f"{what}, as its inputs,")
     if len(value) == 3:
         kwargs = value[2]
         if not isinstance(kwargs, Mapping) or not isinstance(inputs, Inputs):
-            raise UsageError(f"{what} gave {type(kwargs).__name__} where named arguments belong")
+            raise UsageError(
+                f"{what} returned {type(kwargs).__name__} where keyword arguments belong"
+            )
         inputs = Inputs(inputs.args, {**inputs.kwargs, **kwargs})
     return Description(subject, inputs)
 
 
 def _from_step_object(value: object, what: str) -> Description:
-    with user_code(f"reading step, inputs and state of what {what} gave"):
+    with user_code(f"reading step, inputs and state of what {what} returned"):
         step, inputs = value.step, value.inputs  # type: ignore[attr-defined]
         state = getattr(value, "state", None)
     if not callable(step):
-        raise UsageError(f"{what} gave an object whose step is no function: {step!r}")
+        raise UsageError(f"{what} returned an object whose `step` is not callable: {step!r}")
     read = _read_inputs(inputs, what=f"{what}, as its inputs,")
     return Description(step, read, _named_state(state))
 

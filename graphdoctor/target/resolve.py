@@ -6,17 +6,22 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
 from graphdoctor.target.build import Origin, build
-from graphdoctor.target.description import Description
-from graphdoctor.target.forms import FORMS, Form, Source, only_module
-from graphdoctor.target.inputs.batch_argument import BatchArgument
-from graphdoctor.target.inputs.specs import InputSpec, parse_input
-from graphdoctor.target.named import describe_named
+from graphdoctor.target.description import SHAPES, Description, describe, is_step_object
+from graphdoctor.target.forms import FORMS, only_module
+from graphdoctor.target.forms.form import Form, Source, call
+from graphdoctor.target.forms.model_class import init_inputs
+from graphdoctor.target.inputs.fresh import Called
+from graphdoctor.target.inputs.requested import BatchArgument, InputSpec, parse_input
 from graphdoctor.target.outline import Outline, outline
 from graphdoctor.target.target import Inputs, Target
+from graphdoctor.target.user_code import instantiate, needed_arguments
 from graphdoctor.target.workspace import Workspace, import_module, run_file
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import Mode
@@ -123,7 +128,7 @@ def _check(found: Outline, request: _Request) -> None:
     if forms == [only_module.FORM] and not request.specs:
         names = ", ".join(cls.name for cls in found.classes if cls.may_be_module)
         raise UsageError(
-            f"{request.where} says nowhere what the inputs of its model ({names}) are: add "
+            f"{request.where} does not say what the inputs of its model ({names}) are: add "
             f"--input 8x3x224x224:float32, or paste this into it\n\n{TEMPLATE}"
         )
 
@@ -181,3 +186,54 @@ def _origin(source: Source, request: _Request, entry: str) -> Origin:
 def _function(source: Source, name: str) -> Callable[..., object] | None:
     found = getattr(source.module, name, None)
     return found if inspect.isfunction(found) else None
+
+
+def describe_named(source: Source, name: str) -> tuple[Description, str]:
+    """A module or its class, a function that returns a target, a step, or an object with parts."""
+    value = source.batch.bound(_find(source, name), name)
+    if isinstance(value, type):
+        description, entry = _from_class(source, value, name), f"{name}()"
+    elif inspect.isroutine(value) and not is_step_object(value):
+        description, entry = _from_function(source, value, name)
+    elif callable(value) and not isinstance(value, torch.nn.Module) and not is_step_object(value):
+        description, entry = Description(value), name
+    else:
+        description, entry = describe(value, what=name), name
+    if description.inputs is None and not source.specs:
+        description = replace(description, inputs=_inputs_beside(source))
+    return description, entry
+
+
+def _find(source: Source, name: str) -> object:
+    try:
+        return reduce(getattr, name.split("."), source.module)
+    except AttributeError:
+        raise UsageError(f"{source.module.__file__} has no {name}") from None
+
+
+def _from_class(source: Source, cls: type, name: str) -> Description:
+    if issubclass(cls, torch.nn.Module):
+        args, kwargs = init_inputs(source) if needed_arguments(cls) else ([], {})
+        return Description(instantiate(cls, *args, **kwargs), is_ours=True)
+    made = instantiate(cls)
+    if not is_step_object(made):
+        raise UsageError(
+            f"{name} is a class of neither a module nor a step, but a target is {SHAPES}"
+        )
+    return describe(made, what=f"{name}()")
+
+
+def _from_function(
+    source: Source, function: Callable[..., object], name: str
+) -> tuple[Description, str]:
+    """A function without parameters gives a target; one with parameters is a step."""
+    if needed_arguments(function):
+        return Description(function), name
+    return describe(call(function), what=f"{name}()"), f"{name}()"
+
+
+def _inputs_beside(source: Source) -> Called | None:
+    for name in ("get_inputs", "get_example_inputs"):
+        if source.outline.has(name):
+            return source.called(name)
+    return None

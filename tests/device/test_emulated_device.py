@@ -331,7 +331,7 @@ def test_an_operator_without_a_cpu_kernel_gives_zeros_of_its_shape(device: Emula
         with device.observed_by(seen):
             y = torch.ops.graphdoctor_test.gpu_only(x)
         assert y.is_cuda and y.tolist() == [0, 0, 0]
-        assert "gave zeros of the right shape" in seen.fallbacks[0]
+        assert "returned zeros of the right shape" in seen.fallbacks[0]
         with pytest.raises(EmulationLimit, match=r"graphdoctor_test\.unknown") as caught:
             try:
                 torch.ops.graphdoctor_test.unknown(x)

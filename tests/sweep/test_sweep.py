@@ -132,7 +132,7 @@ def test_disagreement_and_state_of_the_batch_s_size_are_noted() -> None:
         ((), "no tensor with a dimension"),
         ((torch.tensor(1.0), 3), "no tensor with a dimension"),
         ((torch.zeros(0, 3),), "empty batch"),
-        ((torch.eye(3).to_sparse(),), "no plain dense tensor"),
+        ((torch.eye(3).to_sparse(),), "not a dense tensor"),
         (
             (pack_padded_sequence(torch.randn(4, 2, 3), [4, 2]),),
             r"inputs\[0\] is a packed sequence",

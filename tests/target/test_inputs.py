@@ -216,7 +216,7 @@ def test_what_functions_for_inputs_may_return() -> None:
     assert to_inputs({"a": x}, what="f()") == Inputs((), {"a": x})
     assert to_inputs(((x,), {"b": y}), what="f()") == Inputs((x,), {"b": y})
     for odd in (None, 3, "text"):
-        with pytest.raises(UsageError, match=r"f\(\) gave .*, but inputs are a list or tuple"):
+        with pytest.raises(UsageError, match=r"f\(\) returned .*, but inputs are a list or tuple"):
             to_inputs(odd, what="f()")
 
 

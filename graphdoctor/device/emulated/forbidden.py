@@ -10,7 +10,7 @@ from graphdoctor.device.observe.operators import Call
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.device.observe.versions import refuses_pageable_copies
 from graphdoctor.operators import fact_about, load_table
-from graphdoctor.operators.backward import WAITING_NODES
+from graphdoctor.operators.table import WAITING_NODES
 from graphdoctor.values.recording import Arg, Op, Opaque, TensorUse
 
 CAPTURING = "CUDA error: operation not permitted when stream is capturing"

@@ -64,7 +64,7 @@ def _run_otherwise(call: Call, error: Exception) -> Any:
         raise EmulationLimit(
             f"The emulated CUDA device cannot run {call.facts.name}: {why}"
         ) from error
-    call.fallback = f"{call.facts.name} gave zeros of the right shape: {why}"
+    call.fallback = f"{call.facts.name} returned zeros of the right shape: {why}"
     return result
 
 

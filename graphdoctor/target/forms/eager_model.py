@@ -5,8 +5,8 @@ from __future__ import annotations
 from graphdoctor.target.description import Description
 from graphdoctor.target.forms.form import Form, Source, call
 from graphdoctor.target.inputs.fresh import Called
-from graphdoctor.target.instantiate import instantiate
 from graphdoctor.target.outline import Outline
+from graphdoctor.target.user_code import instantiate
 from graphdoctor.values.errors import UsageError
 
 _NAMES = ("get_eager_model", "get_example_inputs")
@@ -27,7 +27,9 @@ def _describe(source: Source) -> Description:
         holder = instantiate(source.get(_classes(source.outline)[0]))
     model = call(getattr(holder, _NAMES[0]))
     if not callable(model):
-        raise UsageError(f"{_NAMES[0]}() gave an object of type {type(model).__name__}, no module")
+        raise UsageError(
+            f"{_NAMES[0]}() returned an object of type {type(model).__name__}, which is no module"
+        )
     return Description(model, Called(getattr(holder, _NAMES[1]), what=f"{_NAMES[1]}()"))
 
 

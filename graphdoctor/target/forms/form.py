@@ -8,9 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from graphdoctor.target.description import Description
-from graphdoctor.target.inputs.batch_argument import BatchArgument
 from graphdoctor.target.inputs.fresh import Called
-from graphdoctor.target.inputs.specs import InputSpec
+from graphdoctor.target.inputs.requested import BatchArgument, InputSpec
 from graphdoctor.target.outline import Outline
 from graphdoctor.target.user_code import user_code
 from graphdoctor.values.report import Mode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphdoctor.target.description import Description
 from graphdoctor.target.forms.form import Form, Source, call
-from graphdoctor.target.instantiate import instantiate
+from graphdoctor.target.user_code import instantiate
 from graphdoctor.values.errors import UsageError
 
 
@@ -23,7 +23,7 @@ def init_inputs(source: Source) -> tuple[list[object], dict[str, object]]:
         return [], given
     if not isinstance(given, (list, tuple)):
         raise UsageError(
-            f"get_init_inputs() gave an object of type {type(given).__name__}, but it must give "
+            f"get_init_inputs() returned an object of type {type(given).__name__}, but it must return "
             f"a list of the constructor's arguments, or [[arguments], {{named arguments}}]"
         )
     if len(given) == 2 and isinstance(given[0], (list, tuple)) and isinstance(given[1], dict):

@@ -6,8 +6,8 @@ import torch
 
 from graphdoctor.target.description import Description
 from graphdoctor.target.forms.form import Form, Source
-from graphdoctor.target.instantiate import instantiate, needed_arguments
 from graphdoctor.target.outline import Outline
+from graphdoctor.target.user_code import instantiate, needed_arguments
 from graphdoctor.values.errors import UsageError
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from graphdoctor.target.description import Description
 from graphdoctor.target.forms.form import Form, Source, call
 from graphdoctor.target.inputs.fresh import to_inputs
-from graphdoctor.target.instantiate import instantiate
 from graphdoctor.target.outline import Outline
+from graphdoctor.target.user_code import instantiate
 from graphdoctor.values.errors import UsageError
 
 
@@ -25,7 +25,7 @@ def _describe(source: Source) -> Description:
     benchmark: Any = instantiate(cls, **_arguments(cls, source))
     given = call(benchmark.get_module)
     if not isinstance(given, tuple) or len(given) != 2:
-        raise UsageError("Model.get_module() must give a module and its example inputs")
+        raise UsageError("Model.get_module() must return a module and its example inputs")
     inputs = to_inputs(given[1], what="Model.get_module(), as its inputs,")
     return Description(given[0], inputs)
 

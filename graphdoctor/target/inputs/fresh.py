@@ -34,8 +34,8 @@ def to_inputs(value: object, *, what: str) -> Inputs:
     if isinstance(value, (list, tuple)):
         return Inputs(tuple(value))
     raise UsageError(
-        f"{what} gave {_article(value)}, but inputs are a list or tuple of arguments, "
-        f"a dict of named arguments, or one tensor"
+        f"{what} returned {_article(value)}, but inputs are a list or tuple of arguments, "
+        f"a dict of keyword arguments, or one tensor"
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from graphdoctor.target.inputs.batch_rows import batch_rows
+from graphdoctor.target.inputs.draw import drawing_of
 from graphdoctor.target.state.clone import memory_of
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.tree import input_leaves, map_inputs
@@ -112,7 +112,7 @@ def _is_in(tensor: torch.Tensor, state: frozenset[object]) -> bool:
 
 
 def _with_number(inputs: Inputs, old: int, new: int) -> dict[str, object]:
-    """The named arguments; one that is called batch_size and is the described size follows."""
+    """The keyword arguments; one that is called batch_size and is the described size follows."""
     return {
         name: new if name in _NUMBERS and type(value) is int and value == old else value
         for name, value in inputs.kwargs.items()
@@ -129,7 +129,7 @@ def _refuse_structures(tensors: dict[str, torch.Tensor]) -> None:
             )
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
             raise UsageError(
-                f"{path} is no plain dense tensor, and its rows cannot be repeated: {_WAY_OUT}."
+                f"{path} is not a dense tensor, so its rows cannot be repeated: {_WAY_OUT}."
             )
     images = [t for p, t in tensors.items() if p.endswith("]") and p.count("[") > 1]
     if images and len(images) == len(tensors) and all(map(_is_image, images)):
@@ -200,3 +200,46 @@ def held_batches(target: Target, size: int) -> str:
     ]
     more = f" and {len(held) - _MOST_NAMED} more" if len(held) > _MOST_NAMED else ""
     return ", ".join(held[:_MOST_NAMED]) + more
+
+
+def batch_rows(tensor: torch.Tensor, size: int, *, generator: torch.Generator) -> torch.Tensor:
+    """So many rows: in their order, repeated or left out evenly, so that what is sorted stays so.
+
+    Repeated rows of floating numbers get values of their own, like the others. Order of the
+    dimensions in memory, device, pinning and `requires_grad` are the tensor's.
+    """
+    with torch.no_grad():
+        made = _expanded(tensor, size) if tensor.stride(0) == 0 else _taken(tensor, size)
+        if tensor.is_floating_point() and size > tensor.shape[0] and made.stride(0):
+            _draw_repeated(made, tensor.shape[0], generator)
+        if tensor.device.type == "cpu" and tensor.is_pinned():
+            made = made.pin_memory()
+    return made.detach().requires_grad_(tensor.requires_grad)
+
+
+def _expanded(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    """One row that stands for all."""
+    return tensor.detach()[:1].clone().expand(size, *tensor.shape[1:])
+
+
+def _taken(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    order = sorted(range(tensor.dim()), key=lambda dim: tensor.stride(dim), reverse=True)
+    back = [order.index(dim) for dim in range(tensor.dim())]
+    rows = _rows(tensor.shape[0], size).to(tensor.device)
+    laid_out = tensor.detach().permute(order)
+    return laid_out.index_select(order.index(0), rows).permute(back)
+
+
+def _rows(old: int, new: int) -> torch.Tensor:
+    """Which row each new one is: the first stays the first, and none goes before its neighbour."""
+    return torch.arange(new) * old // new
+
+
+def _draw_repeated(made: torch.Tensor, old: int, generator: torch.Generator) -> None:
+    draw = drawing_of(made.detach().clone().cpu())
+    if draw is None:
+        return
+    rows = _rows(old, made.shape[0])
+    repeated = torch.nonzero(rows[1:] == rows[:-1]).flatten() + 1
+    drawn = draw(generator).index_select(0, repeated)
+    made[repeated.to(made.device)] = drawn.to(made.device)
