@@ -9,15 +9,14 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from graphdoctor.captured.forward_graph import ForwardGraph, Setup, Traits
-from graphdoctor.captured.part_graphs import graph_parts
-from graphdoctor.captured.parts import Parts
-from graphdoctor.captured.signature import Unwatchable
+from graphdoctor.captured.forward_graph import GuardedGraph, Setup, Traits
+from graphdoctor.captured.parts import Parts, graph_parts
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
 from graphdoctor.estimate import launches
 from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.graphs.calls import Unwatchable
 from graphdoctor.graphs.modules import modules_by_path
 from graphdoctor.graphs.whole_step import CapturedStep, Refusal, capture_whole_step
 from graphdoctor.operators import draws
@@ -47,7 +46,7 @@ class Study:
     findings: tuple[Finding, ...] = ()
     safe_modules: tuple[str, ...] = ()
     launches: dict[str, int] = field(default_factory=dict)
-    graph: ForwardGraph | None = None
+    graph: GuardedGraph | None = None
     parts: Parts | None = None
 
 
@@ -114,7 +113,7 @@ def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
     )
     if not known.obstacles:
         made = _capture(session, recording, setup)
-        if isinstance(made, ForwardGraph):
+        if isinstance(made, GuardedGraph):
             return replace(known, graph=made)
         known = replace(known, obstacles=(made,))
     parts = graph_parts(session, _safe(session, plan), known.launches, context=setup.context)
@@ -190,7 +189,7 @@ def launches_of(iteration: Iteration) -> dict[str, int]:
     return counts
 
 
-def _capture(session: Session, recording: Recording, setup: Setup) -> ForwardGraph | str:
+def _capture(session: Session, recording: Recording, setup: Setup) -> GuardedGraph | str:
     exact = session.device.kind == "emulated"
     session.start.restore()
     made = capture_whole_step(session.target, warmup=0 if exact else WARM_UPS, now=session.start)
@@ -212,11 +211,11 @@ def _capture(session: Session, recording: Recording, setup: Setup) -> ForwardGra
 
 def _graph_of(
     session: Session, made: CapturedStep, iterations: Sequence[Iteration], setup: Setup
-) -> ForwardGraph:
+) -> GuardedGraph:
     writes = any(_written(iteration) for iteration in iterations)
     is_random = any(draws(op) for iteration in iterations for op in iteration.ops)
     traits = Traits(
         repeats=not writes and not is_random, launches=launches_of(iterations[-1]).get("", 0)
     )
     session.start.restore()
-    return ForwardGraph(made, traits, setup, dict(session.target.roots))
+    return GuardedGraph(made, traits, setup, dict(session.target.roots))

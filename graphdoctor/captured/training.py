@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import torch
 
-from graphdoctor.captured.context import Context
-from graphdoctor.captured.part_graphs import graph_parts
-from graphdoctor.captured.parts import Parts
+from graphdoctor.captured.parts import Parts, graph_parts
 from graphdoctor.captured.study import Study, alone, launches_of, obstacles_of, target_of
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.graphs.guards import Modes
 from graphdoctor.graphs.modules import modules_by_path
 from graphdoctor.partition import partition
 from graphdoctor.record import prepare, record
@@ -23,7 +22,7 @@ from graphdoctor.target.state.structure import leaves, map_leaves
 
 
 def study_training(
-    model: torch.nn.Module, inputs: Inputs, device: AnyDevice, context: Context
+    model: torch.nn.Module, inputs: Inputs, device: AnyDevice, context: Modes
 ) -> tuple[Study, Parts | str]:
     """Record a forward and a backward pass, and graph what is safe in them.
 
@@ -42,7 +41,7 @@ def study_training(
 
 
 def _study(
-    model: torch.nn.Module, target: Target, device: AnyDevice, context: Context
+    model: torch.nn.Module, target: Target, device: AnyDevice, context: Modes
 ) -> tuple[Study, Parts | str]:
     session = prepare(target, device, iterations=4)
     recording = record(session, progress=lambda doing: None)
