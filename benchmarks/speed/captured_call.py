@@ -27,12 +27,11 @@ from models.captured import subjects
 from torch import nn
 
 import graphdoctor
-from graphdoctor.captured.context import Context
 from graphdoctor.captured.forward_graph import Traits
-from graphdoctor.captured.module import drop_in_of
+from graphdoctor.captured.module import behind
 from graphdoctor.captured.replays import Replays
-from graphdoctor.captured.signature import signature
-from graphdoctor.captured.state_watch import StateWatch
+from graphdoctor.graphs.calls import signature
+from graphdoctor.graphs.guards import Guard, Modes
 
 BLOCKS = 60
 CALLS = 50  # in a block; far below the 1024 launches that a stream queues
@@ -73,15 +72,15 @@ def trains_us(*calls: Callable[[], object], settle: Callable[[], None]) -> list[
 
 def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Replays, Any]:
     """Replays of a graph that does nothing."""
-    replays = Replays(model, context=Context(), max_graphs=1, grow=lambda others: "")
+    replays = Replays(model, context=Modes(), max_graphs=1, grow=lambda others: "")
     answer = torch.zeros(1)
     graph = SimpleNamespace(
         key=signature(inputs, {})[0],
-        state=StateWatch({"model": model}),
+        state=Guard({"model": model}),
         traits=Traits(repeats=True, launches=0),
-        load=lambda tensors: None,
-        replay=lambda: None,
-        build=lambda tensors: answer,
+        forward=SimpleNamespace(
+            load=lambda tensors: None, replay=lambda: None, build=lambda tensors: answer
+        ),
     )
     replays.add(graph)  # type: ignore[arg-type]
     return replays, graph
@@ -109,21 +108,22 @@ def without_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Figures:
 
 def by_hand(graph: Any, inputs: tuple[torch.Tensor, ...]) -> object:
     """Copies of the inputs, a bare replay, and clones of the outputs."""
-    graph.load(inputs)
-    graph.replay()
-    return graph.build(inputs)
+    forward = graph.forward
+    forward.load(inputs)
+    forward.replay()
+    return forward.build(inputs)
 
 
 def bare(graph: Any, inputs: tuple[torch.Tensor, ...]) -> None:
     """As `by_hand`, but the outputs stay where they are."""
-    graph.load(inputs)
-    graph.replay()
+    graph.forward.load(inputs)
+    graph.forward.replay()
 
 
 def with_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Figures:
     """Whole calls beside the same work by hand."""
     fast = graphdoctor.capture(model, *inputs)
-    (graph,) = drop_in_of(fast).replays.graphs
+    (graph,) = behind(fast).replays.graphs
     settle = torch.cuda.synchronize
     hand, call = partial(by_hand, graph, inputs), partial(fast, *inputs)
     after, ptrs, lean = medians_us(

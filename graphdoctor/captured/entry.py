@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from graphdoctor.captured.captured_model import DropIn
-from graphdoctor.captured.context import Context
-from graphdoctor.captured.forward_graph import ForwardGraph, Setup
-from graphdoctor.captured.machine import has_device, watched_device
-from graphdoctor.captured.module import is_captured, module_of
-from graphdoctor.captured.plan import CapturePlan
-from graphdoctor.captured.plans import inference_plan, training_plan
+from graphdoctor.captured.forward_graph import GuardedGraph, Setup
+from graphdoctor.captured.module import CapturedModel, is_captured, module_of
+from graphdoctor.captured.plan import CapturePlan, inference_plan, training_plan
 from graphdoctor.captured.readiness import unready
 from graphdoctor.captured.replays import Replays
-from graphdoctor.captured.signature import Unwatchable, signature
 from graphdoctor.captured.study import study
 from graphdoctor.captured.training import study_training
-from graphdoctor.captured.without_gpu import plan_without_gpu
-from graphdoctor.graphs.modules.fitness import wrapper_of
+from graphdoctor.device.open import AnyDevice
+from graphdoctor.device.real import WatchedDevice
+from graphdoctor.graphs.guards import Modes, emulated_device
+from graphdoctor.graphs.modules import wrapper_of
+from graphdoctor.pipeline import analyze
 from graphdoctor.target import Inputs
-from graphdoctor.values.errors import UsageError
+from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.report import Mode
+
+_NO_GPU = "there is no GPU here that torch can use"
 
 
 def capture(
@@ -46,21 +48,21 @@ def capture(
     """
     _check(model, max_graphs)
     given = Inputs(inputs, kwargs)
-    if not has_device():
-        return _eager(model, plan_without_gpu(model, given))
-    setup = Setup(Context(), clones=clone_outputs)
-    if reason := unready(model, given) or _unwatchable(given):
+    if not _has_device():
+        return _eager(model, _plan_without_gpu(model, given))
+    setup = Setup(Modes(), clones=clone_outputs)
+    if reason := unready(model, given):
         return _eager(model, CapturePlan("eager", obstacles=(reason,)))
 
-    def grow(others: Inputs) -> ForwardGraph | str:
+    def grow(others: Inputs) -> GuardedGraph | str:
         if found_now := unready(model, others):
             return found_now
-        with watched_device() as device:
+        with _watched_device() as device:
             more = study(model, others, device, setup)
         return more.graph if more.graph is not None else "; ".join(more.obstacles)
 
     replays = Replays(model, context=setup.context, max_graphs=max_graphs, grow=grow)
-    with watched_device() as device:
+    with _watched_device() as device:
         if (mode or _mode_of(model)) == "training":
             known, made = study_training(model, given, device, setup.context)
             plan, parts = training_plan(known, made)
@@ -72,7 +74,7 @@ def capture(
             if found.graph is not None:
                 replays.add(found.graph)
     replays.why_not = plan.obstacles[0] if plan.obstacles else replays.why_not
-    return module_of(model, DropIn(model, plan, replays, parts))
+    return module_of(model, CapturedModel(model, plan, replays, parts))
 
 
 def _mode_of(model: torch.nn.Module) -> Mode:
@@ -99,16 +101,34 @@ def _check(model: object, max_graphs: int) -> None:
         )
 
 
-def _unwatchable(inputs: Inputs) -> str:
-    try:
-        signature(inputs.args, inputs.kwargs)
-    except Unwatchable as reason:
-        return str(reason)
-    return ""
-
-
 def _eager(model: torch.nn.Module, plan: CapturePlan) -> Any:
     """The model as it is, under the same interface."""
-    replays = Replays(model, context=Context(), max_graphs=1, grow=lambda others: plan.obstacles[0])
+    replays = Replays(model, context=Modes(), max_graphs=1, grow=lambda others: plan.obstacles[0])
     replays.why_not = plan.obstacles[0]
-    return module_of(model, DropIn(model, plan, replays))
+    return module_of(model, CapturedModel(model, plan, replays))
+
+
+def _plan_without_gpu(model: torch.nn.Module, inputs: Inputs) -> CapturePlan:
+    """Nothing is captured; the verdict is an emulated analysis's, which changes nothing."""
+    try:
+        report = analyze(model, *inputs.args, device="emulated", **inputs.kwargs)  # type: ignore[arg-type]
+    except GraphDoctorError as error:
+        return CapturePlan("eager", obstacles=(_NO_GPU, f"an emulated GPU could not tell: {error}"))
+    says = f"an emulated GPU says {report.verdict}: {report.reason}"
+    return CapturePlan("eager", launches=0, obstacles=(_NO_GPU, says))
+
+
+def _has_device() -> bool:
+    """Whether anything can be captured here."""
+    return emulated_device() is not None or torch.cuda.is_available()
+
+
+@contextmanager
+def _watched_device() -> Iterator[AnyDevice]:
+    """The device, watched for a recording: the caller's emulated one, or else the real one."""
+    emulated = emulated_device()
+    if emulated is not None:
+        yield emulated
+        return
+    with WatchedDevice() as watched:
+        yield watched

@@ -11,21 +11,58 @@ import copy
 import copyreg
 import types
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from graphdoctor.captured.parts import Parts
+from graphdoctor.captured.plan import CapturePlan, explain
+from graphdoctor.captured.replays import Replays
 from graphdoctor.values.errors import UsageError
 
-if TYPE_CHECKING:
-    from graphdoctor.captured.captured_model import DropIn
-
 OWN_NAMES = ("plan", "coverage", "fallbacks", "explain", "release")
-_SLOT = "_graphdoctor_drop_in"
+_SLOT = "_graphdoctor_captured"
 _CALL_SLOT = "_graphdoctor_call"
 
 
-def module_of(model: torch.nn.Module, behind: DropIn) -> Any:
+@dataclass(slots=True)
+class CapturedModel:
+    """What is behind a captured module. `parts` are the graphs of modules."""
+
+    model: torch.nn.Module
+    plan: CapturePlan
+    replays: Replays
+    parts: Parts | None = None
+
+    def fallbacks(self) -> Counter[str]:
+        """Calls that ran eagerly, of the whole and of parts, by the reason."""
+        counted = Counter(self.replays.fallbacks)
+        if self.parts is not None:
+            counted.update(self.parts.fallbacks)
+        return counted
+
+    def explain(self) -> str:
+        return explain(
+            type(self.model).__name__,
+            self.plan,
+            replayed=self.replays.replayed,
+            part_replays=self.parts.replays if self.parts is not None else 0,
+            fallbacks=self.fallbacks(),
+        )
+
+    def release(self) -> None:
+        """Give all graphs' memory back."""
+        self.replays.release()
+        if self.parts is not None:
+            self.parts.release()
+        self.parts = None
+        self.plan = CapturePlan(
+            "eager", launches=self.plan.launches, obstacles=("it was released",)
+        )
+
+
+def module_of(model: torch.nn.Module, captured: CapturedModel) -> Any:
     """The model with other calls. Raises `UsageError` for a class that cannot be derived from."""
     taken = [name for name in OWN_NAMES if hasattr(model, name)]
     members = {name: value for name, value in _MEMBERS.items() if name not in taken}
@@ -40,8 +77,8 @@ def module_of(model: torch.nn.Module, behind: DropIn) -> Any:
         raise UsageError(
             f"capture() makes a subclass of {kind.__name__}, which that class does not allow: {error}"
         ) from error
-    object.__setattr__(made, _SLOT, behind)
-    object.__setattr__(made, _CALL_SLOT, behind.replays.call)
+    object.__setattr__(made, _SLOT, captured)
+    object.__setattr__(made, _CALL_SLOT, captured.replays.call)
     return made
 
 
@@ -50,9 +87,9 @@ def is_captured(module: object) -> bool:
     return hasattr(type(module), _SLOT)
 
 
-def drop_in_of(module: object) -> DropIn:
+def behind(module: object) -> CapturedModel:
     """What is behind a captured module; also where the model has a `plan` or `release` itself."""
-    found: DropIn = object.__getattribute__(module, _SLOT)
+    found: CapturedModel = object.__getattribute__(module, _SLOT)
     return found
 
 
@@ -62,37 +99,37 @@ def _call(self: object, *args: Any, **kwargs: Any) -> object:
 
 def _plan(self: object) -> object:
     """How the model is run: as a whole, in parts, or eagerly; with the reasons."""
-    return drop_in_of(self).plan
+    return behind(self).plan
 
 
 def _coverage(self: object) -> float:
     """The share of one call's launches that are in graphs, 0.0 to 1.0."""
-    return drop_in_of(self).plan.coverage
+    return behind(self).plan.coverage
 
 
 def _fallbacks(self: object) -> Counter[str]:
     """How many calls, or calls of parts, ran eagerly, by the reason."""
-    return drop_in_of(self).fallbacks()
+    return behind(self).fallbacks()
 
 
 def _explain(self: object) -> str:
     """What is replayed, what is not and why, and what happened since, in sentences."""
-    return drop_in_of(self).explain()
+    return behind(self).explain()
 
 
 def _release(self: object) -> None:
     """Give the memory of the graphs back; calls are eager from now on."""
-    drop_in_of(self).release()
+    behind(self).release()
 
 
 def _deepcopy(self: object, memo: dict[int, Any]) -> object:
     """A copy of the model: a graph belongs to the memory of one model, and is not copied."""
-    return copy.deepcopy(drop_in_of(self).model, memo)
+    return copy.deepcopy(behind(self).model, memo)
 
 
 def _reduce_ex(self: object, protocol: Any) -> object:
     """Saved as the model itself, which can be captured again where it is loaded."""
-    made = drop_in_of(self).model.__reduce_ex__(protocol)
+    made = behind(self).model.__reduce_ex__(protocol)
     if isinstance(made, tuple) and made[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
         return (object.__new__, *made[1:])  # pickle insists that __newobj__ makes the same class
     return made

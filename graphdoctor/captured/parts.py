@@ -1,39 +1,42 @@
-"""Graphs of some of a model's modules -> calls of the model in which these modules are replayed."""
+"""A session and some of its model's modules -> calls of the model in which these are replayed, verified."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from graphdoctor.captured.context import Context
-from graphdoctor.captured.state_watch import StateWatch
-from graphdoctor.graphs.modules import GraphedModules
+from graphdoctor.graphs.guards import Modes
+from graphdoctor.graphs.modules import Choices, GraphedModules, graph_modules
+from graphdoctor.partition.regions import FEWEST_LAUNCHES
+from graphdoctor.proof.verify import verify_whole_step
+from graphdoctor.record import Session
+from graphdoctor.strategies.built_step import BuiltStep
+from graphdoctor.strategies.modules import BuiltModules
 
 
 class Parts:
     """The model with graphs for some of its modules, which are put in place for each call only.
 
     So the model is its author's whenever nobody calls it through here: copied, saved, called itself.
-    The modules watch their inputs, weights and flags themselves; what lies deeper, such as
-    configuration objects and globals, is watched here.
+    The modules watch their inputs and all that they read themselves.
     """
 
-    def __init__(self, model: torch.nn.Module, graphed: GraphedModules, context: Context) -> None:
+    def __init__(self, model: torch.nn.Module, graphed: GraphedModules, context: Modes) -> None:
         self.fallen_back: Counter[str] = Counter()
         self._model = model
         self._graphed = graphed
         self._context = context
-        self._watch = StateWatch({p or "model": m.module for p, m in graphed.modules.items()})
         self._lock = threading.Lock()
         # Calls that verified the graphs are none of the user's.
         self._earlier = graphed.replays, graphed.fallbacks
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
-        if why := self._why_not():
-            return self._fall_back(why, args, kwargs)
+        if not self._context.is_same():
+            return self._fall_back(self._context.difference(), args, kwargs)
         if not self._lock.acquire(blocking=False):
             return self._fall_back("another call was under way", args, kwargs)
         try:
@@ -41,11 +44,6 @@ class Parts:
                 return self._model(*args, **kwargs)
         finally:
             self._lock.release()
-
-    def _why_not(self) -> str:
-        if not self._context.is_same():
-            return self._context.difference()
-        return "" if self._watch.is_same() else self._watch.difference()
 
     def _fall_back(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         self.fallen_back[why] += 1
@@ -74,3 +72,54 @@ class Parts:
     def release(self) -> None:
         """Give the graphs' memory back; they cannot be used any more."""
         self._graphed.release()
+
+
+def graph_parts(
+    session: Session,
+    modules: Mapping[str, torch.nn.Module],
+    launches: Mapping[str, int],
+    *,
+    context: Modes,
+) -> Parts | str:
+    """Graph the modules that are worth it, or what is inside them; else say why there are none."""
+
+    def run() -> None:
+        session.call(session.inputs(0))
+
+    def is_worth(path: str) -> bool:
+        return launches.get(path, 0) >= FEWEST_LAUNCHES
+
+    worth = {path: module for path, module in modules.items() if is_worth(path)}
+    if not worth:
+        return (
+            f"no safe module in it has {FEWEST_LAUNCHES} launches or more, so none is worth a graph"
+        )
+    session.start.restore()
+    graphed = graph_modules(
+        worth, run, restore=session.start.restore, choices=Choices(is_worth=is_worth)
+    )
+    if not graphed.paths:
+        graphed.release()
+        path, why = next(iter(graphed.left_out.items()))
+        return f"no module in it could be graphed; {path or 'the model'}: {why}"
+    if wrong := _not_right(session, graphed):
+        graphed.release()
+        return wrong
+    session.start.restore()
+    model: Any = session.target.roots["model"]
+    return Parts(model, graphed, context)
+
+
+def _not_right(session: Session, graphed: GraphedModules) -> str:
+    batches = session.batches_for_proof()
+    step = BuiltStep(BuiltModules(session, graphed), session)
+    session.start.restore()
+    step.load(session.inputs(0))
+    step.replay()
+    session.start.restore()
+    verification = verify_whole_step(
+        session.target, step, batches, exact=session.device.kind == "emulated", now=session.start
+    )
+    if verification.status == "verified":
+        return ""
+    return f"graphs of modules were not shown to be right ({verification.status}): {verification.reason}"

@@ -1,11 +1,18 @@
-"""How a captured model is run, as a value."""
+"""What was found out about a model -> how it is run, as a value, and in sentences for people."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from graphdoctor.values.report import Mode
+
+if TYPE_CHECKING:
+    from graphdoctor.captured.parts import Parts
+    from graphdoctor.captured.study import Study
+
+_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +35,96 @@ class CapturePlan:
     def coverage(self) -> float:
         """The share of the launches that are in graphs, 0.0 to 1.0."""
         return self.captured_launches / self.launches if self.launches else 0.0
+
+
+def inference_plan(found: Study) -> tuple[CapturePlan, Parts | None]:
+    """For calls without gradients."""
+    total = found.launches.get("", 0)
+    if found.graph is not None:
+        return CapturePlan("whole", launches=total, captured_launches=total), None
+    if found.parts is None:
+        return CapturePlan("eager", launches=total, obstacles=found.obstacles), None
+    return _in_parts(found, found.parts), found.parts
+
+
+def training_plan(found: Study, made: Parts | str) -> tuple[CapturePlan, Parts | None]:
+    """For calls whose backward pass follows; `made` may be the reason why there is none."""
+    total = found.launches.get("", 0)
+    if isinstance(made, str):
+        obstacles = (*found.obstacles, made)
+        return CapturePlan("eager", launches=total, obstacles=obstacles, mode="training"), None
+    if made.paths == ("",):
+        return CapturePlan("whole", launches=total, captured_launches=total, mode="training"), made
+    plan = _in_parts(found, made)
+    left_out = tuple(f"{path or 'the model'}: {why}" for path, why in made.left_out.items())
+    return CapturePlan(
+        plan.how,
+        plan.modules,
+        total,
+        plan.captured_launches,
+        obstacles=(*found.obstacles, *left_out),
+        mode="training",
+    ), made
+
+
+def _in_parts(found: Study, parts: Parts) -> CapturePlan:
+    return CapturePlan(
+        "modules",
+        modules=parts.paths,
+        launches=found.launches.get("", 0),
+        captured_launches=sum(found.launches.get(path, 0) for path in parts.paths),
+        obstacles=found.obstacles,
+    )
+
+
+def explain(
+    name: str,
+    plan: CapturePlan,
+    *,
+    replayed: int,
+    part_replays: int,
+    fallbacks: Mapping[str, int],
+) -> str:
+    """One sentence a line: what is replayed, what is not and why, and which calls ran eagerly."""
+    return "\n".join((*_how(name, plan), *_why(plan), *_since(replayed, part_replays, fallbacks)))
+
+
+def _how(name: str, plan: CapturePlan) -> Iterator[str]:
+    if plan.how == "whole":
+        passes = "graph" if plan.mode == "inference" else "graph for each of forward and backward"
+        yield f"{name} is replayed as one {passes}, of {_count(plan.launches, 'launch', 'es')}."
+    elif plan.how == "modules":
+        yield (
+            f"{_count(len(plan.modules), 'module')} of {name} {_are(len(plan.modules))} replayed, "
+            f"with {plan.captured_launches} of {_count(plan.launches, 'launch', 'es')}; "
+            f"the rest runs eagerly: {', '.join(plan.modules[:_SHOWN])}"
+            + (", ..." if len(plan.modules) > _SHOWN else ".")
+        )
+    else:
+        yield f"{name} runs eagerly."
+
+
+def _why(plan: CapturePlan) -> Iterator[str]:
+    for obstacle in plan.obstacles:
+        yield f"Not as one graph: {obstacle.rstrip('.')}."
+
+
+def _since(replayed: int, part_replays: int, fallbacks: Mapping[str, int]) -> Iterator[str]:
+    if replayed:
+        yield f"{_count(replayed, 'call')} of it {_was(replayed)} replayed."
+    if part_replays:
+        yield f"{_count(part_replays, 'call')} of graphed modules {_was(part_replays)} replayed."
+    for reason, count in sorted(fallbacks.items(), key=lambda item: -item[1]):
+        yield f"{_count(count, 'call')} ran eagerly: {reason.rstrip('.')}."
+
+
+def _was(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"

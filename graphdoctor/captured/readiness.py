@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from graphdoctor.graphs.modules.fitness import wrapper_of
-from graphdoctor.graphs.modules.hooks import all_hooks
+from graphdoctor.graphs.calls import Unwatchable, signature
+from graphdoctor.graphs.guards import all_hooks
+from graphdoctor.graphs.modules import graphed_already, wrapper_of
 from graphdoctor.target import Inputs
+from graphdoctor.target.state.clone import clone_inputs
 from graphdoctor.target.state.tree import input_leaves
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -27,15 +29,25 @@ def unready(model: torch.nn.Module, inputs: Inputs) -> str:
         return "neither the model nor an input is on the GPU: put them there, as by model.cuda()"
     if len(devices) > 1:
         return "the model and its inputs are on several GPUs, and a graph is captured on one"
-    return wrapper_of(model.modules()) or _graphed(model) or _hooked(model)
+    return (
+        wrapper_of(model.modules())
+        or graphed_already(model)
+        or _hooked(model)
+        or _unwatchable(inputs)
+    )
 
 
-def _graphed(model: torch.nn.Module) -> str:
-    for path, module in model.named_modules():
-        forward = module.__dict__.get("forward")
-        if "make_graphed_callables" in getattr(forward, "__qualname__", ""):
-            return f"{path or 'the model'} is graphed by make_graphed_callables already"
-    return ""
+def _unwatchable(inputs: Inputs) -> str:
+    """What a graph could not be guarded against, or what a copy of the inputs would lack."""
+    try:
+        key, tensors = signature(inputs.args, inputs.kwargs)
+        copied = clone_inputs(inputs)
+        key_of_copy, copies = signature(copied.args, copied.kwargs)
+    except Unwatchable as reason:
+        return str(reason)
+    own = set(map(id, tensors))
+    is_like = key == key_of_copy and not any(id(tensor) in own for tensor in copies)
+    return "" if is_like else "the inputs are nested in a way that cannot be copied"
 
 
 def _hooked(model: torch.nn.Module) -> str:

@@ -15,16 +15,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
-from graphdoctor.captured.call_form import CallForm, form_of
-from graphdoctor.captured.context import Context
-from graphdoctor.captured.current_stream import current_stream_number
-from graphdoctor.captured.forward_graph import ForwardGraph, Tensors
-from graphdoctor.captured.mismatch import mismatch
-from graphdoctor.captured.signature import Unwatchable, signature
+from graphdoctor.captured.forward_graph import GuardedGraph
+from graphdoctor.graphs.calls import CallForm, Tensors, Unwatchable, form_of, mismatch, signature
+from graphdoctor.graphs.guards import Modes, emulated_device
 from graphdoctor.target import Inputs
 
 _MOST_REASONS = 32
@@ -40,7 +38,7 @@ _are_gradients_enabled = torch.is_grad_enabled
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 Eager = Callable[..., object]
-Grow = Callable[[Inputs], ForwardGraph | str]
+Grow = Callable[[Inputs], GuardedGraph | str]
 
 
 class Replays:
@@ -53,7 +51,7 @@ class Replays:
     """
 
     def __init__(
-        self, model: torch.nn.Module, *, context: Context, max_graphs: int, grow: Grow
+        self, model: torch.nn.Module, *, context: Modes, max_graphs: int, grow: Grow
     ) -> None:
         self._parameters = list(model.parameters())
         self.why_not = "it is not captured as a whole"
@@ -62,8 +60,8 @@ class Replays:
         self.parts: Eager | None = None
         self.fallbacks: Counter[str] = Counter()
         self.replayed = 0
-        self._graphs: dict[object, ForwardGraph | str] = {}
-        self._forms: tuple[tuple[CallForm, ForwardGraph], ...] = ()  # of late, newest first
+        self._graphs: dict[object, GuardedGraph | str] = {}
+        self._forms: tuple[tuple[CallForm, GuardedGraph], ...] = ()  # of late, newest first
         self._max_graphs = max_graphs
         self._grow = grow
         self._context = context
@@ -74,10 +72,10 @@ class Replays:
         self._on_stream = 0
 
     @property
-    def graphs(self) -> list[ForwardGraph]:
-        return [graph for graph in self._graphs.values() if isinstance(graph, ForwardGraph)]
+    def graphs(self) -> list[GuardedGraph]:
+        return [graph for graph in self._graphs.values() if isinstance(graph, GuardedGraph)]
 
-    def add(self, graph: ForwardGraph) -> None:
+    def add(self, graph: GuardedGraph) -> None:
         if not self._graphs:
             self._stream_number = current_stream_number()
             self._stream, self._on_stream = torch.cuda.current_stream(), self._stream_number()
@@ -96,7 +94,7 @@ class Replays:
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        graph: ForwardGraph,
+        graph: GuardedGraph,
         tensors: Tensors,
     ) -> object:
         """Replay for inputs that are of the captured make, where modes and the model are too."""
@@ -139,7 +137,7 @@ class Replays:
             self._lock.release()
         return answer if not why else self._fall_back(why, args, kwargs)
 
-    def _remember(self, form: CallForm | None, graph: ForwardGraph) -> None:
+    def _remember(self, form: CallForm | None, graph: GuardedGraph) -> None:
         if form is not None:
             self._forms = ((form, graph), *self._forms)[:_MOST_FORMS]
 
@@ -155,22 +153,23 @@ class Replays:
             return self._fall_back(_GRADIENTS, args, kwargs)
         return self.training(*args, **kwargs)
 
-    def _replay(self, graph: ForwardGraph, tensors: Tensors) -> tuple[object, str]:
+    def _replay(self, graph: GuardedGraph, tensors: Tensors) -> tuple[object, str]:
         """The answer and "", or the reason why it does not count."""
         looks_first = self._is_suspect or not graph.traits.repeats
         if looks_first and (why := self._change_of(graph)):
             return None, why
         if self._stream_number() != self._on_stream:
             self._follow_stream()
-        graph.load(tensors)
-        graph.replay()
-        answer = graph.build(tensors)
+        forward = graph.forward
+        forward.load(tensors)
+        forward.replay()
+        answer = forward.build(tensors)
         if not looks_first and not graph.state.is_same() and (why := self._change_of(graph)):
             return None, why
         self.replayed += 1
         return answer, ""
 
-    def _change_of(self, graph: ForwardGraph) -> str:
+    def _change_of(self, graph: GuardedGraph) -> str:
         why = "" if graph.state.is_same() else graph.state.difference()
         self._is_suspect = bool(why)
         return why
@@ -181,7 +180,7 @@ class Replays:
         stream.wait_stream(self._stream)
         self._stream, self._on_stream = stream, self._stream_number()
 
-    def _graph_for_new(self, key: object, inputs: Inputs) -> ForwardGraph | str:
+    def _graph_for_new(self, key: object, inputs: Inputs) -> GuardedGraph | str:
         if len(self._graphs) < self._max_graphs:
             made = self._graphs[key] = self._grow(inputs)
             return made
@@ -202,3 +201,11 @@ class Replays:
             self._forms = ()
             self.why_not = _RELEASED
             self.training = self.parts = None
+
+
+def current_stream_number() -> Callable[[], int]:
+    """A function that tells the streams of the current device apart."""
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is None or emulated_device() is not None:
+        return lambda: int(torch.cuda.current_stream().cuda_stream)
+    return partial(raw, torch.cuda.current_device())

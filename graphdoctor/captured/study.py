@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from graphdoctor import pipeline
-from graphdoctor.captured.forward_graph import ForwardGraph, Setup, Traits
-from graphdoctor.captured.part_graphs import graph_parts
-from graphdoctor.captured.parts import Parts
-from graphdoctor.captured.signature import Unwatchable
+from graphdoctor.captured.forward_graph import GuardedGraph, Setup, Traits
+from graphdoctor.captured.parts import Parts, graph_parts
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.estimate import launches
+from graphdoctor.graphs.calls import Unwatchable
 from graphdoctor.graphs.modules import modules_by_path
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.operators import draws
@@ -41,7 +40,7 @@ class Study:
 
     obstacles: tuple[str, ...]
     launches: dict[str, int] = field(default_factory=dict)
-    graph: ForwardGraph | None = None
+    graph: GuardedGraph | None = None
     parts: Parts | None = None
 
 
@@ -93,7 +92,7 @@ def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
     known = known_from(studied)
     if not known.obstacles:
         made = _capture(studied, setup)
-        if isinstance(made, ForwardGraph):
+        if isinstance(made, GuardedGraph):
             return replace(known, graph=made)
         known = replace(known, obstacles=(made,))
     modules = safe_modules(studied)
@@ -177,7 +176,7 @@ def _launches_of(iteration: Iteration) -> dict[str, int]:
     return counts
 
 
-def _capture(studied: Studied, setup: Setup) -> ForwardGraph | str:
+def _capture(studied: Studied, setup: Setup) -> GuardedGraph | str:
     session = studied.session
     outcome, made = prove_whole_step(session)
     if outcome.status == "refused":
@@ -195,11 +194,11 @@ def _capture(studied: Studied, setup: Setup) -> ForwardGraph | str:
 
 def _graph_of(
     session: Session, made: CapturedStep, iterations: Sequence[Iteration], setup: Setup
-) -> ForwardGraph:
+) -> GuardedGraph:
     writes = any(_written(iteration) for iteration in iterations)
     is_random = any(draws(op) for iteration in iterations for op in iteration.ops)
     traits = Traits(
         repeats=not writes and not is_random, launches=_launches_of(iterations[-1]).get("", 0)
     )
     session.start.restore()
-    return ForwardGraph(made, traits, setup, dict(session.target.roots))
+    return GuardedGraph(made, traits, setup, dict(session.target.roots))

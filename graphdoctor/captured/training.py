@@ -8,19 +8,18 @@ from dataclasses import replace
 import torch
 
 from graphdoctor import pipeline
-from graphdoctor.captured.context import Context
-from graphdoctor.captured.part_graphs import graph_parts
-from graphdoctor.captured.parts import Parts
+from graphdoctor.captured.parts import Parts, graph_parts
 from graphdoctor.captured.study import Study, alone, known_from, safe_modules, target_of
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
+from graphdoctor.graphs.guards import Modes
 from graphdoctor.pipeline import Setting, put_back
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.state.tree import leaves, map_leaves
 
 
 def study_training(
-    model: torch.nn.Module, inputs: Inputs, device: AnyDevice, context: Context
+    model: torch.nn.Module, inputs: Inputs, device: AnyDevice, context: Modes
 ) -> tuple[Study, Parts | str]:
     """Record a forward and a backward pass, and graph what is safe in them.
 
@@ -34,7 +33,7 @@ def study_training(
 
 
 def _study(
-    model: torch.nn.Module, target: Target, device: AnyDevice, context: Context
+    model: torch.nn.Module, target: Target, device: AnyDevice, context: Modes
 ) -> tuple[Study, Parts | str]:
     studied = pipeline.study(target, Setting(device))
     known = known_from(studied)

@@ -14,7 +14,7 @@ from torch import nn
 
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
-from tests.support.drop_in_models import Branching, on_device, rand, replayed
+from tests.support.captured_models import Branching, on_device, rand, replayed
 
 Event = Callable[[nn.Module, int], None]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict, UserDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -13,20 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.modules import graph_modules
 from graphdoctor.target.state.snapshot import named_tensors, snapshot
 from graphdoctor.target.state.tree import leaves
 from tests.support.graphed_twins import Side, data, total, twins
-
-
-@pytest.fixture(autouse=True)
-def emulated() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with EmulatedDevice():
-        yield
-    torch.set_num_threads(threads)
+from tests.support.graphed_twins import emulated as emulated
 
 
 class Attributes(dict[str, Any]):
@@ -255,7 +245,8 @@ def test_a_shape_that_depends_on_data_runs_eagerly() -> None:
         pair.both(lambda side: side.train(data(1, 2, 8, 8, seed=2)))
         assert pair.made.replays == 1
         assert pair.reasons == [
-            "head: the shape of inputs[0][0] changed from (1, 2, 8, 8) to (1, 2, 12, 12)"
+            "head: The shape of inputs[0][0] changed from (1, 2, 8, 8) to (1, 2, 12, 12): "
+            "a graph is captured for one shape."
         ]
 
 
@@ -311,7 +302,7 @@ def test_an_immutable_mapping_is_no_argument_for_a_graph() -> None:
     restore = snapshot({"m": model}).restore
     made = graph_modules({"": model}, lambda: model(batch, lists, more=frozen), restore=restore)
     assert made.left_out[""] == (
-        "an argument is of type mappingproxy, whose content a graph cannot watch"
+        "an input is a mappingproxy, whose contents may change without being noticed"
     )
 
 
@@ -346,7 +337,9 @@ def test_a_tensor_that_is_given_twice_is_not_two_tensors(wants: bool) -> None:
             pair.both(partial(same, seed=seed))
         assert pair.made.replays == 3
         pair.both(two)
-        assert pair.reasons == ["other tensors among its arguments are one and the same"]
+        assert pair.reasons == [
+            "The nesting of the inputs changed, or which of them are one and the same tensor."
+        ]
     with twins(Product, [two, same]) as pair:
         pair.both(two)
         pair.both(same)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.emulated.streams import EmulatedStream
 from graphdoctor.graphs.modules import Choices, GraphedModules, graph_modules
 from graphdoctor.target.state.snapshot import named_tensors, snapshot
@@ -131,3 +134,60 @@ def twins(
     with made.installed():
         yield Twins(sides[0], graphed, made)
     made.release()
+
+
+@pytest.fixture(autouse=True)
+def emulated() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with EmulatedDevice():
+        yield
+    torch.set_num_threads(threads)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 4)
+    )
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+
+
+def train(side: Side, seed: int = 0, **options: Any) -> torch.Tensor:
+    return side.train(data(seed=seed), **options)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2))
+
+    def forward(self, x: torch.Tensor, times: int = 2) -> torch.Tensor:
+        for _ in range(times):
+            x = self.layer(x)
+        return x
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    hidden: tuple[torch.Tensor, ...]
+    loss: torch.Tensor | None = None
+    kind: str = "plain"
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(
+        self, x: torch.Tensor, *, extra: dict[str, Any] | None = None, scale: float = 1.0
+    ) -> Answer:
+        hidden = self.layer(x * scale)
+        best = hidden.argmax(1)
+        if extra is not None:
+            hidden = hidden + extra["bias"][0]
+        return Answer(hidden.tanh(), (hidden.relu(), best))

@@ -18,16 +18,16 @@ What this package promises:
 
 from __future__ import annotations
 
-from graphdoctor.graphs.modules.choices import Choices
-from graphdoctor.graphs.modules.fitness import unfit, wrapper_of
-from graphdoctor.graphs.modules.graph_modules import graph_modules
+from graphdoctor.graphs.modules.captured_call import Choices
+from graphdoctor.graphs.modules.fitness import graphed_already, unfit, wrapper_of
+from graphdoctor.graphs.modules.graph_modules import graph_modules, modules_by_path
 from graphdoctor.graphs.modules.graphed_modules import GraphedModules
-from graphdoctor.graphs.modules.named import modules_by_path
 
 __all__ = [
     "Choices",
     "GraphedModules",
     "graph_modules",
+    "graphed_already",
     "modules_by_path",
     "unfit",
     "wrapper_of",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from graphdoctor.graphs.modules.hooks import all_hooks, has_global_hooks
+from graphdoctor.graphs.guards import all_hooks, has_global_hooks
 
 # By name: most of them live in parts of torch that need not be there.
 _WRAPPERS = {
@@ -35,14 +35,15 @@ def unfit(module: torch.nn.Module) -> str:
     inner = list(module.modules())
     return (
         wrapper_of(inner)
-        or _already_graphed(inner)
+        or graphed_already(module)
         or _hooked(module, inner)
         or _unusable_tensor(module)
     )
 
 
-def _already_graphed(modules: Iterable[torch.nn.Module]) -> str:
-    for module in modules:
+def graphed_already(model: torch.nn.Module) -> str:
+    """The first module in it that make_graphed_callables was given, in a sentence; "" for none."""
+    for module in model.modules():
         forward = module.__dict__.get("forward")
         if "make_graphed_callables" in getattr(forward, "__qualname__", ""):
             return f"{type(module).__name__} is graphed by make_graphed_callables already"

@@ -7,18 +7,23 @@ from collections.abc import Callable, Mapping
 import torch
 
 from graphdoctor.graphs.cause import in_words, location_of, true_cause
-from graphdoctor.graphs.modules.body import Body
-from graphdoctor.graphs.modules.captured_call import Graph, ToCapture, static_tensors
-from graphdoctor.graphs.modules.choices import Choices
+from graphdoctor.graphs.guards import Guard, Modes
+from graphdoctor.graphs.modules.call_graphs import Graph, InferenceGraph, TrainingGraph
+from graphdoctor.graphs.modules.captured_call import (
+    Body,
+    Choices,
+    Lane,
+    ToCapture,
+    static_tensors,
+)
 from graphdoctor.graphs.modules.fitness import unfit
-from graphdoctor.graphs.modules.forward_graph import ForwardGraph
-from graphdoctor.graphs.modules.graphed_module import GraphedModule
-from graphdoctor.graphs.modules.graphed_modules import GraphedModules
-from graphdoctor.graphs.modules.guard import Guard
-from graphdoctor.graphs.modules.lane import Lane
+from graphdoctor.graphs.modules.graphed_modules import GraphedModule, GraphedModules
 from graphdoctor.graphs.modules.observe import Observations, Observed, Signature, observe
-from graphdoctor.graphs.modules.training_graph import TrainingGraph
+from graphdoctor.record.scopes import module_paths
+from graphdoctor.target.state.clone import is_overlapping, memory_of
 from graphdoctor.target.state.snapshot import snapshot
+from graphdoctor.target.state.walk import Walk
+from graphdoctor.target.target import Inputs
 from graphdoctor.values.errors import GraphDoctorError
 
 _NOT_CALLED = "it was not called"
@@ -42,7 +47,7 @@ def graph_modules(
     back a module's attributes while `run` is under way: that would take away what watches them.
     Raises what `run` raises.
     """
-    choices, lane = choices or Choices(), Lane()
+    choices, lane, modes = choices or Choices(), Lane(), Modes(autocast=False)
     made: dict[str, GraphedModule] = {}
     left_out: dict[str, str] = {}
     notes: dict[str, str] = {}
@@ -52,12 +57,12 @@ def graph_modules(
         reasons = {path: unfit(module) for path, module in waiting.items()}
         fit = {path: module for path, module in waiting.items() if not reasons[path]}
         try:
-            seen = observe(fit, run) if fit else {}
+            seen = observe(fit, run, modes) if fit else {}
         finally:
             restore()
         for path, module in fit.items():
             try:
-                made[path], notes[path] = _graphed(module, seen[path], choices, lane)
+                made[path], notes[path] = _graphed(module, seen[path], (choices, lane, modes))
             except _LeftOut as left:
                 reasons[path] = str(left)
         left_out.update({path: reason for path, reason in reasons.items() if reason})
@@ -88,43 +93,46 @@ def _children(
     }
 
 
-def _graphed(
-    module: torch.nn.Module, seen: Observations, choices: Choices, lane: Lane
-) -> tuple[GraphedModule, str]:
+_How = tuple[Choices, Lane, Modes]
+
+
+def _graphed(module: torch.nn.Module, seen: Observations, how: _How) -> tuple[GraphedModule, str]:
     """The module with its graphs, and why some of its calls have none. Raises `_LeftOut`."""
     if not seen.calls:
         raise _LeftOut(_NOT_CALLED)
-    forward = module.forward
-    graphs: dict[Signature, list[Graph]] = {}
+    choices, _, modes = how
+    captured: dict[Signature, tuple[Inputs, list[Graph]]] = {}
     troubles: list[str] = []
     left = choices.most_graphs
     for signature, observed in seen.calls.items():
         count = min(left, observed.at_once if observed.given is not None else 1)
         trouble = observed.trouble
         if not trouble and count:
-            made, trouble = _captured(module, observed, (count, choices, lane))
+            made, trouble = _captured(module, observed, count, how)
             if made:
-                graphs[signature] = made
+                captured[signature] = made[0][0], [graph for _, graph in made]
                 left -= len(made)
         if trouble:
             troubles.append(trouble)
-    if not graphs:
+    if not captured:
         raise _LeftOut(troubles[0])
-    return GraphedModule(module, forward, Guard(module), graphs), "; ".join(dict.fromkeys(troubles))
+    return GraphedModule(module, modes, captured), "; ".join(dict.fromkeys(troubles))
 
 
 def _captured(
-    module: torch.nn.Module, observed: Observed, how: tuple[int, Choices, Lane]
-) -> tuple[list[Graph], str]:
+    module: torch.nn.Module, observed: Observed, count: int, how: _How
+) -> tuple[list[tuple[Inputs, Graph]], str]:
     """Graphs of one call, or the reason why there are none; state is afterwards as it was."""
-    count, choices, lane = how
+    choices, lane, _ = how
     before = snapshot({"module": module})
-    made: list[Graph] = []
+    made: list[tuple[Inputs, Graph]] = []
     try:
         for _ in range(count):
             body = Body(module, module.forward, observed)
-            static = static_tensors(observed)
-            made.append(_graph(ToCapture(body, static, observed, choices, lane)))
+            call = ToCapture(body, static_tensors(observed), observed, choices, lane)
+            if not made and (trouble := _trouble(call, module)):
+                return made, trouble
+            made.append((body.call(call.static), _graph(call)))
     except (GraphDoctorError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
@@ -139,4 +147,27 @@ def _captured(
 
 def _graph(call: ToCapture) -> Graph:
     """A pair of graphs where something wants gradients, else one of the forward."""
-    return TrainingGraph(call) if call.observed.wants_gradients else ForwardGraph(call)
+    return TrainingGraph(call) if call.observed.wants_gradients else InferenceGraph(call)
+
+
+def _trouble(call: ToCapture, module: torch.nn.Module) -> str:
+    """Why a graph would not stand for the call, though it could be captured."""
+    if call.observed.wants_gradients and any(map(is_overlapping, call.static)):
+        return "an argument is an expanded tensor, into which torch's graphed callables cannot copy"
+    own = memory_of(Guard({"": module}, around=module).tensors)
+    if call.reads_foreign_memory(own):
+        return (
+            "it reads a tensor on the GPU that is neither an argument nor reached from the module, "
+            "so nothing would tell when it is replaced"
+        )
+    return ""
+
+
+def modules_by_path(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
+    """Every module that the roots reach; the outermost may have the path ""."""
+    found: dict[int, torch.nn.Module] = {}
+    with torch._C.DisableTorchFunction():
+        for _, value, _ in Walk(roots, with_empty=False):
+            if isinstance(value, torch.nn.Module):
+                found.update((id(module), module) for module in value.modules())
+    return {path: found[key] for key, path in module_paths(roots).items() if key in found}

@@ -1,13 +1,95 @@
-"""Modules with their graphs -> the same model with them in place, or without."""
+"""Modules with their graphs -> the same model, in which captured calls of them are replays."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from graphdoctor.graphs.modules.graphed_module import GraphedModule
+import torch
+
+from graphdoctor.graphs.calls import Unwatchable, distinct, mismatch
+from graphdoctor.graphs.guards import Guard, Modes
+from graphdoctor.graphs.modules.call_graphs import Graph
+from graphdoctor.graphs.modules.observe import Signature, signature_of
 from graphdoctor.graphs.modules.swap import put_forward, take_back
+from graphdoctor.target.target import Inputs
+
+_BUSY = "an earlier call still waits for its backward pass"
+_RELEASED = "its graphs were released"
+
+
+class GraphedModule:
+    """Called in place of a module's forward.
+
+    `captured` has, by the signature of a call, its graphs and the inputs that they read. `replays`
+    counts the calls that a graph served, `fallbacks` the others by their reason.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        modes: Modes,
+        captured: Mapping[Signature, tuple[Inputs, Sequence[Graph]]],
+    ) -> None:
+        self.module = module
+        self.forward: Callable[..., Any] = module.forward
+        self.replays = 0
+        self.fallbacks: Counter[str] = Counter()
+        self._modes = modes
+        self._guard = Guard({"": module}, around=module)
+        self._graphs = {signature: graphs for signature, (_, graphs) in captured.items()}
+        self._inputs = {signature: inputs for signature, (inputs, _) in captured.items()}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            signature, tensors = signature_of(args, kwargs)
+        except Unwatchable as reason:
+            return self._fall_back(str(reason), args, kwargs)
+        graphs = self._graphs.get(signature)
+        if graphs is None:
+            return self._fall_back(self._mismatch(signature, Inputs(args, kwargs)), args, kwargs)
+        if why := self._change(grad=signature.mode.grad):
+            return self._fall_back(why, args, kwargs)
+        for graph in graphs:
+            if graph.is_free:
+                self.replays += 1
+                # A tensor that is given twice has one place in the graph.
+                return graph(distinct(tensors) if signature.repeats else tensors)
+        return self._fall_back(_BUSY, args, kwargs)
+
+    def _change(self, *, grad: bool) -> str:
+        """Why no graph may be replayed now, whatever the call is."""
+        if not self._modes.is_same():
+            return self._modes.difference() or "torch's modes changed"
+        return "" if self._guard.is_same(grad=grad) else self._guard.difference(grad=grad)
+
+    def _mismatch(self, signature: Signature, given: Inputs) -> str:
+        """How the call differs from the captured one that is nearest."""
+        reasons = [
+            signature.mode.difference(captured.mode)
+            or mismatch(inputs, given, grad=signature.mode.grad)
+            for captured, inputs in self._inputs.items()
+        ]
+        return min(reasons, default=_RELEASED, key=len)
+
+    def _fall_back(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.fallbacks[why] += 1
+        return self.forward(*args, **kwargs)
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs there are."""
+        return sum(map(len, self._graphs.values()))
+
+    def release(self) -> None:
+        """Give the graphs back; calls run the original forward from now on."""
+        for graphs in self._graphs.values():
+            for graph in graphs:
+                graph.release()
+        self._graphs.clear()
+        self._inputs.clear()
 
 
 class GraphedModules:

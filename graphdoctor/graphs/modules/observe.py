@@ -6,21 +6,59 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from graphdoctor.graphs.calls import Nesting, Unwatchable, signature
+from graphdoctor.graphs.calls.outputs import kind_of, tensors_in
 from graphdoctor.graphs.compare import has_same_bits
-from graphdoctor.graphs.modules.arguments import Flat, distinct, flat_call, signature_of
-from graphdoctor.graphs.modules.contexts import unusual_context
-from graphdoctor.graphs.modules.nesting import Nesting, kind_of, unlike
+from graphdoctor.graphs.guards import Modes
 from graphdoctor.graphs.modules.swap import swapped_forward
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import named_state, named_tensors
 from graphdoctor.target.target import Inputs
 
-Signature = tuple[object, ...]
-_ELSEWHERE = "it is called inside activation checkpointing, a trace or a transform"
+_wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+
+
+class Mode(NamedTuple):
+    """Torch's switches that a graph is chosen by; the others have to be as they were."""
+
+    grad: bool
+    autocast: bool
+    dtype: torch.dtype | None
+
+    def difference(self, captured: Mode) -> str:
+        """Which of them is another than at the capture, in a sentence; "" where none is."""
+        names = ("grad mode", "autocast", "autocast's dtype")
+        for name, before, now in zip(names, captured, self, strict=True):
+            if before != now:
+                return f"{name} changed from {before} to {now}"
+        return ""
+
+
+class Signature(NamedTuple):
+    """What two calls of a module share when one graph serves both; hashable."""
+
+    mode: Mode
+    key: tuple[object, ...]
+    wanted: tuple[bool, ...]
+
+    @property
+    def repeats(self) -> object:
+        """Whether some argument is given twice."""
+        return self.key[-1]
+
+
+def signature_of(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Signature, list[torch.Tensor]]:
+    """Of a call that happens now, with its tensors in order. Raises `Unwatchable`."""
+    key, tensors = signature(args, kwargs)
+    grad, autocast = torch.is_grad_enabled(), torch.is_autocast_enabled("cuda")
+    mode = Mode(grad, autocast, torch.get_autocast_dtype("cuda") if autocast else None)
+    return Signature(mode, key, tuple(map(_wants_gradient, tensors)) if grad else ()), tensors
 
 
 @dataclass
@@ -33,7 +71,7 @@ class Observed:
     a gradient came; None where no backward pass was seen. `trouble` says why no graph can serve them.
     """
 
-    signature: Signature
+    mode: Mode
     sample: Inputs
     wants_gradients: bool = False
     at_once: int = 0
@@ -51,13 +89,16 @@ class Observations:
 
 
 def observe(
-    modules: Mapping[str, torch.nn.Module], run: Callable[[], object]
+    modules: Mapping[str, torch.nn.Module], run: Callable[[], object], modes: Modes
 ) -> dict[str, Observations]:
-    """Watch the modules while `run` calls them. They must not contain each other."""
+    """Watch the modules while `run` calls them. They must not contain each other.
+
+    No graph can serve calls under other `modes` than those.
+    """
     seen = {path: Observations() for path in modules}
     with ExitStack() as stack:
         for path, module in modules.items():
-            watching = partial(_watched_call, module, seen[path])
+            watching = partial(_watched_call, module, seen[path], modes)
             stack.enter_context(swapped_forward(module, watching))
         run()
     return seen
@@ -66,36 +107,46 @@ def observe(
 def _watched_call(
     module: torch.nn.Module,
     seen: Observations,
+    modes: Modes,
     forward: Callable[..., Any],
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    grad = torch.is_grad_enabled()
-    flat = flat_call(args, kwargs)
-    if flat.unknown:
-        signature: Signature = ("unknown", flat.unknown)
-    else:
-        signature = signature_of(flat, grad)
+    try:
+        signature, tensors = signature_of(args, kwargs)
+    except Unwatchable as reason:
+        unknown = Mode(torch.is_grad_enabled(), autocast=False, dtype=None)
+        seen.calls[Signature(unknown, (), ())] = Observed(unknown, Inputs(), trouble=str(reason))
+        return forward(*args, **kwargs)
     call = seen.calls.get(signature)
     if call is None:
-        given = Inputs() if flat.unknown else clone_inputs(Inputs(args, kwargs))
-        call = seen.calls[signature] = Observed(signature, given)
-        call.trouble = _trouble_of_arguments(module, flat, call)
-    with _watching_state(module, flat, call):
+        call = Observed(signature.mode, clone_inputs(Inputs(args, kwargs)))
+        call.trouble = (
+            modes.difference()
+            or _trouble_of_sample(signature, tensors, call.sample)
+            or _trouble_of_arguments(module, tensors)
+        )
+        seen.calls[signature] = call
+    with _watching_state(module, tensors, call):
         outputs = forward(*args, **kwargs)
-    _follow(call, module, flat, outputs)
+    _follow(call, module, tensors, outputs)
     return outputs
 
 
-def _trouble_of_arguments(module: torch.nn.Module, flat: Flat, call: Observed) -> str:
-    if flat.unknown:
-        return f"an argument is of type {flat.unknown}, whose content a graph cannot watch"
-    if unusual_context():
-        return _ELSEWHERE
-    if not _is_like(flat, call):
-        return "its arguments are nested in a way that cannot be copied"
+def _trouble_of_sample(given: Signature, tensors: list[torch.Tensor], sample: Inputs) -> str:
+    """The sample has to be the same call, with every tensor of it on memory of its own."""
+    own = set(map(id, tensors))
+    try:
+        key, copied = signature(sample.args, sample.kwargs)
+    except Unwatchable as reason:
+        return str(reason)
+    is_like = key == given.key and not any(id(tensor) in own for tensor in copied)
+    return "" if is_like else "its arguments are nested in a way that cannot be copied"
+
+
+def _trouble_of_arguments(module: torch.nn.Module, tensors: list[torch.Tensor]) -> str:
     own = memory_of(named_tensors({"module": module}).values())
-    for tensor in flat.tensors:
+    for tensor in tensors:
         if not tensor.is_cuda:
             return "an argument is a tensor on the CPU, whose values a graph would freeze"
         if tensor.layout != torch.strided or tensor.is_nested:
@@ -105,28 +156,23 @@ def _trouble_of_arguments(module: torch.nn.Module, flat: Flat, call: Observed) -
     return ""
 
 
-def _is_like(flat: Flat, call: Observed) -> bool:
-    """Whether the sample is the same call, and has every tensor of it on memory of its own."""
-    copied = flat_call(call.sample.args, call.sample.kwargs)
-    own = {id(tensor) for tensor in flat.tensors}
-    return copied.frozen == flat.frozen and not any(id(t) in own for t in copied.tensors)
-
-
 @contextmanager
-def _watching_state(module: torch.nn.Module, flat: Flat, call: Observed) -> Iterator[None]:
+def _watching_state(
+    module: torch.nn.Module, given: list[torch.Tensor], call: Observed
+) -> Iterator[None]:
     """Note what a forward changes that a replay would not: attributes, tensors' identity, inputs."""
     if call.trouble:
         yield
         return
     tensors, values = named_state({"module": module})
-    versions = [_version(tensor) for tensor in flat.tensors]
-    copies = [tensor.detach().clone() for tensor in flat.tensors]
+    versions = [_version(tensor) for tensor in given]
+    copies = [tensor.detach().clone() for tensor in given]
     yield
     tensors_now, values_now = named_state({"module": module})
     call.trouble = call.trouble or (
         _changed_value(values, values_now)
         or _changed_tensor(tensors, tensors_now)
-        or _written_input(flat, versions, copies)
+        or _written_input(given, versions, copies)
     )
 
 
@@ -152,8 +198,10 @@ def _own_path(path: str) -> str:
     return path.replace("module.", "", 1)
 
 
-def _written_input(flat: Flat, versions: list[int | None], copies: list[torch.Tensor]) -> str:
-    for tensor, version, copy in zip(flat.tensors, versions, copies, strict=True):
+def _written_input(
+    given: list[torch.Tensor], versions: list[int | None], copies: list[torch.Tensor]
+) -> str:
+    for tensor, version, copy in zip(given, versions, copies, strict=True):
         if _version(tensor) != version or not has_same_bits(tensor, copy):
             return "it writes into its input, and a graph would write into a copy"
     return ""
@@ -163,16 +211,17 @@ def _version(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def _follow(call: Observed, module: torch.nn.Module, flat: Flat, outputs: object) -> None:
+def _follow(
+    call: Observed, module: torch.nn.Module, given: list[torch.Tensor], outputs: object
+) -> None:
     """Look at what a call returned, and note when its backward pass comes."""
-    returned = Flat()
-    returned.add(outputs)
-    tensors = distinct(returned.tensors)
-    call.trouble = (
-        call.trouble
-        or _trouble_of_outputs(module, flat, returned)
-        or _trouble_of_nesting(call, outputs, tensors)
-    )
+    try:
+        tensors = tensors_in(outputs)
+        trouble = _trouble_of_outputs(module, given, tensors) or _trouble_of_nesting(call, outputs)
+    except Unwatchable as reason:
+        call.trouble = call.trouble or str(reason)
+        return
+    call.trouble = call.trouble or trouble
     wanting = [index for index, tensor in enumerate(tensors) if tensor.requires_grad]
     if not wanting:
         call.at_once = max(call.at_once, 1)
@@ -185,13 +234,13 @@ def _follow(call: Observed, module: torch.nn.Module, flat: Flat, outputs: object
         tensors[index].register_hook(partial(_gradient_came, call, came, index))
 
 
-def _trouble_of_outputs(module: torch.nn.Module, given: Flat, returned: Flat) -> str:
-    if returned.unknown:
-        return f"it returns a {returned.unknown}, whose content a graph cannot make"
-    if not returned.tensors:
+def _trouble_of_outputs(
+    module: torch.nn.Module, given: list[torch.Tensor], returned: list[torch.Tensor]
+) -> str:
+    if not returned:
         return "it returns no tensor"
-    lasting = memory_of([*given.tensors, *(t for t in named_tensors({"module": module}).values())])
-    for tensor in returned.tensors:
+    lasting = memory_of([*given, *named_tensors({"module": module}).values()])
+    for tensor in returned:
         if not tensor.is_cuda:
             return "it returns a tensor on the CPU"
         if tensor.layout != torch.strided or tensor.is_nested:
@@ -201,16 +250,12 @@ def _trouble_of_outputs(module: torch.nn.Module, given: Flat, returned: Flat) ->
     return ""
 
 
-def _trouble_of_nesting(call: Observed, outputs: object, tensors: list[torch.Tensor]) -> str:
-    if call.returned is not None:
-        same = call.returned.kind == kind_of(outputs)
-        return "" if same else "its forward does not return the same kind of value in every call"
-    try:
-        call.returned = Nesting(outputs, tensors)
-    except Exception as error:  # a class of the user's that cannot be copied
-        name = type(outputs).__name__
-        return f"it returns a {name}, which cannot be made anew ({type(error).__name__})"
-    return unlike(outputs, call.returned, tensors)
+def _trouble_of_nesting(call: Observed, outputs: object) -> str:
+    if call.returned is None:
+        call.returned = Nesting(outputs)
+        return ""
+    same = call.returned.kind == kind_of(outputs)
+    return "" if same else "its forward does not return the same kind of value in every call"
 
 
 def _gradient_came(call: Observed, came: set[int], index: int, gradient: torch.Tensor) -> None:

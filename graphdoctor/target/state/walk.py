@@ -34,13 +34,20 @@ class Visit(NamedTuple):
 class Walk:
     """One walk over an object graph; linear, and without recursion however deep the graph is."""
 
-    def __init__(self, roots: Mapping[str, object], *, with_empty: bool = True) -> None:
+    def __init__(
+        self,
+        roots: Mapping[str, object],
+        *,
+        with_empty: bool = True,
+        without: Iterable[object] = (),
+    ) -> None:
         self._with_empty = with_empty  # a module's empty dictionaries of hooks, a dozen of them
         visits = [Visit(name, root) for name, root in roots.items()]
         # Optimizer state is named after parameters, so whatever holds the parameters comes first.
         self._late = deque(visit for visit in visits if _is_optimizer(visit.value))
         self._stack = [visit for visit in reversed(visits) if not _is_optimizer(visit.value)]
-        self._seen: dict[int, object] = {}  # holds the objects, so that no id is used twice
+        # Holds the objects, so that no id is used twice.
+        self._seen: dict[int, object] = {id(value): value for value in without}
         self._tensor_names: dict[int, str] = {}
 
     def __iter__(self) -> Iterator[Visit]:

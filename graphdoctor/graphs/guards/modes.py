@@ -1,16 +1,16 @@
-"""torch's modes and switches as they are now -> whether they are what a graph was captured under."""
+"""torch's modes and switches at a capture -> whether they are still the same when a graph is to be replayed."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
-from torch.nn.modules import module as module_hooks
+from torch.autograd import forward_ad
 
-from graphdoctor.captured.machine import emulated_device
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
 
 # What a forward pass may look at, or kernels are chosen by; each a name and where it is asked for.
 # What this torch lacks is left out.
@@ -21,51 +21,75 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("deterministic algorithms", lambda: torch._C._get_deterministic_algorithms),
     ("the current device", lambda: _of_cuda("current_device", "_cuda_getDevice")),
     ("the precision of matrix products", lambda: torch._C._get_float32_matmul_precision),
+    ("TF32 in cudnn", lambda: torch._C._get_cudnn_allow_tf32),
+    ("half-precision sums", lambda: torch._C._get_cublas_allow_fp16_reduced_precision_reduction),
+    ("bfloat16 sums", lambda: torch._C._get_cublas_allow_bf16_reduced_precision_reduction),
     ("cudnn.enabled", lambda: torch._C._get_cudnn_enabled),
     ("cudnn.benchmark", lambda: torch._C._get_cudnn_benchmark),
     ("cudnn.deterministic", lambda: torch._C._get_cudnn_deterministic),
     ("flash attention", lambda: torch._C._get_flash_sdp_enabled),
     ("memory-efficient attention", lambda: torch._C._get_mem_efficient_sdp_enabled),
+    ("cudnn's attention", lambda: torch._C._get_cudnn_sdp_enabled),
     ("plain attention", lambda: torch._C._get_math_sdp_enabled),
     ("the number of dispatch modes", lambda: torch._C._len_torch_dispatch_stack),
     ("the number of function modes", lambda: torch._C._len_torch_function_stack),
     ("torch.func", lambda: torch._C._functorch.maybe_current_level),
     ("tracing", lambda: torch._C._get_tracing_state),
+    ("the level of forward-mode gradients", lambda: partial(getattr, forward_ad, "_current_level")),
+    (
+        "the hooks on saved tensors, as of activation checkpointing,",
+        lambda: partial(torch._C._autograd._top_saved_tensors_default_hooks, True),
+    ),
     (
         "a capture of the caller's",
         lambda: _of_cuda("is_current_stream_capturing", "_cuda_isCurrentStreamCapturing"),
     ),
 )
+_AUTOCAST = ("autocast", "autocast's dtype")
 _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed asks for more)
-_GLOBAL_HOOKS = (
-    "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-)
 
 
-class Context:
-    """What was set while a graph was captured. Gradients are not among it: callers choose by them."""
+class Modes:
+    """What is set while a graph is captured. Gradients are not among it: callers choose by them.
 
-    def __init__(self) -> None:
-        found = list(_available())
+    Without `autocast`, nor is that.
+    """
+
+    def __init__(self, *, autocast: bool = True) -> None:
+        found = [each for each in _available() if autocast or each[0] not in _AUTOCAST]
         self._names = [name for name, _ in found]
         self._asked = [ask for _, ask in found]
-        self._hooks: list[Any] = [getattr(module_hooks, name) for name in _GLOBAL_HOOKS]
+        self._hooks = OF_ALL_MODULES
         self._before = [ask() for ask in self._asked]
 
     def is_same(self) -> bool:
-        return list(map(_call, self._asked)) == self._before and not any(self._hooks)
+        try:
+            return list(map(_call, self._asked)) == self._before and not any(self._hooks)
+        except RuntimeError:  # torch will not tell while old and new names of a setting are mixed
+            return False
 
     def difference(self) -> str:
         """What is set otherwise, in one sentence; "" where nothing is."""
         if any(self._hooks):
             return "a hook for all modules is registered, which a replay would not run"
         for name, ask, before in zip(self._names, self._asked, self._before, strict=True):
-            if (now := ask()) != before:
-                return f"{name} changed from {before} to {now}"
+            try:
+                now = ask()
+            except RuntimeError as error:
+                return f"torch does not tell {name}: {error}"
+            if now != before:
+                return f"{name} changed from {_short(before)} to {_short(now)}"
         return ""
+
+
+def emulated_device() -> EmulatedDevice | None:
+    """The emulated device that the caller is inside of, if there is one."""
+    found = getattr(torch.cuda.CUDAGraph, "device", None)
+    return found if isinstance(found, EmulatedDevice) else None
+
+
+def _short(setting: object) -> str:
+    return "some" if isinstance(setting, tuple) else str(setting)
 
 
 def _of_cuda(name: str, in_c: str) -> Callable[[], object]:

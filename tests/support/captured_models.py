@@ -7,10 +7,13 @@ import dataclasses
 from collections import namedtuple
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
-from graphdoctor.captured.module import drop_in_of
+import graphdoctor
+from graphdoctor.captured.module import behind
+from graphdoctor.device.emulated import EmulatedDevice
 
 Pair = namedtuple("Pair", "first second")
 
@@ -68,7 +71,7 @@ def rand(*shape: int) -> torch.Tensor:
 
 
 def replayed(fast: Any) -> int:
-    return drop_in_of(fast).replays.replayed
+    return behind(fast).replays.replayed
 
 
 def twins(fast: Any, model: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -89,3 +92,17 @@ def assert_equal(fast: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 def copied(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model)
+
+
+@pytest.fixture
+def model(device: EmulatedDevice) -> Any:
+    return on_device(Scaled())
+
+
+@pytest.fixture
+def fast(model: Any) -> Any:
+    return graphdoctor.capture(model, rand(5, 4))
+
+
+def why(fast: Any) -> str:
+    return next(reversed(fast.fallbacks))

@@ -1,17 +1,76 @@
-"""A call with a backward pass -> two CUDA graphs by `torch.cuda.make_graphed_callables`, made safe to use."""
+"""One call of a module -> CUDA graphs of its forward, and of its backward if there is one, made safe to use."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
+from torch.autograd.function import once_differentiable
 
+from graphdoctor.graphs.calls import ForwardGraph, Outputs
 from graphdoctor.graphs.capture import device_usable_after_failure
 from graphdoctor.graphs.modules.captured_call import ToCapture
-from graphdoctor.graphs.modules.gates import Returned
 from graphdoctor.graphs.modules.gradients import Gradients
+
+
+class Graph(Protocol):
+    """A captured call. `is_free`: it can serve a call now."""
+
+    @property
+    def is_free(self) -> bool: ...
+
+    def __call__(self, tensors: list[torch.Tensor]) -> Any: ...
+
+    def release(self) -> None: ...
+
+
+class InferenceGraph:
+    """One graph of a forward. It can serve the next call as soon as this one has returned."""
+
+    is_free = True
+
+    def __init__(self, call: ToCapture) -> None:
+        self._lane = call.lane
+        graph: Any = torch.cuda.CUDAGraph()
+        with call.as_observed(), device_usable_after_failure(graph):
+            made = _captured(graph, call)
+        assert call.observed.returned is not None
+        outputs = Outputs(call.observed.returned, made, clones=call.choices.owns_outputs)
+        self._forward = ForwardGraph(graph, call.static, outputs.build)
+
+    def __call__(self, tensors: list[torch.Tensor]) -> Any:
+        """Run the forward on these tensors, which are as the captured call's."""
+        forward = self._forward
+        with torch.no_grad():
+            self._lane.enter()
+            forward.load(tensors)
+            forward.replay()
+            return forward.build(tensors)
+
+    def release(self) -> None:
+        """Give the graph and its memory back."""
+        self._forward.release()
+
+
+def _captured(graph: Any, call: ToCapture) -> list[torch.Tensor]:
+    side: Any = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(call.choices.warm_ups):
+            call.body(*call.static)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(
+        graph,
+        # Others may write over outputs that stay in the graph's memory, if they share it.
+        pool=call.lane.pool if call.choices.owns_outputs else None,
+        stream=side,
+        capture_error_mode="thread_local",
+    ):
+        found = call.body(*call.static)
+    return [tensor.detach() for tensor in found]
 
 
 class _Nothing:
@@ -71,7 +130,7 @@ class TrainingGraph:
         latest = self._latest() if self._latest is not None else None
         return latest is None or latest.is_done
 
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
+    def __call__(self, tensors: list[torch.Tensor]) -> Any:
         """Run the forward on these tensors, which are as the captured call's."""
         assert self._run is not None
         self._lane.enter()
@@ -95,3 +154,29 @@ class TrainingGraph:
     def release(self) -> None:
         """Give the graphs and their memory back, as soon as no backward pass waits for them."""
         self._run = None
+
+
+class Returned(torch.autograd.Function):
+    """Outputs, copied out of the graph's memory or not; the backward pass asks `OnePass` first."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        this: OnePass,
+        differentiable: tuple[bool, ...],
+        copies: bool,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.this = this
+        ctx.set_materialize_grads(False)
+        made = tuple(tensor.clone() if copies else tensor.detach() for tensor in tensors)
+        ctx.mark_non_differentiable(
+            *(tensor for tensor, wanted in zip(made, differentiable, strict=True) if not wanted)
+        )
+        return made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        ctx.this.redeem(tuple(gradient is not None for gradient in gradients))
+        return (None, None, None, *gradients)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from graphdoctor.captured.machine import emulated_device
-from graphdoctor.captured.signature import TENSORS, is_plain_constant
+from graphdoctor.graphs.calls.signature import TENSORS, is_plain_constant
+from graphdoctor.graphs.guards.modes import emulated_device
 
 Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 

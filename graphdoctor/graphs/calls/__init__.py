@@ -1,0 +1,30 @@
+"""A captured forward and a call of it -> whether it is the captured call, and what eager would return for it.
+
+`signature` is the key that two calls share when one graph may serve both, and `mismatch` says why they do not;
+`CallForm` tells most calls in one call into C++. `ForwardGraph` loads inputs, replays, and hands out `Outputs`.
+"""
+
+from graphdoctor.graphs.calls.call_form import CallForm, form_of
+from graphdoctor.graphs.calls.forward_graph import ForwardGraph, Tensors
+from graphdoctor.graphs.calls.outputs import Nesting, Outputs
+from graphdoctor.graphs.calls.signature import (
+    Unwatchable,
+    distinct,
+    is_constant,
+    mismatch,
+    signature,
+)
+
+__all__ = [
+    "CallForm",
+    "ForwardGraph",
+    "Nesting",
+    "Outputs",
+    "Tensors",
+    "Unwatchable",
+    "distinct",
+    "form_of",
+    "is_constant",
+    "mismatch",
+    "signature",
+]

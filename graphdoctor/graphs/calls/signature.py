@@ -1,0 +1,197 @@
+"""The arguments of a call -> their tensors in order, and everything else about them as a key to compare."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import torch
+
+from graphdoctor.graphs.static_inputs import InputMismatch, check_inputs
+from graphdoctor.target.state.attributes import attributes, slots_of
+from graphdoctor.target.state.tree import input_leaves
+from graphdoctor.target.target import Inputs
+
+TENSORS = (torch.Tensor, torch.nn.Parameter)
+_CONSTANTS = frozenset(
+    {bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout}
+    | {torch.memory_format}
+)
+_BY_TEXT = (float, complex)  # a NaN equals itself then, and 0.0 differs from -0.0
+_A_TENSOR = "tensor"
+
+Key = tuple[object, ...]
+Parts = list[tuple[object, object]]
+PartsOf = Callable[[object], Parts | None]
+
+
+class Unwatchable(Exception):
+    """An argument that a graph cannot be guarded against; the text is a sentence about it."""
+
+
+def is_constant(value: object) -> bool:
+    """Whether a value can never change behind a reference to it, and holds no tensor."""
+    return type(value) in _CONSTANTS or isinstance(value, (float, complex, enum.Enum))
+
+
+def is_plain_constant(value: object) -> bool:
+    """Whether a value is a constant of a type of Python's or torch's own."""
+    return type(value) in _CONSTANTS or type(value) in _BY_TEXT
+
+
+def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Key, list[torch.Tensor]]:
+    """The key that two calls share when one graph serves both, and the tensors in order.
+
+    The key holds the nesting with its types, every constant, each tensor's shape, dtype, device and
+    strides, by which kernels and the outputs' strides are chosen, and which tensors are one and the
+    same: code may ask `query is key`. Raises `Unwatchable` for what may hide a tensor or change unseen.
+    """
+    tensors: list[torch.Tensor] = []
+    structure = [structure_of(arg, tensors, parts_of_argument) for arg in args]
+    for name, arg in kwargs.items():
+        structure.append((name, structure_of(arg, tensors, parts_of_argument)))
+    try:
+        looks = tuple([(t.shape, t.dtype, t.device, t.stride(), t.layout) for t in tensors])
+    except (RuntimeError, NotImplementedError) as error:  # a sparse tensor has no strides
+        raise Unwatchable(f"an input is of a layout that no graph is given ({error})") from error
+    return (tuple(structure), len(args), looks, repeats(tensors)), tensors
+
+
+def structure_of(value: Any, tensors: list[torch.Tensor], parts_of: PartsOf) -> object:
+    """A value's types, keys and constants; its tensors are added to `tensors`.
+
+    `parts_of` takes apart what is neither a tuple, a list nor a dictionary.
+    """
+    kind = type(value)
+    if kind in TENSORS:
+        tensors.append(value)
+        return _A_TENSOR
+    if kind in _CONSTANTS:
+        return (kind, value)
+    if kind in _BY_TEXT:
+        return (kind, repr(value))
+    if kind is tuple or kind is list:
+        return (kind, tuple([structure_of(part, tensors, parts_of) for part in value]))
+    if kind is dict:
+        parts = value.items()
+    elif isinstance(value, enum.Enum):
+        return (kind, value.name, repr(value.value))
+    elif isinstance(value, torch.Tensor):
+        raise Unwatchable(f"an input is a {kind.__name__}, a subclass of torch.Tensor")
+    elif (parts := parts_of(value)) is None:
+        raise Unwatchable(
+            f"an input is a {kind.__name__}, whose contents may change without being noticed"
+        )
+    return (
+        kind,
+        tuple([(_key(key), structure_of(part, tensors, parts_of)) for key, part in parts]),
+    )
+
+
+def _key(key: object) -> object:
+    """A key of a mapping, with its type: 1, 1.0 and True are one key to a dictionary."""
+    if type(key) is str:
+        return key
+    hidden: list[torch.Tensor] = []
+    found = structure_of(key, hidden, parts_of_argument)
+    if hidden:
+        raise Unwatchable("an input is a mapping with a tensor as a key, whose place none can take")
+    return found
+
+
+def parts_of_argument(value: object) -> Parts | None:
+    """What is in a mapping, a dataclass or a sequence, attributes beside its items included.
+
+    None for a leaf, and for a mapping of the user's that shares its content with its copies: a graph
+    could not be given other tensors in its place.
+    """
+    covered: set[str] = set()
+    parts: Parts
+    if isinstance(value, Mapping):
+        if not _is_separable(value):
+            return None
+        parts = list(value.items())
+        covered = {"data"} if type(value) is UserDict else covered
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        covered = {field.name for field in dataclasses.fields(value)}
+        parts = [(name, getattr(value, name)) for name in sorted(covered) if hasattr(value, name)]
+    elif isinstance(value, (tuple, list)):
+        parts = list(enumerate(value))
+    else:
+        return None
+    beside = [*attributes(value).items(), *slots_of(value)]
+    return parts + [((".", name), part) for name, part in beside if name not in covered]
+
+
+def parts_of_output(value: object) -> Parts | None:
+    """The same, and of an object of the user's that carries tensors, its attributes."""
+    parts = parts_of_argument(value)
+    return list(attributes(value).items()) if parts is None and _carries_tensors(value) else parts
+
+
+def _is_separable(value: Mapping[Any, Any]) -> bool:
+    if isinstance(value, (dict, UserDict)):
+        return True
+    if not isinstance(value, MutableMapping):
+        return False
+    try:
+        copied = copy.copy(value)
+    except Exception:  # a class of the user's that refuses
+        return False
+    own, theirs = list(_inside(value)), set(map(id, _inside(copied)))
+    return copied is not value and not any(id(part) in theirs for part in own)
+
+
+def _inside(value: object) -> Iterator[object]:
+    """What an object keeps that can change."""
+    for part in (*attributes(value).values(), *(part for _, part in slots_of(value))):
+        if not is_constant(part) and not isinstance(part, torch.Tensor):
+            yield part
+
+
+def _carries_tensors(value: object) -> bool:
+    if isinstance(value, (torch.nn.Module, type)) or list(slots_of(value)):
+        return False
+    return any(isinstance(part, torch.Tensor) for part in attributes(value).values())
+
+
+def distinct(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Each tensor once, in order."""
+    return list({id(tensor): tensor for tensor in tensors}.values())
+
+
+def repeats(tensors: list[torch.Tensor]) -> tuple[int, ...]:
+    """Where each tensor stands first; nothing where none stands twice."""
+    if len(tensors) < 2:
+        return ()
+    first: dict[int, int] = {}
+    places = [first.setdefault(id(tensor), place) for place, tensor in enumerate(tensors)]
+    return tuple(places) if len(first) < len(places) else ()
+
+
+def mismatch(captured: Inputs, found: Inputs, *, grad: bool = False) -> str:
+    """The first difference between two calls, in a sentence; with `grad`, in wanted gradients too."""
+    try:
+        check_inputs(captured, found)
+    except InputMismatch as difference:
+        return str(difference)
+    old, new = input_leaves(captured), input_leaves(found)
+    for path, before in old.items():
+        now = new[path]
+        if not isinstance(before, torch.Tensor) or not isinstance(now, torch.Tensor):
+            continue
+        if before.stride() != now.stride():
+            return (
+                f"The strides of {path} changed from {before.stride()} to {now.stride()}: "
+                "kernels and the strides of outputs are chosen by them."
+            )
+        if grad and before.requires_grad != now.requires_grad:
+            return (
+                f"The requires_grad of {path} changed from {before.requires_grad} "
+                f"to {now.requires_grad}: the backward pass is captured for one of them."
+            )
+    return "The nesting of the inputs changed, or which of them are one and the same tensor."

@@ -1,0 +1,12 @@
+"""What a captured forward took from the host -> whether a replay still stands for it: the model's state, torch's modes.
+
+`Guard` watches everything that the forward can read from its module: attributes however deep, closures, globals,
+classes, hooks, and where the tensors lie. `Modes` watches torch's own switches. Both are asked before, or right
+after, each replay, and say what changed in a sentence.
+"""
+
+from graphdoctor.graphs.guards.guard import Guard
+from graphdoctor.graphs.guards.hooks import all_hooks, has_global_hooks
+from graphdoctor.graphs.guards.modes import Modes, emulated_device
+
+__all__ = ["Guard", "Modes", "all_hooks", "emulated_device", "has_global_hooks"]

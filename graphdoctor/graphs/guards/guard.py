@@ -1,0 +1,309 @@
+"""A module at its capture -> whether anything that its forward reads from the host is still the same.
+
+Dictionaries, modules' own ones among them, are asked for their version first. Where it is another,
+a comparison costs one pass in C over all attributes (`list == list`, which takes identity for
+equality and so never looks at a tensor that is in its place). Each tensor is asked for its address.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import MethodType
+from typing import Any
+
+import torch
+
+from graphdoctor.graphs.calls.signature import is_constant
+from graphdoctor.graphs.guards.reached import Held, Reached, joined
+from graphdoctor.target.state.attributes import attributes
+from graphdoctor.target.state.dict_versions import DictVersions
+
+_NOTHING = object()
+_get = dict.get
+_call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed asks for more)
+_contents = operator.attrgetter("cell_contents")
+_address = torch.Tensor.data_ptr
+_wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+# In C where this torch has it: hundreds of tensors are looked at before each replay.
+_have_addresses = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
+
+
+class Guard:
+    """Remembers what `roots` reach: attributes, containers, globals and classes of the user's, tensors.
+
+    Constants have to be equal, everything else has to be the same object with the same content. Keeps
+    the captured tensors' memory alive, so that a replay never reads memory that was freed. `around`
+    is the module whose forward a graph stands in for, if it is in the module's place during calls.
+    """
+
+    def __init__(
+        self, roots: Mapping[str, object], *, around: torch.nn.Module | None = None
+    ) -> None:
+        self._roots, self._outermost = roots, around
+        self._watch()
+
+    def _watch(self) -> None:
+        around = self._outermost
+        found = Reached(self._roots, around)
+        self.tensors = found.tensors
+        self._tensor_paths = found.tensor_paths
+        self._addresses: list[int | None] = list(map(_address, self.tensors))
+        self._every = list(range(len(self.tensors)))
+        self._wanted = list(map(_wants_gradient, self.tensors))
+        self._storages = [tensor.untyped_storage() for tensor in self.tensors]
+        self._modules = [
+            _Module(path, own, names, is_around=around is not None and own is attributes(around))
+            for path, own, names in found.modules
+        ]
+        self._containers = found.containers
+        self._empty = found.empty
+        self._hooks = found.hooks
+        self._exact_paths, self._exact_in, self._exact_keys = _columns(found.exact, 3)
+        self._exact = list(map(_get, self._exact_in, self._exact_keys))
+        self._asked_paths, self._asked = _columns(found.asked, 2)
+        self._answers = list(map(_call, self._asked))
+        self._cell_paths, self._cells = _columns(found.cells, 2)
+        self._in_cells = list(map(_contents, self._cells))
+        self._split_by_version()
+
+    def _split_by_version(self) -> None:
+        """Sort out what need not be read while the versions of dictionaries stay as they are."""
+        around = [module for module in self._modules if module.is_around]
+        modules = [module for module in self._modules if not module.is_around]
+        pairs = [(live, saved) for _, live, saved in self._containers]
+        in_dicts = [pair for pair in pairs if type(pair[0]) is dict and pair[0]]
+        rest = [pair for pair in pairs if type(pair[0]) is not dict or not pair[0]]
+        self._around = _Outermost(around[0]) if around else None
+        self._inside = _Attributes(modules)
+        self._nothing = [*(empty for _, empty in self._empty), *self._hooks]
+        self._live_dicts, self._saved_dicts = _columns(in_dicts, 2)
+        self._live_rest, self._saved_rest = _columns(rest, 2)
+        self._versioned = [*self._inside.own, *self._live_dicts]
+        self._split_exact()
+        self._dicts = DictVersions(self._versioned, self._dicts_are_equal)
+
+    def _split_exact(self) -> None:
+        known = set(map(id, self._versioned))
+        rows = list(zip(self._exact_in, self._exact_keys, self._exact, strict=True))
+        self._dict_exact = _columns([row for row in rows if id(row[0]) in known], 3)
+        self._rest_exact = _columns([row for row in rows if id(row[0]) not in known], 3)
+
+    def is_same(self, *, grad: bool = False) -> bool:
+        """Whether nothing has changed; with `grad`, nor have the tensors that want gradients.
+
+        It is fast, and may be wrong in one way: `difference` may find that what was put in anew is
+        as good as what was there.
+        """
+        try:
+            return (
+                not any(self._nothing)
+                and self._dicts.are_same()
+                and (self._around is None or self._around.is_same())
+                and self._live_rest == self._saved_rest
+                and _are_exact(*self._rest_exact)
+                and (not self._asked or _are_identical(map(_call, self._asked), self._answers))
+                and (not self._cells or _are_identical(map(_contents, self._cells), self._in_cells))
+                and self._are_in_place()
+                and (not grad or list(map(_wants_gradient, self.tensors)) == self._wanted)
+            )
+        # A tensor in another's place has no truth value; a deleted attribute cannot be read.
+        except Exception:
+            return False
+
+    def _dicts_are_equal(self) -> bool:
+        return (
+            self._inside.are_same()
+            and self._live_dicts == self._saved_dicts
+            and _are_exact(*self._dict_exact)
+        )
+
+    def _are_in_place(self) -> bool:
+        if _have_addresses is not None:
+            return bool(_have_addresses(self.tensors, self._addresses, self._every))
+        return list(map(_address, self.tensors)) == self._addresses
+
+    def difference(self, *, grad: bool = False) -> str:
+        """What changed, in one sentence; "" where nothing did, whatever objects were replaced."""
+        if any(self._hooks):
+            return "a hook was registered on a module, which a replay would not run"
+        return next(filter(None, self._differences(grad)), "")
+
+    def _differences(self, grad: bool) -> Iterator[str]:
+        for module in self._modules:
+            yield _difference(module.path, module.now(), module.before)
+        yield from (f"{path}.{next(iter(held))} is new" for path, held in self._empty if held)
+        for path, live, saved in self._containers:
+            yield _difference(path, live, saved)
+        for path, cell, before in zip(self._cell_paths, self._cells, self._in_cells, strict=True):
+            if cell.cell_contents is not before:
+                yield f"the variable {path} of an enclosing function was assigned anew"
+        for path, tensor, address, wanted in zip(
+            self._tensor_paths, self.tensors, self._addresses, self._wanted, strict=True
+        ):
+            if tensor.data_ptr() != address:
+                yield f"{path} lies in other memory than when it was captured"
+            if grad and tensor.requires_grad != wanted:
+                yield f"requires_grad of {path} changed from {wanted} to {tensor.requires_grad}"
+        yield from self._replaced()
+
+    def _replaced(self) -> Iterator[str]:
+        """What equals what was there, and is another object: from now on that one is watched."""
+        is_container_new = False
+        for index, (held, key) in enumerate(zip(self._exact_in, self._exact_keys, strict=True)):
+            before, now = self._exact[index], held.get(key, _NOTHING)
+            if _is_as_good(before, now):
+                self._exact[index] = now
+            elif self._has_content_of(before, now):
+                is_container_new = True
+            else:
+                yield _changed(self._exact_paths[index], before, now)
+        for index, ask in enumerate(self._asked):
+            before, now = self._answers[index], ask()
+            if not _is_as_good(before, now):
+                yield _changed(self._asked_paths[index], before, now)
+            self._answers[index] = now
+        # Nothing else is another, or nobody would have asked for more.
+        if is_container_new:
+            self._watch()
+        else:
+            self._split_exact()
+
+    def _has_content_of(self, before: object, now: object) -> bool:
+        """Whether a list or a dictionary has the constants that another one had at the capture."""
+        saved = next((saved for _, live, saved in self._containers if live is before), None)
+        if type(now) is not type(before) or type(now) is not type(saved) or len(now) != len(saved):  # type: ignore[arg-type]
+            return False
+        if isinstance(saved, dict) and isinstance(now, dict):
+            return list(saved) == list(now) and all(map(_is_as_good, saved.values(), now.values()))
+        return isinstance(now, list) and all(map(_is_as_good, saved, now))  # type: ignore[call-overload]
+
+
+class _Module:
+    """A module's own attributes, and how they were."""
+
+    def __init__(self, path: str, own: Held, names: list[str], *, is_around: bool) -> None:
+        self.path, self.own, self.names, self.is_around = path, own, names, is_around
+        self.before = {name: own[name] for name in names}
+        self._unwatched = set(own) - set(names)
+
+    def now(self) -> Held:
+        """The attributes that are watched, with new ones."""
+        left_out = self._unwatched | {"forward"} if self.is_around else self._unwatched
+        return {name: value for name, value in self.own.items() if name not in left_out}
+
+
+class _Attributes:
+    """The attributes of modules, compared in a few passes in C over lists that are made once."""
+
+    def __init__(self, modules: list[_Module]) -> None:
+        self.own = [module.own for module in modules]
+        self._read = [operator.itemgetter(*module.names) for module in modules]
+        self._values = list(map(_call, self._read, self.own))
+        self._counts = list(map(len, self.own))
+
+    def are_same(self) -> bool:
+        """Raises where an attribute is gone, or a tensor is in another's place."""
+        return (
+            list(map(_call, self._read, self.own)) == self._values
+            and list(map(len, self.own)) == self._counts
+        )
+
+
+class _Outermost:
+    """The attributes of a module whose `forward` is replaced and put back between calls."""
+
+    def __init__(self, module: _Module) -> None:
+        self._own = module.own
+        self._read = operator.itemgetter(*module.names)
+        self._values = self._read(self._own)
+        self._count = len(self._own) - ("forward" in self._own)
+
+    def is_same(self) -> bool:
+        own = self._own
+        return len(own) - ("forward" in own) == self._count and bool(
+            self._read(own) == self._values
+        )
+
+
+def _are_identical(now: Iterator[object], before: list[object]) -> bool:
+    return all(map(operator.is_, now, before))
+
+
+def _are_exact(containers: list[Held], keys: list[Any], before: list[object]) -> bool:
+    return not containers or all(map(operator.is_, map(_get, containers, keys), before))
+
+
+def _columns(rows: list[Any], count: int) -> list[list[Any]]:
+    """Rows of `count` entries, turned into lists of one entry each."""
+    return [[row[place] for row in rows] for place in range(count)]
+
+
+def _difference(path: str, live: Any, saved: Any) -> str:
+    try:
+        if live == saved:
+            return ""
+    except Exception:
+        pass  # a tensor took another's place
+    if _is_shown_whole(live) and _is_shown_whole(saved):
+        return _changed(path, type(live)(saved), live)
+    for key, before, now in _entries(live, saved):
+        if not _is_as_good(before, now) and not _is_equal_container(before, now):
+            return _changed(joined(path, key), before, now)
+    return f"{path} changed"
+
+
+def _entries(live: Any, saved: Any) -> Iterator[tuple[object, object, object]]:
+    if isinstance(saved, dict):
+        for key in dict.fromkeys((*saved, *live)):
+            yield key, saved.get(key, _NOTHING), live.get(key, _NOTHING)
+    elif isinstance(saved, (list, deque)) and len(live) == len(saved):
+        for index, (before, now) in enumerate(zip(saved, live, strict=True)):
+            yield index, before, now
+
+
+def _is_as_good(before: object, now: object) -> bool:
+    """Whether a value that is another object cannot be told from the one before."""
+    if before is now:
+        return True
+    if type(before) is not type(now):
+        return False
+    if isinstance(before, tuple) and isinstance(now, tuple):
+        return len(before) == len(now) and all(map(_is_as_good, before, now))
+    if isinstance(before, MethodType) and isinstance(now, MethodType):
+        return before.__self__ is now.__self__ and before.__func__ is now.__func__
+    return is_constant(before) and repr(before) == repr(now)
+
+
+def _is_equal_container(before: object, now: object) -> bool:
+    """A container in another's place is looked at by itself, with the exact entries."""
+    try:
+        return type(before) is type(now) in (list, dict, set, deque) and before == now
+    except Exception:  # a tensor took another's place
+        return False
+
+
+def _changed(path: str, before: object, now: object) -> str:
+    if _is_object(before) and type(before) is type(now):
+        return f"{path} is another object than the captured one"
+    return f"{path} changed from {_short(before)} to {_short(now)}"
+
+
+def _is_object(value: object) -> bool:
+    return value is not _NOTHING and not is_constant(value) and not _is_shown_whole(value)
+
+
+def _is_shown_whole(value: object) -> bool:
+    return type(value) in (list, tuple, set, deque) and all(map(is_constant, value))  # type: ignore[call-overload]
+
+
+def _short(value: object) -> str:
+    if value is _NOTHING:
+        return "nothing"
+    if isinstance(value, torch.Tensor):
+        return f"one tensor of {tuple(value.shape)}"
+    if _is_object(value):
+        return f"one {type(value).__name__}"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,295 @@
+"""The guard of what a forward reads from the host: it is quick, and says `same` only where it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
+
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.graphs.guards import Guard, Modes
+from graphdoctor.target.state import dict_versions
+from graphdoctor.target.state.dict_versions import DictVersions
+from tests.support.emulated import device as device
+
+
+class _Watched:
+    """Dictionaries with their versions, and how often they had to be compared."""
+
+    def __init__(self, count: int) -> None:
+        self.live: list[dict[str, object]] = [{"a": 1, "b": 2.0} for _ in range(count)]
+        self.saved = [dict(each) for each in self.live]
+        self.comparisons = 0
+        self.versions = DictVersions(self.live, self._compare)
+
+    def _compare(self) -> bool:
+        self.comparisons += 1
+        return self.live == self.saved
+
+
+@pytest.fixture(params=[3, 100], ids=["few", "many"])
+def watched(request: pytest.FixtureRequest) -> _Watched:
+    """Few dictionaries are asked one by one, many all at once in C++."""
+    if request.param > dict_versions._MANY:
+        __import__("torch._dynamo.guards")
+    return _Watched(request.param)
+
+
+class TestDictVersions:
+    def test_many_are_asked_in_one_call(self, watched: _Watched) -> None:
+        assert (watched.versions._check is not None) == (len(watched.live) > dict_versions._MANY)
+
+    def test_nothing_is_compared_while_nothing_is_written(self, watched: _Watched) -> None:
+        assert all(watched.versions.are_same() for _ in range(5))
+        assert watched.comparisons == 0
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda d: d.update(a=7),
+            lambda d: d.pop("a"),
+            lambda d: d.__setitem__("new", 1),
+            lambda d: d.clear(),
+            lambda d: d.__setitem__("b", 3.0),
+        ],
+    )
+    def test_every_write_is_seen_until_it_is_taken_back(
+        self, watched: _Watched, write: Callable[[dict[str, object]], object]
+    ) -> None:
+        last = watched.live[-1]
+        write(last)
+        assert not watched.versions.are_same() and not watched.versions.are_same()
+        last.clear()
+        last.update(watched.saved[-1])
+        assert watched.versions.are_same()
+        compared = watched.comparisons
+        assert watched.versions.are_same() and watched.comparisons == compared
+        write(last)
+        assert not watched.versions.are_same()
+
+    def test_guards_are_made_anew_when_writes_have_ceased(self, watched: _Watched) -> None:
+        watched.live[0].update(a=9)
+        watched.live[0].update(a=1)
+        before = watched.versions._check
+        for _ in range(dict_versions._CALM + 5):
+            assert watched.versions.are_same()
+        assert watched.comparisons == 1
+        assert (watched.versions._check is before) == (before is None)
+        watched.live[0]["a"] = 5
+        assert not watched.versions.are_same()
+
+    def test_without_versions_each_look_compares(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(dict_versions, "_version_function", lambda: None)
+        watched = _Watched(3)
+        assert watched.versions.are_same() and watched.comparisons == 1
+        watched.live[0]["a"] = 5
+        assert not watched.versions.are_same() and watched.comparisons == 2
+
+    def test_a_version_that_misses_writes_is_not_used(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch._C._dynamo.guards, "dict_version", lambda each: 1)
+        assert dict_versions._version_function() is None
+
+    def test_capture_under_the_emulator_imports_no_dynamo(self) -> None:
+        code = (
+            "import sys, torch, graphdoctor\n"
+            "from graphdoctor.device.emulated import EmulatedDevice\n"
+            "from graphdoctor.graphs.guards import Guard\n"
+            "model = torch.nn.Sequential(*[torch.nn.Linear(1, 1) for _ in range(99)])\n"
+            "with EmulatedDevice():\n"
+            "    assert Guard({'model': model}).is_same()\n"
+            "assert 'torch._dynamo' not in sys.modules\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "training": lambda model: model[3].train(),
+    "attribute": lambda model: setattr(model[70], "in_features", 9),
+    "parameter": lambda model: setattr(model[5], "bias", nn.Parameter(torch.zeros(1))),
+    "no parameter": lambda model: setattr(model[5], "bias", None),
+    "data": lambda model: setattr(model[98].weight, "data", torch.zeros(1, 1)),
+    "buffer": lambda model: model[0].register_buffer("more", torch.zeros(1)),
+    "hook": lambda model: model[9].register_forward_hook(lambda *a: None),
+    "pre-hook": lambda model: model[9].register_forward_pre_hook(lambda *a: None),
+    "submodule": lambda model: setattr(model, "4", nn.Linear(1, 1)),
+    "new submodule": lambda model: model[4].add_module("inner", nn.ReLU()),
+    "past setattr": lambda model: model[4].__dict__.update(training=True),
+    "type": lambda model: setattr(model[4], "out_features", True),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_large_model_that_changed_is_found_out(name: str) -> None:
+    __import__("torch._dynamo.guards")
+    model = nn.Sequential(*[nn.Linear(1, 1) for _ in range(99)]).eval()
+    watch = Guard({"model": model})
+    assert watch._dicts._check is not None and watch.is_same()
+    CHANGES[name](model)
+    for _ in range(2):
+        # Constants of torch's own modules count by value only: True is 1 there.
+        assert watch.is_same() == (name == "type")
+
+
+@dataclass
+class Settings:
+    power: float
+    sizes: list[int] = field(default_factory=lambda: [2, 2])
+
+
+class Slotted:
+    __slots__ = ("factor",)
+
+    def __init__(self) -> None:
+        self.factor = 2.0
+
+
+_FACTORS = {"global": 1.0}
+
+
+class Deep(nn.Module):
+    """What a forward may read, at every depth at which it may lie."""
+
+    share = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.settings = Settings(1.0)
+        self.nested = {"a": [{"b": 1}]}
+        self.numbers = [1, 2]
+        self.pair = (1, 2)
+        self.slotted = Slotted()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * _FACTORS["global"]
+
+
+DEEP_CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
+    "an object": (lambda m: setattr(m.settings, "power", 2.0), "settings.power"),
+    "a list in an object": (lambda m: m.settings.sizes.append(3), "settings.sizes"),
+    "deep in containers": (lambda m: m.nested["a"][0].update(b=2), "nested.a[0].b"),
+    "a slot": (lambda m: setattr(m.slotted, "factor", 3.0), "slotted.factor"),
+    "a number's type in a list": (lambda m: m.numbers.__setitem__(0, 1.0), "numbers[0]"),
+    "a number's type in a tuple": (lambda m: setattr(m, "pair", (1.0, 2)), "pair"),
+    "a class's number": (lambda m: setattr(Deep, "share", 1.0), "Deep.share"),
+    "a global": (lambda m: _FACTORS.update({"global": 2.0}), "_FACTORS.global"),
+    "an equal object": (lambda m: setattr(m, "settings", Settings(1.0)), "settings"),
+    "a hook inside": (lambda m: m.layer.register_forward_hook(print), "hook"),
+    "memory": (lambda m: setattr(m.layer.weight, "data", torch.zeros(3, 3)), "layer.weight"),
+}
+
+
+@pytest.fixture
+def deep() -> Iterator[Deep]:
+    yield Deep()
+    Deep.share = 1
+    _FACTORS["global"] = 1.0
+
+
+@pytest.mark.parametrize("name", DEEP_CHANGES)
+@pytest.mark.parametrize("stands_in", [False, True])
+def test_what_lies_deep_is_watched_in_a_graphed_module_too(
+    deep: Deep, name: str, stands_in: bool
+) -> None:
+    guard = Guard({"": deep}, around=deep if stands_in else None)
+    assert guard.is_same(grad=True) and not guard.difference(grad=True)
+    change, what = DEEP_CHANGES[name]
+    change(deep)
+    for _ in range(2):
+        assert not guard.is_same() and what in guard.difference()
+
+
+def test_wanted_gradients_count_where_gradients_are_on(deep: Deep) -> None:
+    guard = Guard({"model": deep})
+    deep.layer.weight.requires_grad_(False)
+    assert guard.is_same() and not guard.is_same(grad=True)
+    assert guard.difference(grad=True) == (
+        "requires_grad of model.layer.weight changed from True to False"
+    )
+
+
+@pytest.mark.parametrize("place", ["numbers", "nested"])
+def test_a_container_that_took_an_equal_ones_place_is_watched_from_then_on(
+    deep: Deep, place: str
+) -> None:
+    """It compared as equal, its dictionary's version was noted, and it was never looked at again."""
+    deep.nested = {"a": 1}  # type: ignore[dict-item]
+    guard = Guard({"model": deep})
+    held = getattr(deep, place)
+    setattr(deep, place, held.copy())
+    assert not guard.is_same() and guard.difference() == "" and guard.is_same()
+    held.clear()
+    assert guard.is_same()
+    now: Any = getattr(deep, place)
+    now.update(a=2) if place == "nested" else now.append(3)
+    assert not guard.is_same() and place in guard.difference()
+
+
+def test_an_equal_container_hides_no_other_change(deep: Deep) -> None:
+    guard = Guard({"model": deep})
+    deep.numbers, deep.share = list(deep.numbers), 5
+    for _ in range(3):
+        assert not guard.is_same() and "share" in guard.difference()
+
+
+def test_the_place_of_the_graph_and_hooks_around_it_are_not_watched(deep: Deep) -> None:
+    guard = Guard({"": deep}, around=deep)
+    deep.forward = deep.layer.forward  # type: ignore[method-assign]
+    deep.register_forward_hook(lambda *_: None)
+    assert guard.is_same()
+    deep.more = 1  # type: ignore[assignment]
+    assert not guard.is_same() and guard.difference() == "more changed from nothing to 1"
+    del deep.more, deep.forward
+    assert guard.is_same()
+    assert not Guard({"": deep}).difference()
+
+
+def test_a_forward_of_the_users_own_is_watched_with_what_it_reads() -> None:
+    factor = 2.0
+    model = nn.Linear(3, 3)
+    model.forward = lambda x: x * factor  # type: ignore[method-assign, assignment]
+    guard = Guard({"": model}, around=model)
+    factor = 3.0
+    assert not guard.is_same() and "factor" in guard.difference()
+
+
+class TestModes:
+    @pytest.mark.parametrize(
+        ("within", "name"),
+        [
+            (lambda: torch.autocast("cuda", torch.bfloat16), "autocast"),
+            (forward_ad.dual_level, "forward-mode gradients"),
+            (lambda: saved_tensors_hooks(lambda t: t, lambda t: t), "activation checkpointing"),
+            (lambda: torch.device("meta"), "function modes"),
+        ],
+    )
+    def test_a_mode_is_noticed(self, device: EmulatedDevice, within: Any, name: str) -> None:
+        modes = Modes()
+        with within():
+            assert not modes.is_same() and name in modes.difference()
+        assert modes.is_same() and modes.difference() == ""
+
+    def test_precision_of_convolutions_and_sums(self, device: EmulatedDevice) -> None:
+        modes = Modes()
+        before = torch._C._get_cudnn_allow_tf32()
+        torch._C._set_cudnn_allow_tf32(not before)
+        try:
+            assert not modes.is_same() and "TF32 in cudnn changed" in modes.difference()
+        finally:
+            torch._C._set_cudnn_allow_tf32(before)
+        assert modes.is_same()
+
+    def test_autocast_may_be_left_to_the_signature(self, device: EmulatedDevice) -> None:
+        modes = Modes(autocast=False)
+        with torch.autocast("cuda", torch.bfloat16):
+            assert modes.is_same()
