@@ -10,7 +10,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from graphdoctor.graphs.calls import ForwardGraph, Outputs
-from graphdoctor.graphs.capture import device_usable_after_failure
+from graphdoctor.graphs.capture import capture_graph, device_usable_after_failure
 from graphdoctor.graphs.modules.captured_call import ToCapture
 from graphdoctor.graphs.modules.gradients import Gradients
 
@@ -33,12 +33,22 @@ class InferenceGraph:
 
     def __init__(self, call: ToCapture) -> None:
         self._lane = call.lane
-        graph: Any = torch.cuda.CUDAGraph()
-        with call.as_observed(), device_usable_after_failure(graph):
-            made = _captured(graph, call)
+        choices = call.choices
+
+        def run() -> list[torch.Tensor]:
+            return [tensor.detach() for tensor in call.body(*call.static)]
+
+        def warm_up() -> None:
+            for _ in range(choices.warm_ups):
+                run()
+
+        # Others may write over outputs that stay in the graph's memory, if they share it.
+        pool = call.lane.pool if choices.owns_outputs else None
+        with call.as_observed():
+            made = capture_graph(run, torch.cuda.Stream(), pool=pool, warm_up=warm_up)
         assert call.observed.returned is not None
-        outputs = Outputs(call.observed.returned, made, clones=call.choices.owns_outputs)
-        self._forward = ForwardGraph(graph, call.static, outputs.build)
+        outputs = Outputs(call.observed.returned, made.result, clones=choices.owns_outputs)
+        self._forward = ForwardGraph(made.graph, call.static, outputs.build)
 
     def __call__(self, tensors: list[torch.Tensor]) -> Any:
         """Run the forward on these tensors, which are as the captured call's."""
@@ -52,25 +62,6 @@ class InferenceGraph:
     def release(self) -> None:
         """Give the graph and its memory back."""
         self._forward.release()
-
-
-def _captured(graph: Any, call: ToCapture) -> list[torch.Tensor]:
-    side: Any = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(call.choices.warm_ups):
-            call.body(*call.static)
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    with torch.cuda.graph(
-        graph,
-        # Others may write over outputs that stay in the graph's memory, if they share it.
-        pool=call.lane.pool if call.choices.owns_outputs else None,
-        stream=side,
-        capture_error_mode="thread_local",
-    ):
-        found = call.body(*call.static)
-    return [tensor.detach() for tensor in found]
 
 
 class _Nothing:
