@@ -20,7 +20,7 @@ from graphdoctor.graphs.calls.signature import (
 )
 from graphdoctor.target.state.clone import clone_inputs, is_overlapping, memory_of
 from graphdoctor.target.state.snapshot import named_tensors
-from graphdoctor.target.state.tree import map_leaves
+from graphdoctor.target.state.tree import Tree, map_leaves
 from graphdoctor.target.target import Inputs
 
 Build = Callable[[Sequence[torch.Tensor]], Any]
@@ -117,14 +117,14 @@ def _builder_of_other(value: object, places: Mapping[int, int]) -> Build:
         place = places.get(id(leaf))
         return leaf if place is None else stand_ins[place]
 
-    shape = map_leaves(stood_in, value)
+    shape = Tree(map_leaves(stood_in, value))
 
     def filled(tensors: Sequence[torch.Tensor]) -> object:
         def put(leaf: object) -> object:
             place = where.get(id(leaf))
             return leaf if place is None else tensors[place]
 
-        return map_leaves(put, shape)
+        return shape.map(put)
 
     return filled
 
