@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 from graphdoctor.check.relative_paths import RelativePaths, is_inside
-from graphdoctor.target.processes.process import Ended
+from graphdoctor.device.processes.process import Ended
 from graphdoctor.values.check import Fault, FaultKind
 from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError, UserCodeError
 

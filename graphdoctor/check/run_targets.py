@@ -12,9 +12,9 @@ from graphdoctor.check.gate import Outcome
 from graphdoctor.check.relative_paths import RelativePaths
 from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import Settings, TargetSettings
-from graphdoctor.target.processes.forked import run_forked
-from graphdoctor.target.processes.fresh import fresh_processes
-from graphdoctor.target.processes.process import Ended
+from graphdoctor.device.processes.forked import run_forked
+from graphdoctor.device.processes.fresh import fresh_processes
+from graphdoctor.device.processes.process import Ended
 from graphdoctor.values.check import Fault
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.options import DeviceChoice

@@ -10,6 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from graphdoctor.device.open import AnyDevice, open_device
+from graphdoctor.device.processes.fresh import FreshProcesses, fresh_processes
+from graphdoctor.device.processes.process import Ended
 from graphdoctor.estimate.gpus import DeviceProfile, load_profile
 from graphdoctor.graphs.cause import in_words, location_of, true_cause
 from graphdoctor.record import prepare
@@ -19,8 +21,6 @@ from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import Terms, carry_out
 from graphdoctor.target import resolve
 from graphdoctor.target.frames import is_machinery
-from graphdoctor.target.processes.fresh import FreshProcesses, fresh_processes
-from graphdoctor.target.processes.process import Ended
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.options import DeviceChoice
 from graphdoctor.values.recording import Iteration

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from msgspec.structs import replace
 
+from graphdoctor.device.processes.fresh import FreshProcesses
 from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.measure.speed import profile_of_gpu
@@ -21,7 +22,6 @@ from graphdoctor.strategies.recommend import recommend, with_noise_told, would_p
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
 from graphdoctor.strategies.whole_row import whole_row
-from graphdoctor.target.processes.fresh import FreshProcesses
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Estimate, Report, StrategyOutcome
 

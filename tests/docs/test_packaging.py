@@ -58,6 +58,11 @@ def test_explaining_a_rule_imports_nothing_heavy(arguments: tuple[str, ...]) -> 
     assert imported_by(calling(*arguments)).isdisjoint(HEAVY)
 
 
+def test_processes_run_targets_for_one_that_imports_nothing_heavy() -> None:
+    """The processes import torch; what waits for them must not take as long once more."""
+    assert imported_by("import graphdoctor.check.run_targets").isdisjoint(HEAVY)
+
+
 def test_importing_the_package_imports_nothing_heavy() -> None:
     assert imported_by("import graphdoctor\ngraphdoctor.__version__").isdisjoint(HEAVY)
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from graphdoctor.target.processes.forked import run_forked
-from graphdoctor.target.processes.fresh import fresh_processes
-from graphdoctor.target.processes.process import Ended
+from graphdoctor.device.processes.forked import run_forked
+from graphdoctor.device.processes.fresh import fresh_processes
+from graphdoctor.device.processes.process import Ended
 from graphdoctor.values.errors import GraphDoctorError
 
 WORK = "tests.support.jobs"
@@ -160,7 +160,7 @@ def test_nothing_is_left_when_whoever_started_it_is_ended(
     way: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     """Also where it is killed, and can end nothing itself."""
-    code = f"import tests.target.test_processes as t; t.{way}(['hang {tmp_path / 'pids'}'], 600.0)"
+    code = f"import tests.device.test_processes as t; t.{way}(['hang {tmp_path / 'pids'}'], 600.0)"
     folder = tmp_path / "temporary"
     folder.mkdir()
     parent = subprocess.Popen(

@@ -21,7 +21,7 @@ _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<funct
 
 def command(module: str, *arguments: str) -> list[str]:
     """`python -m module`, which never imports a `torch.py` of the folder that it is started in."""
-    return [sys.executable, "-P", "-m", f"graphdoctor.target.processes.{module}", *arguments]
+    return [sys.executable, "-P", "-m", f"graphdoctor.device.processes.{module}", *arguments]
 
 
 def environment(**variables: str) -> Mapping[str, str]:

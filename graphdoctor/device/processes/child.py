@@ -1,4 +1,4 @@
-"""`python -m graphdoctor.target.processes.child WORK FOLDER`: a job in a folder -> its result there."""
+"""`python -m graphdoctor.device.processes.child WORK FOLDER`: a job in a folder -> its result there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from graphdoctor.target.processes.process import BEFORE_THE_END_S, JOB, RESULT
+from graphdoctor.device.processes.process import BEFORE_THE_END_S, JOB, RESULT
 
 _STDIN, _STDERR = 0, 2
 _MOST_BYTES = 64

@@ -1,4 +1,4 @@
-"""A target in a process of its own: whatever it does there, this process goes on.
+"""A process of its own to run a step in: whatever happens there, this process goes on.
 
 A process does one job: a module's `do(job: bytes) -> bytes`. It is started in one of two ways:
 `fresh` starts an interpreter that waits for a start signal, `forked` forks a server that has

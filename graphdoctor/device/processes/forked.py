@@ -1,6 +1,6 @@
 """Many jobs -> how the process of each ended: forks of a server that has imported torch once for all.
 
-`python -m graphdoctor.target.processes.forked WORK FOLDER AT_ONCE TIME_LIMIT_S` is the server. It
+`python -m graphdoctor.device.processes.forked WORK FOLDER AT_ONCE TIME_LIMIT_S` is the server. It
 ends jobs that take too long, and writes a line for each that ended. It runs no model itself, so
 that no model can touch the others.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from graphdoctor.target.processes.process import (
+from graphdoctor.device.processes.process import (
     JOB,
     OUTPUT,
     Ended,
@@ -147,7 +147,7 @@ class _Children:
         self.running[pid] = (folder, time.monotonic())
 
     def _live(self, folder: Path) -> None:
-        from graphdoctor.target.processes.child import live
+        from graphdoctor.device.processes.child import live
 
         begun_s = time.time()
         os.setsid()  # so that the model's own processes end with it

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from graphdoctor.target.processes.process import (
+from graphdoctor.device.processes.process import (
     JOB,
     OUTPUT,
     Ended,
