@@ -34,7 +34,7 @@ def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProf
     makes a replay slow (GD3xx) cuts nothing.
     """
     runs = recording.captured
-    hits, signatures = cutting(diagnosis.hits), Signatures()
+    hits, signatures = cutting(_as_reported(diagnosis)), Signatures()
     blocked = hazards(recording, hits, signatures)
     schedules = [schedule(each.ops, found) for each, found in zip(runs, blocked, strict=True)]
     found = [
@@ -63,6 +63,18 @@ def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProf
             _condensed(each, plan, regions) for each, plan in zip(runs, schedules, strict=True)
         ),
     )
+
+
+def _as_reported(diagnosis: Diagnosis) -> Iterator[tuple[str, Hit]]:
+    """The hits under the rules that the report lists: where one rule speaks for another, under that one."""
+    listed: dict[object, list[str]] = {}
+    for finding in diagnosis.findings:
+        if finding.effect != "replay-is-slow":
+            listed.setdefault(finding.location, []).append(finding.rule)
+    for rule, hit in diagnosis.hits:
+        speaking = listed.get(hit.location, [rule])
+        for name in [rule] if rule in speaking else dict.fromkeys(speaking):
+            yield name, hit
 
 
 def _unsafe_places(

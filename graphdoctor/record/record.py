@@ -40,7 +40,12 @@ def record(session: Session, *, progress: Callable[[str], None]) -> Recording:
         captured=captured,
         host=_host_events(session),
         optimizers=tuple(_optimizers(session)),
-        limits=(*session.start.limits, *_unseen(captured), *_undefined(eager)),
+        limits=(
+            *session.start.limits,
+            *_unseen(captured),
+            *_cold(eager, captured),
+            *_undefined(eager),
+        ),
     )
 
 
@@ -51,6 +56,20 @@ def _unseen(captured: tuple[Iteration, ...]) -> Iterator[str]:
     for location in places:
         where = f" ({file_line(location)})" if location else ""
         yield f"The step replays a CUDA graph of its own{where}: what runs in it is not recorded."
+
+
+def _cold(eager: tuple[Iteration, ...], captured: tuple[Iteration, ...]) -> Iterator[str]:
+    """Kernels of others that run first inside a capture: they compile, tune or make handles there."""
+    known = {op.name for iteration in eager for op in iteration.ops}
+    first = {op.name: op for iteration in captured for op in iteration.ops if op.name not in known}
+    for name, op in sorted(first.items()):
+        if op.is_cuda and not name.startswith(("aten.", "prims.", "profiler.")):
+            place = op.location
+            where = f" ({os.path.basename(place.file)}:{place.line})" if place else ""
+            yield (
+                f"{name}{where} runs only while the step is captured, so that eager warm-ups never run"
+                " it: what it does in its first call, such as compiling or tuning, falls into the capture."
+            )
 
 
 def _undefined(eager: tuple[Iteration, ...]) -> Iterator[str]:

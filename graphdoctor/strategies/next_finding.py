@@ -29,9 +29,12 @@ def next_finding(evidence: Evidence, profile: DeviceProfile) -> str:
     iteration = evidence.recording.captured[-1]
     if len(_places(blocking)) == 1:
         whole = estimate(iteration, profile).speedup
+        named = list(dict.fromkeys(f"{one.rule} {one.name}" for one in blocking))
+        is_one = len(named) == 1
         return (
-            f"{_name(blocking[0])} is all that keeps the step from being one graph: without it,"
-            f" {_ratio(whole)} is predicted."
+            f"{' and '.join(named)}{in_place(blocking[0].location)} {'is' if is_one else 'are'} all"
+            f" that {'keeps' if is_one else 'keep'} the step from being one graph: without"
+            f" {'it' if is_one else 'them'}, {_ratio(whole)} is predicted."
         )
     now = share_of(_regions(evidence.plan, iteration), iteration)
     found = [(one, _without(one, evidence, profile)) for one in blocking[:_MOST_TRIED]]

@@ -28,6 +28,7 @@ _READ = ["data_dependent_output"]
 @dataclass(frozen=True)
 class _Diagnosis:
     hits: tuple[tuple[str, Hit], ...] = ()
+    findings: tuple[object, ...] = ()
 
 
 def _plan(

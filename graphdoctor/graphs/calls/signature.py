@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import enum
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
 
 from graphdoctor.graphs.static_inputs import InputMismatch, check_inputs
 from graphdoctor.target.state.attributes import attributes, slots_of
+from graphdoctor.target.state.containers import open_node
 from graphdoctor.target.state.tree import input_leaves
 from graphdoctor.target.target import Inputs
 
@@ -106,8 +106,8 @@ def _key(key: object) -> object:
 def parts_of_argument(value: object) -> Parts | None:
     """What is in a mapping, a dataclass or a sequence, attributes beside its items included.
 
-    None for a leaf, and for a mapping of the user's that shares its content with its copies: a graph
-    could not be given other tensors in its place.
+    None for a leaf, and for a mapping of the user's that cannot be made anew around other tensors,
+    because its class says itself how it is copied.
     """
     covered: set[str] = set()
     parts: Parts
@@ -134,23 +134,10 @@ def parts_of_output(value: object) -> Parts | None:
 
 
 def _is_separable(value: Mapping[Any, Any]) -> bool:
+    """Whether another can be made that shares no content with it, without code of the user's."""
     if isinstance(value, (dict, UserDict)):
         return True
-    if not isinstance(value, MutableMapping):
-        return False
-    try:
-        copied = copy.copy(value)
-    except Exception:  # a class of the user's that refuses
-        return False
-    own, theirs = list(_inside(value)), set(map(id, _inside(copied)))
-    return copied is not value and not any(id(part) in theirs for part in own)
-
-
-def _inside(value: object) -> Iterator[object]:
-    """What an object keeps that can change."""
-    for part in (*attributes(value).values(), *(part for _, part in slots_of(value))):
-        if not is_constant(part) and not isinstance(part, torch.Tensor):
-            yield part
+    return isinstance(value, MutableMapping) and open_node(value, into_objects=False) is not None
 
 
 def _carries_tensors(value: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -110,7 +109,8 @@ class TrainingGraph:
                 allow_unused_input=True,
             )
         assert call.observed.returned is not None
-        self._run: Callable[..., Any] | None = graphed.forward
+        # From torch 2.15 on, `forward` alone does not keep its module alive.
+        self._graphed: Any = graphed
         self._filled = call.observed.returned.filled
         self._differentiable = call.body.differentiable
         self._gradients = Gradients(call, graphed.forward)
@@ -123,11 +123,11 @@ class TrainingGraph:
 
     def __call__(self, tensors: list[torch.Tensor]) -> Any:
         """Run the forward on these tensors, which are as the captured call's."""
-        assert self._run is not None
+        assert self._graphed is not None
         self._lane.enter()
         this = OnePass(self)
         self._latest = weakref.ref(this)
-        found = self._run(*tensors)
+        found = self._graphed.forward(*tensors)
         gradients = self._gradients
         node = next(tensor.grad_fn for tensor in found if tensor.grad_fn is not None)
         node.register_hook(lambda given, _: gradients.handed_out(given, this.came))
@@ -144,7 +144,7 @@ class TrainingGraph:
 
     def release(self) -> None:
         """Give the graphs and their memory back, as soon as no backward pass waits for them."""
-        self._run = None
+        self._graphed = None
 
 
 class Returned(torch.autograd.Function):
