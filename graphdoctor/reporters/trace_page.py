@@ -134,11 +134,11 @@ def _write_causes(page: Page, report: TraceReport) -> None:
     for cause in report.gap_causes if page.look.show_all else report.gap_causes[:_CAUSES]:
         if not page.look.show_all and cause.share < _WORTH_A_ROW:
             continue
-        word = "" if cause.kind == "ordinary" else f"{WORK_WORDS[cause.kind]}: "
-        at = _at(cause.location, page) if cause.kind != "unrecorded" else ""
+        word = "" if cause.kind == "ordinary" else WORK_WORDS[cause.kind]
+        what = ": ".join(part for part in (word, _short_name(cause.name)) if part)
         page.labelled(
             f"  {cause.share:.1%}",
-            f"{time_text(cause.idle_us)}  {word}{_short_name(cause.name)}{at}",
+            f"{time_text(cause.idle_us)}  {what}{_at(cause.location, page)}",
         )
 
 

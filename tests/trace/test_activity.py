@@ -16,7 +16,7 @@ from graphdoctor.trace.explain.known_work import known_work
 from graphdoctor.trace.explain.lanes import whole_span
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.values.trace import TraceReport, WorkKind
-from tests.support.traces import TraceBuilder
+from tests.support.traces import TraceBuilder, launch_bound
 
 FILE = Path("run.json")
 
@@ -140,6 +140,12 @@ def test_what_nobody_recorded_is_said_to_be_so() -> None:
 )
 def test_usual_work_is_known_by_its_name(name: str, kind: WorkKind | None) -> None:
     assert known_work(name) == kind
+
+
+def test_a_launch_bound_step_says_where_most_of_its_time_goes() -> None:
+    found = explained(launch_bound(100))
+    assert found.verdict == "launch-bound"
+    assert "Of the idle time 38% lies in aten::mul." in found.reason
 
 
 def test_time_goes_to_what_is_innermost_and_known_work_to_what_it_lies_in() -> None:

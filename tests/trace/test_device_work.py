@@ -43,7 +43,10 @@ def test_communication_is_exposed_where_nothing_else_runs() -> None:
     builder.kernel(
         builder.call("cudaLaunchKernelExC", 1001, 1), 1008, 30, name=ALL_REDUCE, stream=9
     )
+    builder.events[-1]["args"] |= {"In msg nelems": 1024, "dtype": "BFloat16"}
+    builder.events[0]["args"] = {"In msg nelems": [1], "dtype": {"of": "another writer"}}
     (found,) = explained(builder).work.collectives
+    assert found.nbytes == 2048
     assert (found.kind, found.runs, found.device_us) == ("all_reduce", 1, 30)
     assert found.exposed_us == 30 - (1 + 2 + 2 + 1)  # of kernels at 1007, 1017, 1027 and 1037
 

@@ -14,6 +14,7 @@ from graphdoctor.values.trace import (
     WORK_WORDS,
     Confidence,
     Doubt,
+    GapCause,
     SyncCost,
     TracePrediction,
     TraceVerdict,
@@ -26,6 +27,7 @@ _BOUND = 0.3
 _LITTLE = 0.1
 _UNKNOWN = 0.25
 _MOST = 0.5
+_WORTH_A_SENTENCE = 0.2
 _HELP: dict[WorkKind, str] = {
     "data-loading": "Load ahead, in processes of their own: DataLoader(num_workers=..., pin_memory=True,"
     " prefetch_factor=...).",
@@ -74,6 +76,8 @@ def judge_trace(
     verdicts = {_verdict(share, times, predicted) for share in _shares(times, predicted)}
     verdict: TraceVerdict = verdicts.pop() if len(verdicts) == 1 else "mixed"
     reason, advice = _words(verdict, times, predicted, syncs)
+    if verdict in ("launch-bound", "mixed"):
+        reason += _largest(did)
     return Judgement(verdict, reason, advice, confidence)
 
 
@@ -149,17 +153,27 @@ def _elsewhere(times: Lanes, did: Doings) -> tuple[str, str]:
     first = known[0].kind if known and known[0].share > did.elsewhere_share / 2 else "ordinary"
     cause = next((cause for cause in did.causes if cause.kind == first), None)
     what = WORK_WORDS[first] if first != "ordinary" else "work between two launches"
-    where = ""
-    if cause is not None and (cause.name or cause.location):
-        place = cause.location
-        at = f" at {place.file}:{place.line} ({place.function})" if place is not None else ""
-        where = f" {cause.share:.0%} lies in {cause.name}{at}."
+    where = f" {_lies_in(cause)}" if cause is not None and cause.name else ""
     return (
         f"For {times.idle_ns / times.span_ns:.0%} of the time the GPU idles, {did.elsewhere_share:.0%} of"
         f" that because the host is busy with {what} and launches nothing: a graph does not remove"
         f" it.{where}",
         _HELP.get(first, "Take that work out of the step, or do it in another process meanwhile."),
     )
+
+
+def _largest(did: Doings) -> str:
+    """The place that explains most of the idle time, if it is worth a sentence."""
+    first = next(iter(did.causes), None)
+    if first is None or not first.name or first.share < _WORTH_A_SENTENCE:
+        return ""
+    return f" Of the idle time {_lies_in(first)}"
+
+
+def _lies_in(cause: GapCause) -> str:
+    place = cause.location
+    at = f" at {place.file}:{place.line} ({place.function})" if place is not None else ""
+    return f"{cause.share:.0%} lies in {cause.name}{at}."
 
 
 def _words(

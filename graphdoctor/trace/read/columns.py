@@ -32,6 +32,8 @@ _TABLES = {
     **dict.fromkeys(("overhead",), "overheads"),
 }
 _HOST_TABLES = ("operators", "frames", "annotations", "overheads")
+# As torch writes the types of a collective's elements.
+_DTYPE_BYTES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "BFloat16": 2, "Half": 2, "Short": 2}
 _EACH_NAME = 200  # bytes, text and table
 # 285 years in us: what is beyond does not fit 64 bits of ns.
 _LARGEST_US = 9.0e15
@@ -98,7 +100,7 @@ class Columns:
             for event, arg in zip(events, args, strict=True)
         ]
         graph = [_integer(arg.graph) if arg is not None else 0 for arg in args]
-        nbytes = [_integer(arg.nbytes) if arg is not None else 0 for arg in args]
+        nbytes = [0 if arg is None else _nbytes(arg) for arg in args]
         return [
             np.array([_KINDS[event.cat] for event in events], np.int64),  # type: ignore[index]
             _numbered(self.devices, list(map(str, device))),
@@ -167,6 +169,14 @@ def _correlations(events: Sequence[Event[Any]]) -> Ints:
         return np.array(values, np.int64)
     except OverflowError:
         return np.array([value if abs(value) < 2**62 else NO_CORRELATION for value in values])
+
+
+def _nbytes(args: Any) -> int:
+    """Of a copy or a fill, as it says; of a collective what goes into it."""
+    if not isinstance(args.elements, int) or not isinstance(args.dtype, str):
+        return _integer(args.nbytes)
+    size = _integer(args.elements) * _DTYPE_BYTES.get(args.dtype, 1)
+    return _integer(args.nbytes) or _integer(size)
 
 
 def _integer(value: float | str | None) -> int:

@@ -31,6 +31,8 @@ class Args(Struct, gc=False):
     stream: int | str | None = None
     nbytes: int | float | str | None = field(default=None, name="bytes")
     graph: int | str | None = field(default=None, name="graph id")
+    elements: Any = field(default=None, name="In msg nelems")
+    dtype: Any = None
 
 
 class ArgsWithShapes(Struct, gc=False):
@@ -41,6 +43,8 @@ class ArgsWithShapes(Struct, gc=False):
     stream: int | str | None = None
     nbytes: int | float | str | None = field(default=None, name="bytes")
     graph: int | str | None = field(default=None, name="graph id")
+    elements: Any = field(default=None, name="In msg nelems")
+    dtype: Any = None
     dims: tuple[Any, ...] | None = field(default=None, name="Input Dims")
     strides: tuple[Any, ...] | None = field(default=None, name="Input Strides")
     dtypes: tuple[Any, ...] | None = field(default=None, name="Input type")
