@@ -64,8 +64,7 @@ def _cold(eager: tuple[Iteration, ...], captured: tuple[Iteration, ...]) -> Iter
     first = {op.name: op for iteration in captured for op in iteration.ops if op.name not in known}
     for name, op in sorted(first.items()):
         if op.is_cuda and not name.startswith(("aten.", "prims.", "profiler.")):
-            place = op.location
-            where = f" ({os.path.basename(place.file)}:{place.line})" if place else ""
+            where = f" ({file_line(op.location)})" if op.location else ""
             yield (
                 f"{name}{where} runs only while the step is captured, so that eager warm-ups never run"
                 " it: what it does in its first call, such as compiling or tuning, falls into the capture."
