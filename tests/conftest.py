@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -36,3 +37,11 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True)
+def _distributions_check_their_arguments() -> Iterator[None]:
+    """As in a fresh process: torch.compile turns the checks off for good, for whatever runs later."""
+    yield
+    if "torch.distributions" in sys.modules:
+        sys.modules["torch.distributions"].Distribution.set_default_validate_args(__debug__)

@@ -100,6 +100,7 @@ def _analyzed(draws: Sequence[Sample], device: Any) -> Outcome:
     from graphdoctor.record import prepare, record
     from graphdoctor.record.place import place
     from graphdoctor.target import from_object
+    from graphdoctor.values.report import WHOLE_STEP
 
     target = place(from_object(lambda: _step_of(draws)), device)
     try:
@@ -109,7 +110,7 @@ def _analyzed(draws: Sequence[Sample], device: Any) -> Outcome:
         session.start.restore()
         made = capture_whole_step(session.target)
         if isinstance(made, Refusal):
-            outcome = made.outcome()
+            outcome = made.outcome(WHOLE_STEP)
         else:
             outcome = made.outcome(verify_whole_step(target, made, session.batches, exact=True))
     finally:

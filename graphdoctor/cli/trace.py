@@ -6,7 +6,6 @@ import argparse
 import math
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,6 +134,8 @@ def _explain(args: argparse.Namespace) -> TraceReport | FolderReport | TraceComp
 def _compare(
     args: argparse.Namespace, options: TraceOptions, most_bytes: int | None
 ) -> TraceComparison:
+    from dataclasses import replace
+
     from graphdoctor.trace.explain.before_after import EVERY_ROW, compare_traces
     from graphdoctor.trace.explain.trace_report import explain_trace
     from graphdoctor.trace.read.file import read_trace

@@ -25,6 +25,20 @@ class Resettable(Protocol):
     def reset(self) -> object: ...
 
 
+class Pool:
+    """The memory of several graphs that never run at the same time.
+
+    After a failed capture the next graphs get memory of their own: torch goes on counting the
+    failed one as recording into the old pool, and refuses another there.
+    """
+
+    def __init__(self) -> None:
+        self.handle: Any = torch.cuda.graph_pool_handle()
+
+    def reset(self) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+
+
 @dataclass(frozen=True, slots=True)
 class Recorded(Generic[T]):
     """A graph, and what its work returned: tensors in the graph's memory. Empty without a kernel."""
@@ -38,7 +52,7 @@ def record_graph(
     work: Callable[[], T],
     side: Any,
     *,
-    pool: Any = None,
+    pool: Pool | None = None,
     warm_up: Callable[[], object] | None = None,
 ) -> Recorded[T] | Refusal:
     """`capture_graph`, with the reason instead of the error where CUDA or the work itself refused.
@@ -55,7 +69,7 @@ def capture_graph(
     work: Callable[[], T],
     side: Any,
     *,
-    pool: Any = None,
+    pool: Pool | None = None,
     warm_up: Callable[[], object] | None = None,
 ) -> Recorded[T]:
     """Capture `work` on the stream `side`, after `warm_up` has run there.
@@ -92,12 +106,15 @@ def run_on(side: Any, work: Callable[[], object]) -> None:
 class Capture:
     """One graph, from `begin` to `end`; `reset` gives it back at any time."""
 
-    def __init__(self, side: Any, pool: Any = None) -> None:
+    def __init__(self, side: Any, pool: Pool | None = None) -> None:
         self.graph: Any = torch.cuda.CUDAGraph()
-        self._side = side
+        self._side, self._pool = side, pool
         # Other threads of the program may go on using the GPU: only this one is watched.
         self._context: Any = torch.cuda.graph(
-            self.graph, pool=pool, stream=side, capture_error_mode="thread_local"
+            self.graph,
+            pool=pool.handle if pool is not None else None,
+            stream=side,
+            capture_error_mode="thread_local",
         )
 
     def begin(self) -> None:
@@ -120,6 +137,8 @@ class Capture:
             if torch.cuda.is_current_stream_capturing():
                 self.graph.capture_end()
         self.graph.reset()
+        if self._pool is not None:
+            self._pool.reset()
 
 
 @contextmanager

@@ -66,24 +66,18 @@ def _is_host_mask(use: TensorUse | None) -> bool:
 
 
 def has_nested(op: Op) -> bool:
-    """Whether a nested tensor takes part: a recording gives it one dimension, and no strides."""
+    """Whether a nested tensor takes part."""
     named = op.base_name.startswith("_nested_") or op.base_name in _NESTED
-    return named or any(map(_is_nested, op.inputs))
+    return named or any(use.nested for use in op.inputs)
 
 
 _NESTED = frozenset({"to_padded_tensor"})
 
 
-def _is_nested(use: TensorUse) -> bool:
-    return len(use.shape) == 1 and not use.stride
-
-
 def _mixes_nested(op: Op) -> bool:
     """A nested tensor and one on the device that is none, whose sizes the host compares."""
-    nested = [_is_nested(use) for use in op.inputs]
-    return any(nested) and any(
-        use.is_cuda and use.shape and not is_nested
-        for use, is_nested in zip(op.inputs, nested, strict=True)
+    return any(use.nested for use in op.inputs) and any(
+        use.is_cuda and use.shape and not use.nested for use in op.inputs
     )
 
 
@@ -189,7 +183,7 @@ CONDITIONS: Mapping[str, Condition] = {
         "with two tensors of one shape, unless they are one and the same",
         lambda op: _is_of_others(op) and _is_not_empty(op),
     ),
-    "nested": Condition("with a nested tensor", lambda op: any(map(_is_nested, op.inputs))),
+    "nested": Condition("with a nested tensor", lambda op: any(use.nested for use in op.inputs)),
     "nested-and-dense": Condition("with a nested and another tensor", _mixes_nested),
     "not-square": Condition("with a matrix that is not square", _is_not_square),
     "long-dimension": Condition(

@@ -26,6 +26,9 @@ def _dropout_p(place: int) -> tuple[_Switch, ...]:
     return (_Switch(place, "dropout_p", 0.0),)
 
 
+_DROPOUT = (_Switch(1, "p"), _Switch(2, "train"))
+
+
 def _recurrent(place: int) -> tuple[_Switch, ...]:
     return _Switch(place, "dropout"), _Switch(place + 1, "train")
 
@@ -45,8 +48,15 @@ _SWITCHES: Mapping[str, tuple[_Switch, ...]] = {
     "_scaled_dot_product_flash_attention.quantized": _dropout_p(6),
     "_scaled_dot_product_flash_attention_for_cpu": _dropout_p(3),
     "_scaled_dot_product_fused_attention_overrideable": _dropout_p(4),
-    "alpha_dropout": (_Switch(1, "p"), _Switch(2, "train")),
-    "dropout": (_Switch(1, "p"), _Switch(2, "train")),
+    "_triton_scaled_dot_attention": _dropout_p(3),
+    "alpha_dropout": _DROPOUT,
+    "alpha_dropout_": _DROPOUT,
+    "dropout": _DROPOUT,
+    "dropout_": _DROPOUT,
+    "feature_alpha_dropout": _DROPOUT,
+    "feature_alpha_dropout_": _DROPOUT,
+    "feature_dropout": _DROPOUT,
+    "feature_dropout_": _DROPOUT,
     "gru.data": _recurrent(6),
     "gru.input": _recurrent(5),
     "lstm.data": _recurrent(6),
@@ -57,9 +67,12 @@ _SWITCHES: Mapping[str, tuple[_Switch, ...]] = {
     "rnn_relu.input": _recurrent(5),
     "rnn_tanh.data": _recurrent(6),
     "rnn_tanh.input": _recurrent(5),
+    "rrelu": (_Switch(3, "training", False),),
+    "rrelu_": (_Switch(3, "training", False),),
     "rrelu_with_noise": (_Switch(4, "training", False),),
     "rrelu_with_noise_": (_Switch(4, "training", False),),
     "rrelu_with_noise_functional": (_Switch(4, "training", False),),
+    "scaled_dot_product_attention": _dropout_p(4),
 }
 # They are handed a seed, or only choose a kernel; so is the backward of any of the above.
 _NEVER = frozenset({"_fill_mem_eff_dropout_mask_", "_fused_sdp_choice"})

@@ -93,13 +93,14 @@ class OperatorObserver:
         strided = tensor.layout == torch.strided and not nested
         return TensorUse(
             storage=info.number,
-            shape=(tensor.numel(),) if nested else tuple(tensor.shape),  # a nested one has no shape
+            shape=(tensor.numel(),) if nested else tuple(tensor.shape),
             stride=tensor.stride() if strided else (),
             offset=int(tensor.storage_offset()) if strided else 0,
             dtype=_DTYPE_NAMES[tensor.dtype],
             device=self._device_of(tensor, info),
             itemsize=tensor.dtype.itemsize,
             pinned=info.pinned,
+            nested=nested,
         )
 
     def _op(self, call: Call) -> Op:

@@ -33,7 +33,8 @@ class TensorUse(Struct, frozen=True, gc=False, tag="tensor"):
     """One tensor as an operator saw it.
 
     `storage` numbers the storage: equal numbers mean equal memory, over all iterations of a
-    recording. `offset` and `stride` count elements. `device` is the logical device.
+    recording. `offset` and `stride` count elements. `device` is the logical device. A `nested` one
+    has no shape of its own: `shape` is then its number of elements.
     """
 
     storage: int
@@ -44,6 +45,7 @@ class TensorUse(Struct, frozen=True, gc=False, tag="tensor"):
     device: str  # "cuda:0" or "cpu"
     itemsize: int
     pinned: bool = False
+    nested: bool = False
 
     @property
     def numel(self) -> int:

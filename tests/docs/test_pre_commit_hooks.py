@@ -129,7 +129,7 @@ def test_action_takes_paths_a_line_each_and_obeys_none(repository: Path, tmp_pat
     code, log, outputs = check_step(repository, tmp_path, paths=hostile)
     assert code == 2 and "has-sarif" not in outputs
     assert not (repository / "pwned").exists()
-    assert "$(touch pwned) is no file" in log
+    assert "$(touch pwned) is not a file" in log
     code, log, _ = check_step(repository, tmp_path, paths="decoder\n\nmodels/trainer.py\n")
     assert code == 0, log
     assert "2 targets" in log

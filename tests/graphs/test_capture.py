@@ -14,6 +14,7 @@ from torch import nn
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.capture import (
     Capture,
+    Pool,
     Recorded,
     device_usable_after_failure,
     record_graph,
@@ -108,7 +109,7 @@ def test_whatever_ends_a_capture_is_told_and_repaired(
     found = Surroundings()
     made = record_graph(lambda: work(found), torch.cuda.Stream())
     assert isinstance(made, Refusal)
-    assert said in made.reason
+    assert said in made.reason or (not exact and "CUDA forbids" in made.reason)
     if work in (reads, fails):
         assert made.location is not None and made.location.file == __file__
         assert made.location.function == work.__name__
@@ -140,7 +141,7 @@ def test_a_warm_up_that_fails_is_a_refusal_too(exact: bool) -> None:
 
 
 def test_a_pool_serves_the_next_graph_after_a_failure_in_it(exact: bool) -> None:
-    found, side, pool = Surroundings(), torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+    found, side, pool = Surroundings(), torch.cuda.Stream(), Pool()
     first = record_graph(lambda: found.state * 3, side, pool=pool)
     assert isinstance(record_graph(lambda: reads(found), side, pool=pool), Refusal)
     second = record_graph(lambda: found.state * 5, side, pool=pool)
@@ -246,7 +247,7 @@ class Reading(nn.Module):
 def by_segment(found: Surroundings) -> str:
     graph = torch.fx.symbolic_trace(nn.Identity())
     graph.forward = Reading(found).forward
-    part = CapturedPart(graph, torch.cuda.graph_pool_handle(), torch.cuda.Stream(), lambda _: False)
+    part = CapturedPart(graph, Pool(), torch.cuda.Stream(), lambda _: False)
     data = torch.ones(3, device="cuda")
     assert torch.equal(part(data), data * 2)  # eagerly
     assert not part.is_captured

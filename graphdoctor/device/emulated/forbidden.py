@@ -55,6 +55,7 @@ def _plain(value: Any, table: StorageTable) -> Arg:
             itemsize=0,
             dtype=str(value.dtype).removeprefix("torch."),
             device="cuda:0" if table.is_cuda(value) else "cpu",
+            nested=nested,
         )
     if isinstance(value, (list, tuple)):
         return tuple(_plain(item, table) for item in value)

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphdoctor.device.observe.operators import tensors_of, tensors_of_call
 from graphdoctor.graphs.calls import Unwatchable, distinct, signature
 from graphdoctor.graphs.calls.outputs import kind_of, tensors_in
+from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.modules.observe import Observed
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.tree import map_inputs
@@ -51,7 +52,7 @@ class Lane:
     """
 
     def __init__(self) -> None:
-        self.pool: Any = torch.cuda.graph_pool_handle()
+        self.pool = Pool()
         self._last: Any = None
 
     def enter(self) -> None:

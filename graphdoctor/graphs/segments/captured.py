@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from graphdoctor.device.observe.operators import facts_of
-from graphdoctor.graphs.capture import record_graph
+from graphdoctor.graphs.capture import Pool, record_graph
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.generator import generator_state, set_generator_state
 from graphdoctor.graphs.segments.memory import Copier, clones, copy_all
@@ -29,7 +29,7 @@ class CapturedPart(torch.nn.Module):
     part: fx.GraphModule
 
     def __init__(
-        self, part: fx.GraphModule, pool: Any, side: Any, is_fixed: Callable[[torch.Tensor], bool]
+        self, part: fx.GraphModule, pool: Pool, side: Any, is_fixed: Callable[[torch.Tensor], bool]
     ) -> None:
         super().__init__()
         # Not registered as submodules: whoever walks the modules has no business in here.

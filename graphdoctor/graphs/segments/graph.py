@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.segments.arguments import Taken, address_of
 from graphdoctor.graphs.segments.captured import CapturedPart, written_arguments
 from graphdoctor.graphs.segments.memory import Copier, Lent, Results, can_lend, memory_of, strangers
@@ -139,7 +140,7 @@ class SegmentedGraph:
         self._captures += 1
         fixed = [self._is_fixed(place, arg) for place, arg in enumerate(args)]
         taken = Taken(args, fixed, self._written)
-        pool = torch.cuda.graph_pool_handle()
+        pool = Pool()
         known = taken.fixed_memory | set(map(memory_of, taken.copies))
 
         def is_fixed(tensor: torch.Tensor) -> bool:

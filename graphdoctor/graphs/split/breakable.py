@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from graphdoctor.graphs.capture import Capture
+from graphdoctor.graphs.capture import Capture, Pool
 from graphdoctor.graphs.split.glue import Call, GlueCall, Gradients
 from graphdoctor.graphs.split.optimizer_step import OptimizerStep
 from graphdoctor.graphs.split.pending import Watch, read
@@ -48,7 +48,7 @@ class BreakableCapture:
         self.changes = changes
         self._trained = tuple(trained)
         self._side = side
-        self._pool: Any = torch.cuda.graph_pool_handle()
+        self._pool = Pool()
         self._thread = threading.get_ident()
         self._running: Capture | None = None
         self._making: GlueCall | None = None

@@ -125,7 +125,8 @@ def _of_tensor(path: str, value: torch.Tensor) -> Iterator[Visit]:
         for name in names:
             yield Visit(f"{path}.{name}", getattr(value, name))
     for name, child in list(attributes(value).items()):
-        yield Visit(f"{path}.{name}", child)
+        # Dynamo's notes on a tensor, such as that its address stays, are for torch.compile alone.
+        yield Visit(f"{path}.{name}", child, not name.startswith("_dynamo_"))
     if value._backward_hooks is not None:
         yield Visit(f"{path}._backward_hooks", value._backward_hooks, False)
 
