@@ -73,3 +73,5 @@ def test_terms_say_where_their_figures_come_from(found: dict[str, TraceReport]) 
 
     assert slowness("real").startswith("assumed by what was recorded")
     assert slowness("real, wall time known").startswith("found so that")
+    assert slowness("mixed, wall time known").startswith("the wall time is no shorter")
+    assert slowness("story 1, wall time known").startswith("the most that is tried")

@@ -47,6 +47,22 @@ def test_a_wall_time_of_another_step_is_refused_with_the_reason() -> None:
     assert found.confidence == "high"
 
 
+@pytest.mark.parametrize(
+    ("wall_us", "is_refused"), [(360.0, False), (359.9, True), (3_000.0, False), (3_000.1, True)]
+)
+def test_a_wall_time_may_be_a_tenth_below_the_busy_time_and_half_above_the_profiled_one(
+    wall_us: float, is_refused: bool
+) -> None:
+    builder = launch_bound(200, steps=4)
+    if is_refused:
+        with pytest.raises(UsageError, match="not the time of the same step"):
+            explained(builder, wall_us=wall_us)
+        return
+    predicted = explained(builder, wall_us=wall_us).prediction
+    assert predicted is not None
+    assert predicted.eager_us.mid == wall_us
+
+
 def test_nothing_is_predicted_where_the_simulation_is_off() -> None:
     """Kernels of a second thread that ran at the same time cannot be laid on one lane of the host."""
     builder = TraceBuilder()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphdoctor.trace import Trace
+from graphdoctor.trace.step_kinds import OTHER
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.values.errors import UsageError
 from tests.support.traces import TraceBuilder
@@ -76,16 +77,57 @@ def test_code_that_is_loaded_in_the_first_step_alone_makes_it_a_warm_up() -> Non
     assert reasons(found(other)) == [""] * 4
 
 
-def test_a_step_with_other_kernels_than_most_is_left_out() -> None:
-    steps = found(steps_of([(100, 4), (100, 5), (100, 4)]))
+@pytest.mark.parametrize(
+    ("kernels", "is_left_out"), [(7, False), (14, False), (6, True), (15, True)]
+)
+def test_a_step_is_of_the_first_ones_kind_if_seven_of_ten_kernels_are_the_same(
+    kernels: int, is_left_out: bool
+) -> None:
+    """Seven and ten of a name have seven of ten in common, six and ten have six of ten."""
+    steps = found(steps_of([(100, 10), (100, kernels), (100, 10)]))
+    reason = f"it is of another kind: {kernels} device events, the others have 10"
+    assert [step.left_out for step in steps.all] == ["", reason if is_left_out else "", ""]
+    assert [step.kind for step in steps.all] == [0, int(is_left_out), 0]
+
+
+def test_the_reason_names_the_fewest_and_the_most_of_the_kind_that_counts() -> None:
+    steps = found(steps_of([(100, 4), (100, 5), (100, 2), (100, 4)]))
     assert [step.left_out for step in steps.all] == [
-        "", "it has 5 device events, the others 4", "",
+        "", "", "it is of another kind: 2 device events, the others have 4 to 5", "",
     ]  # fmt: skip
 
 
-def test_of_two_kinds_of_steps_the_larger_counts() -> None:
-    steps = found(steps_of([(100, 4), (100, 5)]))
+def test_a_step_of_as_many_kernels_of_other_names_is_of_another_kind() -> None:
+    builder = TraceBuilder()
+    for number, name in enumerate(("train", "train", "test")):
+        begin = 1000.0 + number * 100
+        builder.step(number, begin, 100)
+        for at in (begin + 1, begin + 20, begin + 40):
+            builder.kernel(builder.call("cudaLaunchKernel", at, 1), at + 2, 1, name=name)
+    assert [step.left_out for step in found(builder).all] == [
+        "", "", "it is of another kind: 3 device events, the others have 3 of other names",
+    ]  # fmt: skip
+
+
+def test_the_kind_of_most_steps_counts_and_of_two_with_as_many_the_larger() -> None:
+    steps = found(steps_of([(100, 4), (100, 8)]))
     assert [step.name for step in steps.counted] == ["ProfilerStep#1"]
+    assert steps.all[0].left_out == "it is of another kind: 4 device events, the others have 8"
+    most = found(steps_of([(100, 4), (100, 8), (100, 4)]))
+    assert [step.name for step in most.counted] == ["ProfilerStep#0", "ProfilerStep#2"]
+    assert [step.kind for step in most.all] == [0, 1, 0]
+
+
+def test_beyond_sixteen_kinds_a_step_is_of_no_kind() -> None:
+    builder = TraceBuilder()
+    begin = 1000.0
+    for number in range(18):
+        builder.step(number, begin, 100)
+        builder.kernel(
+            builder.call("cudaLaunchKernel", begin + 1, 1), begin + 3, 1, name=f"k{number}"
+        )
+        begin += 100
+    assert [step.kind for step in found(builder).all] == [*range(16), OTHER, OTHER]
 
 
 def test_a_step_without_kernels_is_left_out() -> None:

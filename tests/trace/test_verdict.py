@@ -8,10 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.trace import Lanes
+from graphdoctor.trace.explain.gap_causes import Doings
 from graphdoctor.trace.explain.verdict import Judgement, judge_trace
 from graphdoctor.values.report import Location, Range
-from graphdoctor.values.trace import Doubt, SyncCost, TracePrediction
+from graphdoctor.values.trace import Doubt, GapCause, IdleKind, SyncCost, TracePrediction
 
+LAUNCHING = Doings(kinds=(), causes=(), elsewhere_share=0.0)  # nothing but launching
 SPAN = 100_000
 PREDICTED = TracePrediction(
     wall_us=100.0,
@@ -40,10 +42,14 @@ def share(value: float, **more: Any) -> TracePrediction:
 
 
 def judged(
-    times: Lanes, predicted: TracePrediction | None, *doubts: str, syncs: tuple[SyncCost, ...] = ()
+    times: Lanes,
+    predicted: TracePrediction | None,
+    *doubts: str,
+    syncs: tuple[SyncCost, ...] = (),
+    did: Doings = LAUNCHING,
 ) -> Judgement:
     found = [Doubt(kind, "") for kind in doubts]
-    return judge_trace(times, predicted, found, syncs)
+    return judge_trace(times, predicted, found, syncs, did)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +174,121 @@ def test_there_is_an_answer_where_little_is_unknown(times: Lanes, doubts: tuple[
     assert judged(times, PREDICTED, *doubts).verdict == "launch-bound"
 
 
-def test_no_prediction_is_no_answer() -> None:
-    assert judged(lanes(), None).verdict == "cannot-tell"
+@pytest.mark.parametrize(
+    ("bound", "waited", "queued", "verdict"),
+    [
+        (0, 0, 9_999, "gpu-bound"),
+        (0, 0, 10_000, "mixed"),  # not busy for more than nine tenths
+        (9_000, 0, 0, "gpu-bound"),
+        (10_000, 0, 0, "mixed"),
+        (0, 9_000, 0, "gpu-bound"),
+        (0, 30_000, 0, "mixed"),
+        (0, 30_001, 0, "sync-bound"),
+        (16_000, 32_000, 0, "mixed"),  # more than twice as much as by launches
+        (15_999, 32_000, 0, "sync-bound"),
+        (90_000, 0, 0, "mixed"),  # no graph is promised by what was not simulated
+    ],
+)
+def test_without_a_prediction_the_shares_as_profiled_answer(
+    bound: int, waited: int, queued: int, verdict: str
+) -> None:
+    said = judged(lanes(host_ns=bound, sync_wait_ns=waited, device_gap_ns=queued), None)
+    assert (said.verdict, said.confidence) == (verdict, "low")
+    assert "What a graph would bring is not predicted." in said.reason
+    assert f"waits for launches {bound / SPAN:.0%}" in said.reason
+    assert f"waits for results {waited / SPAN:.0%}" in said.reason
+
+
+def test_too_much_that_is_unknown_is_no_answer_without_a_prediction_either() -> None:
+    said = judged(lanes(unattributed_ns=25_001), None)
+    assert (said.verdict, said.confidence) == ("cannot-tell", "low")
+
+
+def elsewhere(share: float, *kinds: IdleKind, cause: GapCause | None = None) -> Doings:
+    return Doings(kinds, (cause,) if cause is not None else (), share)
+
+
+@pytest.mark.parametrize(
+    ("idle", "share", "verdict"),
+    [
+        (10_001, 0.51, "host-bound"),
+        (10_000, 0.51, "mixed"),  # a tenth of the time is not worth it
+        (10_001, 0.5, "mixed"),
+        (90_000, 1.0, "host-bound"),
+    ],
+)
+def test_a_host_that_is_elsewhere_for_most_idle_time_is_the_cause(
+    idle: int, share: float, verdict: str
+) -> None:
+    unmeasured = replace(PREDICTED, wall_us=None)
+    assert judged(lanes(host_ns=idle), unmeasured, did=elsewhere(share)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("busy", "verdict"),
+    [(40.0, "host-bound"), (89.0, "host-bound"), (90.5, "gpu-bound"), (101.0, "gpu-bound")],
+)
+def test_a_wall_time_tells_how_much_idle_time_there_is_to_explain(
+    busy: float, verdict: str
+) -> None:
+    """The trace has as much idle time each time, which the profiler may have made."""
+    said = judged(lanes(host_ns=60_000), share(0.05, device_busy_us=busy), did=elsewhere(0.8))
+    assert said.verdict == verdict
+    assert said.reason.startswith(f"For {1 - busy / 100:.0%} of") == (verdict == "host-bound")
+
+
+def test_a_host_that_is_elsewhere_needs_no_prediction_and_no_graph() -> None:
+    said = judged(lanes(host_ns=40_000), None, did=elsewhere(0.8))
+    assert (said.verdict, said.confidence) == ("host-bound", "low")
+    sure = judged(lanes(host_ns=40_000), PREDICTED, did=elsewhere(0.8))
+    assert (sure.verdict, sure.confidence) == ("host-bound", "high")
+    assert "a graph does not remove it" in sure.reason
+    unclear = judged(lanes(unattributed_ns=25_001), PREDICTED, did=elsewhere(0.8))
+    assert unclear.verdict == "cannot-tell"
+
+
+@pytest.mark.parametrize(
+    ("known", "words", "advice"),
+    [
+        (0.41, "busy with data loading and launches nothing", "DataLoader(num_workers=..."),
+        (0.40, "busy with work between two launches and launches nothing", "in another process"),
+    ],
+)
+def test_work_that_is_known_is_named_where_it_is_most_of_what_the_host_did(
+    known: float, words: str, advice: str
+) -> None:
+    kinds = (IdleKind("ordinary", 60.0, 0.5), IdleKind("data-loading", 40.0, known))
+    unmeasured = replace(PREDICTED, wall_us=None)
+    said = judged(lanes(host_ns=40_000), unmeasured, did=elsewhere(0.8, *kinds))
+    assert words in said.reason
+    assert said.reason.startswith("For 40% of the time the GPU idles, 80% of that because")
+    assert advice in said.advice
+
+
+def test_the_line_of_the_known_work_is_named() -> None:
+    kinds = (IdleKind("preprocessing", 40.0, 0.8),)
+    zoom = GapCause("preprocessing", "zoom", Location("scipy/ndimage.py", 7, "zoom"), 40.0, 0.75)
+    said = judged(lanes(host_ns=40_000), PREDICTED, did=elsewhere(0.8, *kinds, cause=zoom))
+    assert said.reason.endswith("75% lies in zoom at scipy/ndimage.py:7 (zoom).")
+    other = replace(zoom, kind="logging")
+    said = judged(lanes(host_ns=40_000), PREDICTED, did=elsewhere(0.8, *kinds, cause=other))
+    assert "lies in" not in said.reason
+
+
+@pytest.mark.parametrize(("part", "is_told"), [(0.2, True), (0.19, False)])
+def test_the_place_of_a_fifth_of_the_idle_time_is_named_where_graphs_help(
+    part: float, is_told: bool
+) -> None:
+    cause = GapCause("ordinary", "aten::mm", None, 40.0, part)
+    told = f" Of the idle time {part:.0%} lies in aten::mm."
+    did = Doings((), (cause,), 0.0)
+    assert judged(lanes(host_ns=40_000), PREDICTED, did=did).reason.endswith(told) == is_told
+    mixed = judged(lanes(host_ns=40_000), share(0.2), did=did)
+    assert (mixed.verdict, mixed.reason.endswith(told)) == ("mixed", is_told)
+    busy = judged(lanes(), share(0.01), did=did)
+    assert (busy.verdict, "lies in" in busy.reason) == ("gpu-bound", False)
+    unnamed = Doings((), (replace(cause, name=""),), 0.0)
+    assert "lies in" not in judged(lanes(host_ns=40_000), PREDICTED, did=unnamed).reason
 
 
 @pytest.mark.parametrize(
@@ -195,4 +314,4 @@ def test_confidence(
 
 def test_a_doubt_that_the_figures_allow_for_costs_no_confidence() -> None:
     doubt = Doubt("queue-full", "", corrected=True)
-    assert judge_trace(lanes(), PREDICTED, [doubt], ()).confidence == "high"
+    assert judge_trace(lanes(), PREDICTED, [doubt], (), LAUNCHING).confidence == "high"

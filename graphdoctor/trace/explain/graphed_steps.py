@@ -194,14 +194,21 @@ def _terms(
     yield Term("copies of inputs from the host", f"{graphed.upload_us / steps:.1f} us",
                "profiler trace; they stay outside of graphs")  # fmt: skip
     yield Term("host time that stays eager", f"{graphed.stays_us / steps:.1f} us", simulated)
-    source = (
-        "found so that the simulated step takes the wall time"
-        if wall_us is not None
-        else "assumed by what was recorded; give the wall time of a step to replace it"
-    )
     low, mid, high = factors
+    source = "assumed by what was recorded; give the wall time of a step to replace it"
+    if wall_us is not None:
+        source = _found_or_not(mid)
     bounds = f" ({low:.2g} to {high:.2g})" if low != high else ""
     yield Term("the profiler slows the host", f"{mid:.2f}x{bounds}", source)
+
+
+def _found_or_not(factor: float) -> str:
+    """Where a factor comes from that was sought for a wall time: none may give that time."""
+    if factor == 1.0:
+        return "the wall time is no shorter than the simulated step; idle time is scaled to it"
+    if factor >= _FACTOR_MOST:
+        return "the most that is tried, and the simulated step is still longer; idle time is scaled"
+    return "found so that the simulated step takes the wall time"
 
 
 def _bounds(profile: DeviceProfile, name: str) -> str:

@@ -68,8 +68,9 @@ def judge_trace(
             "Record again, with a warm-up step, and measure the wall time of a step without the profiler.",
             "low",
         )
-    if _host_is_elsewhere(times, did):
-        reason, advice = _elsewhere(times, did)
+    idle = _idle_share(times, predicted)
+    if idle > _LITTLE and did.elsewhere_share > _MOST:
+        reason, advice = _elsewhere(idle, did)
         return Judgement("host-bound", reason, advice, confidence)
     if predicted is None:
         return _as_profiled(times)
@@ -142,20 +143,22 @@ def _syncs_are_the_cause(predicted: TracePrediction) -> bool:
     return bool(predicted.syncs and idle > _LITTLE * predicted.eager_us.mid and saved > 0.5 * idle)
 
 
-def _host_is_elsewhere(times: Lanes, did: Doings) -> bool:
-    """Whether the device idles for what the host does besides launching: no graph removes that."""
-    return times.idle_ns > _LITTLE * times.span_ns and did.elsewhere_share > _MOST
+def _idle_share(times: Lanes, predicted: TracePrediction | None) -> float:
+    """How much of a step the device idles: as profiled, unless its wall time is known."""
+    if predicted is None or predicted.wall_us is None:
+        return times.idle_ns / (times.span_ns or 1)
+    return max(0.0, 1 - predicted.device_busy_us / predicted.wall_us)
 
 
-def _elsewhere(times: Lanes, did: Doings) -> tuple[str, str]:
-    """What the host does meanwhile and where, and what helps against it."""
+def _elsewhere(idle_share: float, did: Doings) -> tuple[str, str]:
+    """What the host does besides launching, which no graph removes, and where; what helps against it."""
     known = [kind for kind in did.kinds if kind.kind in ELSEWHERE]
     first = known[0].kind if known and known[0].share > did.elsewhere_share / 2 else "ordinary"
     cause = next((cause for cause in did.causes if cause.kind == first), None)
     what = WORK_WORDS[first] if first != "ordinary" else "work between two launches"
     where = f" {_lies_in(cause)}" if cause is not None and cause.name else ""
     return (
-        f"For {times.idle_ns / times.span_ns:.0%} of the time the GPU idles, {did.elsewhere_share:.0%} of"
+        f"For {idle_share:.0%} of the time the GPU idles, {did.elsewhere_share:.0%} of"
         f" that because the host is busy with {what} and launches nothing: a graph does not remove"
         f" it.{where}",
         _HELP.get(first, "Take that work out of the step, or do it in another process meanwhile."),
