@@ -22,7 +22,8 @@ from graphdoctor.values.errors import UsageError
 
 if TYPE_CHECKING:
     from graphdoctor.trace.explain.trace_report import TraceOptions
-    from graphdoctor.values.trace import FolderReport, TraceComparison, TraceReport
+    from graphdoctor.values.compared_traces import FolderReport, TraceComparison
+    from graphdoctor.values.trace import TraceReport
 
 STDIN = "-"
 
@@ -83,7 +84,8 @@ class TraceCommand:
 
         from graphdoctor.reporters import trace_before_after, trace_json, trace_page
         from graphdoctor.reporters import trace_folder as trace_folder_page
-        from graphdoctor.values.trace import TraceComparison, TraceReport
+        from graphdoctor.values.compared_traces import TraceComparison
+        from graphdoctor.values.trace import TraceReport
 
         def page() -> str:
             if isinstance(report, TraceReport):

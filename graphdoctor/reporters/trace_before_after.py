@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
+from graphdoctor.values.compared_traces import ChangeWhat, TraceChange, TraceComparison
 from graphdoctor.values.figures import time_text
 from graphdoctor.values.locations import path_text
-from graphdoctor.values.trace import ChangeWhat, TraceChange, TraceComparison, TraceReport
+from graphdoctor.values.trace import TraceReport
 
 _ROWS = 8
 _TITLES: dict[ChangeWhat, str] = {

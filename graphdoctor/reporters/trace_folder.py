@@ -5,9 +5,10 @@ from __future__ import annotations
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
 from graphdoctor.reporters.trace_page import VERDICT_STYLES
+from graphdoctor.values.compared_traces import FolderReport, RankComparison, WorkerDifference
 from graphdoctor.values.figures import count_text, time_text
 from graphdoctor.values.locations import path_text
-from graphdoctor.values.trace import FolderReport, RankComparison, TraceReport, WorkerDifference
+from graphdoctor.values.trace import TraceReport
 
 
 def render(report: FolderReport, look: Look) -> str:

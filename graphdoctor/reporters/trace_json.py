@@ -6,12 +6,8 @@ from typing import Any
 
 import msgspec
 
-from graphdoctor.values.trace import (
-    TRACE_SCHEMA_VERSION,
-    FolderReport,
-    TraceComparison,
-    TraceReport,
-)
+from graphdoctor.values.compared_traces import FolderReport, TraceComparison
+from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
 
 
 def render(report: TraceReport | FolderReport | TraceComparison) -> str:

@@ -1,4 +1,4 @@
-"""torch.profiler traces in, device lanes with every idle nanosecond explained out; no torch."""
+"""torch.profiler traces -> device lanes with every idle nanosecond explained; no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace file and notes in; a copy of the file out that shows the notes as tracks, instants and arrows."""
+"""A trace file and notes -> a copy of the file that shows the notes as tracks, instants and arrows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sequence of launches by name in, the unit that repeats to its end out."""
+"""A sequence of launches by name -> the unit that repeats to its end."""
 
 from __future__ import annotations
 

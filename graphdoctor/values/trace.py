@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from graphdoctor.values.report import Location, Range, Term
+from graphdoctor.values.trace_work import DeviceWork, GraphUse
 
 TRACE_SCHEMA_VERSION = 1
 
@@ -36,7 +37,6 @@ WORK_WORDS: dict[WorkKind, str] = {
     "ordinary": "Python and operators",
     "unrecorded": "nothing that the profiler recorded",
 }
-ChangeWhat = Literal["kernel", "operator", "function", "idle"]
 StepBasis = Literal["annotations", "repeating launches", "whole span"]
 
 
@@ -137,81 +137,6 @@ class GapCause(Struct, frozen=True):
     location: Location | None
     idle_us: float
     share: float  # of all idle time
-
-
-class KernelCost(Struct, frozen=True):
-    """All runs of one kernel, copy or fill, a step; the share is of the time of all of them."""
-
-    name: str
-    family: str
-    operator: str  # that launched most of its runs
-    runs: float
-    device_us: float
-    share: float
-
-
-class FamilyCost(Struct, frozen=True):
-    """Kernels of one family of work, a step."""
-
-    family: str
-    runs: float
-    device_us: float
-    share: float
-
-
-class LineWork(Struct, frozen=True):
-    """Device time of what one of the user's functions, or one module, launched itself; a step."""
-
-    name: str
-    location: Location | None
-    kernels: float
-    device_us: float
-    share: float  # of the device time that has such a place
-
-
-class CopyCost(Struct, frozen=True):
-    """Copies of one direction, a step; `host_memory` is pinned, pageable or "" where nobody knows."""
-
-    direction: str
-    host_memory: str
-    copies: float
-    nbytes: float
-    device_us: float
-
-
-class CollectiveCost(Struct, frozen=True):
-    """Kernels of one collective, a step: in `exposed_us` nothing else ran on the device.
-
-    One rank cannot tell the part in which a collective waits for the others from that in which it works.
-    """
-
-    kind: str
-    runs: float
-    nbytes: float  # 0 where the trace does not say
-    device_us: float
-    exposed_us: float
-
-
-class GraphUse(Struct, frozen=True):
-    """CUDA graphs in the steps, a step: capturing and instantiating belongs before them."""
-
-    launches: float
-    kernels: float  # in launches of graphs
-    captures: float
-    instantiations: float
-    instantiation_us: float  # host time
-    location: Location | None = None  # of the user's function that instantiates
-
-
-class DeviceWork(Struct, frozen=True):
-    """Where the device's own time goes."""
-
-    kernels: tuple[KernelCost, ...] = ()
-    families: tuple[FamilyCost, ...] = ()
-    lines: tuple[LineWork, ...] = ()
-    modules: tuple[LineWork, ...] = ()
-    copies: tuple[CopyCost, ...] = ()
-    collectives: tuple[CollectiveCost, ...] = ()
 
 
 class HostCost(Struct, frozen=True):
@@ -322,72 +247,3 @@ class TraceReport(DeviceTime, frozen=True, kw_only=True):
     work: DeviceWork = DeviceWork()
     graphs: GraphUse | None = None  # where there are any
     gap_causes: tuple[GapCause, ...] = ()
-
-
-class WorkerDifference(Struct, frozen=True):
-    """One figure that differs between the workers of a run."""
-
-    figure: str
-    low: float
-    low_worker: str
-    high: float
-    high_worker: str
-
-
-class RankTime(Struct, frozen=True):
-    """One rank in the collectives of all of them, a step, on one clock.
-
-    `waiting_us`: it was in collectives that another rank had not begun. `caused_us`: the others waited for it,
-    the last to begin. `compute_us`: other work of its device.
-    """
-
-    worker: str
-    clock_offset_us: float  # of this rank's clock, against the first one's
-    waiting_us: float
-    caused_us: float
-    compute_us: float
-
-
-class RankComparison(Struct, frozen=True):
-    """The ranks of a run beside each other; `problem` says why they could not be compared."""
-
-    ranks: tuple[RankTime, ...] = ()
-    collectives: int = 0  # that all ranks have in common
-    skew_us: float = 0.0  # from the first to the last rank's beginning, in the median
-    straggler: str = ""  # "" where no rank is waited for much more than the others
-    reason: str = ""
-    problem: str = ""
-
-
-class FolderReport(Struct, frozen=True, kw_only=True):
-    """Every trace of a folder, and what differs between them."""
-
-    schema_version: int
-    tool_version: str
-    folder: str
-    workers: tuple[TraceReport, ...]
-    differences: tuple[WorkerDifference, ...]
-    failures: tuple[str, ...] = ()  # files that could not be read, with the reason
-    ranks: RankComparison | None = None
-
-
-class TraceChange(Struct, frozen=True):
-    """One thing whose time in a step changed: 0 before for what is new, 0 after for what is gone."""
-
-    what: ChangeWhat
-    name: str
-    before_us: float
-    after_us: float
-
-
-class TraceComparison(Struct, frozen=True, kw_only=True):
-    """Two traces of the same program, before a change and after it."""
-
-    schema_version: int
-    tool_version: str
-    before: TraceReport
-    after: TraceReport
-    sentence: str
-    changes: tuple[TraceChange, ...]  # what changed most first
-    kernels_new: tuple[str, ...]
-    kernels_gone: tuple[str, ...]

@@ -12,7 +12,8 @@ from graphdoctor.cli import main
 from graphdoctor.reporters import trace_json
 from graphdoctor.trace.explain.before_after import EVERY_ROW, compare_traces
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
-from graphdoctor.values.trace import TraceComparison, TraceReport
+from graphdoctor.values.compared_traces import TraceComparison
+from graphdoctor.values.trace import TraceReport
 from tests.support.traces import TraceBuilder
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from graphdoctor.trace.explain.folder import explain_folder
 from graphdoctor.trace.explain.trace_report import TraceOptions
+from graphdoctor.values.compared_traces import FolderReport
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.trace import FolderReport
 from tests.support.traces import TraceBuilder
 
 

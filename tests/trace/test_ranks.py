@@ -13,7 +13,7 @@ from graphdoctor.reporters import trace_folder, trace_json
 from graphdoctor.reporters.look import Look
 from graphdoctor.trace.explain.folder import explain_folder
 from graphdoctor.trace.explain.trace_report import TraceOptions
-from graphdoctor.values.trace import FolderReport, RankComparison
+from graphdoctor.values.compared_traces import FolderReport, RankComparison
 from tests.support.traces import TraceBuilder
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -9,14 +9,8 @@ from msgspec import structs
 
 from graphdoctor import __version__
 from graphdoctor.trace.explain.trace_report import MOST_ROWS
-from graphdoctor.values.trace import (
-    TRACE_SCHEMA_VERSION,
-    WORK_WORDS,
-    ChangeWhat,
-    TraceChange,
-    TraceComparison,
-    TraceReport,
-)
+from graphdoctor.values.compared_traces import ChangeWhat, TraceChange, TraceComparison
+from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, WORK_WORDS, TraceReport
 
 EVERY_ROW = 100_000
 _RELATIVE = 0.03  # two runs of the same program differ by as much

@@ -15,7 +15,7 @@ from graphdoctor.trace.join import launch_of, operators_of_events
 from graphdoctor.trace.kernel_families import COMMUNICATION, collective_of, family_of
 from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
 from graphdoctor.trace.windows import Window, covered_ns_of, inside, union
-from graphdoctor.values.trace import (
+from graphdoctor.values.trace_work import (
     CollectiveCost,
     CopyCost,
     DeviceWork,

@@ -10,13 +10,9 @@ from graphdoctor.trace.explain.ranks import RankLane, compare_ranks, rank_lane
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.trace.read.file import read_trace
 from graphdoctor.trace.read.names import without_copies
+from graphdoctor.values.compared_traces import FolderReport, WorkerDifference
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.trace import (
-    TRACE_SCHEMA_VERSION,
-    FolderReport,
-    TraceReport,
-    WorkerDifference,
-)
+from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
 
 _ENDINGS = (".json", ".json.gz")
 _RELATIVE = 0.02  # of a time or a count, and

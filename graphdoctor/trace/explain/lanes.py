@@ -1,4 +1,4 @@
-"""Windows of a device's time in; busy time and idle time by its cause, summed, out."""
+"""Windows of a device's time -> busy time and idle time by its cause, summed."""
 
 from __future__ import annotations
 

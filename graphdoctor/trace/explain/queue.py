@@ -13,7 +13,8 @@ from graphdoctor.trace.explain.hosts import frame_nesting, location, user_frames
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE, innermost
 from graphdoctor.trace.windows import Window
-from graphdoctor.values.trace import GraphUse, LaunchTotal, Queue, QueuePoint
+from graphdoctor.values.trace import LaunchTotal, Queue, QueuePoint
+from graphdoctor.values.trace_work import GraphUse
 
 _POINTS = 48
 

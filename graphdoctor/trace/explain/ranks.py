@@ -13,7 +13,8 @@ from graphdoctor.trace.explain.gaps import events_of
 from graphdoctor.trace.explain.lanes import busiest_device
 from graphdoctor.trace.kernel_families import COMMUNICATION, collective_of, family_of
 from graphdoctor.trace.windows import covered_ns_of, union
-from graphdoctor.values.trace import RankComparison, RankTime, TraceReport
+from graphdoctor.values.compared_traces import RankComparison, RankTime
+from graphdoctor.values.trace import TraceReport
 
 _MOST_SHIFT = 64  # collectives that one rank's profiler saw and another's did not, at an end
 _ALIKE = 0.95

@@ -87,7 +87,7 @@ def _as_profiled(times: Lanes) -> Judgement:
     span = times.span_ns or 1
     bound, waited = times.launch_bound_ns / span, times.sync_wait_ns / span
     verdict: TraceVerdict = "mixed"
-    if bound < _LITTLE and waited < _LITTLE and times.busy_ns / span > _BUSY:
+    if times.busy_ns / span > _BUSY:
         verdict = "gpu-bound"
     elif waited > max(_BOUND, 2 * bound):
         verdict = "sync-bound"

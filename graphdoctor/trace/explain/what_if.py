@@ -1,4 +1,4 @@
-"""The replay of a trace's steps in; the same steps with graphs, or without waits, out."""
+"""The replay of a trace's steps -> the same steps with graphs, or without waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The content of a trace file in; the same with the categories out that TensorBoard's plugin knows."""
+"""The content of a trace file -> the same with the categories that TensorBoard's plugin knows."""
 
 from __future__ import annotations
 

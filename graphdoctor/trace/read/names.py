@@ -1,4 +1,4 @@
-"""A folder and a worker in; the names of the files that one profiled run is kept in out."""
+"""A folder and a worker -> the names of the files in which one profiled run is kept."""
 
 from __future__ import annotations
 

@@ -1,0 +1,80 @@
+"""What graphdoctor says of traces beside each other: the workers of a run, or before and after a change."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from graphdoctor.values.trace import TraceReport
+
+ChangeWhat = Literal["kernel", "operator", "function", "idle"]
+
+
+class WorkerDifference(Struct, frozen=True):
+    """One figure that differs between the workers of a run."""
+
+    figure: str
+    low: float
+    low_worker: str
+    high: float
+    high_worker: str
+
+
+class RankTime(Struct, frozen=True):
+    """One rank in the collectives of all of them, a step, on one clock.
+
+    `waiting_us`: it was in collectives that another rank had not begun. `caused_us`: the others waited for it,
+    the last to begin. `compute_us`: other work of its device.
+    """
+
+    worker: str
+    clock_offset_us: float  # of this rank's clock, against the first one's
+    waiting_us: float
+    caused_us: float
+    compute_us: float
+
+
+class RankComparison(Struct, frozen=True):
+    """The ranks of a run beside each other; `problem` says why they could not be compared."""
+
+    ranks: tuple[RankTime, ...] = ()
+    collectives: int = 0  # that all ranks have in common
+    skew_us: float = 0.0  # from the first to the last rank's beginning, in the median
+    straggler: str = ""  # "" where no rank is waited for much more than the others
+    reason: str = ""
+    problem: str = ""
+
+
+class FolderReport(Struct, frozen=True, kw_only=True):
+    """Every trace of a folder, and what differs between them."""
+
+    schema_version: int
+    tool_version: str
+    folder: str
+    workers: tuple[TraceReport, ...]
+    differences: tuple[WorkerDifference, ...]
+    failures: tuple[str, ...] = ()  # files that could not be read, with the reason
+    ranks: RankComparison | None = None
+
+
+class TraceChange(Struct, frozen=True):
+    """One thing whose time in a step changed: 0 before for what is new, 0 after for what is gone."""
+
+    what: ChangeWhat
+    name: str
+    before_us: float
+    after_us: float
+
+
+class TraceComparison(Struct, frozen=True, kw_only=True):
+    """Two traces of the same program, before a change and after it."""
+
+    schema_version: int
+    tool_version: str
+    before: TraceReport
+    after: TraceReport
+    sentence: str
+    changes: tuple[TraceChange, ...]  # what changed most first
+    kernels_new: tuple[str, ...]
+    kernels_gone: tuple[str, ...]
