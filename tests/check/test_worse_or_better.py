@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from graphdoctor.check.limits import beyond_baseline, beyond_budget, improvements
 
 from graphdoctor.check.compare import compare
 from graphdoctor.check.settings.settings import Budgets
+from graphdoctor.check.step_figures import beyond_baseline, beyond_budget, improvements
 from graphdoctor.values.check import Figures
 from graphdoctor.values.diff import FigureChange
 from graphdoctor.values.report import Estimate, Range, Report

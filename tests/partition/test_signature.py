@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from graphdoctor.partition.signature import Signatures, input_signature
 from msgspec.structs import replace
 
+from graphdoctor.partition.hazards import Signatures, input_signature
 from graphdoctor.values.recording import Arg, Leaf, Op, Opaque
 from tests.support.builders import iteration, op, tensor
 
