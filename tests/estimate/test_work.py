@@ -218,6 +218,7 @@ def test_bytes(operator: Op, moved: int) -> None:
 def test_an_expanded_dimension_is_read_once() -> None:
     expanded = replace(tensor(1, 6, 10), stride=(0, 1))
     assert (touched_bytes(expanded), touched_bytes(tensor(1, 6, 10))) == (40, 240)
+    assert touched_bytes(replace(tensor(1, 8), stride=(0,))) == 4
 
 
 def test_rows_of_half_precision_must_be_multiples_of_16_bytes() -> None:

@@ -197,6 +197,12 @@ def test_views_and_allocations_go_with_their_neighbours_and_leave_no_gaps() -> N
     assert _indices(plan) == [(0, 1, 2, 3), (5, 6, 7)]
 
 
+def test_views_before_everything_go_with_what_follows_them() -> None:
+    views = [op("aten.view.default", [tensor(s, 2, 2)], [tensor(s, 4)]) for s in (50, 51)]
+    plan = _plan(iteration([*views, *_chain(2), _item(2)]), ("GD101", hit(4)))
+    assert _indices(plan) == [(0, 1, 2, 3)]
+
+
 def test_a_view_that_is_needed_outside_stays_outside() -> None:
     view = op("aten.view.default", [tensor(50, 2, 2)], [tensor(50, 4)])
     fill = op("aten.copy_.default", [tensor(50, 4), tensor(90, 4, device="cpu")], [tensor(50, 4)],
