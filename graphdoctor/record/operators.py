@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from graphdoctor.device.observe.operators import Call, tensors_of, written_tensors
-from graphdoctor.device.observe.storages import StorageInfo, StorageTable
+from graphdoctor.device.observe.storages import StorageInfo, StorageTable, use_of
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.target.frames import Place, locate
 from graphdoctor.values.recording import Arg, External, HostEvent, Op, Opaque, OriginKind, TensorUse
@@ -89,19 +89,7 @@ class OperatorObserver:
     def use(self, tensor: torch.Tensor) -> TensorUse:
         """A tensor as a value."""
         info = self._table.info(tensor)
-        nested = tensor.is_nested
-        strided = tensor.layout == torch.strided and not nested
-        return TensorUse(
-            storage=info.number,
-            shape=(tensor.numel(),) if nested else tuple(tensor.shape),
-            stride=tensor.stride() if strided else (),
-            offset=int(tensor.storage_offset()) if strided else 0,
-            dtype=_DTYPE_NAMES[tensor.dtype],
-            device=self._device_of(tensor, info),
-            itemsize=tensor.dtype.itemsize,
-            pinned=info.pinned,
-            nested=nested,
-        )
+        return use_of(tensor, info, self._device_of(tensor, info))
 
     def _op(self, call: Call) -> Op:
         facts = call.facts
@@ -229,7 +217,3 @@ def _doubt(call: Call) -> str | None:
 
 
 _PLAIN = (bool, int, float, str, type(None))
-_DTYPE_NAMES = {
-    value: name.removeprefix("torch.")
-    for value, name in ((v, str(v)) for v in vars(torch).values() if isinstance(v, torch.dtype))
-}

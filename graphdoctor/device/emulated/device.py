@@ -53,9 +53,7 @@ class EmulatedDevice:
         self.capturing: EmulatedGraph | None = None
         self.order: StreamOrder | None = None  # of the capture under way, or of one assumed
         self.assumes_capture = False
-        self.passed_compiler_by = (
-            False  # somebody called torch.compile, and got the eager code back
-        )
+        self.passed_compiler_by = False  # torch.compile was called, and gave the eager code back
         self.uses_cuda_api = False  # somebody placed something on the device
         self._modes = threading.local()
         self._stack: ExitStack | None = None

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.operators import Call
-from graphdoctor.device.observe.storages import StorageTable
+from graphdoctor.device.observe.storages import StorageTable, use_of
 from graphdoctor.device.observe.versions import refuses_pageable_copies
 from graphdoctor.operators import fact_about, load_table
 from graphdoctor.operators.table import WAITING_NODES
-from graphdoctor.values.recording import Arg, Op, Opaque, TensorUse
+from graphdoctor.values.recording import Arg, Op, Opaque
 
 CAPTURING = "CUDA error: operation not permitted when stream is capturing"
 _PAGEABLE = (
@@ -45,18 +45,8 @@ def _recorded(call: Call, table: StorageTable) -> Op:
 
 def _plain(value: Any, table: StorageTable) -> Arg:
     if isinstance(value, torch.Tensor):
-        nested = value.is_nested
-        strided = value.layout is torch.strided and not nested
-        return TensorUse(
-            storage=table.info(value).number,
-            shape=(value.numel(),) if nested else tuple(value.shape),
-            stride=value.stride() if strided else (),
-            offset=int(value.storage_offset()) if strided else 0,
-            itemsize=0,
-            dtype=str(value.dtype).removeprefix("torch."),
-            device="cuda:0" if table.is_cuda(value) else "cpu",
-            nested=nested,
-        )
+        info = table.info(value)
+        return use_of(value, info, "cuda:0" if info.cuda else "cpu")
     if isinstance(value, (list, tuple)):
         return tuple(_plain(item, table) for item in value)
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -8,6 +8,8 @@ from typing import cast
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from graphdoctor.values.recording import TensorUse
+
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 _storage_address: Callable[[torch.Tensor], int] = vars(torch._C)["_storage_address"]
 
@@ -35,6 +37,29 @@ class StorageInfo:
         weak, self.weak = self.weak, None
         if weak is not None:
             torch.UntypedStorage._free_weak_ref(weak)
+
+
+_DTYPE_NAMES = {
+    value: name.removeprefix("torch.")
+    for value, name in ((v, str(v)) for v in vars(torch).values() if isinstance(v, torch.dtype))
+}
+
+
+def use_of(tensor: torch.Tensor, info: StorageInfo, device: str) -> TensorUse:
+    """A tensor as a recording has it; `info` is its storage's, `device` its logical device."""
+    nested = tensor.is_nested
+    strided = tensor.layout == torch.strided and not nested
+    return TensorUse(
+        storage=info.number,
+        shape=(tensor.numel(),) if nested else tuple(tensor.shape),
+        stride=tensor.stride() if strided else (),
+        offset=int(tensor.storage_offset()) if strided else 0,
+        dtype=_DTYPE_NAMES[tensor.dtype],
+        device=device,
+        itemsize=tensor.dtype.itemsize,
+        pinned=info.pinned,
+        nested=nested,
+    )
 
 
 class StorageTable:
