@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from beside_gpu import beside_gpu
 from tables import Row as Line
 from tables import jsonl, table
 from tracers import beside_tracers
@@ -19,6 +20,7 @@ VERDICTS = DATA / "accuracy.jsonl"  # benchmarks/truth/accuracy.py
 JUDGED = DATA / "accuracy_judged.jsonl"
 DYNAMO = DATA / "accuracy_dynamo.jsonl"  # --mode inference, then --mode training
 EXPORT = DATA / "accuracy_export.jsonl"
+BESIDE_GPU = DATA / "accuracy_beside_h200_torch2.11.jsonl"  # the same with --device emulated,raw
 ON_A_GPU = (DATA / "accuracy_raw_h200_torch2.11.jsonl", DATA / "accuracy_h200_torch2.11.jsonl")
 
 
@@ -27,7 +29,10 @@ def page(lines: list[Line], judged: list[Line]) -> str:
     seen = {(each["rule"], each["place"]): each for each in judged if "rule" in each}
     parts = [opening(about, models), totals(models), findings(models, seen)]
     parts += [without_findings(models, judged)]
-    parts += [against(models, jsonl(each), judged=judged) for each in ON_A_GPU if each.exists()]
+    if BESIDE_GPU.exists():  # all families; until then two runs on fewer models of transformers
+        parts.insert(1, beside_gpu(jsonl(BESIDE_GPU)))
+    else:
+        parts += [against(models, jsonl(each), judged=judged) for each in ON_A_GPU if each.exists()]
     notes = [each["tracers"] for each in judged if "tracers" in each]
     parts.append(beside_tracers(models, jsonl(DYNAMO), jsonl(EXPORT), notes=notes))
     parts += [failures(models), every_model(models)]

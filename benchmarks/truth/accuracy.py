@@ -1,268 +1,235 @@
-"""transformers' architectures, small, on the emulated device -> what graphdoctor says of each, as JSON lines.
+"""Public architectures, small, with random weights -> what graphdoctor and CUDA say of each, as JSON lines.
 
-python benchmarks/truth/accuracy.py --out table.jsonl [--only bert,gpt2] [--kind text] [--limit 120]
+python benchmarks/truth/accuracy.py --device emulated,raw --jobs 16 --budget-s 540 --out accuracy.jsonl
+
+Lines are written as they come, so that a run that is ended keeps them; --resume goes on from them.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import json
-import linecache
-import multiprocessing
-import os
 import platform
 import random
 import subprocess
+import sys
+import tempfile
 import time
-import traceback
+from collections import Counter
 from datetime import date
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import IO
 
+import no_gpu  # isort: skip  # before torch
+import case_processes
+import numpy as np
 import torch
-import transformers
-from dynamo_breaks import breaks
-from export_refusals import exported
-from hf_models import Architecture, Built, architectures, build
-from raw_capture import attempt
+from asking import DEVICES, TRACERS, asked
+from case_processes import Emit, Line, forked
+from zoo import FAMILIES, Built, Case, cases
 
 import graphdoctor
-from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.report import Finding, Report
 
-ASKING = {"raw": attempt, "dynamo": breaks, "export": exported}
+MODES = ("inference", "training")
+PACKAGES = ("transformers", "timm", "torchvision", "diffusers", "torch_geometric")
+ON_A_GPU = ("raw", "cuda")
 SAYING = ("verdict", "raw", "dynamo", "export")
-TRACERS = ("dynamo", "export")  # others' tools: on the CPU, and no word about memory or streams
+ENDINGS = ("crash", "raised", "refused", "not_built", "no_loss")
+Key = tuple[str, str, str, str]  # family, model, mode, device; "" where a line is for all
 
 
-def training(built: Built, place: str) -> SimpleNamespace:
-    """Forward, backward and an SGD step in training mode, on the model's own loss."""
-    model = built.model.train().to(place)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def step(**inputs: Any) -> torch.Tensor:
-        optimizer.zero_grad(set_to_none=True)
-        loss = model(**inputs).loss
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    def fresh() -> dict[str, Any]:
-        assert built.fresh_with_loss is not None
-        drawn = built.fresh_with_loss().items()
-        return {n: v.to(place) if isinstance(v, torch.Tensor) else v for n, v in drawn}
-
-    return SimpleNamespace(step=step, inputs=fresh, state={"model": model, "optimizer": optimizer})
-
-
-def examine(
-    architecture: Architecture, line: dict[str, Any], emit: Any, *, device: str, mode: str
-) -> None:
-    """Emits one line for the forward pass and one for the training step, or for the mode asked for."""
-    try:
-        begun = time.perf_counter()
-        built = build(architecture)
-    except Exception as error:
-        emit({**line, "not_built": f"{type(error).__name__}: {error}"[:300]})
-        return
-    line |= {"parameters": built.parameters, "inputs": built.inputs}
-    line["build_s"] = round(time.perf_counter() - begun, 2)
-    fresh = built.fresh
-
-    def inputs() -> dict[str, Any]:
-        return fresh()
-
-    if mode != "training":
-        emit(analyzed({**line, "mode": "inference"}, lambda: (built.model, inputs), device=device))
-    if mode == "inference" or device == "export":
-        return
-    if built.fresh_with_loss is None:
-        emit({**line, "mode": "training", "no_loss": built.no_loss})
-        return
-    place = "cpu" if device in TRACERS else "cuda"
-    emit(analyzed({**line, "mode": "training"}, lambda: training(built, place), device=device))
-
-
-def analyzed(line: dict[str, Any], target: Any, *, device: Any) -> dict[str, Any]:
+def examine(case: Case, emit: Emit, *, options: argparse.Namespace, done: set[Key]) -> None:
+    """One line for each mode and device, each asked in a process of its own."""
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
     begun = time.perf_counter()
     try:
-        if device in ASKING:
-            line |= ASKING[device](target())
-            return line | {"analyze_s": round(time.perf_counter() - begun, 2)}
-        report = graphdoctor.analyze(target, device=device, strategies=())
-    except GraphDoctorError as error:
-        line["refused"] = f"{type(error).__name__}: {error}"[:600]
+        built = case.build()
     except Exception as error:
-        line["raised"] = f"{type(error).__name__}: {error}"[:400]
-        line["trace"] = traceback.format_exc()[-3000:]
-    else:
-        line |= summary(report)
-    line["analyze_s"] = round(time.perf_counter() - begun, 2)
-    return line
+        emit({"not_built": f"{type(error).__name__}: {error}"[:300]})
+        return
+    line = {"parameters": built.parameters, "inputs": built.inputs}
+    line["build_s"] = round(time.perf_counter() - begun, 2)
+    for mode in options.modes:
+        if mode == "training" and built.fresh_with_loss is None:
+            emit({**line, "mode": mode, "no_loss": built.no_loss})
+            continue
+        for device in options.devices:
+            is_export_of_training = device == "export" and mode == "training"
+            if (case.family, case.model, mode, device) not in done and not is_export_of_training:
+                _ask(built, {**line, "mode": mode, "device": device}, emit, options.limit_s)
 
 
-def summary(report: Report) -> dict[str, Any]:
-    whole = next((c for c in report.captures if c.scope == "whole step"), None)
-    verification = whole.verification if whole else None
-    return {
-        "verdict": report.verdict,
-        "reason": report.reason,
-        "operators": report.operators,
-        "findings": [described(finding) for finding in report.findings],
-        "whole_step": whole.status if whole else None,
-        "refusal": whole.reason if whole else "",
-        "verified": verification.status if verification else None,
-        "verified_why": verification.reason if verification else "",
-        "differences": [f"{d.tensor}: {d.detail}" for d in verification.differences][:3]
-        if verification
-        else [],
-        "limits": report.limits,
-    }
+def _ask(built: Built, line: Line, emit: Emit, limit_s: float) -> None:
+    def work(emit: Emit) -> None:
+        if line["device"] in ON_A_GPU:
+            no_gpu.no_more()
+        emit({**line, **asked(built, mode=line["mode"], device=line["device"])})
+
+    if why := forked(work, emit, limit_s=limit_s):
+        emit({**line, "crash": why})
 
 
-def described(finding: Finding) -> dict[str, Any]:
-    place = finding.location
-    return {
-        "rule": finding.rule,
-        "place": f"{shortened(place.file)}:{place.line}" if place else "",
-        "code": linecache.getline(place.file, place.line).strip() if place else "",
-        "count": finding.count,
-        "phase": finding.phase,
-        "operator": finding.operator,
-        "certainty": finding.certainty,
-        "message": finding.message,
-    }
+def chosen(options: argparse.Namespace, done: set[Key]) -> list[Case]:
+    found, missing = cases(options.families)
+    for family, why in missing.items():
+        print(f"{family}: left out: {why}", file=sys.stderr)
+    wanted = set(options.only.split(",")) if options.only else None
+    found = [each for each in found if wanted is None or each.model in wanted]
+    found = [each for each in found if options.kind in ("", each.kind)]
+    return [each for each in found if not _is_done(each, options, done)][: options.limit]
 
 
-def shortened(file: str) -> str:
-    """A path from the package on, so that tables of two machines are alike."""
-    _, found, rest = file.rpartition("site-packages/")
-    return rest if found else Path(file).name
+def _is_done(case: Case, options: argparse.Namespace, done: set[Key]) -> bool:
+    """Whether every answer is there; a model that could not be built, or has no loss, is one answer."""
+    of_case = {key[2:] for key in done if key[:2] == (case.family, case.model)}
+    return ("", "") in of_case or all(
+        (mode, device) in of_case or (mode, "") in of_case
+        for mode in options.modes
+        for device in options.devices
+    )
 
 
-def child(architecture: Architecture, part: Path, device: str, mode: str) -> None:
-    torch.set_num_threads(1)
-    random.seed(0)
-    torch.manual_seed(0)
-    line = {"model": architecture.model_type, "class": architecture.class_name}
-    line["kind"] = architecture.kind
-    with part.open("w", encoding="utf-8") as file, open(os.devnull, "w") as quiet:
-        os.dup2(quiet.fileno(), 1)
-        os.dup2(quiet.fileno(), 2)
-
-        def emit(found: dict[str, Any]) -> None:
-            file.write(json.dumps(found) + "\n")
-            file.flush()
-
-        examine(architecture, line, emit, device=device, mode=mode)
+def key_of(line: Line) -> Key:
+    return (line["family"], line["model"], line.get("mode", ""), line.get("device", ""))
 
 
-def run(architecture: Architecture, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """In a process of its own: one that crashes or hangs costs one line."""
-    if time.monotonic() > options.until:
+def earlier(path: Path | None) -> list[Line]:
+    """The lines of a run that was cut short."""
+    if path is None:
         return []
-    part = Path(f"{options.out}.{architecture.model_type}.part")
-    part.write_text("")
-    # A process that forked cannot be sure to start CUDA.
-    start = "spawn" if options.device in ("cuda", "raw") else "fork"
-    context = multiprocessing.get_context(start)
-    process = context.Process(target=child, args=(architecture, part, options.device, options.mode))
-    process.start()
-    process.join(options.limit_s)
-    ended = process.exitcode
-    if ended is None:
-        process.kill()
-        process.join()
-    text = part.read_text(encoding="utf-8").splitlines()
-    part.unlink()
-    lines = [json.loads(each) for each in text if each.endswith("}")]
-    if ended != 0:
-        why = f"no end within {options.limit_s:g} s" if ended is None else f"exit status {ended}"
-        crash = {"model": architecture.model_type, "kind": architecture.kind, "crash": why}
-        lines.append(crash | ({"mode": options.mode} if options.mode else {}))
-    return lines
+    return [json.loads(each) for each in path.read_text(encoding="utf-8").splitlines()[1:]]
 
 
-def chosen(options: argparse.Namespace) -> list[Architecture]:
-    found = architectures()
-    if options.only:
-        wanted = options.only.split(",")
-        found = [each for each in found if each.model_type in wanted]
-    if options.kind:
-        found = [each for each in found if each.kind == options.kind]
-    there = asked_before(options)
-    found = [each for each in found if each.model_type not in there]
-    # Kinds take turns, so that a run that is cut short has seen all of them.
-    places: dict[str, int] = {}
-    order = []
-    for each in found:
-        order.append((places.setdefault(each.kind, 0), each))
-        places[each.kind] += 1
-    return [each for _, each in sorted(order, key=lambda pair: pair[0])][: options.limit]
-
-
-def asked_before(options: argparse.Namespace) -> set[str]:
-    """Model types that the file has lines of already, so that a run that was cut short goes on."""
-    if not options.out.exists():
-        return set()
-    lines = options.out.read_text(encoding="utf-8").splitlines()[1:]
-    found = [json.loads(each) for each in lines]
-    wanted = {options.mode} if options.mode else {"inference", "training"}
-    return {
-        each["model"] for each in found if each.get("mode", options.mode or "inference") in wanted
-    }
-
-
-def state_of(line: dict[str, Any]) -> str:
-    for key in (*SAYING, "crash", "raised", "refused", "not_built", "no_loss"):
+def state_of(line: Line) -> str:
+    for key in (*SAYING, *ENDINGS):
         if key in line:
             return f"{line[key]}" if key in SAYING else f"{key}: {line[key][:110]}"
     return "?"
 
 
-def main() -> None:
+def ready(options: argparse.Namespace) -> None:
+    """Imports what every process needs, and makes sure that a fork can start CUDA."""
+    torch.set_num_threads(1)
+    if "emulated" in options.devices:
+        with tempfile.NamedTemporaryFile("r") as names:
+            forked(lambda _: _names_after_an_analysis(names.name), print, limit_s=120)
+            for name in names.read().split():
+                try:
+                    importlib.import_module(name)
+                except Exception:
+                    continue  # made at run time
+    for name in TRACERS:
+        if name in options.devices:
+            importlib.import_module({"dynamo": "torch._dynamo", "export": "torch.export"}[name])
+    if set(ON_A_GPU) & set(options.devices) and (why := forked(_start_cuda, print, limit_s=120)):
+        raise SystemExit(f"CUDA does not start in a fork of this process ({why}); is there a GPU?")
+
+
+def _start_cuda(_: Emit) -> None:
+    no_gpu.no_more()
+    torch.ones(1, device="cuda").sum().item()
+
+
+def _names_after_an_analysis(path: str) -> None:
+    graphdoctor.analyze(torch.nn.Linear(2, 2), torch.ones(1, 2), device="emulated", strategies=())
+    Path(path).write_text("\n".join(name for name in sys.modules if name != "__main__"))
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("accuracy.jsonl"))
-    parser.add_argument("--only", default="")
+    parser.add_argument(
+        "--resume", type=Path, help="lines of a run that was cut short; they are kept"
+    )
+    parser.add_argument("--family", default=",".join(FAMILIES), help="some of these, with commas")
+    parser.add_argument("--only", default="", help="names of models, with commas")
     parser.add_argument("--kind", default="")
-    parser.add_argument("--mode", choices=("", "inference", "training"), default="")
-    parser.add_argument("--limit", type=int, default=1000)
-    parser.add_argument("--limit-s", type=float, default=60)
-    parser.add_argument("--budget-s", type=float, default=3600)
-    parser.add_argument("--device", choices=("emulated", "cuda", *ASKING), default="emulated")
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--mode", choices=("", *MODES), default="")
+    parser.add_argument(
+        "--device", default="emulated", help=f"of {', '.join(DEVICES)}, with commas"
+    )
+    parser.add_argument("--limit", type=int, default=10_000, help="how many models")
+    parser.add_argument("--limit-s", type=float, default=40, help="of one question")
+    parser.add_argument("--budget-s", type=float, default=3600, help="of the whole run")
+    parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.device == "emulated":  # imports what every process needs
-        graphdoctor.analyze(torch.nn.Linear(2, 2), torch.ones(1, 2), device="emulated")
-    if options.device in TRACERS:
-        importlib.import_module("torch._dynamo")
-        importlib.import_module("torch.export")
-    options.until = time.monotonic() + options.budget_s
-    with options.out.open("a", encoding="utf-8") as out, ThreadPool(options.workers) as pool:
-        if out.tell() == 0:
-            out.write(json.dumps(about(options.device)) + "\n")
-        work = chosen(options)
-        for lines in pool.imap_unordered(lambda each: run(each, options), work):
-            for line in lines:
-                out.write(json.dumps(line) + "\n")
-                rules = " ".join(f"{f['rule']}@{f['place']}" for f in line.get("findings", ()))
-                name = f"{line['model']:24} {line.get('mode', '')[:5]:6}"
-                print(name, line.get("analyze_s", 0), state_of(line), rules, flush=True)
-            out.flush()
+    options.families = options.family.split(",")
+    options.devices = options.device.split(",")
+    options.modes = (options.mode,) if options.mode else MODES
+    return options
+
+
+def main() -> None:
+    deadline = time.monotonic()
+    options = parsed()
+    deadline += options.budget_s
+    lines = earlier(options.resume)
+    done = {key_of(each) for each in lines}
+    work = chosen(options, done)
+    ready(options)
+    print(f"{len(work)} models, {deadline - time.monotonic():.0f} s left", flush=True)
+    with options.out.open("w", encoding="utf-8") as out, tempfile.TemporaryDirectory() as folder:
+        for line in (about(options.device), *lines):
+            _write(line, out)
+        found = case_processes.run(
+            work,
+            lambda case, emit: examine(case, emit, options=options, done=done),
+            folder=Path(folder),
+            jobs=options.jobs,
+            limit_s=options.limit_s + 20,  # building, or a question that could not be ended
+            deadline=deadline,
+        )
+        for line in found:
+            _write(line, out)
+            lines.append(line)
+            show(line)
+    summarize(lines)
+
+
+def _write(line: Line, out: IO[str]) -> None:
+    out.write(json.dumps(line) + "\n")
+    out.flush()
+
+
+def show(line: Line) -> None:
+    rules = " ".join(f"{f['rule']}@{f['place']}" for f in line.get("findings", ()))
+    name = f"{line['family'][:12]:12} {line['model'][:24]:24} {line.get('mode', '')[:5]:5}"
+    where = f"{line.get('device', ''):8} {line.get('analyze_s', 0):5}"
+    print(name, where, state_of(line), line.get("place", ""), rules, flush=True)
+
+
+def summarize(lines: list[Line]) -> None:
+    """How often what was said, for each family and mode."""
+    steps: dict[tuple[str, str, str], dict[str, str]] = {}
+    for each in lines:
+        said = state_of(each).partition(":")[0]
+        step = steps.setdefault((each["family"], each["model"], each.get("mode", "")), {})
+        step[each.get("device", "")] = said
+    counts: Counter[tuple[str, ...]] = Counter()
+    for (family, _, mode), said in steps.items():
+        counts[family, mode, " | ".join(f"{k} {v}".strip() for k, v in sorted(said.items()))] += 1
+    for words, count in sorted(counts.items()):
+        print(f"{count:5}", *(f"{word:13}" for word in words))
 
 
 def about(device: str) -> dict[str, str]:
     """What the lines after this one were made with."""
     git = ["git", "-C", str(Path(graphdoctor.__path__[0])), "rev-parse", "--short", "HEAD"]
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
     return {
         "date": date.today().isoformat(),
         "commit": subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip(),
         "device": device,
-        "transformers": transformers.__version__,
+        **versions,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }

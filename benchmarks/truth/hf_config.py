@@ -93,12 +93,30 @@ INNER = dict.fromkeys(
     ),
     128,
 )
+EXPERTS = {
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
+    **dict.fromkeys(
+        ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k"), 2
+    ),
+}
 COUNTS = {
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "moe_num_experts": 4,
-    "num_experts_per_tok": 2,
+    **EXPERTS,
+    "rotary_dim": 8,
+    "hidden_size_per_layer_input": 16,
+    "num_kv_shared_layers": 0,
+    "laurel_rank": 8,
+    "mamba_n_heads": 8,
+    "mamba_num_heads": 8,
+    "mamba_d_head": HEAD_DIM,
+    "mamba_head_dim": HEAD_DIM,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 16,
+    "state_size": 16,
+    "attn_layer_period": 2,
+    "attn_layer_offset": 1,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
     "n_group": 1,
     "topk_group": 1,
     "first_k_dense_replace": 1,
@@ -113,13 +131,21 @@ COUNTS = {
     "num_mel_bins": 16,
     "num_frames": 4,
 }
-WORD_COUNTS = dict.fromkeys(("vocab_size", "encoder_vocab_size", "decoder_vocab_size"), WORDS)
+WORD_COUNTS = dict.fromkeys(
+    ("vocab_size", "encoder_vocab_size", "decoder_vocab_size", "vocab_size_per_layer_input"), WORDS
+)
+MAY_BE_NONE = {
+    **EXPERTS,
+    "head_dim": HEAD_DIM,
+}  # None there means none, or that another name says it
 LADDER: tuple[Mapping[str, int], ...] = (
     {**WIDTHS, **HEAD_COUNTS, **HEAD_DIMS, **LAYERS, **INNER, **COUNTS, **WORD_COUNTS},
     {**LAYERS, **INNER, **COUNTS, **WORD_COUNTS},
     {**LAYERS, **WORD_COUNTS},
     LAYERS,
 )
+# Rotary embeddings of time, height and width, whose sections only a checkpoint's settings name.
+THREE_PARTS = ("qwen2_vl_text", "qwen2_5_vl_text")
 LIST_DEPTHS = ("depths", "num_layers", "layer_depths", "num_blocks", "layers")
 
 
@@ -142,8 +168,16 @@ def _overrides(
     given = {}
     for name, value in _values(default).items():
         small = _small(name, value, sizes, renamed)
+        if value is None and name in MAY_BE_NONE and "hidden_size" in sizes:
+            small = MAY_BE_NONE[name]
         if small is not None:
             given[name] = small
+    if "kv_lora_rank" in given and "num_key_value_heads" in given:
+        given["num_key_value_heads"] = HEADS  # each head has keys of its own there
+    if default.model_type in THREE_PARTS and "hidden_size" in sizes:
+        base = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": []}
+        given["rope_parameters"] = _rope(base)
+    given |= _layer_types(default, given)
     if _is_hierarchical(default):
         for name in (*WIDTHS, *HEAD_COUNTS, *HEAD_DIMS, *INNER):
             given.pop(name, None)
@@ -152,10 +186,32 @@ def _overrides(
         value = getattr(default, name, None)
         if value is None or not hasattr(value, "to_dict"):
             continue
+        if value.model_type == "timm_backbone":
+            given[name] = {**value.to_dict(), "backbone": "resnet18"}
+            continue
         kind = type(value) if part.__name__.startswith("Auto") else part
         inner = _overrides(kind, sizes, image=image, renamed=renamed)
         given[name] = {"model_type": value.model_type, **inner}
     return given
+
+
+def _layer_types(default: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """One layer of each kind, where a configuration names the kind of each layer."""
+    named: dict[str, Any] = {}
+    if isinstance(getattr(default, "attention_types", None), list):
+        named["attention_types"] = [[["global", "local"], 1]]
+    if hasattr(default, "attn_layer_indices"):
+        named["attn_layer_indices"] = [1]
+    for name in ("layer_types", "layers_block_type", "block_types", "mlp_layer_types"):
+        own = getattr(default, "attribute_map", {}).get(name, name)
+        if isinstance(getattr(type(default), own, None), property):
+            continue  # it follows from other settings
+        types = getattr(default, name, None)
+        if isinstance(types, list) and all(isinstance(each, str) for each in types) and types:
+            count = given.get("num_hidden_layers", 2)
+            kinds = list(dict.fromkeys(types))
+            named[name] = [kinds[place % len(kinds)] for place in range(count)]
+    return named
 
 
 def _values(config: Any) -> dict[str, Any]:

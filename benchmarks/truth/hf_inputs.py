@@ -99,8 +99,10 @@ def _audio(sources: Sources) -> torch.Tensor:
     return torch.randn(BATCH, *((1, 4000) if sources.long_audio else (4000,)))
 
 
-def _labels(sources: Sources) -> torch.Tensor | None:
+def _labels(sources: Sources) -> torch.Tensor | list[dict[str, torch.Tensor]] | None:
     name = type(sources.model).__name__
+    if name.endswith("ObjectDetection"):
+        return [_objects(sources) for _ in range(BATCH)]
     if "Semantic" in name:
         return torch.randint(0, 2, (BATCH, *_image_size(sources)))
     if name.endswith(("Classification", "Classifier")):
@@ -110,6 +112,12 @@ def _labels(sources: Sources) -> torch.Tensor | None:
     if getattr(sources.config, "is_encoder_decoder", False) or "input_ids" not in sources.names:
         return _words(sources, 6)
     return None
+
+
+def _objects(sources: Sources) -> dict[str, torch.Tensor]:
+    """Three boxes as centers and sizes, and what is in them."""
+    boxes = torch.cat([0.3 + 0.4 * torch.rand(3, 2), 0.1 + 0.2 * torch.rand(3, 2)], dim=1)
+    return {"class_labels": torch.randint(0, sources.config.num_labels, (3,)), "boxes": boxes}
 
 
 def _types(sources: Sources) -> torch.Tensor:
@@ -159,8 +167,9 @@ def choices(sources: Sources) -> list[tuple[str, ...]]:
     text_only = [name for name in usual if name in TEXT]
     least = list(dict.fromkeys([*required, *([main] if main in DRAWN and main in known else [])]))
     seq2seq = [*usual, "decoder_input_ids"] if "decoder_input_ids" in known else []
+    images = [n for n in usual if n != "pixel_values_videos"]
     no_grid = [n for n in usual if n not in PIXELS or n == "pixel_values"]
-    found = [usual, seq2seq, no_grid, least, text_only]
+    found = [usual, images, seq2seq, no_grid, least, text_only]
     return [
         names for names in dict.fromkeys(tuple(dict.fromkeys(names)) for names in found) if names
     ]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
-from hf_config import small_configs
+from hf_config import WIDTH, small_configs
 from hf_inputs import Sources, choices, draw
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from zoo import Built, Case
 
-MOST_PARAMETERS = 60_000_000
+MOST_PARAMETERS = 120_000_000
 # In this order: a model that is in several tables is built for the first of them.
 TASKS = (
     ("CAUSAL_LM", "text"),
@@ -37,53 +39,37 @@ TASKS = (
 )
 
 
-@dataclass(frozen=True)
-class Architecture:
-    model_type: str
-    class_name: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class Built:
-    model: torch.nn.Module
-    parameters: int
-    inputs: tuple[str, ...]
-    fresh: Callable[[], dict[str, Any]]
-    fresh_with_loss: Callable[[], dict[str, Any]] | None
-    no_loss: str
-
-
-def architectures() -> list[Architecture]:
+def cases() -> list[Case]:
     """One class for each model type, for the first task that it is listed under."""
-    found: dict[str, Architecture] = {}
+    found: dict[str, Case] = {}
     tables = [(f"MODEL_FOR_{task}_MAPPING_NAMES", kind) for task, kind in TASKS]
     for table, kind in [*tables, ("MODEL_MAPPING_NAMES", "other")]:
         for model_type, named in getattr(modeling_auto, table).items():
             name = named[0] if isinstance(named, (tuple, list)) else named
-            found.setdefault(model_type, Architecture(model_type, name, kind))
+            making = partial(build, model_type, name)
+            found.setdefault(model_type, Case(model_type, "transformers", kind, name, making))
     return list(found.values())
 
 
-def build(architecture: Architecture) -> Built:
-    """Raises what the last try raised where no small configuration runs on any inputs."""
-    model_class = getattr(transformers, architecture.class_name)
+def build(model_type: str, class_name: str) -> Built:
+    """Raises what the first try raised where no small configuration runs on any inputs."""
+    model_class = getattr(transformers, class_name)
     config_class = getattr(model_class, "config_class", None)
     if config_class is None:
-        config_class = CONFIG_MAPPING[architecture.model_type]
-    last: Exception = RuntimeError("no small configuration could be made")
+        config_class = CONFIG_MAPPING[model_type]
+    errors: list[Exception] = []
     for config in small_configs(config_class):
         try:
             model, parameters = _model(model_class, config)
         except Exception as error:
-            last = error
+            errors.append(error)
             continue
         for sources, names in _tries(config, model):
             try:
                 return _built(sources, names, parameters)
             except Exception as error:
-                last = error
-    raise last
+                errors.append(error)
+    raise (errors or [RuntimeError("no small configuration could be made")])[0]
 
 
 def _model(model_class: type[Any], config: Any) -> tuple[Any, int]:
@@ -99,9 +85,10 @@ def _tries(config: Any, model: Any) -> Iterator[tuple[Sources, tuple[str, ...]]]
     sources = Sources(config, model)
     for names in choices(sources):
         sized = replace(sources, long_audio=False)
-        placeholders = _placeholders(sized, names)
-        if placeholders:
+        if placeholders := _placeholders(sized, names):
             yield replace(sized, placeholders=placeholders), names
+        if placeholders >= 2 * WIDTH:  # the number of features may have been that of their values
+            yield replace(sized, placeholders=placeholders // WIDTH), names
         yield sized, names
         if {"input_features", "input_values"} & set(names):
             yield replace(sized, long_audio=True), names

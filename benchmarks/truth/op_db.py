@@ -57,7 +57,7 @@ def probe_gpu() -> dict[str, Any]:
 def load_op_db(capability: Sequence[int] | None) -> list[Any]:
     """Import the table; with a capability, as on such a GPU and without touching one."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    _allow_missing_expecttest()
+    allow_missing_expecttest()
     if capability is None:
         return _import_op_db()
     with _answering(tuple(capability)):
@@ -76,7 +76,7 @@ def _without_seed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     return function(*args, **kwargs)
 
 
-def _allow_missing_expecttest() -> None:
+def allow_missing_expecttest() -> None:
     """torch's test helpers import a package that they need for expected outputs only."""
     try:
         import expecttest  # noqa: F401

@@ -1,47 +1,191 @@
-"""A module or training step with its inputs -> whether CUDA captures it, with nothing of graphdoctor in between."""
+"""A module or training step with its inputs -> what CUDA alone makes of it as a graph.
+
+Nothing of graphdoctor is in between.
+"""
 
 from __future__ import annotations
 
+import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils._pytree import tree_map
+
+ROUNDS = 3
+ROUNDING = 1e-3  # of a tensor's largest value: other kernels may be chosen within a capture
+DEVIATIONS = 10  # how many times eager's own deviation, where eager is not deterministic
+DEEPEST = 8
+
+Values = list[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step on the GPU, what draws its inputs there, and the tensors that it may change."""
+
+    call: Callable[..., Any]
+    fresh: Callable[[], dict[str, Any]]
+    state: Values
 
 
 def attempt(target: Any) -> dict[str, Any]:
-    """Warms up on a side stream, as PyTorch's documentation asks, then captures and replays once."""
-    step, inputs = on_the_gpu(target)
+    """Warms up on a side stream, as PyTorch's documentation asks, captures, and replays beside eager."""
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        step = on_the_gpu(target)
+        static = step.fresh()
+        warm_up(step, static)
+    except Exception as error:
+        return told("does not run", error)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            kept = step.call(**static)
+        graph.replay()
+        torch.cuda.synchronize()
+    except Exception as error:
+        return told("refused", error)
+    try:
+        return beside_eager(step, static, graph, kept)
+    except Exception as error:
+        return told("captured, not compared", error)
+
+
+def told(raw: str, error: BaseException) -> dict[str, Any]:
+    first = innermost(error)
+    return {"raw": raw, "place": place_of(first), "error": words(first)}
+
+
+def warm_up(step: Step, static: dict[str, Any]) -> None:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
-            step(**inputs)
+            step.call(**static)
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            kept = step(**inputs)
+
+
+def beside_eager(
+    step: Step, static: dict[str, Any], graph: torch.cuda.CUDAGraph, kept: object
+) -> dict[str, Any]:
+    """Replays on fresh inputs, each against two eager runs from the same state and the same seeds."""
+    before = clones(step.state)
+    worst = 0.0
+    for seed in range(1, ROUNDS + 1):
+        values = step.fresh()
+        start(step, before, seed)
+        for old, new in zip(tensors_of(static), tensors_of(values), strict=True):
+            old.copy_(new)
         graph.replay()
         torch.cuda.synchronize()
-    except Exception as error:
-        first = innermost(error)
-        return {"raw": "refused", "place": place_of(first), "error": words(first)}
-    del kept
-    return {"raw": "captured", "place": "", "error": ""}
+        replayed = clones([*tensors_of(kept), *step.state])
+        eager = [eager_run(step, values, before, seed) for _ in range(2)]
+        why, off = difference(replayed, *eager)
+        worst = max(worst, off)
+        if why:
+            return {"raw": "differs", "place": "", "error": f"round {seed}: {why}", "worst": worst}
+    return {"raw": "captured", "place": "", "error": "", "worst": worst}
 
 
-def on_the_gpu(target: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
+def eager_run(step: Step, values: dict[str, Any], before: Values, seed: int) -> Values:
+    start(step, before, seed)
+    out = step.call(**copied(values))
+    torch.cuda.synchronize()
+    return clones([*tensors_of(out), *step.state])
+
+
+def start(step: Step, before: Values, seed: int) -> None:
+    """The same state and seeds for a replay and for eager: what the host draws differs from round to round."""
+    with torch.no_grad():
+        for now, then in zip(step.state, before, strict=True):
+            now.copy_(then)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def difference(replayed: Values, one: Values, other: Values) -> tuple[str, float]:
+    """Why a replay is not what eager computes, and the worst error, as a share of the largest value."""
+    if not len(replayed) == len(one) == len(other):
+        return f"{len(replayed)} tensors, and {len(one)} in eager", 0.0
+    worst = 0.0
+    for place, (mine, first, second) in enumerate(zip(replayed, one, other, strict=True)):
+        if mine.shape != first.shape:
+            return f"tensor {place} is {list(mine.shape)}, {list(first.shape)} in eager", worst
+        if first.shape != second.shape:
+            continue
+        off, noise, largest = farthest(mine, first), farthest(first, second), top(first)
+        worst = max(worst, off / largest if largest else off)
+        if not off <= DEVIATIONS * noise + ROUNDING * largest:
+            return f"tensor {place} is off by {off:.3g}, its largest value {largest:.3g}", worst
+    return "", worst
+
+
+def farthest(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The largest difference; infinite where one of the two is not a number and the other is."""
+    if not one.numel():
+        return 0.0
+    one, other = one.to(torch.complex128), other.to(torch.complex128)
+    equal = (one == other) | (one.isnan() & other.isnan())
+    return float(torch.where(equal, 0.0, (one - other).abs()).nan_to_num(nan=float("inf")).max())
+
+
+def top(values: torch.Tensor) -> float:
+    finite = values.to(torch.complex128).abs()
+    finite = finite[finite.isfinite()]
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def clones(values: Values) -> Values:
+    return [each.detach().clone() for each in values]
+
+
+def copied(values: dict[str, Any]) -> dict[str, Any]:
+    return tree_map(lambda each: each.clone() if isinstance(each, torch.Tensor) else each, values)
+
+
+def on_the_gpu(target: Any) -> Step:
     if isinstance(target, tuple):
         model, fresh = target
         model.cuda()
-        return torch.no_grad()(model), moved(fresh())
-    return target.step, moved(target.inputs())
+        call = torch.no_grad()(model)
+    else:
+        model, fresh, call = target.state["model"], target.inputs, target.step
+    return Step(call, lambda: moved(fresh()), [*model.parameters(), *model.buffers()])
 
 
 def moved(inputs: dict[str, Any]) -> dict[str, Any]:
-    return {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in inputs.items()}
+    return tree_map(lambda each: each.cuda() if isinstance(each, torch.Tensor) else each, inputs)
+
+
+def tensors_of(value: object, deep: int = 0) -> Values:
+    """The tensors on the GPU in what a step takes or gives: containers, and objects such as caches."""
+    return list(_tensors(value, deep, set()))
+
+
+def _tensors(value: object, deep: int, seen: set[int]) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        if value.is_cuda and value.layout is torch.strided:
+            yield value
+    elif deep < DEEPEST and id(value) not in seen:
+        seen.add(id(value))
+        for each in _parts(value):
+            yield from _tensors(each, deep + 1, seen)
+
+
+def _parts(value: object) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if isinstance(value, torch.nn.Module) or callable(value):
+        return []
+    return list(getattr(value, "__dict__", {}).values())
 
 
 def innermost(error: BaseException) -> BaseException:
