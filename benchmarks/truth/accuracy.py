@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import IO
@@ -98,10 +99,12 @@ def key_of(line: Line) -> Key:
 
 
 def earlier(path: Path | None) -> list[Line]:
-    """The lines of a run that was cut short."""
-    if path is None:
-        return []
-    return [json.loads(each) for each in path.read_text(encoding="utf-8").splitlines()[1:]]
+    """The whole lines of a run that was cut short, perhaps while it wrote one."""
+    found: list[Line] = []
+    for text in path.read_text(encoding="utf-8").splitlines()[1:] if path else ():
+        with suppress(ValueError):
+            found.append(json.loads(text))
+    return found
 
 
 def state_of(line: Line) -> str:

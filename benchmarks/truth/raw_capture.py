@@ -196,9 +196,9 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def place_of(error: BaseException) -> str:
-    """The nearest line outside torch, by the name of its file without folders."""
+    """The nearest line outside torch, by the name of its file without folders; a backward has none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if "/torch/" not in frame.filename and "raw_capture" not in frame.filename:
+        if not any(each in frame.filename for each in ("/torch/", "/raw_capture.py", "/asking.py")):
             return f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
     return ""
 
