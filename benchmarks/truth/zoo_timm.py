@@ -13,7 +13,7 @@ from zoo import Built, Case, Inputs, built
 BATCH, CLASSES = 2, 10
 SIZES = (64, 128, 224, 256)
 SMALL = ("test_", "atto", "femto", "nano", "pico", "tiny", "xxs", "_xs", "micro", "small", "mini")
-CANDIDATES = 6
+CANDIDATES = 4
 
 
 def cases() -> Iterator[Case]:
