@@ -91,7 +91,13 @@ def _answering(capability: tuple[int, ...]) -> Iterator[None]:
     """The table asks for the capability while it is imported, which would initialise CUDA here."""
     import torch
 
-    answers = {"is_available": True, "device_count": 1, "get_device_capability": capability}
+    answers = {
+        "is_available": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_capability": capability,
+        "get_device_properties": types.SimpleNamespace(major=capability[0], minor=capability[1]),
+    }
     before = {name: getattr(torch.cuda, name) for name in answers}
     for name, answer in answers.items():
         setattr(torch.cuda, name, lambda *args, _answer=answer, **kwargs: _answer)

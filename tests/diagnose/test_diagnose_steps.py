@@ -12,9 +12,12 @@ from graphdoctor.diagnose.diagnose import Diagnosis
 from tests.steps import STEPS
 from tests.steps.making import steps_of
 from tests.support.diagnosing import captured_and_verified, diagnosed, found, marked
+from tests.support.torch_versions import STORES_NUMBERS_BY_FILLING, WHY_FILLING
 
-# What the observers do not see yet, with the reason.
-UNSEEN: dict[str, str] = {}
+# What is not seen, with the reason.
+UNSEEN: dict[str, str] = (
+    {"filled_at_an_index": WHY_FILLING} if STORES_NUMBERS_BY_FILLING else {}
+)
 # A fact about the caller's tensor, which comparing the two twins' own inputs cannot show.
 NOT_IN_TWINS = "inplace_activation_on_the_input"
 

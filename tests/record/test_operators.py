@@ -120,7 +120,7 @@ def writing_into_a_view() -> object:
 def test_the_backward_of_writing_into_a_view_has_the_line_of_the_writing() -> None:
     backward = [op for op in iteration_of(writing_into_a_view).ops if op.phase == "backward"]
     written = [op for op in backward if op.base_name in ("index_put", "index", "new_empty_strided")]
-    assert len(written) >= 3
+    assert {"index_put", "index"} <= {op.base_name for op in written}
     assert {source_of(op) for op in written} == {"hidden[mask] = mark"}
 
 

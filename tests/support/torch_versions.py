@@ -1,0 +1,34 @@
+"""What this torch does otherwise than the one that facts were measured with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class _Names(TorchDispatchMode):
+    """Notes the names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def _stores_numbers_by_filling() -> bool:
+    tensor = torch.zeros(2, 2)
+    with _Names() as noted:
+        tensor[0, 0] = 1.0
+    return "aten.fill_.Scalar" in noted.names
+
+
+# `x[i] = 1.0` copies a tensor of the number from the host to the device up to torch 2.14, and fills since.
+STORES_NUMBERS_BY_FILLING = _stores_numbers_by_filling()
+WHY_FILLING = "this torch fills from the number: nothing is copied from the host"
