@@ -17,6 +17,7 @@ from graphdoctor.estimate.gpus import DeviceProfile, load_profile
 from graphdoctor.measure.profile import ready_for_graphs
 from graphdoctor.measure.speed import time_step
 from graphdoctor.partition import partition
+from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.proof.stage import capture_and_verify
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
@@ -114,11 +115,12 @@ def study(target: Target, setting: Setting) -> Studied:
     """Record the step, diagnose it, and cut it into regions; nothing is captured yet."""
     setting.progress("warming up")
     session = prepare(target, setting.device, iterations=setting.options.iterations)
-    recording = record(session, progress=setting.progress)
+    ran = EagerRuns(session) if setting.device.kind == "emulated" else None
+    recording = record(session, progress=setting.progress, look=ran.look if ran else None)
     setting.progress("diagnosing")
     diagnosis = diagnose(recording)
     plan = partition(recording, diagnosis, profile=setting.profile)
-    return Studied(session, recording, diagnosis, plan)
+    return Studied(session, recording, diagnosis, plan, ran)
 
 
 @contextmanager
@@ -132,7 +134,7 @@ def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidenc
     costed = with_costs(studied.diagnosis.findings, recording, setting.profile)
     diagnosis = replace(studied.diagnosis, findings=costed)
     setting.progress("capturing and verifying")
-    captured = capture_and_verify(session, recording, diagnosis, plan)
+    captured = capture_and_verify(session, recording, diagnosis, plan, ran=studied.ran)
     try:
         setting.progress("estimating the speed-up")
         speed = time_step(session, recording, captured, plan, setting.options, setting.profile)
@@ -145,7 +147,7 @@ def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidenc
             measurement=speed.measurement,
             limits=speed.limits,
         )
-        evidence = Evidence(session, recording, diagnosis, plan, captured, speed)
+        evidence = Evidence(session, recording, diagnosis, plan, studied.ran, captured, speed)
         yield assemble(session, recording, results), evidence
     finally:
         captured.release()

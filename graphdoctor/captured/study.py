@@ -178,7 +178,7 @@ def _launches_of(iteration: Iteration) -> dict[str, int]:
 
 def _capture(studied: Studied, setup: Setup) -> GuardedGraph | str:
     session = studied.session
-    outcome, made = prove_whole_step(session)
+    outcome, made = prove_whole_step(session, ran=studied.ran)
     if outcome.status == "refused":
         return f"the capture was refused{_at(outcome.location)}: {outcome.reason}"
     if made is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from graphdoctor.graphs.compare import dense_bits
 from graphdoctor.graphs.footprint import Footprint
@@ -28,7 +29,8 @@ class Digest:
 def digest(seen: Footprint) -> Digest:
     """Digest everything but Python state behind the roots."""
     known: dict[tuple[object, ...], tuple[object, ...]] = {}  # one pass for tensors that are one
-    tensors = {path: _of_tensor(tensor, known) for path, tensor in seen.tensors.items()}
+    with _disable_current_modes(), torch._C.DisableTorchFunction():  # no part of the step
+        tensors = {path: _of_tensor(tensor, known) for path, tensor in seen.tensors.items()}
     return Digest(tensors, {path: repr(value) for path, value in seen.values.items()})
 
 
@@ -51,7 +53,7 @@ def _sums(bits: torch.Tensor) -> tuple[int, int]:
             words = words.clone()
         words = words.view(torch.int64)
     total = weighted = 0
-    weights = torch.arange(1, min(_CHUNK, words.numel()) + 1, device=words.device)
+    weights = torch.ones_like(words[:_CHUNK], dtype=torch.int64).cumsum(0)  # 1, 2, 3 ...
     for start in range(0, words.numel(), _CHUNK):
         chunk = words[start : start + _CHUNK].long()
         total += int(chunk.sum())

@@ -9,6 +9,7 @@ from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.cost import Cost, Meter
 from graphdoctor.graphs.whole_step import CapturedStep, capture_from_start
 from graphdoctor.partition import Plan
+from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.proof.regions import verify_regions
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record.session import Session
@@ -34,12 +35,18 @@ class Captured:
 
 
 def capture_and_verify(
-    session: Session, recording: Recording, diagnosis: Diagnosis, plan: Plan
+    session: Session,
+    recording: Recording,
+    diagnosis: Diagnosis,
+    plan: Plan,
+    *,
+    ran: EagerRuns | None = None,
 ) -> Captured:
     """Capture the whole step where nothing forbids it, else the regions of the plan.
 
     On the emulated device a forbidden capture is tried all the same, since it can do no harm and
     shows that the finding is true; a real device is left alone, which a failed capture may spoil.
+    `ran` are the recorded eager iterations, where what they left behind was noted.
     """
     emulated = session.device.kind == "emulated"
     effects = {finding.effect for finding in diagnosis.findings}
@@ -47,7 +54,7 @@ def capture_and_verify(
     step = None
     if emulated or "capture-fails" not in effects:
         meter = None if emulated else _meter(session)
-        outcome, step = prove_whole_step(session, meter)
+        outcome, step = prove_whole_step(session, meter, ran=ran)
         outcomes.append(outcome)
         if step is not None and effects <= {"replay-is-slow"}:
             return Captured(tuple(outcomes), step, meter.cost if meter is not None else None)
@@ -66,7 +73,7 @@ def _meter(session: Session) -> Meter:
 
 
 def prove_whole_step(
-    session: Session, meter: Meter | None = None
+    session: Session, meter: Meter | None = None, *, ran: EagerRuns | None = None
 ) -> tuple[CaptureOutcome, CapturedStep | None]:
     """Capture the whole step and verify it; the graph only where its replays are right.
 
@@ -79,7 +86,12 @@ def prove_whole_step(
     if meter is not None:
         meter.read()
     verification = verify_whole_step(
-        session.target, made, session.batches_for_proof(), exact=exact, now=session.start
+        session.target,
+        made,
+        session.batches_for_proof(),
+        exact=exact,
+        now=session.start,
+        ran=ran,
     )
     outcome = made.outcome(verification)
     if verification.status == "verified":

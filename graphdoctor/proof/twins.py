@@ -24,6 +24,7 @@ from graphdoctor.graphs.footprint import (
     stopped_host_state,
 )
 from graphdoctor.graphs.replayable import Replayable
+from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.target import Inputs, Target
@@ -70,8 +71,10 @@ def assuming_capture(captured: Replayable) -> Iterator[None]:
         yield
 
 
-def replay_twin(captured: Replayable, batches: Sequence[Inputs]) -> Iterator[Footprint]:
-    """Replay on each batch, from the same state.
+def replay_twin(
+    captured: Replayable, batches: Sequence[Inputs], *, seeded: bool = True
+) -> Iterator[Footprint]:
+    """Replay on each batch, from the same state; not `seeded`, with the random numbers of that state.
 
     No Python runs between replays, so each yields the same tensors with new values: those that the
     captured run left behind. Raises `InputMismatch` for a batch that the graph cannot be given.
@@ -79,7 +82,8 @@ def replay_twin(captured: Replayable, batches: Sequence[Inputs]) -> Iterator[Foo
     captured.start.restore()
     for index, batch in enumerate(batches):
         captured.load(batch)
-        _seed(FIRST_SEED + index)
+        if seeded:
+            _seed(FIRST_SEED + index)
         try:
             captured.replay()
             torch.cuda.synchronize()
@@ -105,6 +109,7 @@ class TwinTrial:
     captured: Replayable
     batches: Sequence[Inputs]
     exact: bool
+    ran: EagerRuns | None = None  # eager iterations that were looked at when they were recorded
     hosts: list[Mapping[str, object]] = field(
         default_factory=list
     )  # Python state after each replay
@@ -116,9 +121,9 @@ class TwinTrial:
         with assuming_capture(self.captured):
             yield from self.eager(first_seed=first_seed)
 
-    def replays(self) -> Iterable[Footprint]:
+    def replays(self, *, seeded: bool = True) -> Iterable[Footprint]:
         self.hosts.clear()
-        for seen in replay_twin(self.captured, self.batches):
+        for seen in replay_twin(self.captured, self.batches, seeded=seeded):
             self.hosts.append(seen.host)
             yield seen
 

@@ -18,13 +18,14 @@ Where the other path draws other random numbers, nothing can be said of what the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from graphdoctor.graphs.compare import Gap, is_noise
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.replayable import Replayable
 from graphdoctor.graphs.static_inputs import InputMismatch
 from graphdoctor.proof.digest import digest
+from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.proof.other_path import judge_other_path
 from graphdoctor.proof.twins import ReplayFailed, TwinTrial, gaps_of, kept, verified, wrong
 from graphdoctor.target.state.snapshot import Snapshot, snapshot
@@ -49,15 +50,18 @@ def verify_whole_step(
     exact: bool,
     now: Snapshot | None = None,
     judge: Callable[[TwinTrial], Verification] | None = None,
+    ran: EagerRuns | None = None,
 ) -> Verification:
     """Replay on each of `batches` and compare with an eager twin, tensor by tensor.
 
     `exact` asks for equal bits, as the emulated device can; otherwise a difference counts when it
     is larger than a few times what two eager runs differ by, and than rounding. The target's state
     is afterwards what it was before, which is `now` where a snapshot of it exists. `judge`
-    compares the twins in another way. Raises `UserCodeError` where the eager step fails.
+    compares the twins in another way. `ran` are eager runs that need not be run again where the graph
+    was captured from their state. Raises `UserCodeError` where the eager step fails.
     """
-    trial = TwinTrial(target, captured, batches, exact)
+    usable = ran if ran is not None and exact and ran.are_of(captured.start, batches) else None
+    trial = TwinTrial(target, captured, batches, exact, usable)
     if not captured.footprint.tensors:
         return trial.verdict("not-verified", "the step leaves no tensor behind to compare")
     before = now if now is not None else snapshot(target.roots)
@@ -79,10 +83,8 @@ def verify_whole_step(
 
 
 def _verify(trial: TwinTrial) -> Verification:
-    if trial.exact:
-        eager = [(digest(seen), seen.host) for seen in trial.eager()]
-        if [kept for kept, _ in eager] == [digest(seen) for seen in trial.replays()]:
-            return verified(trial, [Footprint({}, {}, host) for _, host in eager])
+    if trial.exact and (hosts := _of_same_bits(trial)) is not None:
+        return verified(trial, [Footprint({}, {}, host) for host in hosts])
     expected = kept(trial.eager())
     gaps = gaps_of(expected, trial.replays())
     if not any(gaps):
@@ -102,6 +104,20 @@ def _verify(trial: TwinTrial) -> Verification:
     if any(real):
         return judge_other_path(trial, expected, real)
     return _judge_unsteady(trial, counting, drifts) if any(counting) else verified(trial, expected)
+
+
+def _of_same_bits(trial: TwinTrial) -> list[Mapping[str, object]] | None:
+    """Eager's Python state after each step, if the replays leave the same bits behind; else None.
+
+    Eager is not run where it ran already. A path that draws other random numbers while it is captured
+    then leads replays away from it for good, which twins that are seeded anew in each step tell apart.
+    """
+    if trial.ran is not None:
+        replayed = [digest(seen) for seen in trial.replays(seeded=False)]
+        return trial.ran.hosts if replayed == trial.ran.digests else None
+    eager = [(digest(seen), seen.host) for seen in trial.eager()]
+    replayed = [digest(seen) for seen in trial.replays()]
+    return [host for _, host in eager] if replayed == [bits for bits, _ in eager] else None
 
 
 def _drifts(trial: TwinTrial, expected: Sequence[Footprint]) -> Iterator[Gap]:

@@ -14,6 +14,7 @@ from graphdoctor.record.operators import OperatorObserver
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.snapshot import named_state
 from graphdoctor.target.state.tree import input_leaves, leaves
+from graphdoctor.target.target import Inputs
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import (
     HostEvent,
@@ -25,11 +26,18 @@ from graphdoctor.values.recording import (
     StateChange,
 )
 
+Look = Callable[[Inputs, object], None]  # at an iteration's inputs and outputs, when it has run
 
-def record(session: Session, *, progress: Callable[[str], None]) -> Recording:
-    """Run the step in both ways, and once more for what the host draws; the state is put back."""
+
+def record(
+    session: Session, *, progress: Callable[[str], None], look: Look | None = None
+) -> Recording:
+    """Run the step in both ways, and once more for what the host draws; the state is put back.
+
+    `look` sees each eager iteration, with the state as the iteration left it.
+    """
     progress("recording the step as eager runs it")
-    eager = record_series(session, capturing=False)
+    eager = record_series(session, capturing=False, look=look)
     progress("recording the step as a capture would see it")
     captured = record_series(session, capturing=True)
     progress("watching what the host does")
@@ -81,7 +89,9 @@ def _undefined(eager: tuple[Iteration, ...]) -> Iterator[str]:
         )
 
 
-def record_series(session: Session, *, capturing: bool) -> tuple[Iteration, ...]:
+def record_series(
+    session: Session, *, capturing: bool, look: Look | None = None
+) -> tuple[Iteration, ...]:
     """The session's iterations, one after the other."""
     # Numbers of runs are unique in a session: what the first series made is old to the second.
     base = (len(session.batches) if capturing else 0) + 1
@@ -89,7 +99,7 @@ def record_series(session: Session, *, capturing: bool) -> tuple[Iteration, ...]
     with session.from_the_start(capturing=capturing):
         before = HostState(session.target.roots, session.device.table)
         for index in range(len(session.batches)):
-            observed = _observe(session, index, run=base + index, before=before)
+            observed = _observe(session, index, run=base + index, before=before, look=look)
             after = HostState(session.target.roots, session.device.table)
             iterations.append(observed.iteration(index, capturing, before.changes(after)))
             before = after
@@ -116,7 +126,9 @@ class _Observed(NamedTuple):
         )
 
 
-def _observe(session: Session, index: int, *, run: int, before: HostState) -> _Observed:
+def _observe(
+    session: Session, index: int, *, run: int, before: HostState, look: Look | None
+) -> _Observed:
     inputs = session.inputs(index)
     given = input_leaves(inputs)
     observer = OperatorObserver(
@@ -137,6 +149,8 @@ def _observe(session: Session, index: int, *, run: int, before: HostState) -> _O
             )
             for path, value in leaves(result, "output").items()
         )
+    if look is not None:
+        look(inputs, result)
     return _Observed(input_values, outputs, observer)
 
 
@@ -171,9 +185,9 @@ def _leaf(observer: OperatorObserver, path: str, value: object) -> Leaf:
 
 
 def _host_events(session: Session) -> tuple[HostEvent, ...]:
-    """What the host drew and read in the second of two watched iterations.
+    """What the host drew and read in one iteration, which runs after all that are recorded.
 
-    The first one makes Python import things lazily, and imports draw random numbers of their own.
+    By then Python has imported what it imports lazily; imports draw random numbers of their own.
     Lines are watched for NumPy's draws only where a first look found that there are some.
     """
     generators = numpy_generators(session.target.roots)
@@ -185,16 +199,13 @@ def _watched(
     session: Session, generators: list[Any], *, by_line: bool
 ) -> tuple[tuple[HostEvent, ...], bool]:
     """The events, and whether NumPy's generators were drawn from."""
-    seen: tuple[HostEvent, ...] = ()
     with session.from_the_start(capturing=True):
         before = [state_of(generator) for generator in generators]
-        for index in range(min(2, len(session.batches))):
-            inputs = session.inputs(index)
-            observer = HostObserver(generators if by_line else [])
-            with session.device.observed_by(observer), observer:
-                session.call(inputs)
-            seen = tuple(observer.events)
-        return seen, before != [state_of(generator) for generator in generators]
+        inputs = session.inputs(0)
+        observer = HostObserver(generators if by_line else [])
+        with session.device.observed_by(observer), observer:
+            session.call(inputs)
+        return tuple(observer.events), before != [state_of(generator) for generator in generators]
 
 
 def _optimizers(session: Session) -> list[OptimizerInfo]:

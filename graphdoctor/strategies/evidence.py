@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.measure.speed import Speed
 from graphdoctor.partition import Plan
+from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.proof.stage import Captured
 from graphdoctor.record import Session
 from graphdoctor.values.recording import Recording
@@ -20,6 +21,7 @@ class Studied:
     recording: Recording
     diagnosis: Diagnosis
     plan: Plan
+    ran: EagerRuns | None  # the recorded eager iterations, where their bits tell something
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,7 @@ def _contest(
         findings=report.findings,
         safe_modules=report.safe_modules,
         iteration=evidence.recording.captured[-1],
+        ran=evidence.ran,
     )
     deadline = time.monotonic() + options.budget_s
     return Contest(evidence, known, options, profile, spec, deadline, processes)

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.whole_step import CapturedStep
+from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.record.session import Session
 from graphdoctor.target import Inputs
 from graphdoctor.values.recording import Iteration
@@ -22,7 +23,7 @@ class Known:
 
     `safe_modules` are the paths of the outermost modules whose forward and backward can be
     captured by themselves, as `Plan.safe_modules` has them. `iteration` is a recorded steady-state
-    iteration as it runs while captured.
+    iteration as it runs while captured. `ran` are the eager iterations, where their bits were noted.
     """
 
     mode: Mode
@@ -30,6 +31,7 @@ class Known:
     findings: tuple[Finding, ...]
     safe_modules: tuple[str, ...]
     iteration: Iteration
+    ran: EagerRuns | None = None
 
 
 class Built(Protocol):

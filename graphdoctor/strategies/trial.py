@@ -151,6 +151,7 @@ class _Trial:
             exact=self.is_emulated and self.strategy.is_ours,
             now=self.session.start,
             judge=judge if self._is_other_code else None,
+            ran=self.known.ran,
         )
         return with_verification(row, found, self.known, deviation=judge.deviation)
 

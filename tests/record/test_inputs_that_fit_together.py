@@ -63,7 +63,7 @@ def test_state_is_as_if_there_had_been_no_trial() -> None:
         return model(insert(ids, features, features[0]).flatten(0, 1))
 
     prepared(step, IDS, FEATURES)
-    assert int(model.num_batches_tracked) == 4  # the warm-ups, and no throw-away run
+    assert int(model.num_batches_tracked) == 3  # the warm-ups, and no throw-away run
 
 
 def test_where_nothing_may_vary_the_verdict_is_on_the_given_inputs_only() -> None:

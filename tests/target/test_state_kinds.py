@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from graphdoctor.target.state.saved_tensor import SavedStorage
 from graphdoctor.target.state.snapshot import named_tensors, snapshot
 
 torch.set_num_threads(1)
@@ -175,3 +176,32 @@ def test_values_and_bytes_are_put_back_from_inside_and_outside_the_emulated_devi
     saved.restore()
     assert [parameter.detach().tolist() for parameter in model.parameters()] == before
     assert model.weight.grad is None and not optimizer.state
+
+
+def test_snapshots_share_the_copy_of_memory_that_did_not_change() -> None:
+    frozen, trained = torch.arange(5.0), torch.zeros(3)
+    roots = {"frozen": frozen, "trained": trained}
+    first = snapshot(roots)
+    trained += 1
+    second = snapshot(roots)
+    copies = [
+        {id(saved._copy) for saved in one._saved if isinstance(saved, SavedStorage)}
+        for one in (first, second)
+    ]
+    assert len(copies[0] & copies[1]) == 1 and len(copies[0] | copies[1]) == 3
+    frozen.fill_(-1), trained.fill_(-1)
+    second.restore()
+    assert frozen.tolist() == [0, 1, 2, 3, 4] and trained.tolist() == [1, 1, 1]
+    first.restore()
+    assert frozen.tolist() == [0, 1, 2, 3, 4] and trained.tolist() == [0, 0, 0]
+
+
+def test_a_snapshot_shares_no_copy_of_bytes_that_only_compare_equal() -> None:
+    zero = torch.zeros(3)
+    first = snapshot({"zero": zero})
+    zero.fill_(-0.0)
+    second = snapshot({"zero": zero})
+    first.restore()
+    assert not zero.signbit().any()
+    second.restore()
+    assert zero.signbit().all()

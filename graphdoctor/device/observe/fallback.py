@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from graphdoctor.device.observe.operators import Call, written_tensors
+from graphdoctor.device.observe.operators import Call
+from graphdoctor.device.observe.wider import NARROW, each_tensor, is_slow_when_narrow, run_wider
 from graphdoctor.values.errors import CannotDoItHere
 
-_NARROW = (torch.float16, torch.bfloat16)
 _COUNTS = frozenset({"histc"})
 _NO_KERNEL = (
     "not implemented for",
@@ -32,6 +31,9 @@ def run_operator(call: Call) -> Any:
         if not call.facts.is_aten:  # its implementation may be Python, which names devices
             return call.func(*call.args, **call.kwargs)
         with torch._C.DisableTorchFunction():
+            if is_slow_when_narrow(call):
+                with torch._C._DisableAutocast():
+                    return run_wider(call)
             return call.func(*call.args, **call.kwargs)
     except (NotImplementedError, RuntimeError) as error:
         if not call.on_cuda or not _lacks_kernel(call, error):
@@ -50,9 +52,9 @@ def _run_otherwise(call: Call, error: Exception) -> Any:
     why = _first_line(str(error))
     if call.facts.base_name in _COUNTS:
         return _count_in_double(call)
-    if any(tensor.dtype in _NARROW for tensor in call.inputs):
+    if any(tensor.dtype in NARROW for tensor in call.inputs):
         try:
-            result = _run_wider(call)
+            result = run_wider(call)
         except (NotImplementedError, RuntimeError):
             pass  # not in float32 either
         else:
@@ -68,39 +70,10 @@ def _run_otherwise(call: Call, error: Exception) -> Any:
     return result
 
 
-def _run_wider(call: Call) -> Any:
-    """Run in float32 and round back: the values are close to a GPU's, not bit for bit the same."""
-    narrow = next(t.dtype for t in call.inputs if t.dtype in _NARROW)
-    wide_of: dict[int, torch.Tensor] = {}
-
-    def widen(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dtype not in _NARROW:
-            return tensor
-        return wide_of.setdefault(id(tensor), tensor.float())
-
-    args, kwargs = _each_tensor(call.args, widen), _each_tensor(call.kwargs, widen)
-    if kwargs.get("dtype") in _NARROW:
-        kwargs["dtype"] = torch.float32
-    result = call.func(*args, **kwargs)
-    originals: dict[int, torch.Tensor] = {}
-    for tensor in written_tensors(call.facts, call.args, call.kwargs):
-        if id(tensor) in wide_of:
-            wide = wide_of[id(tensor)]
-            originals[id(wide)] = tensor.copy_(wide)
-
-    def narrowed(tensor: torch.Tensor) -> torch.Tensor:
-        original = originals.get(id(tensor))
-        if original is not None:
-            return original
-        return tensor.to(narrow) if tensor.dtype == torch.float32 else tensor
-
-    return _each_tensor(result, narrowed)
-
-
 def _count_in_double(call: Call) -> Any:
     """Counting gives whole numbers in any dtype: the result is a GPU's, exactly."""
     dtype = call.inputs[0].dtype
-    args = _each_tensor(call.args, torch.Tensor.double)
+    args = each_tensor(call.args, torch.Tensor.double)
     return call.func(*args, **call.kwargs).to(dtype)
 
 
@@ -123,21 +96,10 @@ def _shape_only(call: Call) -> Any:
         return strided.zero_()
 
     with torch._C.DisableTorchFunction():
-        kwargs = _each_tensor(call.kwargs, shape_of)
+        kwargs = each_tensor(call.kwargs, shape_of)
         if "device" in kwargs:
             kwargs["device"] = torch.device("meta")
-        return _each_tensor(call.func(*_each_tensor(call.args, shape_of), **kwargs), zeros)
-
-
-def _each_tensor(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same structure, with every tensor in it replaced."""
-    if isinstance(value, torch.Tensor):
-        return make(value)
-    if isinstance(value, dict):
-        return {name: _each_tensor(item, make) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_each_tensor(item, make) for item in value)
-    return value
+        return each_tensor(call.func(*each_tensor(call.args, shape_of), **kwargs), zeros)
 
 
 def _first_line(text: str) -> str:

@@ -4,27 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
 from graphdoctor.target.state.walk import grad_of
 
 
+@dataclass(frozen=True, eq=False)
+class _Copy:
+    """The bytes that a storage had at some moment. Nobody writes into them."""
+
+    storage: torch.UntypedStorage  # held, so that no other can come to lie at its address
+    contents: torch.Tensor
+
+
+_LAST_COPIES: WeakValueDictionary[int, _Copy] = WeakValueDictionary()  # by the storage's address
+
+
+def _copy_of(storage: torch.UntypedStorage) -> _Copy:
+    """A copy of what a storage holds now; the last one, where some snapshot has it and it is still equal."""
+    now = _bytes_of(storage)
+    last = _LAST_COPIES.get(storage._cdata)
+    if last is not None and _is_same(now, last.contents):
+        return last
+    copy = _LAST_COPIES[storage._cdata] = _Copy(storage, now.clone())
+    return copy
+
+
 class SavedStorage:
-    """The bytes of one storage, copied once for all the tensors that share it."""
+    """The bytes of one storage, copied once for all the tensors that share it.
+
+    Snapshots share the copy of what did not change between them: weights in inference exist once
+    beside the model, however many moments are remembered.
+    """
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._storage = storage
         self._nbytes = storage.nbytes()
-        self._bytes = _bytes_of(storage).clone() if self._nbytes else None
+        self._copy = _copy_of(storage) if self._nbytes else None
 
     def restore(self) -> None:
         if self._storage.nbytes() != self._nbytes:
             self._storage.resize_(self._nbytes)
-        if self._bytes is not None:
+        if self._copy is not None:
             # Through a tensor of our own: the user's tensors keep their version counters.
-            _bytes_of(self._storage).copy_(self._bytes)
+            _bytes_of(self._storage).copy_(self._copy.contents)
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether bytes are equal; compared eight at a time."""
+    if one.numel() != other.numel():
+        return False
+    whole = one.numel() // 8 * 8
+    words = (part[:whole].view(torch.int64) for part in (one, other))
+    return torch.equal(*words) and torch.equal(one[whole:], other[whole:])
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

@@ -1,0 +1,128 @@
+"""Half and bfloat16 on a CPU -> the operator in float32, rounded once: where its own kernel is missing or slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from graphdoctor.device.observe.operators import Call, written_tensors
+
+NARROW = (torch.float16, torch.bfloat16)
+_FEW_ROWS = 8  # up to which reading the matrix once, as its own kernel does, is all the work
+_ALWAYS = frozenset(
+    {
+        "aten.convolution.default",
+        "aten.convolution_backward.default",
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+    }
+)
+# The positions of the two matrices.
+_PRODUCTS = {
+    "aten.mm.default": (0, 1),
+    "aten.bmm.default": (0, 1),
+    "aten.addmm.default": (1, 2),
+    "aten.baddbmm.default": (1, 2),
+}
+_ATTENTION_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
+_LOGARITHMS = 5  # their position in it
+# Results that stay in float32 beside narrow inputs: the logarithms of attention's sums.
+_WIDE_RESULTS = {"_scaled_dot_product_flash_attention_for_cpu": frozenset({1})}
+
+
+def is_slow_when_narrow(call: Call) -> bool:
+    """Whether float32 and rounding are quicker than the CPU's own kernel for half or bfloat16.
+
+    Only the arguments decide, so that a replay computes as eager did. Without oneDNN's kernels a
+    product of two matrices of float16 takes up to 150 times as long as one of float32.
+    """
+    name = call.facts.name
+    product = _PRODUCTS.get(name)
+    if (product is None and name not in _ALWAYS) or not call.on_cuda:
+        return False
+    dtype = call.inputs[0].dtype
+    if dtype not in NARROW or _has_quick_kernels(dtype):
+        return False
+    if not all(tensor.dtype == dtype and _is_dense(tensor) for tensor in _narrow_inputs(call)):
+        return False  # tensors of two dtypes are refused, here as on a GPU
+    return product is None or _is_much_work(*(call.args[position] for position in product))
+
+
+def _narrow_inputs(call: Call) -> list[torch.Tensor]:
+    """The inputs that must have one dtype: all but the logarithms of attention's sums."""
+    is_attention = call.facts.base_name == _ATTENTION_BACKWARD
+    return call.inputs[:_LOGARITHMS] if is_attention else call.inputs
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _is_much_work(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """A few rows times a transposed matrix, as a linear layer has it, are quick at any dtype."""
+    return one.size(-2) >= _FEW_ROWS or other.stride(-2) != 1
+
+
+@cache
+def _has_quick_kernels(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has kernels of this dtype for the processor."""
+    name = f"_is_mkldnn_{'fp16' if dtype == torch.float16 else 'bf16'}_supported"
+    asked = getattr(torch.ops.mkldnn, name, None) if torch.backends.mkldnn.is_available() else None
+    return bool(asked is not None and asked())
+
+
+def run_wider(call: Call) -> Any:
+    """Run in float32 and round back: the values are close to a GPU's, not bit for bit the same.
+
+    What the call writes through its arguments is written there; everything that is returned has
+    the dtype that the narrow operator gives.
+    """
+    narrow = next(t.dtype for t in call.inputs if t.dtype in NARROW)
+    wide_of: dict[int, torch.Tensor] = {}
+
+    def widen(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype not in NARROW:
+            return tensor
+        return wide_of.setdefault(id(tensor), tensor.float())
+
+    args, kwargs = each_tensor(call.args, widen), each_tensor(call.kwargs, widen)
+    if kwargs.get("dtype") in NARROW:
+        kwargs["dtype"] = torch.float32
+    result = call.func(*args, **kwargs)
+    if call.facts.base_name == "convolution_backward":  # oneDNN makes more than it was asked for
+        result = tuple(
+            made if asked else None for made, asked in zip(result, args[-1], strict=True)
+        )
+    originals: dict[int, torch.Tensor] = {}
+    for tensor in written_tensors(call.facts, call.args, call.kwargs):
+        if id(tensor) in wide_of:
+            wide = wide_of[id(tensor)]
+            originals[id(wide)] = tensor.copy_(wide)
+
+    def narrowed(tensor: torch.Tensor) -> torch.Tensor:
+        original = originals.get(id(tensor))
+        if original is not None:
+            return original
+        return tensor.to(narrow) if tensor.dtype == torch.float32 else tensor
+
+    stays_wide = _WIDE_RESULTS.get(call.facts.base_name)
+    if stays_wide is None:
+        return each_tensor(result, narrowed)
+    return tuple(
+        item if position in stays_wide else each_tensor(item, narrowed)
+        for position, item in enumerate(result)
+    )
+
+
+def each_tensor(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same structure, with every tensor in it replaced."""
+    if isinstance(value, torch.Tensor):
+        return make(value)
+    if isinstance(value, dict):
+        return {name: each_tensor(item, make) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(each_tensor(item, make) for item in value)
+    return value

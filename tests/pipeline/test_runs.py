@@ -1,0 +1,94 @@
+"""How often an analysis runs the step, and what each run is for: a run proves something, or it is left out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+import graphdoctor
+
+# By the function of ours that asked for the run, the innermost first.
+PURPOSES = {
+    "_works": "other inputs",
+    "prepare": "warm-up",
+    "record_series": "recording",
+    "_host_events": "host's draws",
+    "capture_whole_step": "capture",
+    "verify_regions": "regions",
+    "eager_twin": "eager twin",
+    "graph_modules": "modules watched",
+    "_call_once": "first call",
+    "replay_twin": "replay",
+    "build": "captured piece by piece",
+}
+
+
+def purpose() -> str:
+    frame = sys._getframe(2)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if "/graphdoctor/" in frame.f_code.co_filename and frame.f_code.co_name in PURPOSES:
+            return PURPOSES[frame.f_code.co_name]
+    return "?"
+
+
+def counted(tmp_path: Path, *, training: bool, reads: bool) -> Counter[str]:
+    """The runs of a step by purpose. A file counts them: an analysis puts everything in memory back."""
+    log = os.open(tmp_path / "runs", os.O_CREAT | os.O_RDWR)
+
+    def target() -> Any:
+        model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            os.write(log, f"{purpose()}\n".encode())
+            loss = model(x).sum()
+            if training:
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            if reads:
+                loss.item()
+            return loss.detach()
+
+        inputs = (torch.randn(4, 8).cuda(),)
+        return SimpleNamespace(step=step, inputs=inputs, state=[model, optimizer])
+
+    try:
+        graphdoctor.analyze(target, device="emulated")
+        return Counter((tmp_path / "runs").read_text().splitlines())
+    finally:
+        os.close(log)
+
+
+WITHOUT_STRATEGIES = {
+    "warm-up": 3,  # state is made; it is found; it is found by code that is captured
+    "other inputs": 1,  # the step accepts other values
+    "recording": 8,  # four iterations as eager, which are the eager twin too, and four as captured
+    "host's draws": 1,  # Python's and NumPy's random numbers, and clocks
+    "capture": 1,  # nothing in it is refused, and the tape that is replayed
+}
+
+
+def test_inference_runs_the_step_14_times(tmp_path: Path) -> None:
+    runs = counted(tmp_path, training=False, reads=False)
+    assert runs == WITHOUT_STRATEGIES and runs.total() == 14
+
+
+def test_training_with_strategies_runs_the_step_28_times(tmp_path: Path) -> None:
+    runs = counted(tmp_path, training=True, reads=True)
+    assert runs == WITHOUT_STRATEGIES | {
+        "regions": 4,  # the operators of the first are replayed with the values of three others
+        "captured piece by piece": 1,  # the step is split at what cannot be captured
+        "modules watched": 4,  # one for each depth at which modules are tried
+        "first call": 1,  # what the modules' graphs leave behind
+        "replay": 4,  # Python between the modules' graphs goes on
+    }
+    assert runs.total() == 28
