@@ -102,8 +102,6 @@ def _analyze(
         progress("finding the model")
         with put_back(target := find()):
             placed = place(target, setting.device)
-            if options.fixed_inputs:
-                placed = with_fixed_inputs(placed)
             try:
                 return _report(study(placed, setting), spec, setting)
             except EmulationLimit as limit:
@@ -112,6 +110,8 @@ def _analyze(
 
 def study(target: Target, setting: Setting) -> Studied:
     """Record the step, diagnose it, and cut it into regions; nothing is captured yet."""
+    if setting.options.fixed_inputs:
+        target = with_fixed_inputs(target)
     setting.progress("warming up")
     session = prepare(target, setting.device, iterations=setting.options.iterations)
     recording = record(session, progress=setting.progress)

@@ -38,9 +38,23 @@ def varies(session: Session, at: int) -> bool:
     return not torch.equal(first, second)
 
 
-def test_only_what_must_fit_is_kept_and_the_report_says_which_and_why() -> None:
+def test_ids_that_must_fit_are_the_given_ones_in_other_places() -> None:
     session = prepared(insert, IDS, FEATURES, torch.randn(4))
+    assert [varies(session, at) for at in range(3)] == [True, True, True]
+    for batch in session.batches:
+        ids = batch.args[0]
+        assert isinstance(ids, torch.Tensor)
+        assert torch.equal(ids.flatten().sort().values, IDS.flatten().sort().values)
+    note = session.target.notes[-1]
+    assert note.startswith("inputs[0]: the given numbers in other places only")
+    assert "ValueError: Image features and image tokens do not match" in note
+    assert session.target.tried_on == "on fresh inputs"
+
+
+def test_only_what_must_fit_is_kept_and_the_report_says_which_and_why() -> None:
+    session = prepared(insert, torch.tensor([[1, 7, 7, 2]]), torch.randn(2, 4), torch.randn(4))
     assert [varies(session, at) for at in range(3)] == [False, True, True]
+    assert session.target.tried_on == "on fresh inputs with `inputs[0]` as given"
     note = session.target.notes[-1]
     assert note.startswith("inputs[0]: kept as given")
     assert "ValueError: Image features and image tokens do not match" in note
@@ -117,4 +131,6 @@ def test_a_model_of_images_and_text_is_analysed_to_the_end() -> None:
         iterations=2,
     )
     assert report.findings
-    assert any("input_ids: kept as given" in note for note in report.target.notes)
+    assert any(
+        "input_ids: the given numbers in other places" in note for note in report.target.notes
+    )
