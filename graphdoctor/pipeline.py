@@ -18,14 +18,14 @@ from graphdoctor.measure.profile import ready_for_graphs
 from graphdoctor.measure.speed import time_step
 from graphdoctor.partition import partition
 from graphdoctor.proof.stage import capture_and_verify
-from graphdoctor.record import prepare, record
+from graphdoctor.record import Session, prepare, record
 from graphdoctor.record.place import place
-from graphdoctor.record.variation import with_fixed_inputs
+from graphdoctor.record.variation import narrowed, with_fixed_inputs
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.strategies.evidence import Evidence, Studied
 from graphdoctor.strategies.side_by_side import compare_strategies
 from graphdoctor.target import Snapshot, Target, from_object, resolve, snapshot
-from graphdoctor.values.errors import UsageError
+from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.options import AnalyzeOptions, DeviceChoice
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Mode, Report
@@ -112,13 +112,24 @@ def study(target: Target, setting: Setting) -> Studied:
     """Record the step, diagnose it, and cut it into regions; nothing is captured yet."""
     if setting.options.fixed_inputs:
         target = with_fixed_inputs(target)
-    setting.progress("warming up")
-    session = prepare(target, setting.device, iterations=setting.options.iterations)
-    recording = record(session, progress=setting.progress)
+    session, recording = _recorded(target, setting)
     setting.progress("diagnosing")
     diagnosis = diagnose(recording)
     plan = partition(recording, diagnosis, profile=setting.profile)
     return Studied(session, recording, diagnosis, plan)
+
+
+def _recorded(target: Target, setting: Setting) -> tuple[Session, Recording]:
+    """Inputs whose other values turn out not to go together after all are kept as given."""
+    setting.progress("warming up")
+    try:
+        session = prepare(target, setting.device, iterations=setting.options.iterations)
+        return session, record(session, progress=setting.progress)
+    except UserCodeError as error:
+        fewer = narrowed(target, error)
+        if fewer is None:
+            raise
+        return _recorded(fewer, setting)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.scopes import Scopes
-from graphdoctor.record.variation import PathObserver, Ran, settled
+from graphdoctor.record.variation import PathObserver, Ran, in_turn, settled
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target
@@ -99,6 +99,9 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         target = settled(target, run, given=given, is_on_device=device.table.is_cuda)
     with user_code("making the inputs"):
         batches = tuple(target.fresh_inputs() for _ in range(iterations))
+    if target.variation is not None:
+        # What is captured and replayed later gets values that the recorded runs have accepted.
+        target = in_turn(target, (first, *batches))
     return Session(target, device, batches, snapshot(target.roots), scopes)
 
 

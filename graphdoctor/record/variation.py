@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Protocol
 
 import torch
@@ -76,6 +77,27 @@ def with_fixed_inputs(target: Target) -> Target:
         has_fixed_inputs=True,
         notes=(*target.notes, FIXED),
     )
+
+
+def in_turn(target: Target, batches: Sequence[Inputs]) -> Target:
+    """The target, whose calls get copies of these one after the other, and then again."""
+    turn, state = cycle(batches), memory_of(named_tensors(target.roots).values())
+    return replace(target, fresh_inputs=lambda: clone_inputs(next(turn), kept=state))
+
+
+def narrowed(target: Target, error: UserCodeError) -> Target | None:
+    """The target with fewer inputs drawn anew, after a run with drawn ones failed; None: none are drawn.
+
+    A draw of whole numbers may go well where the next one does not: they are the first to be kept.
+    """
+    variation = target.variation
+    if variation is None or not variation.varied:
+        return None
+    paths = variation.whole_numbers or variation.varied
+    variation.keep(paths)
+    why = f"the step fails ({_words(error)})"
+    note = f"{', '.join(paths)}: kept as given, because with some other values of the same range {why}"
+    return replace(target, notes=(*target.notes, note))
 
 
 def settled(

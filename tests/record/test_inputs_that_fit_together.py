@@ -134,3 +134,36 @@ def test_a_model_of_images_and_text_is_analysed_to_the_end() -> None:
     assert any(
         "input_ids: the given numbers in other places" in note for note in report.target.notes
     )
+
+
+def test_what_fails_for_a_later_draw_only_is_kept_as_given() -> None:
+    given = [1, 2, 3, 2, 1]
+    others = []
+
+    def step(sizes: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        if sizes.tolist() != given:
+            others.append(1)
+            if len(others) > 3:
+                raise ValueError("3 rows come last")
+        return x * 2
+
+    def make() -> object:
+        return step, (torch.tensor(given), torch.randn(6, device="cuda"))
+
+    report = graphdoctor.analyze(make, device="emulated", strategies=())
+    (note,) = report.target.notes
+    assert note.startswith("inputs[0]: kept as given") and "3 rows come last" in note
+    assert report.reason.endswith("on fresh inputs with `inputs[0]` as given.")
+
+
+def test_a_step_that_fails_in_every_other_run_is_the_users_error() -> None:
+    calls = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) > 6:
+            raise ValueError("enough")
+        return x * 2
+
+    with pytest.raises(graphdoctor.values.errors.UserCodeError, match="enough"):
+        graphdoctor.analyze(step, torch.randn(6), device="emulated", strategies=())
