@@ -144,6 +144,8 @@ def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidenc
     diagnosis = replace(studied.diagnosis, findings=costed)
     setting.progress("capturing and verifying")
     captured = capture_and_verify(session, recording, diagnosis, plan)
+    kept = tuple(found for found in diagnosis.findings if found not in captured.refuted)
+    diagnosis = replace(diagnosis, findings=kept)
     try:
         setting.progress("estimating the speed-up")
         speed = time_step(session, recording, captured, plan, setting.options, setting.profile)
@@ -154,7 +156,7 @@ def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidenc
             captures=captured.outcomes,
             estimate=speed.estimate,
             measurement=speed.measurement,
-            limits=speed.limits,
+            limits=(*captured.limits, *speed.limits),
         )
         evidence = Evidence(session, recording, diagnosis, plan, captured, speed)
         yield assemble(session, recording, results), evidence

@@ -96,7 +96,9 @@ def narrowed(target: Target, error: UserCodeError) -> Target | None:
     paths = variation.whole_numbers or variation.varied
     variation.keep(paths)
     why = f"the step fails ({_words(error)})"
-    note = f"{', '.join(paths)}: kept as given, because with some other values of the same range {why}"
+    note = (
+        f"{', '.join(paths)}: kept as given, because with some other values of the same range {why}"
+    )
     return replace(target, notes=(*target.notes, note))
 
 
