@@ -16,7 +16,7 @@ from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import named_tensors, snapshot
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs, Target, Variation
-from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.errors import GraphDoctorError, UserCodeError
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.report import Location
 

@@ -113,6 +113,6 @@ def test_on_a_gpu_a_wrong_finding_leaves_the_step_safe(monkeypatch: pytest.Monke
 def test_on_a_gpu_a_refused_capture_confirms_the_finding() -> None:
     report = graphdoctor.analyze(reading, torch.randn(8), device="cuda", strategies=())
     assert report.verdict == "unsafe"
-    assert [(f.rule, f.certainty) for f in report.findings][0] == ("GD101", "confirmed")
+    assert next((f.rule, f.certainty) for f in report.findings) == ("GD101", "confirmed")
     # The GPU is as usable as before.
     assert graphdoctor.analyze(tanh, torch.randn(8), device="cuda", strategies=()).verdict == "safe"
