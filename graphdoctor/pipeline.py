@@ -19,14 +19,14 @@ from graphdoctor.measure.speed import time_step
 from graphdoctor.partition import partition
 from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.proof.stage import capture_and_verify
-from graphdoctor.record import prepare, record
+from graphdoctor.record import Session, prepare, record
 from graphdoctor.record.place import place
-from graphdoctor.record.variation import with_fixed_inputs
+from graphdoctor.record.variation import narrowed, with_fixed_inputs
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.strategies.evidence import Evidence, Studied
 from graphdoctor.strategies.side_by_side import compare_strategies
 from graphdoctor.target import Snapshot, Target, from_object, resolve, snapshot
-from graphdoctor.values.errors import UsageError
+from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.options import AnalyzeOptions, DeviceChoice
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Mode, Report
@@ -103,8 +103,6 @@ def _analyze(
         progress("finding the model")
         with put_back(target := find()):
             placed = place(target, setting.device)
-            if options.fixed_inputs:
-                placed = with_fixed_inputs(placed)
             try:
                 return _report(study(placed, setting), spec, setting)
             except EmulationLimit as limit:
@@ -113,14 +111,28 @@ def _analyze(
 
 def study(target: Target, setting: Setting) -> Studied:
     """Record the step, diagnose it, and cut it into regions; nothing is captured yet."""
-    setting.progress("warming up")
-    session = prepare(target, setting.device, iterations=setting.options.iterations)
-    ran = EagerRuns(session) if setting.device.kind == "emulated" else None
-    recording = record(session, progress=setting.progress, look=ran.look if ran else None)
+    if setting.options.fixed_inputs:
+        target = with_fixed_inputs(target)
+    session, ran, recording = _recorded(target, setting)
     setting.progress("diagnosing")
     diagnosis = diagnose(recording)
     plan = partition(recording, diagnosis, profile=setting.profile)
     return Studied(session, recording, diagnosis, plan, ran)
+
+
+def _recorded(target: Target, setting: Setting) -> tuple[Session, EagerRuns | None, Recording]:
+    """Inputs whose other values turn out not to go together after all are kept as given."""
+    setting.progress("warming up")
+    try:
+        session = prepare(target, setting.device, iterations=setting.options.iterations)
+        ran = EagerRuns(session) if setting.device.kind == "emulated" else None
+        look = ran.look if ran is not None else None
+        return session, ran, record(session, progress=setting.progress, look=look)
+    except UserCodeError as error:
+        fewer = narrowed(target, error)
+        if fewer is None:
+            raise
+        return _recorded(fewer, setting)
 
 
 @contextmanager
@@ -135,6 +147,8 @@ def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidenc
     diagnosis = replace(studied.diagnosis, findings=costed)
     setting.progress("capturing and verifying")
     captured = capture_and_verify(session, recording, diagnosis, plan, ran=studied.ran)
+    kept = tuple(found for found in diagnosis.findings if found not in captured.refuted)
+    diagnosis = replace(diagnosis, findings=kept)
     try:
         setting.progress("estimating the speed-up")
         speed = time_step(session, recording, captured, plan, setting.options, setting.profile)
@@ -145,7 +159,7 @@ def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidenc
             captures=captured.outcomes,
             estimate=speed.estimate,
             measurement=speed.measurement,
-            limits=speed.limits,
+            limits=(*captured.limits, *speed.limits),
         )
         evidence = Evidence(session, recording, diagnosis, plan, studied.ran, captured, speed)
         yield assemble(session, recording, results), evidence

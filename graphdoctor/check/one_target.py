@@ -32,6 +32,7 @@ def _result(job: Job) -> Result:
         iterations=job.iterations,
         inputs=job.inputs,
         gpu=job.gpu,
+        fixed_inputs=job.fixed_inputs,
         strategies=(),  # a check is about structure
     )
     os.chdir(job.root)

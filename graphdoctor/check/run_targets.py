@@ -34,6 +34,7 @@ class Job(msgspec.Struct, frozen=True):
     device: DeviceChoice
     gpu: str
     iterations: int
+    fixed_inputs: bool = False
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -100,11 +101,12 @@ def _job(target: TargetSettings, project: Project) -> bytes:
     job = Job(
         root=str(project.root),
         spec=target.entry,
-        inputs=target.inputs,
+        inputs=target.input,
         mode=target.mode,
         device=settings.device,
         gpu=settings.gpu,
         iterations=settings.iterations,
+        fixed_inputs=target.inputs == "fixed",
     )
     return msgspec.json.encode(job)
 

@@ -61,13 +61,6 @@ class AnalyzeCommand:
         )
         add_input_arguments(parser)
         add(
-            "--inputs",
-            choices=("vary", "fixed"),
-            default="vary",
-            help="vary (the default): other values of the same make for each step, where the step"
-            " accepts them; fixed: the inputs as given, and a verdict on them only",
-        )
-        add(
             "--strategies",
             type=_names,
             metavar="NAMES",

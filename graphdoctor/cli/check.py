@@ -59,7 +59,7 @@ class CheckCommand:
         project = load_project(args)
         accepted = read(project.baseline_path)
         targets, is_complete = choose(args.paths, project)
-        outcomes = run(targets, project)
+        outcomes = run(targets, project, inputs=args.inputs)
 
         from graphdoctor.check.gate import gate
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from graphdoctor.check.gate import Outcome
     from graphdoctor.check.settings.files import Project
     from graphdoctor.check.settings.settings import TargetSettings
+    from graphdoctor.values.options import InputsChoice
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +73,19 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         help="a tensor for a module that comes without inputs, such as"
         " 8x3x224x224:float16; once for each argument",
     )
+    add_inputs_argument(parser, default="vary")
     add("--gpu", default="h100", help="predict for this GPU: h100 (the default), h200, a100 ...")
+
+
+def add_inputs_argument(parser: argparse.ArgumentParser, *, default: str | None) -> None:
+    """Whether given inputs get other values; without a `default` each target's settings say it."""
+    parser.add_argument(
+        "--inputs",
+        choices=("vary", "fixed"),
+        default=default,
+        help="vary (the default): other values of the same make for each step, where the step"
+        " accepts them; fixed: the inputs as given, and a verdict on them only",
+    )
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +98,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         " default: every target in the settings",
     )
     parser.add_argument("--device", choices=("emulated", "cuda", "auto"), help="default: emulated")
+    add_inputs_argument(parser, default=None)
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="targets analyzed at once (default: one per core)"
     )
@@ -126,10 +141,14 @@ def choose(paths: Sequence[str], project: Project) -> tuple[tuple[TargetSettings
     return tuple(chosen.values()), False
 
 
-def run(targets: Sequence[TargetSettings], project: Project) -> list[Outcome]:
-    """Analyse them, with a line of progress on a terminal."""
+def run(
+    targets: Sequence[TargetSettings], project: Project, *, inputs: InputsChoice | None = None
+) -> list[Outcome]:
+    """Analyse them, with a line of progress on a terminal. `inputs` goes before what settings say."""
     from graphdoctor.check.run_targets import run_all
 
+    if inputs is not None:
+        targets = [replace(target, inputs=inputs) for target in targets]
     with progress(sys.stderr) as tell:
         tell(f"analyzing {len(targets)} targets")
         return run_all(targets, project, lambda done, of: tell(f"{done} of {of} targets analyzed"))

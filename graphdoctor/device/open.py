@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import get_args
 
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.real import WatchedDevice
 from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.values.errors import CannotDoItHere
+from graphdoctor.values.errors import CannotDoItHere, UsageError
 from graphdoctor.values.options import DeviceChoice
+from graphdoctor.values.spelling import meant
 
 AnyDevice = EmulatedDevice | WatchedDevice
 
@@ -21,8 +23,12 @@ def open_device(choice: DeviceChoice, profile: DeviceProfile) -> Iterator[AnyDev
     """Inside the block, code that says "cuda" runs on the device.
 
     The emulated device answers with the name of the GPU that is predicted for. Raises
-    CannotDoItHere for "cuda" on a machine without a GPU.
+    CannotDoItHere for "cuda" on a machine without a GPU, and UsageError for no choice at all.
     """
+    if choice not in (known := get_args(DeviceChoice)):
+        raise UsageError(
+            f"device must be one of {', '.join(known)}, not {choice!r}{meant(str(choice), known)}"
+        )
     has_gpu = torch.cuda.is_available()
     if choice == "cuda" and not has_gpu:
         raise CannotDoItHere(

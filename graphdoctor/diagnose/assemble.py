@@ -18,6 +18,7 @@ from graphdoctor.record import Session
 from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.not_launch_bound import not_launch_bound
 from graphdoctor.target import Target
+from graphdoctor.values.figures import names_text
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import (
     SCHEMA_VERSION,
@@ -57,7 +58,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
         results.regions,
         results.captures,
         doubts,
-        has_fixed_inputs=session.target.has_fixed_inputs,
+        parting_inputs=session.target.parting_inputs,
     )
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -74,7 +75,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
         measurement=results.measurement,
         operators=len(recording.captured[-1].ops),
         iterations=len(recording.captured),
-        limits=(*recording.limits, *doubts, *results.limits),
+        limits=(*recording.limits, *_parting(session.target), *doubts, *results.limits),
         idle_comments=idle_comments,
     )
 
@@ -143,6 +144,15 @@ def _about_speed(results: Results) -> Iterator[Finding]:
     for finding in (not_launch_bound(results.estimate), fragmented(results.regions)):
         if finding is not None:
             yield finding
+
+
+def _parting(target: Target) -> Iterator[str]:
+    """That nothing is said of values for which the step does something else."""
+    if target.parting_inputs:
+        yield (
+            f"The step takes another path for other values of {names_text(target.parting_inputs)}"
+            f"{target.parting_place}: what is said here holds for the numbers as given."
+        )
 
 
 def _doubts(recording: Recording) -> Iterator[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphdoctor.values.figures import count_text
+from graphdoctor.values.figures import count_text, names_text
 from graphdoctor.values.report import (
+    ON_FRESH_INPUTS,
     CaptureOutcome,
     Finding,
     Region,
@@ -20,12 +21,13 @@ def judge(
     captures: Sequence[CaptureOutcome],
     reasons: Sequence[str],
     *,
-    has_fixed_inputs: bool = False,
+    parting_inputs: Sequence[str] = (),
 ) -> tuple[Verdict, str]:
     """Safe only with proof: no finding that stops a capture or spoils a replay, and a verified replay.
 
-    `reasons` say why the emulated device's results may not be a GPU's. Replays on the same
-    inputs each time prove less, and the sentence says so.
+    `reasons` say why the emulated device's results may not be a GPU's. What replays prove is proved of
+    the inputs that they had, and the sentence says of which. `parting_inputs` are those for other values
+    of which the step is known to take another path: a graph holds one.
     """
     blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
     whole = outcome_of_whole_step(captures)
@@ -42,15 +44,15 @@ def judge(
         return "unsafe", f"It captures, but a replay computes something else: {verification.reason}"
     if reasons:
         return "unknown", f"No hazard was found, but the result is not verified: {reasons[0]}"
-    if has_fixed_inputs:
-        return "safe", (
-            f"The whole step can be captured; {verification.replays} replays computed what eager"
-            " computes, on the given inputs only."
+    if parting_inputs:
+        return "unknown", (
+            f"No hazard was found for the values of {names_text(parting_inputs)} as given, but the step"
+            " takes another path for others, and a graph holds one path."
         )
-    return "safe", (
-        f"The whole step can be captured; {verification.replays} replays on fresh inputs"
-        " computed what eager computes."
-    )
+    replays = f"The whole step can be captured; {verification.replays} replays"
+    if verification.inputs == ON_FRESH_INPUTS:
+        return "safe", f"{replays} {ON_FRESH_INPUTS} computed what eager computes."
+    return "safe", f"{replays} computed what eager computes, {verification.inputs}."
 
 
 def _with_findings(
@@ -64,10 +66,13 @@ def _with_findings(
     if wrong:
         parts.append(f"{count_text(wrong, 'hazard')} would make a replay compute something else")
     reason = " and ".join(parts)
-    verified = {capture.region for capture in captures if capture.is_verified}
+    verified = {capture.region: capture.verification for capture in captures if capture.is_verified}
     safe = [region for region in regions if region.worthwhile and region.name in verified]
     if not safe:
         return "unsafe", f"{reason[0].upper()}{reason[1:]}, and no part worth capturing remains."
+    shown = verified[safe[0].name]
+    tried_on = f", shown {shown.inputs}" if shown and shown.inputs != ON_FRESH_INPUTS else ""
     return "partly-safe", (
-        f"{reason[0].upper()}{reason[1:]}; {count_text(len(safe), 'region')} of the step can be captured."
+        f"{reason[0].upper()}{reason[1:]}; {count_text(len(safe), 'region')} of the step can be captured"
+        f"{tried_on}."
     )

@@ -33,7 +33,8 @@ def verify_regions(
     and from the same state, and must repeat themselves operator by operator.
     """
     exact = session.device.kind == "emulated"
-    trials = [_Trial(planned, exact=exact) for planned in plan.regions]
+    tried_on = session.target.tried_on
+    trials = [_Trial(planned, exact=exact, tried_on=tried_on) for planned in plan.regions]
     with session.from_the_start(capturing=True):
         for iteration in captured:
             _watch(session, iteration, [t for t in trials if t.planned.ops_in(iteration.index)])
@@ -65,10 +66,10 @@ def _doubt(planned: PlannedRegion, captured: Sequence[Iteration]) -> str:
 class _Trial:
     """One region's tape, and what its replays showed."""
 
-    def __init__(self, planned: PlannedRegion, *, exact: bool) -> None:
+    def __init__(self, planned: PlannedRegion, *, exact: bool, tried_on: str) -> None:
         self.planned = planned
         self.first: RegionRun | None = None
-        self._exact = exact
+        self._exact, self._tried_on = exact, tried_on
         self._replay: Callable[[], object] | None = None
         self._replays = 0
         self._tensors = 0
@@ -183,6 +184,7 @@ class _Trial:
             method="bitwise" if self._exact else "within eager's own deviation",
             reason=reason,
             differences=tuple(self._differences),
+            inputs=self._tried_on,
         )
 
 

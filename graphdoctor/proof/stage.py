@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphdoctor.diagnose.diagnose import Diagnosis
@@ -13,20 +14,31 @@ from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.proof.regions import verify_regions
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record.session import Session
+from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import WHOLE_STEP, CaptureOutcome
+from graphdoctor.values.report import WHOLE_STEP, CaptureOutcome, Finding, Location
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
     """What was tried. `step` is the verified graph of the whole step, which its owner must release.
 
-    `cost` is what it took to make, on a real GPU.
+    `cost` is what it took to make, on a real GPU. `refuted` are findings that the GPU showed to be wrong.
     """
 
     outcomes: tuple[CaptureOutcome, ...]
     step: CapturedStep | None = None
     cost: Cost | None = None
+    refuted: tuple[Finding, ...] = ()
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Which findings are left out, and why."""
+        return tuple(
+            f"{found.rule} {found.name} at {_place(found)} is left out: this GPU captured the whole step,"
+            " and its replays were right."
+            for found in self.refuted
+        )
 
     def release(self) -> None:
         """Give back the graph of the whole step, if there is one."""
@@ -41,29 +53,48 @@ def capture_and_verify(
     plan: Plan,
     *,
     ran: EagerRuns | None = None,
+    by_gpu: bool | None = None,
 ) -> Captured:
-    """Capture the whole step where nothing forbids it, else the regions of the plan.
+    """Capture the whole step, and the regions of the plan where it is not to be one graph.
 
-    On the emulated device a forbidden capture is tried all the same, since it can do no harm and
-    shows that the finding is true; a real device is left alone, which a failed capture may spoil.
+    A forbidden capture is tried all the same: where it fails, that shows the finding to be true, and
+    where `by_gpu` captures it and replays it rightly, to be wrong. What the emulated device lets pass
+    refutes nothing: it is of one mind with the rules. Without `by_gpu` the session's device says it.
     `ran` are the recorded eager iterations, where what they left behind was noted.
     """
-    emulated = session.device.kind == "emulated"
-    effects = {finding.effect for finding in diagnosis.findings}
-    outcomes: list[CaptureOutcome] = []
-    step = None
-    if emulated or "capture-fails" not in effects:
-        meter = None if emulated else _meter(session)
-        outcome, step = prove_whole_step(session, meter, ran=ran)
-        outcomes.append(outcome)
-        if step is not None and effects <= {"replay-is-slow"}:
-            return Captured(tuple(outcomes), step, meter.cost if meter is not None else None)
-        if step is not None:
-            # Right in these replays, and still not to be recommended: what the findings name can come.
-            step.release()
+    is_gpu = session.device.kind != "emulated" if by_gpu is None else by_gpu
+    meter = _meter(session) if session.device.kind != "emulated" else None
+    outcome, step = prove_whole_step(session, meter, ran=ran)
+    outcomes = [outcome]
+    refuted: tuple[Finding, ...] = ()
+    if step is not None:
+        refuted = tuple(_refuted(diagnosis, recording)) if is_gpu else ()
+        left = {found.effect for found in diagnosis.findings if found not in refuted}
+        if left <= {"replay-is-slow"}:
+            return Captured(
+                tuple(outcomes), step, meter.cost if meter is not None else None, refuted
+            )
+        # Right in these replays, and still not to be recommended: what the findings name can come.
+        step.release()
     if not plan.whole:
         outcomes.extend(verify_regions(session, recording.captured, plan))
-    return Captured(tuple(outcomes))
+    return Captured(tuple(outcomes), refuted=refuted)
+
+
+def _refuted(diagnosis: Diagnosis, recording: Recording) -> Iterator[Finding]:
+    """Findings that would have made this very capture fail, since they hold for every iteration."""
+    every = {iteration.index for iteration in recording.captured}
+    seen: dict[tuple[str, Location | None], set[int]] = {}
+    for rule, hit in diagnosis.hits:
+        seen.setdefault((rule, hit.location), set()).add(hit.iteration)
+    for found in diagnosis.findings:
+        iterations = seen.get((found.rule, found.location), set())
+        if found.effect == "capture-fails" and every <= iterations:
+            yield found
+
+
+def _place(found: Finding) -> str:
+    return file_line(found.location) if found.location is not None else found.operator
 
 
 def _meter(session: Session) -> Meter:

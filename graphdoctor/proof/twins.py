@@ -139,6 +139,7 @@ class TwinTrial:
             method="bitwise" if self.exact else "within eager's own deviation",
             reason=reason,
             differences=differences,
+            inputs=self.target.tried_on,
         )
 
 

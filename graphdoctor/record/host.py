@@ -54,7 +54,7 @@ class HostObserver:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        sys.setprofile(self._before)
+        _profile_by(self._before)
         self._numpy.__exit__()
 
     def _numpy_draw(self, place: Place, name: str) -> None:
@@ -85,6 +85,15 @@ class HostObserver:
                 stack=place.stack,
             )
         )
+
+
+def _profile_by(before: Any) -> None:
+    """Put back what profiled. cProfile's hook is in C, which only the profiler itself can set."""
+    if before is None or callable(before):
+        sys.setprofile(before)
+        return
+    sys.setprofile(None)
+    before.enable()
 
 
 _Found = tuple[EventKind, str]

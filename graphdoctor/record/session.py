@@ -13,7 +13,7 @@ from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.scopes import Scopes
-from graphdoctor.record.variation import settled
+from graphdoctor.record.variation import PathObserver, Ran, in_turn, settled
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target
@@ -86,9 +86,11 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     with user_code("making the inputs"):
         first = target.fresh_inputs()
 
-    def run(inputs: Inputs) -> object:
-        warm = clone_inputs(inputs, kept=_state_of(target))
-        return target.step(*warm.args, **warm.kwargs)
+    def run(inputs: Inputs, *, at: int = -1) -> Ran:
+        warm, observer = clone_inputs(inputs, kept=_state_of(target)), PathObserver(at)
+        with device.observed_by(observer):
+            result = target.step(*warm.args, **warm.kwargs)
+        return Ran(result, observer.path, observer.place)
 
     with scopes.followed(), user_code("running the step"):
         for _ in range(_EMULATED_WARM_UPS if device.kind == "emulated" else WARM_UPS):
@@ -96,9 +98,12 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         with device.assuming_capture():
             run(first)
     with scopes.followed():
-        target = settled(target, run, given=given)
+        target = settled(target, run, given=given, is_on_device=device.table.is_cuda)
     with user_code("making the inputs"):
         batches = tuple(target.fresh_inputs() for _ in range(iterations))
+    if target.variation is not None:
+        # What is captured and replayed later gets values that the recorded runs have accepted.
+        target = in_turn(target, (first, *batches))
     return Session(target, device, batches, snapshot(target.roots), scopes)
 
 

@@ -2,23 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
+from typing import Protocol
 
 import torch
 
+from graphdoctor.device.observe.operators import Call, tensors_of
 from graphdoctor.device.observe.storages import parts_of
+from graphdoctor.target.frames import locate
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import named_tensors, snapshot
-from graphdoctor.target.state.tree import leaves
-from graphdoctor.target.target import Inputs, Target
-from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.target.state.tree import input_leaves, leaves
+from graphdoctor.target.target import Inputs, Target, Variation
+from graphdoctor.values.errors import GraphDoctorError, UserCodeError
+from graphdoctor.values.locations import file_line
+from graphdoctor.values.report import Location
 
 FIXED = "every iteration gets the inputs as they were given"
 _MOST_TRIALS = 24  # each runs the step once
+_DRAWS = 2  # of whole numbers, to see whether the step takes another path: one may miss it
 _LONGEST = 160
 
-Run = Callable[[Inputs], object]
+
+Path = list[int]  # a number for each operator with the shapes of what it made, in order
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run of the step returned, and which way it took; `place`: where the asked-for operator is."""
+
+    result: object
+    path: Path
+    place: Location | None = None
+
+
+class Run(Protocol):
+    """Runs the step on copies of inputs, and finds the place of the operator `at`."""
+
+    def __call__(self, inputs: Inputs, *, at: int = -1) -> Ran: ...
+
+
+class PathObserver:
+    """Sums up the operators that a run issues and the shapes of what they make; locates one of them."""
+
+    def __init__(self, at: int = -1) -> None:
+        self.path: Path = []
+        self.place: Location | None = None
+        self._at = at
+
+    def before(self, call: Call) -> None:
+        if len(self.path) == self._at and self.place is None and not call.facts.is_marker:
+            self.place = locate().location
+
+    def after(self, call: Call) -> None:
+        if not call.facts.is_marker:
+            made = tensors_of(call.result)
+            shapes = tuple(None if each.is_nested else tuple(each.shape) for each in made)
+            self.path.append(hash((call.facts.name, shapes)))
+
+    def event(self, kind: str, name: str, detail: str) -> None:
+        """What the host does between operators shows in those that come after."""
 
 
 def with_fixed_inputs(target: Target) -> Target:
@@ -34,35 +79,96 @@ def with_fixed_inputs(target: Target) -> Target:
     )
 
 
-def settled(target: Target, run: Run, *, given: object) -> Target:
-    """Find out by throw-away runs which inputs may have other values; the others stay as given.
+def in_turn(target: Target, batches: Sequence[Inputs]) -> Target:
+    """The target, whose calls get copies of these one after the other, and then again."""
+    turn, state = cycle(batches), memory_of(named_tensors(target.roots).values())
+    return replace(target, fresh_inputs=lambda: clone_inputs(next(turn), kept=state))
 
-    `given` is what `run` returned for the inputs as they were given. An input is kept where the step
-    raises with other values of it, or gives results that are not finite, which they were. State is
-    afterwards as it was before.
+
+def narrowed(target: Target, error: UserCodeError) -> Target | None:
+    """The target with fewer inputs drawn anew, after a run with drawn ones failed; None: none are drawn.
+
+    A draw of whole numbers may go well where the next one does not: they are the first to be kept.
     """
     variation = target.variation
     if variation is None or not variation.varied:
+        return None
+    paths = variation.whole_numbers or variation.varied
+    variation.keep(paths)
+    why = f"the step fails ({_words(error)})"
+    note = (
+        f"{', '.join(paths)}: kept as given, because with some other values of the same range {why}"
+    )
+    return replace(target, notes=(*target.notes, note))
+
+
+def settled(
+    target: Target, run: Run, *, given: Ran, is_on_device: Callable[[torch.Tensor], bool]
+) -> Target:
+    """Find out by throw-away runs which inputs may have other values; the others stay as given.
+
+    `given` is the run on the inputs as they were given. An input is kept where the step raises with
+    other values of it, or gives results that are not finite, which they were. Whole numbers that the
+    step does not accept are rearranged where that goes: then they are still what somebody would pass. So
+    are those in the host's memory that the step takes another path for. On the device they vary all the
+    same: who reads them there is found whatever they are. State is afterwards as it was before.
+    """
+    variation = target.variation
+    if variation is None or not variation.given:
         return target
+    if not variation.varied:
+        return replace(target, has_fixed_inputs=True)
     before = snapshot(target.roots)
-    search = _Search(target, run, before.restore, must_be_finite=_is_finite(given))
+    search = _Search(target, variation, run, before.restore, given, is_on_device)
     try:
-        kept = search.kept(variation.varied)
+        found = search.found()
     finally:
         before.restore()
-    if not kept:
-        return target
-    variation.keep(kept)
+    variation.keep(found.kept)
+    variation.rearrange(found.rearranged)
     return replace(
         target,
         has_fixed_inputs=not variation.varied,
-        notes=(*target.notes, _note(kept, search.why)),
+        kept_inputs=tuple(path for path in variation.given if path not in variation.varied),
+        parting_inputs=found.parting,
+        parting_place=found.place,
+        notes=(*target.notes, *found.notes(search.why)),
     )
 
 
-def _note(kept: Sequence[str], why: str) -> str:
-    names = ", ".join(kept)
-    return f"{names}: kept as given, because with other values of the same range {why}"
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Paths of inputs; for other values of `parting` the step takes another path, at `place`."""
+
+    kept: tuple[str, ...]
+    rearranged: tuple[str, ...]
+    parting: tuple[str, ...]
+    parting_on_device: tuple[str, ...]
+    place: str
+
+    def notes(self, why: str) -> Iterator[str]:
+        refused = [path for path in self.kept if path not in self.parting]
+        if refused:
+            yield (
+                f"{', '.join(refused)}: kept as given, because with other values of the same range"
+                f" {why}"
+            )
+        moved = [path for path in self.rearranged if path not in self.parting]
+        if moved:
+            yield (
+                f"{', '.join(moved)}: the given numbers in other places only, because with others of"
+                f" the same range {why}"
+            )
+        if self.parting:
+            yield (
+                f"{', '.join(self.parting)}: no other numbers than the given ones, because the step"
+                f" takes another path for others{self.place}"
+            )
+        if self.parting_on_device:
+            yield (
+                f"{', '.join(self.parting_on_device)}: the step takes another path for other values of"
+                f" the same range{self.place}"
+            )
 
 
 @dataclass
@@ -70,40 +176,104 @@ class _Search:
     """Halves what does not go together until each input is known to vary, or to be kept."""
 
     target: Target
+    variation: Variation
     run: Run
     restore: Callable[[], None]
-    must_be_finite: bool
+    given: Ran
+    is_on_device: Callable[[torch.Tensor], bool]
     why: str = ""
     _accepted: list[str] = field(default_factory=list)
+    _rearranged: list[str] = field(default_factory=list)
     _trials: int = 0
+    _place: str = ""
 
-    def kept(self, paths: Sequence[str]) -> list[str]:
-        self._accept(list(paths))
-        return [path for path in paths if path not in self._accepted]
+    def found(self) -> _Found:
+        paths, movable = self.variation.varied, self.variation.rearrangeable
+        self._accept(list(paths), movable)
+        found = self._parting([p for p in self.variation.whole_numbers if p in self._accepted])
+        on_device = [path for path in found if path in self._on_device()]
+        parting = [path for path in found if path not in on_device]
+        self._accepted = [path for path in self._accepted if path not in parting]
+        for path in parting:
+            if path in movable and self._ran([], [*self._rearranged, path]):
+                self._rearranged.append(path)
+        varied = {*self._accepted, *self._rearranged}
+        return _Found(
+            kept=tuple(path for path in paths if path not in varied),
+            rearranged=tuple(self._rearranged),
+            parting=tuple(parting),
+            parting_on_device=tuple(on_device),
+            place=self._place,
+        )
 
-    def _accept(self, paths: list[str]) -> None:
-        if self._trials < _MOST_TRIALS and self._works([*self._accepted, *paths]):
+    def _on_device(self) -> set[str]:
+        with self.variation.trying([]):
+            found = input_leaves(self.target.fresh_inputs())
+        leaves_on_device = {
+            path
+            for path, leaf in found.items()
+            if isinstance(leaf, torch.Tensor) and self.is_on_device(leaf)
+        }
+        return {
+            path for path in self.variation.varied if {*path.split(" and ")} <= leaves_on_device
+        }
+
+    def _accept(self, paths: list[str], movable: Sequence[str]) -> None:
+        if self._ran([*self._accepted, *paths], self._rearranged):
             self._accepted += paths
         elif len(paths) > 1:
-            self._accept(paths[: len(paths) // 2])
-            self._accept(paths[len(paths) // 2 :])
+            self._accept(paths[: len(paths) // 2], movable)
+            self._accept(paths[len(paths) // 2 :], movable)
+        elif paths[0] in movable and self._ran(self._accepted, [*self._rearranged, *paths]):
+            self._rearranged += paths
 
-    def _works(self, paths: list[str]) -> bool:
+    def _parting(self, whole: list[str]) -> list[str]:
+        """Which of these whole numbers the step takes another path for, floating ones as given."""
+        for draw in range(_DRAWS if whole else 0):
+            together = self._ran(whole, self._rearranged, draw=draw)
+            if together is None or together.path == self.given.path:
+                continue
+            # The given run started from another state, which may lead elsewhere too.
+            own = self._ran([], self._rearranged)
+            if own is None or own.path == together.path:
+                continue
+            found = [path for path in whole if self._parts_from(own, path, draw)]
+            self._locate(own.path, together.path)
+            return found or whole
+        return []
+
+    def _parts_from(self, own: Ran, path: str, draw: int) -> bool:
+        ran = self._ran([path], self._rearranged, draw=draw)
+        return ran is not None and ran.path != own.path
+
+    def _locate(self, own: Path, other: Path) -> None:
+        """Where the step as given does the first thing that it does not do for other values."""
+        pairs = enumerate(zip(own, other, strict=False))
+        at = next((index for index, (one, two) in pairs if one != two), min(len(own), len(other)))
+        ran = self._ran([], self._rearranged, at=at)
+        if ran is not None and ran.place is not None:
+            self._place = f" ({file_line(ran.place)})"
+
+    def _ran(
+        self, paths: Sequence[str], rearranged: Sequence[str], *, draw: int = 0, at: int = -1
+    ) -> Ran | None:
+        """None where the step does not accept these inputs, or no run is left."""
+        if self._trials >= _MOST_TRIALS:
+            return None
         self._trials += 1
-        assert self.target.variation is not None
-        with self.target.variation.trying(paths):
+        with self.variation.trying(paths, rearranged=rearranged, draw=draw):
             inputs = self.target.fresh_inputs()
         try:
-            result = self.run(inputs)
+            ran = self.run(inputs, at=at)
         except Exception as error:  # whatever the step raises
             self.why = self.why or f"the step fails ({_words(error)})"
-            return False
+            return None
         finally:
             self.restore()
-        if self.must_be_finite and not _is_finite(result):
+        if _is_finite(self.given.result) and not _is_finite(ran.result):
             self.why = self.why or "it gives results that are not finite"
-            return False
-        return True
+            return None
+        return ran
 
 
 def _words(error: Exception) -> str:

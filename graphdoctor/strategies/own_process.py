@@ -49,6 +49,7 @@ class Job:
     measure_s: float
     time_limit_s: float
     fixed_inputs: bool = False
+    kept_inputs: tuple[str, ...] = ()
 
 
 def own_processes() -> AbstractContextManager[FreshProcesses]:
@@ -91,6 +92,8 @@ def _tried(job: Job, device: AnyDevice, profile: DeviceProfile) -> StrategyOutco
     target = place(resolve(job.spec, mode=job.mode, inputs=job.inputs), device)
     if job.fixed_inputs:
         target = with_fixed_inputs(target)
+    if target.variation is not None:
+        target.variation.keep(job.kept_inputs)
     session = prepare(target, device, iterations=job.iterations)
     known = Known(
         mode=target.mode,

@@ -192,6 +192,7 @@ def _job(
         measure_s=min(MEASURE_S, limit_s / 6),
         time_limit_s=limit_s,
         fixed_inputs=options.fixed_inputs,
+        kept_inputs=contest.evidence.session.target.kept_inputs,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 
 import torch
 
@@ -17,6 +18,7 @@ from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import needed_arguments, user_code
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import Mode
+from graphdoctor.values.spelling import meant
 
 Step = Callable[..., object]
 
@@ -39,7 +41,14 @@ class Origin:
 def build(
     description: Description, origin: Origin, *, mode: Mode | None, close: Callable[[], None]
 ) -> Target:
-    """Make the target. What it changes in the user's objects is undone by the target's `close`."""
+    """Make the target. What it changes in the user's objects is undone by the target's `close`.
+
+    Raises UsageError for a mode that there is not.
+    """
+    if mode not in (None, *(known := get_args(Mode))):
+        raise UsageError(
+            f"mode must be one of {', '.join(known)}, not {mode!r}{meant(str(mode), known)}"
+        )
     if isinstance(description.subject, torch.nn.Module):
         return _from_module(description, origin, mode, close)
     return _from_step(description, origin, mode, close)

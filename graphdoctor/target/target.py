@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from graphdoctor.values.report import Mode
+from graphdoctor.values.figures import names_text
+from graphdoctor.values.report import ON_FRESH_INPUTS, Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +20,35 @@ class Inputs:
 
 
 class Variation(Protocol):
-    """What of the given inputs is drawn anew on each call, by its path; it can be kept as given."""
+    """What of the given inputs is drawn anew on each call, by its path; it can be kept as given.
+
+    `whole_numbers` are those paths of `varied` that hold integers or bools. Those of them that are
+    `rearrangeable` can also get the numbers that were given, in other places. `given` are all tensors.
+    """
+
+    @property
+    def given(self) -> tuple[str, ...]: ...
 
     @property
     def varied(self) -> tuple[str, ...]: ...
 
+    @property
+    def rearrangeable(self) -> tuple[str, ...]: ...
+
+    @property
+    def whole_numbers(self) -> tuple[str, ...]: ...
+
     def keep(self, paths: Collection[str]) -> None: ...
 
-    def trying(self, paths: Collection[str]) -> AbstractContextManager[None]:
-        """In this block only these are drawn anew, and what is drawn changes nothing afterwards."""
+    def rearrange(self, paths: Collection[str]) -> None: ...
+
+    def trying(
+        self, paths: Collection[str], *, rearranged: Collection[str] = (), draw: int = 0
+    ) -> AbstractContextManager[None]:
+        """In this block only these are drawn anew, and what is drawn changes nothing afterwards.
+
+        Equal numbers of the `draw` give equal values.
+        """
 
 
 def _nothing_to_undo() -> None:
@@ -45,7 +66,9 @@ class Target:
     finding the target changed (sys.path, sys.argv, a given module's training flags); no step may
     run after it. `sized_by` names the user's functions that take a batch size, as a call.
     `variation` is there where the inputs were given and not made by the user's own function;
-    `has_fixed_inputs`: every call gets the same values.
+    `has_fixed_inputs`: every call gets the same values. `kept_inputs` are the paths of those that are
+    as given on every call; `parting_inputs` of those for
+    other values of which it takes another path.
     """
 
     name: str
@@ -60,3 +83,15 @@ class Target:
     sized_by: str = ""
     variation: Variation | None = None
     has_fixed_inputs: bool = False
+    kept_inputs: tuple[str, ...] = ()
+    parting_inputs: tuple[str, ...] = ()
+    parting_place: str = ""  # " (model.py:12)"
+
+    @property
+    def tried_on(self) -> str:
+        """What the iterations and replays are tried on, as the end of a sentence."""
+        if self.has_fixed_inputs:
+            return "on the given inputs only"
+        if self.kept_inputs:
+            return f"{ON_FRESH_INPUTS} with {names_text(self.kept_inputs)} as given"
+        return ON_FRESH_INPUTS

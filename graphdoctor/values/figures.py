@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from graphdoctor.values.report import Effect, Range
 
@@ -32,6 +33,14 @@ def time_range(times_us: Range) -> str:
         _digits(value / scale) for value in (times_us.low, times_us.mid, times_us.high)
     )
     return f"{mid} {unit} ({low} to {high})" if low != high else f"{mid} {unit}"
+
+
+def names_text(names: Sequence[str], *, most: int = 3) -> str:
+    """`a`, `b` and 2 more: names in a sentence."""
+    quoted = [f"`{name}`" for name in names]
+    if len(quoted) > most:
+        return f"{', '.join(quoted[:most])} and {len(quoted) - most} more"
+    return " and ".join(filter(None, (", ".join(quoted[:-1]), *quoted[-1:])))
 
 
 def cost_text(cost_us: Range, source: str) -> str:

@@ -8,6 +8,7 @@ from typing import Literal
 from graphdoctor.values.report import Mode
 
 DeviceChoice = Literal["auto", "cuda", "emulated"]
+InputsChoice = Literal["vary", "fixed"]
 
 
 @dataclass(frozen=True, slots=True)

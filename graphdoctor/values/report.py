@@ -116,8 +116,11 @@ class Difference(Struct, frozen=True):
     detail: str = ""
 
 
+ON_FRESH_INPUTS = "on fresh inputs"
+
+
 class Verification(Struct, frozen=True):
-    """Whether replays computed what eager computes, on fresh inputs, state included."""
+    """Whether replays computed what eager computes, state included. `inputs`: on which inputs."""
 
     status: Literal["verified", "wrong", "not-verified"]
     replays: int
@@ -125,6 +128,7 @@ class Verification(Struct, frozen=True):
     method: str  # "bitwise" or "within eager's own deviation"
     reason: str = ""
     differences: tuple[Difference, ...] = ()
+    inputs: str = ON_FRESH_INPUTS
 
 
 class Scope(Struct, frozen=True):

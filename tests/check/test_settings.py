@@ -28,10 +28,22 @@ def test_defaults_hold_without_a_file(tmp_path: Path) -> None:
 def test_targets_may_be_entries_tables_or_named_tables() -> None:
     entries = parse({"targets": ["models/a.py", "models/a.py:make"]}, where="x").targets
     assert [one.name for one in entries] == ["models/a", "models/a:make"]
-    table = {"entry": "a.py", "mode": "training", "inputs": ["8x3"], "max-syncs": 0}
+    table = {"entry": "a.py", "mode": "training", "input": ["8x3"], "max-syncs": 0}
     expected = TargetSettings("net", "a.py", ("8x3",), "training", Budgets(max_syncs=0))
     assert parse({"targets": [{"name": "net", **table}]}, where="x").targets == (expected,)
     assert parse({"targets": {"net": table}}, where="x").targets == (expected,)
+
+
+def test_a_target_says_whether_its_inputs_get_other_values() -> None:
+    table = {"entry": "a.py", "input": ["8x3"], "inputs": "fixed"}
+    (target,) = parse({"targets": [table]}, where="x").targets
+    assert (target.input, target.inputs) == (("8x3",), "fixed")
+    assert parse({"targets": ["a.py"]}, where="x").targets[0].inputs == "vary"
+
+
+def test_tensors_of_a_target_may_have_their_former_name() -> None:
+    (target,) = parse({"targets": [{"entry": "a.py", "inputs": ["8x3"]}]}, where="x").targets
+    assert (target.input, target.inputs) == (("8x3",), "vary")
 
 
 def test_file_of_a_target() -> None:
@@ -166,7 +178,7 @@ def test_settings_that_are_shown_are_settings_again(settings: Settings) -> None:
 
     again = parse(tomllib.loads(settings_toml(settings)), where="x")
     normal = tuple(
-        TargetSettings(t.name, t.entry.replace("\\", "/"), t.inputs, t.mode, t.budgets)
+        TargetSettings(t.name, t.entry.replace("\\", "/"), t.input, t.mode, t.budgets, t.inputs)
         for t in settings.targets
     )
     assert again.targets == normal

@@ -15,9 +15,7 @@ from tests.support.diagnosing import captured_and_verified, diagnosed, found, ma
 from tests.support.torch_versions import STORES_NUMBERS_BY_FILLING, WHY_FILLING
 
 # What is not seen, with the reason.
-UNSEEN: dict[str, str] = (
-    {"filled_at_an_index": WHY_FILLING} if STORES_NUMBERS_BY_FILLING else {}
-)
+UNSEEN: dict[str, str] = {"filled_at_an_index": WHY_FILLING} if STORES_NUMBERS_BY_FILLING else {}
 # A fact about the caller's tensor, which comparing the two twins' own inputs cannot show.
 NOT_IN_TWINS = "inplace_activation_on_the_input"
 

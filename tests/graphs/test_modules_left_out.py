@@ -294,7 +294,3 @@ def test_memory_that_only_a_cache_holds_is_read_by_no_graph(training: bool) -> N
         for step in (run, cast, run):
             pair.both(step)
         assert pair.made.replays == 4
-
-
-def test_an_expanded_input_of_a_backward_pass_leaves_a_module_out() -> None:
-    assert "expanded tensor" in left_out(nn.Linear(8, 8), data(1, 8).expand(4, 8))[""]

@@ -38,9 +38,23 @@ def varies(session: Session, at: int) -> bool:
     return not torch.equal(first, second)
 
 
-def test_only_what_must_fit_is_kept_and_the_report_says_which_and_why() -> None:
+def test_ids_that_must_fit_are_the_given_ones_in_other_places() -> None:
     session = prepared(insert, IDS, FEATURES, torch.randn(4))
+    assert [varies(session, at) for at in range(3)] == [True, True, True]
+    for batch in session.batches:
+        ids = batch.args[0]
+        assert isinstance(ids, torch.Tensor)
+        assert torch.equal(ids.flatten().sort().values, IDS.flatten().sort().values)
+    note = session.target.notes[-1]
+    assert note.startswith("inputs[0]: the given numbers in other places only")
+    assert "ValueError: Image features and image tokens do not match" in note
+    assert session.target.tried_on == "on fresh inputs"
+
+
+def test_only_what_must_fit_is_kept_and_the_report_says_which_and_why() -> None:
+    session = prepared(insert, torch.tensor([[1, 7, 7, 2]]), torch.randn(2, 4), torch.randn(4))
     assert [varies(session, at) for at in range(3)] == [False, True, True]
+    assert session.target.tried_on == "on fresh inputs with `inputs[0]` as given"
     note = session.target.notes[-1]
     assert note.startswith("inputs[0]: kept as given")
     assert "ValueError: Image features and image tokens do not match" in note
@@ -117,4 +131,39 @@ def test_a_model_of_images_and_text_is_analysed_to_the_end() -> None:
         iterations=2,
     )
     assert report.findings
-    assert any("input_ids: kept as given" in note for note in report.target.notes)
+    assert any(
+        "input_ids: the given numbers in other places" in note for note in report.target.notes
+    )
+
+
+def test_what_fails_for_a_later_draw_only_is_kept_as_given() -> None:
+    given = [1, 2, 3, 2, 1]
+    others = []
+
+    def step(sizes: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        if sizes.tolist() != given:
+            others.append(1)
+            if len(others) > 3:
+                raise ValueError("3 rows come last")
+        return x * 2
+
+    def make() -> object:
+        return step, (torch.tensor(given), torch.randn(6, device="cuda"))
+
+    report = graphdoctor.analyze(make, device="emulated", strategies=())
+    (note,) = report.target.notes
+    assert note.startswith("inputs[0]: kept as given") and "3 rows come last" in note
+    assert report.reason.endswith("on fresh inputs with `inputs[0]` as given.")
+
+
+def test_a_step_that_fails_in_every_other_run_is_the_users_error() -> None:
+    calls = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) > 6:
+            raise ValueError("enough")
+        return x * 2
+
+    with pytest.raises(graphdoctor.values.errors.UserCodeError, match="enough"):
+        graphdoctor.analyze(step, torch.randn(6), device="emulated", strategies=())

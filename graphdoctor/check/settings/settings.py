@@ -16,7 +16,7 @@ from msgspec import Meta
 from graphdoctor.check.baseline import FILE_NAME
 from graphdoctor.values.check import FailOn
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.options import DeviceChoice
+from graphdoctor.values.options import DeviceChoice, InputsChoice
 from graphdoctor.values.report import Finding, Mode
 from graphdoctor.values.spelling import meant, nearest
 
@@ -40,13 +40,17 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class TargetSettings:
-    """One thing to check. `entry` is what `graphdoctor analyze` takes, relative to the project."""
+    """One thing to check. `entry` is what `graphdoctor analyze` takes, relative to the project.
+
+    `input` and `inputs` are its options `--input` and `--inputs`.
+    """
 
     name: Text
     entry: Text
-    inputs: tuple[str, ...] = ()
+    input: tuple[str, ...] = ()
     mode: Mode | None = None
     budgets: Budgets = field(default_factory=Budgets)
+    inputs: InputsChoice = "vary"
 
     @property
     def file(self) -> str:
@@ -217,6 +221,9 @@ def _targets(value: object, what: str) -> tuple[TargetSettings, ...]:
 def _target(table: object, what: str) -> TargetSettings:
     if not isinstance(table, dict):
         raise _wrong(what, "a list of targets", table)
+    if isinstance(table.get("inputs"), list) and "input" not in table:
+        # What `input` was called before there was `inputs = "fixed"`.
+        table = {"input" if key == "inputs" else key: value for key, value in table.items()}
     budgets = _types(Budgets)
     types = {name: kind for name, kind in _types(TargetSettings).items() if name != "budgets"}
     values = _values(table, types | budgets, f"a target of {what}")

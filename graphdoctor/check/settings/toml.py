@@ -35,7 +35,8 @@ def _target(target: TargetSettings) -> dict[str, object]:
         "name": target.name if target.name != default_name(target.entry) else None,
         "entry": target.entry,
         "mode": target.mode,
-        "inputs": target.inputs or None,
+        "input": target.input or None,
+        "inputs": target.inputs if target.inputs != "vary" else None,
     }
     for one in fields(Budgets):
         value = getattr(target.budgets, one.name)

@@ -15,7 +15,7 @@ from graphdoctor.graphs.calls import Unwatchable, distinct, signature
 from graphdoctor.graphs.calls.outputs import kind_of, tensors_in
 from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.modules.observe import Observed
-from graphdoctor.target.state.clone import clone_inputs, memory_of
+from graphdoctor.target.state.clone import clone_inputs, is_overlapping, memory_of
 from graphdoctor.target.state.tree import map_inputs
 from graphdoctor.target.target import Inputs
 
@@ -124,6 +124,12 @@ class ToCapture:
     choices: Choices
     lane: Lane
 
+    @property
+    def described(self) -> Inputs:
+        """The call with tensors that lie as the observed ones did, to say how another call differs."""
+        pairs = zip(self.static, tensors_given(self.observed.sample), strict=True)
+        return self.body.call(tuple(_lying_like(static, given) for static, given in pairs))
+
     @contextmanager
     def as_observed(self) -> Iterator[None]:
         """Grad mode as in the observed call, and no autocast: the body has its own.
@@ -187,7 +193,27 @@ def tensors_given(sample: Inputs) -> list[torch.Tensor]:
 
 
 def static_tensors(observed: Observed) -> tuple[torch.Tensor, ...]:
-    """The observed call's tensors, each once, on memory that it shares with no other of them."""
+    """The observed call's tensors, each once, on memory that it shares with no other of them.
+
+    For a backward pass expanded and overlapping ones lie densely: torch's graphed callables copy into
+    them element by element, and the gradient of one has an element for each of them anyway. That a
+    call's tensors lie as the observed ones did is watched by its signature.
+    """
     with torch.inference_mode(False):
         clones = (clone_inputs(Inputs((tensor,))) for tensor in tensors_given(observed.sample))
-        return tuple(tensor for clone in clones for tensor in tensors_given(clone))
+        made = [tensor for clone in clones for tensor in tensors_given(clone)]
+        return tuple(map(_dense, made) if observed.wants_gradients else made)
+
+
+def _lying_like(static: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    if static.stride() == given.stride():
+        return static
+    like = torch.empty_strided(given.shape, given.stride(), dtype=given.dtype, device=given.device)
+    return like.requires_grad_(given.requires_grad)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    if not is_overlapping(tensor):
+        return tensor
+    # In the order of dimensions in which an operator's output for it would lie.
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)

@@ -20,7 +20,7 @@ from graphdoctor.graphs.modules.fitness import unfit
 from graphdoctor.graphs.modules.graphed_modules import GraphedModule, GraphedModules
 from graphdoctor.graphs.modules.observe import Observations, Observed, Signature, observe
 from graphdoctor.record.scopes import module_paths
-from graphdoctor.target.state.clone import is_overlapping, memory_of
+from graphdoctor.target.state.clone import memory_of
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs
@@ -132,7 +132,7 @@ def _captured(
             call = ToCapture(body, static_tensors(observed), observed, choices, lane)
             if not made and (trouble := _trouble(call, module)):
                 return made, trouble
-            made.append((body.call(call.static), _graph(call)))
+            made.append((call.described, _graph(call)))
     except (GraphDoctorError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
@@ -152,8 +152,6 @@ def _graph(call: ToCapture) -> Graph:
 
 def _trouble(call: ToCapture, module: torch.nn.Module) -> str:
     """Why a graph would not stand for the call, though it could be captured."""
-    if call.observed.wants_gradients and any(map(is_overlapping, call.static)):
-        return "an argument is an expanded tensor, into which torch's graphed callables cannot copy"
     own = memory_of(Guard({"": module}, around=module).tensors)
     if call.reads_foreign_memory(own):
         return (

@@ -14,6 +14,7 @@ import torch
 from graphdoctor.graphs.split.optimizer_step import OptimizerStep
 from graphdoctor.graphs.split.pending import Pending, Watch, read
 from graphdoctor.target.frames import Place
+from graphdoctor.target.state.clone import copy_values
 from graphdoctor.target.state.walk import Walk, grad_of
 from graphdoctor.values.locations import line_of
 from graphdoctor.values.report import Location
@@ -116,7 +117,7 @@ class GlueCall:
             self._result.value = result
         elif isinstance(self._result, torch.Tensor) and result is not self._result:
             with torch.no_grad():
-                self._result.copy_(result)  # type: ignore[arg-type]
+                copy_values(self._result, result)  # type: ignore[arg-type]
 
     def _kept(self, result: object) -> object:
         if result is None or (isinstance(result, torch.Tensor) and result.is_cuda):

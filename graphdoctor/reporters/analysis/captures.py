@@ -129,7 +129,7 @@ def _verification(check: Verification) -> str:
         return f"not verified: {check.reason}"
     what = f"{count_text(check.replays, 'replay')} of {count_text(check.tensors, 'tensor')}"
     if check.status == "verified":
-        return f"verified: {what} on fresh inputs, equal to eager ({check.method})"
+        return f"verified: {what} {check.inputs}, equal to eager ({check.method})"
     # The differences, which follow, say the reason more precisely.
     reason = f": {check.reason}" if check.reason and not check.differences else ""
     return f"WRONG: {what}, compared with eager ({check.method}){reason}"

@@ -62,7 +62,7 @@ def _normal(values: torch.Tensor, wide: torch.Tensor) -> Draw:
 def _integers(values: torch.Tensor) -> Draw | None:
     wide = values.to(torch.int64)
     low, high = int(wide.min()), int(wide.max())
-    if low == high or _is_order(wide):
+    if low == high or is_order(wide):
         return None
     if wide.dim() == 1 and wide.numel() > 2 and bool((wide.diff() >= 0).all()):
         return _offsets(wide, values.dtype)
@@ -75,7 +75,7 @@ def _integers(values: torch.Tensor) -> Draw | None:
     return lambda generator: torch.randint(low, high + 1, shape, generator=generator).to(dtype)
 
 
-def _is_order(values: torch.Tensor) -> bool:
+def is_order(values: torch.Tensor) -> bool:
     """Positions, a permutation, or descending lengths: values that other inputs are ordered by."""
     if values.dim() == 0:
         return False

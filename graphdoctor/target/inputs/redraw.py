@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 
 from graphdoctor.target.inputs.draw import Draw, drawing_of
+from graphdoctor.target.inputs.rearrange import rearranging_of
 from graphdoctor.target.state.tree import Tree, input_leaves, map_inputs
 from graphdoctor.target.target import Inputs
 
@@ -30,6 +32,12 @@ class Redraw:
         paths = {id(leaf): path for path, leaf in input_leaves(inputs).items()}
         self._memories = {memory.named(paths): memory for memory in memories}
         self._kept: frozenset[str] = frozenset()
+        self._rearranged: frozenset[str] = frozenset()
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The paths of all tensors that are not the step's state."""
+        return tuple(self._memories)
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -40,27 +48,45 @@ class Redraw:
             if memory.can_vary and path not in self._kept
         )
 
+    @property
+    def whole_numbers(self) -> tuple[str, ...]:
+        """Those that hold integers or bools."""
+        return tuple(path for path in self.varied if self._memories[path].is_whole)
+
+    @property
+    def rearrangeable(self) -> tuple[str, ...]:
+        """Those whose numbers can stand in other places."""
+        return tuple(path for path in self.whole_numbers if any(self._memories[path].rearranging))
+
     def keep(self, paths: Collection[str]) -> None:
         """Give these their own values from now on."""
         self._kept |= frozenset(paths)
 
+    def rearrange(self, paths: Collection[str]) -> None:
+        """Give these their own numbers in other places from now on; their own where there is no other."""
+        self._rearranged |= frozenset(paths)
+
     @contextmanager
-    def trying(self, paths: Collection[str]) -> Iterator[None]:
+    def trying(
+        self, paths: Collection[str], *, rearranged: Collection[str] = (), draw: int = 0
+    ) -> Iterator[None]:
         """In this block only these get other values; afterwards all is drawn as if it had not been."""
-        kept, generator = self._kept, self._generator
-        self._kept = frozenset(self._memories) - frozenset(paths)
-        self._generator = torch.Generator().manual_seed(_TRIAL_SEED)
+        before = self._kept, self._rearranged, self._generator
+        self._kept = frozenset(self._memories) - frozenset(paths) - frozenset(rearranged)
+        self._rearranged = frozenset(rearranged)
+        self._generator = torch.Generator().manual_seed(_TRIAL_SEED + draw)
         try:
             yield
         finally:
-            self._kept, self._generator = kept, generator
+            self._kept, self._rearranged, self._generator = before
 
     def __call__(self) -> Inputs:
         made: dict[int, torch.Tensor] = {}
         with torch.no_grad():
             for path, memory in self._memories.items():
                 is_given = self._is_first or path in self._kept
-                made.update(memory.make(None if is_given else self._generator))
+                draws = memory.rearranging if path in self._rearranged else memory.draws
+                made.update(memory.make(None if is_given else self._generator, draws))
         self._is_first = False
 
         def new(leaf: object) -> object:
@@ -85,20 +111,29 @@ class _Memory:
         self._length = max(map(_end, tensors)) - self._start
         whole = tensors[0].detach().as_strided((self._length,), (1,), self._start)
         self._values = whole.clone().cpu()
-        self._draws: list[Draw | None] = [_draw_of(tensor) for tensor in self._tensors]
+        self.is_whole = not (whole.is_floating_point() or whole.is_complex())
+        self.draws = [_draw_of(tensor, drawing_of) for tensor in self._tensors]
+
+    @cached_property
+    def rearranging(self) -> list[Draw | None]:
+        """Draws of the numbers that are there, in other places."""
+        return [_draw_of(tensor, rearranging_of) for tensor in self._tensors]
 
     @property
     def can_vary(self) -> bool:
-        return any(draw is not None for draw in self._draws)
+        return any(draw is not None for draw in self.draws)
 
     def named(self, paths: Mapping[int, str]) -> str:
         """The paths of its tensors, as a key and for people."""
         return " and ".join(paths.get(id(tensor), "an input") for tensor in self._tensors)
 
-    def make(self, generator: torch.Generator | None) -> dict[int, torch.Tensor]:
+    def make(
+        self, generator: torch.Generator | None, draws: Sequence[Draw | None]
+    ) -> dict[int, torch.Tensor]:
+        """By the `id` of the given tensor: one with values that are drawn, or the given ones."""
         flat = self._values.clone()
         if generator is not None:
-            for tensor, draw in zip(self._tensors, self._draws, strict=True):
+            for tensor, draw in zip(self._tensors, draws, strict=True):
                 if draw is not None:
                     once = _each_element_once(tensor)
                     self._view(flat, tensor)[once].copy_(draw(generator)[once])
@@ -128,10 +163,10 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return type(tensor) is torch.Tensor and is_strided and tensor.numel() > 0
 
 
-def _draw_of(tensor: torch.Tensor) -> Draw | None:
+def _draw_of(tensor: torch.Tensor, way: Callable[[torch.Tensor], Draw | None]) -> Draw | None:
     if _overlaps(tensor):
         return None
-    return drawing_of(tensor.detach().clone().cpu())
+    return way(tensor.detach().clone().cpu())
 
 
 def _end(tensor: torch.Tensor) -> int:
