@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,19 @@ def pytest_collection_finish() -> None:
     """Small tensors are quicker on one thread; nobody pays for importing torch for this."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+_modules_looked_through = 0
+
+
+@pytest.fixture(autouse=True)
+def _what_is_imported_is_no_garbage() -> None:
+    """Every capture collects garbage: a quarter of a second where all of torch is looked through."""
+    global _modules_looked_through
+    if len(sys.modules) != _modules_looked_through:
+        _modules_looked_through = len(sys.modules)
+        gc.collect()
+        gc.freeze()
 
 
 def _has_gpu() -> bool:
