@@ -41,11 +41,9 @@ def command_of_a_fresh_one(*arguments: str) -> list[str]:
 def _address() -> str:
     """Of this process's server, which ends when this process does."""
     import atexit
-    import shutil
     import tempfile
 
-    folder = tempfile.mkdtemp(prefix="warm-")
-    address = str(Path(folder, "address"))
+    address = str(Path(tempfile.mkdtemp(prefix="warm-"), "address"))
     server = subprocess.Popen(
         [sys.executable, "-P", __file__, address],
         stdin=subprocess.PIPE,
@@ -55,12 +53,7 @@ def _address() -> str:
     )
     assert server.stdout is not None
     assert server.stdout.readline() == _READY
-
-    def end() -> None:
-        server.communicate()
-        shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(end)
+    atexit.register(server.communicate)
     return address
 
 
@@ -100,6 +93,7 @@ def _serve(address: str) -> None:
     import gc
     import importlib
     import select
+    import shutil
 
     for module in (CLI, "graphdoctor.check.one_target"):
         importlib.import_module(module)
@@ -118,6 +112,7 @@ def _serve(address: str) -> None:
             with suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
+    shutil.rmtree(Path(address).parent, ignore_errors=True)
 
 
 def _answer(asker: socket.socket) -> None:
