@@ -22,7 +22,7 @@ demo: $(READY) ## analyze a sample training step, without needing a GPU
 test: $(READY) ## run the whole test suite, on every core
 	$(PYTEST)
 
-test-fast: $(READY) ## run the tests of what has changed since main
+test-fast: $(READY) ## run the tests of what has changed since main, for at most a minute
 	@tests=$$($(BIN)/python tests/support/touched.py); test -n "$$tests" || { echo "nothing has changed"; exit 0; }; \
 		echo $$tests; $(PYTEST) $$tests
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from tests.support.touched import SECONDS
 
 # Shared machines stall for longer than hypothesis' deadline of 200 ms.
 settings.register_profile("graphdoctor", deadline=None, max_examples=60)
@@ -31,6 +35,34 @@ def pytest_collection_finish() -> None:
     """Small tensors are quicker on one thread; nobody pays for importing torch for this."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+_seconds: Counter[str] = Counter()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """How long a test takes, its fixtures with it: `make test-fast` goes by it."""
+    _seconds[report.nodeid] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Only where the reports of all processes come together."""
+    cache = getattr(session.config, "cache", None)
+    if cache is not None and not hasattr(session.config, "workerinput"):
+        cache.set(SECONDS, cache.get(SECONDS, {}) | _seconds)
+
+
+_modules_looked_through = 0
+
+
+@pytest.fixture(autouse=True)
+def _what_is_imported_is_no_garbage() -> None:
+    """Every capture collects garbage: a quarter of a second where all of torch is looked through."""
+    global _modules_looked_through
+    if len(sys.modules) != _modules_looked_through:
+        _modules_looked_through = len(sys.modules)
+        gc.collect()
+        gc.freeze()
 
 
 def _has_gpu() -> bool:

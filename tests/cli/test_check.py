@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 from xml.etree import ElementTree as ET
 
 import jsonschema
@@ -46,6 +47,14 @@ def repository(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def unchanged(repository: Path, tmp_path_factory) -> tuple[CompletedProcess[str], Path]:
+    """What a check said of it, and its JSON."""
+    path = tmp_path_factory.mktemp("unchanged") / "before.json"
+    done = run("check", "--output-format=concise", f"--report=json={path}", cwd=repository)
+    return done, path
+
+
+@pytest.fixture(scope="module")
 def changed(repository: Path, tmp_path_factory) -> Changed:
     """The same with the change of a pull request, checked once."""
     folder = tmp_path_factory.mktemp("changed") / "mödel repo"
@@ -68,8 +77,8 @@ def test_baseline_is_the_one_in_the_repository(repository: Path) -> None:
     assert len(entries(repository)) == 2
 
 
-def test_unchanged_repository_passes(repository: Path) -> None:
-    done = run("check", "--output-format", "concise", cwd=repository)
+def test_unchanged_repository_passes(unchanged: tuple[CompletedProcess[str], Path]) -> None:
+    done, _ = unchanged
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("passed: nothing new in 3 targets")
 
@@ -117,9 +126,10 @@ def test_junit_of_the_change_has_a_suite_for_each_target(changed: Changed) -> No
     assert failures["trainer"] == 0 and failures["decoder"] > 0
 
 
-def test_diff_of_before_and_after_names_what_changed(changed: Changed, repository: Path) -> None:
-    before = changed.folder / "before.json"
-    run("check", f"--report=json={before}", cwd=repository)
+def test_diff_of_before_and_after_names_what_changed(
+    changed: Changed, unchanged: tuple[CompletedProcess[str], Path]
+) -> None:
+    _, before = unchanged
     page = run("diff", str(before), "report of json", cwd=changed.folder)
     assert page.returncode == 0
     assert "safe -> unsafe" in page.stdout and LINE in page.stdout

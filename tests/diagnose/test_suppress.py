@@ -122,6 +122,27 @@ def test_unused_comments_are_told_of_code_that_ran_only(source: str) -> None:
     assert marked([], [], file=source)[1] == ()
 
 
+NESTED = """
+    def outer(x):  # graphdoctor: ignore[GD101]
+        def inner(y):
+            return y  # graphdoctor: ignore[GD101]
+        return inner(x)
+    z = 1  # graphdoctor: ignore[GD101]
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [(1, [1, 5]), (2, [1, 3, 5]), (3, [1, 3, 5]), (4, [1, 5]), (5, [5])],
+)
+def test_code_around_a_comment_is_its_innermost_function_from_end_to_end(
+    line: int, told: list[int], tmp_path: Path
+) -> None:
+    file = str(model(tmp_path, NESTED))
+    _, idle = marked([], [ran(file, line)], file=file)
+    assert [one.location.line for one in idle] == told
+
+
 def test_a_finding_in_a_library_is_suppressed_on_the_user_s_line(source: str) -> None:
     deep = finding(7, file=LIBRARY, stack=(Location(LIBRARY, 70), Location(source, 2)))
     elsewhere = finding(7, file=LIBRARY, stack=(Location(source, 3), Location(source, 2)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support import warm
 from tests.support.checking import CHANGE, commit, git, git_repository, run
 
 ROOT = Path(__file__).parents[2]
@@ -31,13 +33,13 @@ def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`graphdoctor` and `python` as commands of this environment, and a place for more."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    script(folder / "graphdoctor", f'exec "{sys.executable}" -m graphdoctor "$@"')
+    script(folder / "graphdoctor", f'exec {shlex.join(warm.command(warm.CLI))} "$@"')
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return folder
 
 
 def script(path: Path, text: str) -> None:
-    path.write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
+    path.write_text(f"#!/bin/bash -e\n{text}\n", encoding="utf-8")
     path.chmod(0o755)
 
 
@@ -98,6 +100,11 @@ def check_step(cwd: Path, folder: Path, *, paths: str = "") -> tuple[int, str, d
     """The exit code, the log and the outputs of the step that checks."""
     for name in ("output", "summary"):
         (folder / name).touch()
+    python = folder / "python"
+    script(
+        python,
+        f'[ "$1 $2" = "-m graphdoctor" ]; exec {shlex.join(warm.command(warm.CLI))} "${{@:3}}"',
+    )
     done = run_step(
         shell_steps()[0],
         cwd,
@@ -105,7 +112,7 @@ def check_step(cwd: Path, folder: Path, *, paths: str = "") -> tuple[int, str, d
         GITHUB_OUTPUT=str(folder / "output"),
         GITHUB_STEP_SUMMARY=str(folder / "summary"),
         GRAPHDOCTOR_PATHS=paths,
-        GRAPHDOCTOR_PYTHON=sys.executable,
+        GRAPHDOCTOR_PYTHON=str(python),
     )
     lines = (folder / "output").read_text(encoding="utf-8").splitlines()
     return done.returncode, done.stdout + done.stderr, dict(line.split("=", 1) for line in lines)

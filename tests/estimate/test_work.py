@@ -203,6 +203,14 @@ def test_arithmetic(operator: Op, flops: float) -> None:
         (call("index_add_", tensor(1, 100), tensor(2, 4), writes=(1,)), 3 * 16),
         (call("_embedding_bag", tensor(1, 100, 3), tensor(2, 8, dtype="int64"),
               tensor(4, 2, dtype="int64"), out=tensor(3, 2, 3)), 8 * 12 + 64 + 24),
+        (call("_embedding_bag", tensor(1, 100, 3), tensor(2, 8, dtype="int64"),
+              out=tensor(3, 2, 3)), 8 * 12 + 64 + 24),
+        # Its indices alone, which are then rows of themselves, of 8 bytes each.
+        (call("_embedding_bag", tensor(2, 8, dtype="int64"), out=tensor(3, 2, 3)), 64 + 64 + 24),
+        (call("_embedding_bag", tensor(1, 100, 3), tensor(2, 8, dtype="int64")), 8 * 12 + 64),
+        # A table without rows, and the backward, which reads and writes what it is given.
+        (call("_embedding_bag", tensor(1, 0, 3), tensor(2, 8, dtype="int64")), 64),
+        (call("_embedding_bag_backward", tensor(1, 10), tensor(2, 4), out=tensor(3, 5)), 76),
         (call("_softmax", tensor(1, 2, 1024), -1, False, out=tensor(2, 2, 1024)), 2 * 8192),
         # 12,288 numbers fill 48 KiB; one more does not fit, and one less is not aligned.
         (call("_softmax", tensor(1, 12288), -1, False, out=tensor(2, 12288)), 2 * 49152),

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from torch import nn
 
+from graphdoctor.graphs.compare import Gap
+from graphdoctor.graphs.footprint import Footprint
+from graphdoctor.proof.other_path import _DrawLog, is_other_rounding, largest_gradient_of
 from tests.support.whole_steps import target_of, verified
 
 
@@ -109,3 +115,76 @@ def test_what_an_operator_without_a_tag_draws_shows_in_the_generator(exact: bool
 
     assert result.status == "not-verified"
     assert "which draws other random numbers" in result.reason
+
+
+EPS = 2.0**-23  # half of its digits: 2.0**-11.5
+
+
+@pytest.mark.parametrize(
+    ("gap", "is_rounding"),
+    [
+        (Gap("output", max_abs=3.4e-4, scale=1.0, eps=EPS), True),
+        (Gap("output", max_abs=3.5e-4, scale=1.0, eps=EPS), False),
+        # A gradient that ought to be 0 is as large as the rounding of the largest, which is 8.
+        (Gap("model.key.bias.grad", max_abs=8 * EPS, scale=8 * EPS, eps=EPS), True),
+        (Gap("model.key.bias.grad", max_abs=8.1 * EPS, scale=8 * EPS, eps=EPS), False),
+        (Gap("model.key.bias", max_abs=8 * EPS, scale=8 * EPS, eps=EPS), False),
+        (Gap("model.key.bias.grad", max_abs=8 * EPS, scale=8 * EPS, eps=EPS, detail="nan"), False),
+    ],
+)
+def test_what_another_algorithm_may_differ_by(gap: Gap, is_rounding: bool) -> None:
+    assert is_other_rounding(gap, 8.0) == is_rounding
+
+
+def test_the_largest_gradient_is_that_of_all_steps() -> None:
+    first = Footprint(
+        {
+            "model.weight": torch.tensor([9.0]),
+            "model.weight.grad": torch.tensor([-3.0, 1.0]),
+            "model.none.grad": torch.empty(0),
+            "model.count.grad": torch.tensor([7]),
+        },
+        {},
+        {},
+    )
+    second = Footprint({"model.weight.grad": torch.tensor([2.0, -1.0])}, {}, {})
+    assert largest_gradient_of([first, second]) == 3.0
+    assert largest_gradient_of([second, first]) == 3.0
+    assert largest_gradient_of([second]) == 2.0
+    assert largest_gradient_of([]) == 0.0
+
+
+def draws(*calls: Callable[[], object]) -> tuple[object, ...]:
+    with _DrawLog() as log:
+        for call in calls:
+            call()
+        drawn = log.taken()
+        assert log.taken() == ()
+    return drawn
+
+
+def test_draws_are_equal_that_draw_the_same_numbers() -> None:
+    data = torch.full((4,), 0.5)
+    rand: list[Callable[[], object]] = [
+        lambda: torch.rand(4),
+        lambda: torch.rand(5),
+        lambda: torch.rand(4, dtype=torch.float64),
+        lambda: torch.bernoulli(data),
+        lambda: torch.bernoulli(data[:2]),
+        lambda: torch.bernoulli(data, 0.25),
+        lambda: torch.bernoulli(data, 0.5),
+        lambda: torch.rand_like(data),
+        lambda: torch.randint(3, (4,)),
+    ]
+    found = [draws(call) for call in rand]
+    assert found == [draws(call) for call in rand]
+    assert all(len(each) == 1 for each in found)
+    assert len(set(found)) == len(found)
+    assert draws(rand[0], rand[3]) == (*found[0], *found[3]) != draws(rand[3], rand[0])
+
+
+def test_what_draws_nothing_is_no_draw() -> None:
+    data = torch.ones(4)
+    assert draws(data.relu, lambda: data + 1, lambda: nn.functional.dropout(data, 0.0)) == ()
+    assert draws(lambda: nn.functional.dropout(data, 0.5, training=False)) == ()
+    assert len(draws(lambda: nn.functional.dropout(data, 0.5))) == 1

@@ -1,118 +1,117 @@
-"""Whether the machine's word stands against a finding: a capture that succeeds refutes what says it fails."""
+"""Which captures are tried, and whether the graph of the whole step is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import pytest
 import torch
 
-import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.diagnose.diagnose import diagnose
+from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
 from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.partition import partition
 from graphdoctor.proof.stage import Captured, capture_and_verify
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
-from graphdoctor.rules import ALL_RULES
-from graphdoctor.rules.rule import Hit, RecordingRule
 from graphdoctor.target import from_object
-from graphdoctor.values.recording import Recording
 
 
-class Wrong(RecordingRule):
-    """Says of every tanh that no capture takes it."""
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> list[CapturedStep]:
+    """The graphs that were given back."""
+    found: list[CapturedStep] = []
+    release = CapturedStep.release
 
-    id = "GD199"
-    name = "wrong"
-    effect = "capture-fails"
-    fix = "Nothing."
-    evidence = "None: this rule is wrong."
-    first_iteration = 0
+    def noted(step: CapturedStep) -> None:
+        found.append(step)
+        release(step)
 
-    @staticmethod
-    def bad() -> object:
-        raise NotImplementedError
-
-    @staticmethod
-    def good() -> object:
-        raise NotImplementedError
-
-    def check(self, recording: Recording) -> Iterator[Hit]:
-        for iteration in recording.captured[self.first_iteration :]:
-            for index, op in enumerate(iteration.ops):
-                if op.name == "aten.tanh.default":
-                    yield Hit(iteration.index, index, "tanh is refused", op.location)
+    monkeypatch.setattr(CapturedStep, "release", noted)
+    return found
 
 
-class WrongLater(Wrong):
-    """The same, of later iterations only: what is captured is the first one."""
-
-    first_iteration = 1
-
-
-def tanh(x: torch.Tensor) -> torch.Tensor:
-    return torch.tanh(x) * 2
-
-
-def reading(x: torch.Tensor) -> torch.Tensor:
-    return torch.tanh(x) * float(x.sum())
-
-
-def tried(step: Callable[..., object], rule: type[RecordingRule], *, by_gpu: bool) -> Captured:
+@pytest.fixture
+def device() -> Iterator[EmulatedDevice]:
     with EmulatedDevice() as device:
-        target = place(from_object(lambda: (step, (torch.randn(8),))), device)
-        session = prepare(target, device, iterations=3)
+        yield device
+
+
+def tried(
+    device: EmulatedDevice,
+    step: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    diagnosed: Callable[[Diagnosis], Diagnosis] = lambda found: found,
+) -> Captured:
+    target = place(from_object(step, torch.ones(4)), device)
+    try:
+        session = prepare(target, device, iterations=2)
         recording = record(session, progress=lambda doing: None)
-        diagnosis = diagnose(recording, [*ALL_RULES, rule])
-        assert rule.id in {found.rule for found in diagnosis.findings}
+        diagnosis = diagnose(recording)
         plan = partition(recording, diagnosis, profile=load_profile("h100"))
-        captured = capture_and_verify(session, recording, diagnosis, plan, by_gpu=by_gpu)
-        captured.release()
-        return captured
+        return capture_and_verify(session, recording, diagnosed(diagnosis), plan)
+    finally:
+        target.close()
 
 
-def test_a_capture_with_right_replays_refutes_what_says_that_it_fails() -> None:
-    captured = tried(tanh, Wrong, by_gpu=True)
-    assert [found.rule for found in captured.refuted] == ["GD199"]
-    assert captured.step is not None
-    (limit,) = captured.limits
-    assert limit.startswith("GD199 wrong at test_stage.py:")
-    assert limit.endswith(
-        "is left out: this GPU captured the whole step, and its replays were right."
-    )
+def test_a_safe_step_is_one_graph_that_its_owner_gives_back(
+    device: EmulatedDevice, released: list[CapturedStep]
+) -> None:
+    captured = tried(device, lambda data: data * 2.0)
+    (outcome,) = captured.outcomes
+    assert outcome.is_whole_step and outcome.is_verified
+    assert captured.step is not None and captured.cost is None
+    assert released == []
+    captured.release()
+    assert released == [captured.step]
 
 
-def test_the_emulated_device_refutes_nothing() -> None:
-    captured = tried(tanh, Wrong, by_gpu=False)
-    assert (captured.refuted, captured.limits, captured.step) == ((), (), None)
+def test_a_forbidden_capture_is_tried_where_it_does_no_harm_and_so_are_the_regions(
+    device: EmulatedDevice,
+) -> None:
+    captured = tried(device, lambda data: (data + 1.0) * float(data.sum()))
+    whole, *regions = captured.outcomes
+    assert (whole.is_whole_step, whole.status) == (True, "refused")
+    assert [one.scope for one in regions] == ["region A", "region B"]
+    assert all(one.is_verified for one in regions)
+    assert captured.step is None
+    captured.release()
 
 
-def test_what_the_captured_iteration_did_not_do_is_not_refuted() -> None:
-    captured = tried(tanh, WrongLater, by_gpu=True)
-    assert (captured.refuted, captured.step) == ((), None)
+def test_a_graph_whose_replays_are_wrong_is_given_back(
+    device: EmulatedDevice, released: list[CapturedStep]
+) -> None:
+    numbers = count(1)
+    captured = tried(device, lambda data: (data + 1.0) * next(numbers))
+    whole = captured.outcomes[0]
+    assert whole.is_whole_step and whole.verification is not None
+    assert whole.verification.status == "wrong"
+    assert captured.step is None
+    assert len(released) == 1
 
 
-def test_a_refused_capture_refutes_nothing() -> None:
-    captured = tried(reading, Wrong, by_gpu=True)
-    assert (captured.refuted, captured.step) == ((), None)
-    assert captured.outcomes[0].status == "refused"
+def test_a_graph_that_is_right_so_far_is_given_back_where_a_finding_says_what_can_come(
+    device: EmulatedDevice, released: list[CapturedStep]
+) -> None:
+    """The whole step is one region: there is nothing else to try."""
+    reading = tried_diagnosis(device)
+    captured = tried(device, lambda data: data * 2.0, diagnosed=lambda found: reading)
+    (outcome,) = captured.outcomes
+    assert outcome.is_verified
+    assert captured.step is None
+    assert len(released) == 1
 
 
-@pytest.mark.gpu
-def test_on_a_gpu_a_wrong_finding_leaves_the_step_safe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnose, "__defaults__", ([*ALL_RULES, Wrong],))
-    report = graphdoctor.analyze(tanh, torch.randn(8), device="cuda", strategies=())
-    assert report.verdict == "safe"
-    assert "GD199" not in {found.rule for found in report.findings}
-    assert any("GD199 wrong" in limit for limit in report.limits)
+def tried_diagnosis(device: EmulatedDevice) -> Diagnosis:
+    """Of a step that reads a value."""
+    kept: list[Diagnosis] = []
 
+    def note(found: Diagnosis) -> Diagnosis:
+        kept.append(found)
+        return found
 
-@pytest.mark.gpu
-def test_on_a_gpu_a_refused_capture_confirms_the_finding() -> None:
-    report = graphdoctor.analyze(reading, torch.randn(8), device="cuda", strategies=())
-    assert report.verdict == "unsafe"
-    assert next((f.rule, f.certainty) for f in report.findings) == ("GD101", "confirmed")
-    # The GPU is as usable as before.
-    assert graphdoctor.analyze(tanh, torch.randn(8), device="cuda", strategies=()).verdict == "safe"
+    tried(device, lambda data: data * float(data.sum()), diagnosed=note)
+    assert any(finding.effect == "capture-fails" for finding in kept[0].findings)
+    return kept[0]

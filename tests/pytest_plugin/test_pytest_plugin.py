@@ -214,7 +214,7 @@ def test_reports_and_baseline_are_written_once_under_xdist(project: pytest.Pytes
         "test_b.py::test_net",
     ]
     assert '"target": "test_b.py::test_net"' in baseline(project)
-    project.runpytest("-n2").assert_outcomes(passed=2)
+    project.runpytest("-n1").assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize("report", ["html=r", "json", "json=no/such/r"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,7 @@ from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import Settings, TargetSettings
 from graphdoctor.values.check import Check, Fault
 from graphdoctor.values.report import Excerpt, Finding, Location, Report
+from tests.support import warm
 from tests.support.reports import SAFE
 
 HERE = Path(__file__).parents[1]
@@ -102,8 +103,10 @@ def hostile_check() -> Check:
 
 def run(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """`graphdoctor ARGUMENTS` as a person would run it, with its output captured."""
+    has_seed = "PYTHONHASHSEED" in variables  # which an interpreter takes when it starts
+    line = warm.command_of_a_fresh_one if has_seed else partial(warm.command, warm.CLI)
     return subprocess.run(
-        [sys.executable, "-m", "graphdoctor", *arguments],
+        line(*arguments),
         cwd=cwd,
         env={**os.environ, **variables},
         capture_output=True,

@@ -1,0 +1,207 @@
+"""Regions of a step, each replayed on the values of the other iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace as changed
+
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.diagnose.diagnose import diagnose
+from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.graphs.compare import Gap
+from graphdoctor.graphs.region_run import Geometry, RegionRun
+from graphdoctor.partition import Plan, PlannedRegion, partition
+from graphdoctor.proof.regions import _beyond_noise, verify_regions
+from graphdoctor.record import prepare, record
+from graphdoctor.record.place import place
+from graphdoctor.target import from_object
+from graphdoctor.values.recording import Iteration
+from graphdoctor.values.report import CaptureOutcome
+from tests.support.reports import REGION
+from tests.support.whole_steps import line_of
+
+Outcomes = tuple[CaptureOutcome, ...]
+Change = Callable[[Plan, Sequence[Iteration]], tuple[Plan, Sequence[Iteration]]]
+
+
+@pytest.fixture
+def device() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as device:
+        yield device
+
+
+def outcomes(
+    device: EmulatedDevice,
+    step: Callable[[torch.Tensor], object],
+    *,
+    iterations: int = 3,
+    change: Change | None = None,
+) -> Outcomes:
+    """What is said of the regions of a plan, which `change` may put in the place of the step's own."""
+    target = place(from_object(step, torch.ones(4)), device)
+    try:
+        session = prepare(target, device, iterations=iterations)
+        recording = record(session, progress=lambda doing: None)
+        plan = partition(recording, diagnose(recording), profile=load_profile("h100"))
+        captured: Sequence[Iteration] = recording.captured
+        if change is not None:
+            plan, captured = change(plan, captured)
+        return verify_regions(session, captured, plan)
+    finally:
+        target.close()
+
+
+def everything(plan: Plan, captured: Sequence[Iteration]) -> tuple[Plan, Sequence[Iteration]]:
+    """One region of all operators, whatever stands in its way."""
+    spans = tuple((each.index, tuple(range(len(each.ops)))) for each in captured)
+    region = changed(REGION, operators=len(captured[0].ops))
+    whole = PlannedRegion(region, spans, captured[0])
+    return replace(plan, regions=(whole,)), captured
+
+
+def only(found: Outcomes) -> Any:
+    (outcome,) = found
+    assert outcome.status == "captured" and outcome.verification is not None
+    return outcome.verification
+
+
+def reads_between(data: torch.Tensor) -> torch.Tensor:
+    scaled = data * 2.0
+    return (scaled + 1.0) * float(scaled.sum())
+
+
+def test_each_region_is_replayed_on_every_later_iteration(device: EmulatedDevice) -> None:
+    found = outcomes(device, reads_between)
+    assert [one.scope for one in found] == ["region A", "region B"]
+    assert [one.operators for one in found] == [3, 1]  # to the sum, and after it is read
+    for outcome, tensors in zip(found, (3, 1), strict=True):
+        verification = only((outcome,))
+        assert (verification.status, verification.reason) == ("verified", "")
+        assert (verification.replays, verification.tensors) == (2, tensors)
+        assert (verification.method, verification.differences) == ("bitwise", ())
+
+
+def test_an_iteration_alone_verifies_nothing(device: EmulatedDevice) -> None:
+    for outcome in outcomes(device, reads_between, iterations=1):
+        verification = only((outcome,))
+        assert (verification.status, verification.replays) == ("not-verified", 0)
+        assert verification.reason == "it ran in only one of the recorded iterations"
+
+
+def growing() -> Callable[[torch.Tensor], torch.Tensor]:
+    numbers = count(1)
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        return (data + 1.0) * next(numbers)  # <- grows
+
+    return step
+
+
+def test_a_replay_that_repeats_a_number_is_wrong_at_the_operator_that_took_it(
+    device: EmulatedDevice,
+) -> None:
+    verification = only(outcomes(device, growing(), change=everything))
+    assert (verification.status, verification.replays) == ("wrong", 2)
+    assert verification.reason == "replay 1 computed something other than eager did"
+    assert [one.replay for one in verification.differences] == [1, 2]
+    first, second = verification.differences
+    assert (first.tensor, first.operator) == ("the result of aten.mul.Tensor", "aten.mul.Tensor")
+    assert first.location is not None and first.location.line == line_of(__file__, "grows")
+    assert second.max_abs == 2 * first.max_abs > 0
+    assert 0 < first.max_rel < second.max_rel
+
+
+def test_one_replay_is_told_of_once_whatever_else_differs(device: EmulatedDevice) -> None:
+    numbers = count(1)
+
+    def step(data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        number = next(numbers)
+        return data * number, data + number
+
+    verification = only(outcomes(device, step, change=everything))
+    assert [one.operator for one in verification.differences] == ["aten.mul.Tensor"] * 2
+
+
+def test_results_that_nobody_holds_leave_nothing_to_compare(device: EmulatedDevice) -> None:
+    def step(data: torch.Tensor) -> torch.Tensor:
+        data * 2.0
+        return data.view(2, 2)
+
+    verification = only(outcomes(device, step, change=everything))
+    assert verification.status == "not-verified"
+    assert verification.reason == ("nothing that it writes is still alive at its end to compare")
+
+
+def alternating(one: torch.Tensor | None, other: torch.Tensor) -> Callable[[torch.Tensor], object]:
+    turns = count()
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        beside = (one, other)[next(turns) % 2]
+        return data + (data if beside is None else beside)
+
+    return step
+
+
+def test_memory_that_is_shared_in_one_iteration_only_is_said(device: EmulatedDevice) -> None:
+    step = alternating(None, torch.ones(4, device="cuda"))
+    verification = only(outcomes(device, step, change=everything))
+    assert verification.status == "not-verified"
+    assert verification.reason == "its tensors share memory differently in other iterations"
+
+
+def test_memory_of_another_size_is_said(device: EmulatedDevice) -> None:
+    step = alternating(torch.ones(4, device="cuda"), torch.ones(8, device="cuda")[:4])
+    verification = only(outcomes(device, step, change=everything))
+    assert verification.status == "not-verified"
+    assert verification.reason == "its tensors lie in memory of another size in other iterations"
+
+
+def test_a_step_that_does_not_repeat_itself_verifies_nothing(device: EmulatedDevice) -> None:
+    def renamed(plan: Plan, captured: Sequence[Iteration]) -> tuple[Plan, Sequence[Iteration]]:
+        ops = tuple(changed(op, name="aten.sub.Tensor") for op in captured[0].ops)
+        return everything(plan, [changed(captured[0], ops=ops), *captured[1:]])
+
+    verification = only(outcomes(device, lambda data: data + 1.0, change=renamed))
+    assert verification.status == "not-verified"
+    assert verification.reason == "the step did not repeat itself when it was run again"
+
+
+@pytest.mark.parametrize("doubtful", [0, 1])
+def test_what_only_a_fallback_computed_is_not_verified(
+    doubtful: int, device: EmulatedDevice
+) -> None:
+    def doubted(plan: Plan, captured: Sequence[Iteration]) -> tuple[Plan, Sequence[Iteration]]:
+        plan, captured = everything(plan, captured)
+        last = captured[-1]
+        ops = [*last.ops]
+        ops[doubtful] = changed(ops[doubtful], fallback="a kernel of the CPU stood in")
+        return plan, [*captured[:-1], changed(last, ops=tuple(ops))]
+
+    verification = only(outcomes(device, lambda data: (data + 1.0) * 2.0, change=doubted))
+    assert (verification.status, verification.replays) == ("not-verified", 2)
+    assert verification.reason == "a kernel of the CPU stood in"
+
+
+@pytest.mark.parametrize(
+    ("replayed", "again", "is_kept"),
+    [
+        (1.5, 1.0, True),  # eager repeats itself, the replay does not
+        (1.001, 1.001, False),  # eager itself is as far away
+        (1.5, 1.001, True),
+        (1.0 + 2**-23, 1.0, False),  # rounding
+    ],
+)
+def test_what_eager_s_own_deviation_explains_is_no_difference(
+    replayed: float, again: float, is_kept: bool
+) -> None:
+    part = (0, Geometry(0, (2,), (1,), torch.float32))
+    run = RegionRun(None, after={part: torch.ones(2)})
+    gap = Gap("", max_abs=replayed - 1.0, max_rel=replayed - 1.0, scale=1.0, eps=2**-23)
+    kept = _beyond_noise({part: gap}, run, {part: torch.full((2,), again)})
+    assert kept == ({part: gap} if is_kept else {})
