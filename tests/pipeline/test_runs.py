@@ -16,7 +16,7 @@ import graphdoctor
 
 # By the function of ours that asked for the run, the innermost first.
 PURPOSES = {
-    "_works": "other inputs",
+    "settled": "other inputs",
     "prepare": "warm-up",
     "record_series": "recording",
     "_host_events": "host's draws",

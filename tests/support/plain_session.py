@@ -20,6 +20,18 @@ class PlainDevice:
 
     kind = "cuda"
 
+    @property
+    def table(self) -> PlainDevice:
+        """It is its own: all that is asked is where a tensor lies."""
+        return self
+
+    def is_cuda(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_cuda
+
+    @contextmanager
+    def observed_by(self, observer: object) -> Iterator[None]:
+        yield
+
     @contextmanager
     def assuming_capture(self) -> Iterator[None]:
         yield
