@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,6 +147,8 @@ def run(
     from graphdoctor.check.run_targets import run_all
 
     if inputs is not None:
+        from dataclasses import replace
+
         targets = [replace(target, inputs=inputs) for target in targets]
     with progress(sys.stderr) as tell:
         tell(f"analyzing {len(targets)} targets")

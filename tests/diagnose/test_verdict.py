@@ -110,6 +110,22 @@ def test_a_region_is_safe_where_it_pays_and_was_verified(
     assert ("1 region of the step can be captured" in found[1]) == (verdict == "partly-safe")
 
 
+def test_what_replays_prove_is_proved_of_the_inputs_that_they_had() -> None:
+    fixed = replace(VERIFIED, inputs="on the given inputs only")
+    verdict, reason = judge((), (), (outcome(fixed),), ())
+    assert verdict == "safe"
+    assert reason.endswith("3 replays computed what eager computes, on the given inputs only.")
+    _, reason = judge((FAILS,), (REGION,), (outcome(fixed, scope="region A"),), ())
+    assert reason.endswith("can be captured, shown on the given inputs only.")
+
+
+def test_a_known_other_path_is_not_safe() -> None:
+    verdict, reason = judge((), (), (outcome(),), (), parting_inputs=("inputs[1]",))
+    assert verdict == "unknown"
+    assert "values of `inputs[1]` as given" in reason
+    assert judge((FAILS,), (), (outcome(),), (), parting_inputs=("x",))[0] == "unsafe"
+
+
 def test_regions_are_counted() -> None:
     regions = (REGION, replace(REGION, name="B"))
     captures = tuple(outcome(scope=f"region {name}") for name in "AB")
