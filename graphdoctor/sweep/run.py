@@ -20,6 +20,7 @@ from graphdoctor.pipeline import (
     silent,
     study,
 )
+from graphdoctor.record.variation import FIXED
 from graphdoctor.sweep.rows import gain_end, row_of
 from graphdoctor.sweep.sizes import Find, Sizes, open_sizes, stuck_outputs
 from graphdoctor.target import Target, from_object, resolve
@@ -145,10 +146,13 @@ def _assembled(sizes: Sizes, setting: Setting, rows: tuple[SweepRow, ...]) -> Sw
     plan, machine = sizes.plan, machine_info(setting.device)
     is_measured = any(row.status == "measured" for row in rows)
     is_changed = not sizes.described.sized_by and plan is not None
+    described = sizes.described
+    if setting.options.fixed_inputs:
+        described = replace(described, notes=(*described.notes, FIXED))
     return Sweep(
         schema_version=SWEEP_SCHEMA_VERSION,
         tool_version=__version__,
-        target=target_info(sizes.described),
+        target=target_info(described),
         machine=machine,
         gpu=machine.device_name if is_measured else setting.profile.title,
         rows=rows,
