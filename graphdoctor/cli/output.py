@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,18 +119,22 @@ def show(text: str) -> None:
 
 @contextmanager
 def progress(stream: TextIO) -> Iterator[Callable[[str], None]]:
-    """What to call with each stage's name: one line that is rewritten, on a terminal only.
+    """What to call with what is done now: one line that is rewritten, on a terminal only.
 
-    No spinner: its thread would run beside the step that is being timed and recorded.
+    It says how long everything has taken until then. No spinner: its thread would run beside the step
+    that is being timed and recorded.
     """
     if not stream.isatty():
         yield lambda stage: None
         return
 
-    def tell(stage: str) -> None:
+    began = time.monotonic()
 
+    def tell(stage: str) -> None:
         columns = shutil.get_terminal_size().columns - 1
-        stream.write(f"\r\x1b[K{visible(stage + ' ...')[:columns]}")
+        minutes, seconds = divmod(int(time.monotonic() - began), 60)
+        line = f"{minutes}:{seconds:02} {visible(stage)} ..."
+        stream.write(f"\r\x1b[K{line[:columns]}")
         stream.flush()
 
     try:

@@ -36,10 +36,8 @@ def record(
 
     `look` sees each eager iteration, with the state as the iteration left it.
     """
-    progress("recording the step as eager runs it")
-    eager = record_series(session, capturing=False, look=look)
-    progress("recording the step as a capture would see it")
-    captured = record_series(session, capturing=True)
+    eager = record_series(session, capturing=False, look=look, progress=progress)
+    captured = record_series(session, capturing=True, progress=progress)
     progress("watching what the host does")
     return Recording(
         device=session.device.kind,
@@ -90,15 +88,21 @@ def _undefined(eager: tuple[Iteration, ...]) -> Iterator[str]:
 
 
 def record_series(
-    session: Session, *, capturing: bool, look: Look | None = None
+    session: Session,
+    *,
+    capturing: bool,
+    look: Look | None = None,
+    progress: Callable[[str], None] = lambda doing: None,
 ) -> tuple[Iteration, ...]:
     """The session's iterations, one after the other."""
+    doing = "as a capture would see it" if capturing else "as eager runs it"
     # Numbers of runs are unique in a session: what the first series made is old to the second.
     base = (len(session.batches) if capturing else 0) + 1
     iterations: list[Iteration] = []
     with session.from_the_start(capturing=capturing):
         before = HostState(session.target.roots, session.device.table)
         for index in range(len(session.batches)):
+            progress(f"recording the step {doing} ({index + 1} of {len(session.batches)})")
             observed = _observe(session, index, run=base + index, before=before, look=look)
             after = HostState(session.target.roots, session.device.table)
             iterations.append(observed.iteration(index, capturing, before.changes(after)))

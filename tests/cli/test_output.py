@@ -91,11 +91,15 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_one_line_on_a_terminal_and_leaves_none() -> None:
+def test_progress_is_one_line_on_a_terminal_with_the_time_taken_and_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     terminal = _Terminal()
+    clock = iter([100.0, 165.5])
+    monkeypatch.setattr("graphdoctor.cli.output.time.monotonic", lambda: next(clock))
     with progress(terminal) as tell:
         tell("recording \x1b[31mnet\nwork")
-        assert terminal.getvalue() == "\r\x1b[Krecording \\x1b[31mnet\\nwork ..."
+        assert terminal.getvalue() == "\r\x1b[K1:05 recording \\x1b[31mnet\\nwork ..."
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 

@@ -141,6 +141,24 @@ def test_a_processor_with_kernels_of_its_own_uses_them(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("device")
+def test_a_step_and_its_replay_run_in_float32_on_the_emulated_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wide: list[str] = []
+
+    def run(call: Call) -> Any:
+        wide.append(call.facts.base_name)
+        return wider.run_wider(call)
+
+    monkeypatch.setattr("graphdoctor.device.observe.fallback.run_wider", run)
+    x, layer = torch.ones(1, 3, 9, 9, device="cuda").half(), nn.Conv2d(3, 4, 3).cuda().half()
+    graph, _ = captured(lambda: layer(x))
+    assert wide == ["convolution"]
+    graph.replay()
+    assert wide == ["convolution"] * 2
+
+
+@pytest.mark.usefixtures("device")
 def test_two_dtypes_are_refused_as_ever() -> None:
     half, single = torch.ones(16, 8, device="cuda").half(), torch.ones(8, 4, device="cuda")
     with pytest.raises(RuntimeError, match="dtype"):

@@ -1,4 +1,4 @@
-"""BERT as the benchmarks analyse it: 12 layers, hidden 768, sequence 128, batch 1, random weights."""
+"""BERT as the benchmarks analyse it: base and large, sequence 128, batch 1, random weights."""
 
 import torch
 from transformers import BertConfig, BertForMaskedLM
@@ -6,14 +6,21 @@ from transformers import BertConfig, BertForMaskedLM
 BATCH, SEQUENCE = 1, 128
 
 
-def _model_and_tokens():
+def _model_and_tokens(**sizes):
     torch.manual_seed(0)
-    config = BertConfig(attn_implementation="sdpa")
+    config = BertConfig(attn_implementation="sdpa", **sizes)
     return BertForMaskedLM(config), torch.randint(0, config.vocab_size, (BATCH, SEQUENCE))
 
 
 def inference():
     model, tokens = _model_and_tokens()
+    return model.cuda().eval(), (tokens.cuda(),)
+
+
+def large():
+    """24 layers, hidden 1024: 335 million weights."""
+    sizes = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
+    model, tokens = _model_and_tokens(**sizes, intermediate_size=4096)
     return model.cuda().eval(), (tokens.cuda(),)
 
 
