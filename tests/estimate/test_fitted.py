@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphdoctor.estimate import Observed, fitted_speedup
+from graphdoctor.estimate.fitted import _profile_of
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.values.recording import Iteration
 from tests.support.builders import iteration, op, tensor
@@ -60,3 +61,10 @@ def test_host_work_of_calling_the_graphs_costs_what_so_many_operators_do() -> No
     half = [tuple(range(COUNT // 2))]
     found = fitted_speedup(chain(), H200, half, observed=observed, host_work=COUNT / 2)
     assert found.mid == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.parametrize("times", [0.5, 3.0])
+def test_launches_take_so_many_times_longer_as_the_host(times: float) -> None:
+    launch, own = _profile_of(H200, times).launch_us, H200.launch_us
+    assert (launch.low, launch.mid, launch.high) == (times * own.mid,) * 3
+    assert _profile_of(H200, times).graph_launch_us == H200.graph_launch_us

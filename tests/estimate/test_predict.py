@@ -395,3 +395,13 @@ def test_every_figure_is_ordered_and_consistent(step: Iteration, gpu: str, cut: 
     else:
         assert found.speedup.high <= found.eager_us.high / found.graph_us.low * (1 + 1e-9)
         assert found.speedup.mid == pytest.approx(found.eager_us.mid / found.graph_us.mid)
+
+
+def test_a_term_shows_its_bounds_where_they_are_not_one() -> None:
+    known = replace(H100.memory_gb_s, low=3000.0, mid=3000.0, high=3000.0)
+    wide = replace(H100.launch_us, low=1.5, mid=2.0, high=2.5)
+    found = estimate(chain(3, 8), replace(H100, memory_gb_s=known, launch_us=wide))
+    values = {term.name: term.value for term in found.terms}
+    assert values["memory bandwidth"] == "3000 GB/s"
+    assert values["host, one kernel launch"] == "2 (1.5 to 2.5) us"
+    assert values["kernel launches"] == "3"

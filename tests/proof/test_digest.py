@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphdoctor.graphs.footprint import Footprint
+from graphdoctor.proof import digest as module
 from graphdoctor.proof.digest import digest
 
 
@@ -25,6 +27,15 @@ def test_where_a_view_begins_does_not_matter() -> None:
         assert digest_of(view) == digest_of(view.clone())
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float16, torch.float32])
+def test_small_elements_are_read_in_words_wherever_they_begin(dtype: torch.dtype) -> None:
+    memory = torch.arange(48).to(dtype)
+    for start in range(19):
+        for size in (8, 9, 16, 24):
+            view = memory[start : start + size]
+            assert digest_of(view) == digest_of(view.clone())
+
+
 def test_strides_do_not_matter_but_shapes_do() -> None:
     tensor = torch.randn(6, 4)
     assert digest_of(tensor.t()) == digest_of(tensor.t().contiguous())
@@ -33,6 +44,29 @@ def test_strides_do_not_matter_but_shapes_do() -> None:
 
 def test_dtypes_of_equal_bits_differ() -> None:
     assert digest_of(torch.zeros(4)) != digest_of(torch.zeros(4, dtype=torch.int32))
+
+
+def test_tensors_without_strides_have_digests_of_their_values() -> None:
+    one, other = torch.eye(3).to_sparse(), (2 * torch.eye(3)).to_sparse()
+    assert digest_of(one) == digest_of(one.clone()) != digest_of(other)
+
+
+def test_a_tensor_that_has_several_names_is_looked_through_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[torch.Tensor] = []
+    dense_bits = module.dense_bits
+
+    def noted(tensor: torch.Tensor) -> torch.Tensor:
+        looked.append(tensor)
+        return dense_bits(tensor)
+
+    monkeypatch.setattr(module, "dense_bits", noted)
+    memory = torch.randn(6, 4)
+    digest_of(memory, memory[:], memory.view(6, 4))
+    assert len(looked) == 1
+    digest_of(memory, memory.t(), memory[:3], memory[3:], memory.view(torch.int32))
+    assert len(looked) == 1 + 5  # other places, strides, shapes and dtypes are other tensors
 
 
 def test_minus_zero_is_another_value_than_zero() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.compare import Gap
-from graphdoctor.graphs.footprint import footprint
+from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.proof import twins
 from graphdoctor.proof.verify import Noise, verify_whole_step
@@ -48,6 +50,8 @@ def target_of(step: Callable[..., object]) -> Target:
 
 class Graph:
     """Stands in for a CUDA graph: a replay runs a function on the static tensors."""
+
+    device: Any = None
 
     def __init__(self, replay: Callable[[], object]) -> None:
         self.replay = replay
@@ -221,6 +225,62 @@ def test_a_step_that_fails_while_it_is_verified_is_put_back() -> None:
 
     assert limit["calls"] == 1
     assert counter.item() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(0, ""), (1, "(count 0)"), (3, "(count 0, count 1, count 2)"),
+     (4, "(count 0, count 1, count 2, ...)")],
+)  # fmt: skip
+def test_three_numbers_that_stop_are_named(count: int, told: str) -> None:
+    graph = with_graph(Graph(lambda: None))
+    trial = twins.TwinTrial(target_of(lambda: None), graph, [Inputs()], True)
+    names = [f"count {number}" for number in range(count)]
+    trial.hosts.append(dict.fromkeys(names, 1))
+    seen = Footprint({}, {}, dict.fromkeys(names, 2))
+    reason = twins.verified(trial, [seen]).reason
+    assert reason.startswith("all 0 tensors equal eager's bit for bit")
+    assert ("host state stops advancing" in reason) == (count > 0)
+    assert told in reason
+    assert twins.verified(trial, [seen], note="as told").reason.startswith("as told")
+
+
+class Assumed:
+    """Stands in for an emulated device that is told to answer as if it were captured."""
+
+    def __init__(self) -> None:
+        self.is_told = False
+
+    @contextmanager
+    def assuming_capture(self) -> Iterator[None]:
+        self.is_told = True
+        yield
+        self.is_told = False
+
+
+def with_graph(graph: object) -> CapturedStep:
+    nothing = footprint({}, Inputs(), None)
+    return CapturedStep(graph, Inputs(), None, nothing, snapshot({}))
+
+
+def test_an_emulated_device_answers_itself_that_it_is_captured() -> None:
+    graph = Graph(lambda: None)
+    graph.device = Assumed()
+    with twins.assuming_capture(with_graph(graph)):
+        assert graph.device.is_told
+        assert not torch.cuda.is_current_stream_capturing()
+    assert not graph.device.is_told
+
+
+@pytest.mark.parametrize("device", [None, object()])
+def test_of_a_real_device_torch_is_made_to_answer_that_it_is_captured(device: object) -> None:
+    graph = Graph(lambda: None)
+    graph.device = device
+    modules = torch.cuda, torch.cuda.graphs
+    before = [each.is_current_stream_capturing for each in modules]
+    with twins.assuming_capture(with_graph(graph)):
+        assert all(each.is_current_stream_capturing() for each in modules)
+    assert [each.is_current_stream_capturing for each in modules] == before
 
 
 # What eager's own drifts explain of a replay's differences, and what they do not.
