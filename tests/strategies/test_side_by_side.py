@@ -226,6 +226,7 @@ def test_a_strategy_is_measured_for_four_seconds_or_a_sixth_of_its_time() -> Non
 def measured_for(*, budget_s: float) -> float:
     known: Any = SimpleNamespace(findings=(), safe_modules=(), iteration=None)
     options = AnalyzeOptions(budget_s=budget_s)
-    contest: Any = SimpleNamespace(options=options, known=known, left_s=budget_s)
+    evidence = SimpleNamespace(session=SimpleNamespace(target=SimpleNamespace(kept_inputs=())))
+    contest: Any = SimpleNamespace(options=options, known=known, left_s=budget_s, evidence=evidence)
     row = outcome("fake", status="planned")
     return side_by_side._job(contest, "f.py", fakes.Fake(), row, is_last=False).measure_s
