@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import replace as replace_in
 
 from msgspec.structs import replace
 
-from graphdoctor.device.emulated import EmulationLimit
+from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
 from graphdoctor.device.open import AnyDevice, open_device
 from graphdoctor.diagnose.assemble import Results, assemble, could_not_run
 from graphdoctor.diagnose.diagnose import diagnose
@@ -20,14 +21,18 @@ from graphdoctor.partition import partition
 from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.proof.stage import capture_and_verify
 from graphdoctor.record import Session, prepare, record
+from graphdoctor.record.memory import lacks_memory
 from graphdoctor.record.place import place
+from graphdoctor.record.session import on_meta
 from graphdoctor.record.variation import narrowed, with_fixed_inputs
+from graphdoctor.record.without_values import NO_VALUES, without_values
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.strategies.evidence import Evidence, Studied
 from graphdoctor.strategies.side_by_side import compare_strategies
 from graphdoctor.target import Snapshot, Target, from_object, resolve, snapshot
+from graphdoctor.target.state.snapshot import Held, always
 from graphdoctor.values.errors import UsageError, UserCodeError
-from graphdoctor.values.options import AnalyzeOptions, DeviceChoice
+from graphdoctor.values.options import AnalyzeOptions, DeviceChoice, ValuesChoice
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Mode, Report
 
@@ -63,6 +68,7 @@ def analyze(
     strategies: Sequence[str] | None = None,
     budget_s: float = 120.0,
     vary_inputs: bool = True,
+    values: ValuesChoice = "auto",
     **kwargs: object,
 ) -> Report:
     """Diagnose a module on its inputs, or what a function returns as `graphdoctor_target()` would.
@@ -70,7 +76,9 @@ def analyze(
     `strategies` are compared within `budget_s` seconds: () for none, None for those that fit; on a
     real GPU only the whole step as one graph, since the others need a target in a file.
     Without `vary_inputs` every iteration gets the inputs as given; else other values of the same make,
-    where the step accepts them. Everything that the analysis touches is afterwards as it was before. Raises
+    where the step accepts them. `values` "none" runs the step on shapes only, which takes neither
+    memory nor time to compute, and proves less; "auto" does so for weights on the meta device, and where
+    the memory would not suffice. Everything that the analysis touches is afterwards as it was before. Raises
     `graphdoctor.values.errors.UserCodeError` where the step itself fails.
     """
     options = AnalyzeOptions(
@@ -81,6 +89,7 @@ def analyze(
         strategies=tuple(strategies) if strategies is not None else None,
         budget_s=budget_s,
         fixed_inputs=not vary_inputs,
+        values=values,
     )
     return _analyze(
         lambda: from_object(subject, *inputs, mode=mode, **kwargs), None, options, silent
@@ -99,14 +108,68 @@ def _analyze(
 ) -> Report:
     """`spec` finds the target again in another process; None: nothing does."""
     check_names(options.strategies)
+    options = _of_device_that_can(options)
     with open_setting(options, progress) as setting:
         progress("finding the model")
-        with put_back(target := find()):
-            placed = place(target, setting.device)
+        target = find()
+        why = _why_without_values(target, setting)
+        if not why or setting.device.kind == "emulated":
+            return _analyze_found(target, why, spec, setting)
+        target.close()
+    return _analyze(find, spec, replace_in(options, device="auto", values="none"), progress)
+
+
+def _of_device_that_can(options: AnalyzeOptions) -> AnalyzeOptions:
+    """Without values no GPU is of use: the emulated device runs the step."""
+    if options.values != "none":
+        return options
+    if options.device == "cuda":
+        raise UsageError(
+            "A step on shapes only (values none) runs nothing on a GPU: leave --device cuda out, or"
+            " --values none."
+        )
+    return replace_in(options, device="emulated")
+
+
+def _analyze_found(target: Target, why: str, spec: str | None, setting: Setting) -> Report:
+    """`why` the step is to run without values; "" runs it with them."""
+    device = setting.device
+    if why:  # nothing can be verified or profiled
+        options = replace_in(setting.options, strategies=(), trace_dir=None)
+        setting = replace_in(setting, options=options)
+    try:
+        with (
+            _values_left_out(target, why, device) as given,
+            put_back(given, device.table.holds_values),
+        ):
+            placed = place(given, device)
             try:
                 return _report(study(placed, setting), spec, setting)
             except EmulationLimit as limit:
-                return could_not_run(placed, setting.device, str(limit))
+                return could_not_run(placed, device, str(limit))
+    except EmulationLimit as limit:
+        target.close()
+        return could_not_run(target, device, str(limit))
+
+
+def _why_without_values(target: Target, setting: Setting) -> str:
+    """Why the step has to run on shapes only, as a clause; "" where it can run with values."""
+    wanted = setting.options.values
+    if wanted != "auto":
+        return "as was asked for" if wanted == "none" else ""
+    if empty := on_meta(target):
+        return f"{empty}, which holds no values"
+    return lacks_memory(target) if setting.device.kind == "emulated" else ""
+
+
+@contextmanager
+def _values_left_out(target: Target, why: str, device: AnyDevice) -> Iterator[Target]:
+    if not why or not isinstance(device, EmulatedDevice):
+        yield target
+        return
+    note = f"{NO_VALUES}: {why}"
+    with without_values(replace_in(target, notes=(*target.notes, note)), device) as given:
+        yield given
 
 
 def study(target: Target, setting: Setting) -> Studied:
@@ -125,7 +188,8 @@ def _recorded(target: Target, setting: Setting) -> tuple[Session, EagerRuns | No
     setting.progress("warming up")
     try:
         session = prepare(target, setting.device, iterations=setting.options.iterations)
-        ran = EagerRuns(session) if setting.device.kind == "emulated" else None
+        is_exact = setting.device.kind == "emulated" and setting.device.has_values
+        ran = EagerRuns(session) if is_exact else None
         look = ran.look if ran is not None else None
         return session, ran, record(session, progress=setting.progress, look=look)
     except UserCodeError as error:
@@ -222,10 +286,13 @@ def generators_kept() -> Iterator[None]:
 
 
 @contextmanager
-def put_back(target: Target) -> Iterator[Snapshot]:
-    """Inside the block the target may run; afterwards its state is restored and it is closed."""
+def put_back(target: Target, held: Held = always) -> Iterator[Snapshot]:
+    """Inside the block the target may run; afterwards its state is restored and it is closed.
+
+    Memory that is not `held` has no values to restore.
+    """
     try:
-        before = snapshot(target.roots)
+        before = snapshot(target.roots, held=held)
         try:
             yield before
         finally:

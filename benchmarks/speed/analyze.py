@@ -1,7 +1,8 @@
 """Whole analyses from a cold start, each in a process of its own -> wall time, CPU time and peak memory.
 
 Aims on 2 cores: a small sample in 8 s, BERT base (12 layers, hidden 768, sequence 128, batch 1) in 30 s,
-the same as a training step with AdamW in 120 s, BERT large in 15 s, a Llama of 1.1 billion weights in 60 s.
+the same as a training step with AdamW in 120 s, BERT large in 15 s, a Llama of 1.1 billion weights in 60 s; on the
+meta device one of 7 billion in 60 s, of 70 billion in 120 s.
 Arguments choose targets by a part of their names. CPU time is what other work on the machine hardly changes,
 with OMP_NUM_THREADS=1: threads that wait for each other spin.
 """
@@ -22,6 +23,8 @@ TARGETS = (
     ("benchmarks/speed/models/bert.py:training", 120),
     ("benchmarks/speed/models/bert.py:large", 15),
     ("benchmarks/speed/models/llama.py:inference", 60),
+    ("benchmarks/speed/models/llama_on_meta.py:seven_billion", 60),
+    ("benchmarks/speed/models/llama_on_meta.py:seventy_billion", 120),
 )
 
 

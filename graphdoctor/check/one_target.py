@@ -30,6 +30,7 @@ def _result(job: Job) -> Result:
         mode=job.mode,
         device=job.device,
         iterations=job.iterations,
+        values=job.values,
         inputs=job.inputs,
         gpu=job.gpu,
         fixed_inputs=job.fixed_inputs,

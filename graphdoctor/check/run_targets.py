@@ -17,7 +17,7 @@ from graphdoctor.device.processes.fresh import fresh_processes
 from graphdoctor.device.processes.process import Ended
 from graphdoctor.values.check import Fault
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.options import DeviceChoice
+from graphdoctor.values.options import DeviceChoice, ValuesChoice
 from graphdoctor.values.report import Mode, Report
 
 Told = Callable[[int, int], None]  # how many targets ended, of how many
@@ -35,6 +35,7 @@ class Job(msgspec.Struct, frozen=True):
     gpu: str
     iterations: int
     fixed_inputs: bool = False
+    values: ValuesChoice = "auto"
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -107,6 +108,7 @@ def _job(target: TargetSettings, project: Project) -> bytes:
         gpu=settings.gpu,
         iterations=settings.iterations,
         fixed_inputs=target.inputs == "fixed",
+        values=settings.values,
     )
     return msgspec.json.encode(job)
 

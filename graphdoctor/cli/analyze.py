@@ -61,6 +61,14 @@ class AnalyzeCommand:
         )
         add_input_arguments(parser)
         add(
+            "--values",
+            choices=("auto", "real", "none"),
+            default="auto",
+            help="none: run the step on shapes only, which takes little memory and time and verifies no"
+            " replay; real: never do so; auto (the default): none for weights on the meta device, and"
+            " where the memory would not suffice",
+        )
+        add(
             "--strategies",
             type=_names,
             metavar="NAMES",
@@ -130,6 +138,7 @@ def _options(args: argparse.Namespace) -> AnalyzeOptions:
         strategies=args.strategies,
         budget_s=args.budget,
         fixed_inputs=args.inputs == "fixed",
+        values=args.values,
     )
 
 

@@ -54,6 +54,7 @@ class WatchedDevice:
     """The current CUDA device."""
 
     kind = "cuda"
+    has_values = True
 
     def __init__(self) -> None:
         self.table: StorageTable = RealStorageTable()

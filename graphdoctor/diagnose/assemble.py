@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from graphdoctor import __version__
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.open import AnyDevice
+from graphdoctor.diagnose.assumptions import assumptions, cut_short
 from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.diagnose.verdict import judge
 from graphdoctor.record import Session
@@ -33,6 +34,8 @@ from graphdoctor.values.report import (
     outcome_of_whole_step,
 )
 
+_NO_VALUES = "The step ran on shapes only: no replay was compared with eager, and no strategy or trace was tried."
+
 
 @dataclass(frozen=True, slots=True)
 class Results:
@@ -52,13 +55,17 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
     found = (*_confirmed(results), *_about_speed(results))
     # The verdict is about the step, not about what its author wants to hear of: it counts them all.
     findings, idle_comments = suppress(found, recording, file=session.target.file)
-    doubts = tuple(_doubts(recording))
+    has_values = session.device.has_values
+    ends = cut_short(recording)
+    without = () if has_values else (_NO_VALUES, *ends)
     verdict, reason = judge(
         findings,
         results.regions,
         results.captures,
-        doubts,
+        (*without, *_doubts(recording)),
         parting_inputs=session.target.parting_inputs,
+        has_values=has_values,
+        is_cut_short=bool(ends),
     )
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -75,8 +82,16 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
         measurement=results.measurement,
         operators=len(recording.captured[-1].ops),
         iterations=len(recording.captured),
-        limits=(*recording.limits, *_parting(session.target), *doubts, *results.limits),
+        limits=(
+            *without,
+            *recording.limits,
+            *_parting(session.target),
+            *_doubts(recording),
+            *results.limits,
+        ),
         idle_comments=idle_comments,
+        values="real" if has_values else "none",
+        assumptions=assumptions(recording),
     )
 
 

@@ -22,9 +22,13 @@ def judge(
     reasons: Sequence[str],
     *,
     parting_inputs: Sequence[str] = (),
+    has_values: bool = True,
+    is_cut_short: bool = False,
 ) -> tuple[Verdict, str]:
     """Safe only with proof: no finding that stops a capture or spoils a replay, and a verified replay.
 
+    Without values nothing is proved of the regions of a step with hazards either, and a step that is
+    cut short has some that nobody saw.
     `reasons` say why the emulated device's results may not be a GPU's. What replays prove is proved of
     the inputs that they had, and the sentence says of which. `parting_inputs` are those for other values
     of which the step is known to take another path: a graph holds one.
@@ -32,7 +36,8 @@ def judge(
     blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
     whole = outcome_of_whole_step(captures)
     if blocking:
-        return _with_findings(blocking, regions, captures)
+        is_open = not has_values and (is_cut_short or any(one.worthwhile for one in regions))
+        return _with_findings(blocking, regions, captures, is_open=is_open)
     if whole is None or whole.status == "refused":
         reason = whole.reason if whole is not None else "it was not captured"
         return "unsafe", f"The capture of the whole step was refused: {reason}"
@@ -56,7 +61,11 @@ def judge(
 
 
 def _with_findings(
-    blocking: Sequence[Finding], regions: Sequence[Region], captures: Sequence[CaptureOutcome]
+    blocking: Sequence[Finding],
+    regions: Sequence[Region],
+    captures: Sequence[CaptureOutcome],
+    *,
+    is_open: bool,
 ) -> tuple[Verdict, str]:
     fails = sum(finding.effect == "capture-fails" for finding in blocking)
     wrong = len(blocking) - fails
@@ -66,13 +75,18 @@ def _with_findings(
     if wrong:
         parts.append(f"{count_text(wrong, 'hazard')} would make a replay compute something else")
     reason = " and ".join(parts)
+    reason = f"{reason[0].upper()}{reason[1:]}"
+    if is_open:
+        return "unknown", (
+            f"{reason}; whether the rest of the step can be captured is not verified, because it ran"
+            " without values."
+        )
     verified = {capture.region: capture.verification for capture in captures if capture.is_verified}
     safe = [region for region in regions if region.worthwhile and region.name in verified]
     if not safe:
-        return "unsafe", f"{reason[0].upper()}{reason[1:]}, and no part worth capturing remains."
+        return "unsafe", f"{reason}, and no part worth capturing remains."
     shown = verified[safe[0].name]
     tried_on = f", shown {shown.inputs}" if shown and shown.inputs != ON_FRESH_INPUTS else ""
     return "partly-safe", (
-        f"{reason[0].upper()}{reason[1:]}; {count_text(len(safe), 'region')} of the step can be captured"
-        f"{tried_on}."
+        f"{reason}; {count_text(len(safe), 'region')} of the step can be captured{tried_on}."
     )

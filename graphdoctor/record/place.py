@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import FunctionType
 
@@ -10,6 +10,7 @@ import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.open import AnyDevice
+from graphdoctor.record.movable import movable
 from graphdoctor.target import Inputs, Target, named_tensors, user_code
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.tree import input_leaves
@@ -37,8 +38,9 @@ def place(target: Target, device: AnyDevice) -> Target:
         first = target.fresh_inputs()
     tensors = [*named_tensors(target.roots).values(), *_tensors(first)]
     if any(map(device.table.is_cuda, tensors)):
-        return replace(target, fresh_inputs=_first_then(first, target.fresh_inputs))
-    for tensor in _movable(target):
+        draw = _first_then(first, target.fresh_inputs)
+        return replace(target, fresh_inputs=_with_unplaced(target, draw, device))
+    for tensor in movable(target):
         device.put(tensor)
 
     draw = _first_then(first, target.fresh_inputs)
@@ -78,6 +80,27 @@ def _is_compiled(value: object) -> bool:
     return in_place or type(value).__name__ == "OptimizedModule"
 
 
+def _with_unplaced(
+    target: Target, draw: Callable[[], Inputs], device: AnyDevice
+) -> Callable[[], Inputs]:
+    """What the meta device held has no place of its own: it goes where the rest is."""
+    if not isinstance(device, EmulatedDevice) or device.has_values:
+        return draw
+
+    def put(tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            if device.table.info(tensor).number in device.unplaced:
+                device.put(tensor)
+
+    def fresh_inputs() -> Inputs:
+        inputs = draw()
+        put(_tensors(inputs))
+        return inputs
+
+    put(named_tensors(target.roots).values())
+    return fresh_inputs
+
+
 def _first_then(first: Inputs, draw: Callable[[], Inputs]) -> Callable[[], Inputs]:
     """The inputs already drawn, which the target was described with, and new ones after them."""
     waiting = [first]
@@ -92,31 +115,3 @@ def _tensors(inputs: Inputs) -> Iterator[torch.Tensor]:
         is_length = name == "batch_sizes" and f"{stem}.sorted_indices" in found
         if isinstance(leaf, torch.Tensor) and not is_length:
             yield leaf
-
-
-def _movable(target: Target) -> Iterator[torch.Tensor]:
-    """What `.cuda()` moves: parameters with their gradients and buffers; and optimizer state with them."""
-    for root in target.roots.values():
-        if isinstance(root, torch.nn.Module):
-            yield from _with_grads(root.parameters())
-            yield from root.buffers()
-        elif isinstance(root, torch.optim.Optimizer):
-            for group in root.param_groups:
-                yield from _with_grads(group["params"])
-                yield from _state_of(root, group)
-
-
-def _with_grads(parameters: Iterator[torch.Tensor] | list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    for parameter in parameters:
-        yield parameter
-        if parameter.grad is not None:
-            yield parameter.grad
-
-
-def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> Iterator[torch.Tensor]:
-    """State lies where its parameter lies; a count of steps on the CPU, unless capturable or fused."""
-    counts_on_device = bool(group.get("capturable") or group.get("fused"))
-    for parameter in group["params"]:  # type: ignore[attr-defined]
-        for name, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, torch.Tensor) and (name != "step" or counts_on_device):
-                yield value

@@ -148,14 +148,19 @@ def _observe(
         result = session.call(inputs)
     with torch._C.DisableTorchFunction():
         outputs = tuple(
-            msgspec.structs.replace(
-                _leaf(observer, path, value), has_nan=_has_nan(value), sample=sample_of(value)
-            )
+            _output(observer, path, value, session.device.table)
             for path, value in leaves(result, "output").items()
         )
     if look is not None:
         look(inputs, result)
     return _Observed(input_values, outputs, observer)
+
+
+def _output(observer: OperatorObserver, path: str, value: object, table: StorageTable) -> Leaf:
+    leaf = _leaf(observer, path, value)
+    if isinstance(value, torch.Tensor) and not table.has_true_values(value):
+        return leaf
+    return msgspec.structs.replace(leaf, has_nan=_has_nan(value), sample=sample_of(value))
 
 
 def _has_nan(value: object) -> bool:

@@ -31,6 +31,9 @@ class Device(Protocol):
     kind: Any
     table: StorageTable
 
+    @property
+    def has_values(self) -> bool: ...
+
     def observed_by(self, observer: Observer) -> AbstractContextManager[None]: ...
 
     def assuming_capture(self) -> AbstractContextManager[None]: ...
@@ -81,7 +84,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     The step also warms up as if it were captured: what code does once on that path only, such
     as filling a cache, is no part of the steady state either.
     """
-    _check_has_values(target)
+    check_has_values(target)
     scopes = Scopes(target.roots)
     with user_code("making the inputs"):
         first = target.fresh_inputs()
@@ -90,7 +93,8 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         warm, observer = clone_inputs(inputs, kept=_state_of(target)), PathObserver(at)
         with device.observed_by(observer):
             result = target.step(*warm.args, **warm.kwargs)
-        return Ran(result, observer.path, observer.place)
+        # Nobody can look at what has no values.
+        return Ran(result if device.has_values else None, observer.path, observer.place)
 
     with scopes.followed(), user_code("running the step"):
         for _ in range(_EMULATED_WARM_UPS if device.kind == "emulated" else WARM_UPS):
@@ -98,25 +102,41 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         with device.assuming_capture():
             run(first)
     with scopes.followed():
-        target = settled(target, run, given=given, is_on_device=device.table.is_cuda)
+        target = settled(
+            target,
+            run,
+            given=given,
+            is_on_device=device.table.is_cuda,
+            held=device.table.holds_values,
+        )
     with user_code("making the inputs"):
         batches = tuple(target.fresh_inputs() for _ in range(iterations))
     if target.variation is not None:
         # What is captured and replayed later gets values that the recorded runs have accepted.
         target = in_turn(target, (first, *batches))
-    return Session(target, device, batches, snapshot(target.roots), scopes)
+    start = snapshot(target.roots, held=device.table.holds_values)
+    return Session(target, device, batches, start, scopes)
 
 
-def _check_has_values(target: Target) -> None:
+def check_has_values(target: Target) -> None:
     """Raises `EmulationLimit` for weights on the meta device: a step can be run on none."""
+    found = on_meta(target)
+    if found:
+        raise EmulationLimit(
+            f"{found}, which holds no values to run the step with: give them some, as"
+            ' model.to_empty(device="cpu") and an initialization do'
+        )
+
+
+def on_meta(target: Target) -> str:
+    """Which tensors are on the meta device, as the beginning of a sentence; "" where none is."""
     named = named_tensors(target.roots)
     empty = [path for path, tensor in named.items() if tensor.is_meta]
-    if empty:
-        others = f" and {len(empty) - 1} more tensors" if len(empty) > 1 else ""
-        raise EmulationLimit(
-            f"{empty[0]}{others} are on the meta device, which holds no values to run the step"
-            ' with: give them some, as model.to_empty(device="cpu") and an initialisation do'
-        )
+    if not empty:
+        return ""
+    if len(empty) == 1:
+        return f"{empty[0]} is on the meta device"
+    return f"{empty[0]} and {len(empty) - 1} more tensors are on the meta device"
 
 
 def _state_of(target: Target) -> frozenset[object]:

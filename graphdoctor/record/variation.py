@@ -13,7 +13,7 @@ from graphdoctor.device.observe.operators import Call, tensors_of
 from graphdoctor.device.observe.storages import parts_of
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.clone import clone_inputs, memory_of
-from graphdoctor.target.state.snapshot import named_tensors, snapshot
+from graphdoctor.target.state.snapshot import Held, always, named_tensors, snapshot
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs, Target, Variation
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
@@ -103,7 +103,12 @@ def narrowed(target: Target, error: UserCodeError) -> Target | None:
 
 
 def settled(
-    target: Target, run: Run, *, given: Ran, is_on_device: Callable[[torch.Tensor], bool]
+    target: Target,
+    run: Run,
+    *,
+    given: Ran,
+    is_on_device: Callable[[torch.Tensor], bool],
+    held: Held = always,
 ) -> Target:
     """Find out by throw-away runs which inputs may have other values; the others stay as given.
 
@@ -111,14 +116,15 @@ def settled(
     other values of it, or gives results that are not finite, which they were. Whole numbers that the
     step does not accept are rearranged where that goes: then they are still what somebody would pass. So
     are those in the host's memory that the step takes another path for. On the device they vary all the
-    same: who reads them there is found whatever they are. State is afterwards as it was before.
+    same: who reads them there is found whatever they are. State is afterwards as it was before; `held`
+    is a snapshot's.
     """
     variation = target.variation
     if variation is None or not variation.given:
         return target
     if not variation.varied:
         return replace(target, has_fixed_inputs=True)
-    before = snapshot(target.roots)
+    before = snapshot(target.roots, held=held)
     search = _Search(target, variation, run, before.restore, given, is_on_device)
     try:
         found = search.found()

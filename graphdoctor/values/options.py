@@ -9,6 +9,7 @@ from graphdoctor.values.report import Mode
 
 DeviceChoice = Literal["auto", "cuda", "emulated"]
 InputsChoice = Literal["vary", "fixed"]
+ValuesChoice = Literal["auto", "real", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class AnalyzeOptions:
     "8x3x224x224:float16". `gpu` names the device profile of a prediction. `trace_dir` is a
     folder for profiler traces, or None for no traces. `strategies` names the ways to run the step
     faster that are compared, within `budget_s` seconds; None takes those that fit the device.
+    `values` "none" runs the step on shapes only, "real" never does; "auto" decides by the weights.
     With `fixed_inputs` every iteration gets the inputs as given, and none other values.
     """
 
@@ -31,3 +33,4 @@ class AnalyzeOptions:
     strategies: tuple[str, ...] | None = None
     budget_s: float = 120.0
     fixed_inputs: bool = False
+    values: ValuesChoice = "auto"

@@ -25,6 +25,8 @@ EventKind = Literal[
     "host-random",  # Python's or NumPy's generator was drawn from
     "host-time",  # a clock was read
     "graph-replay",  # a CUDA graph of the user's own was replayed
+    "assumed-value",  # a value was needed that no shape tells; the detail says what was assumed
+    "cut-short",  # the step failed with what was assumed; the detail is its error
     "compile-bypassed",  # torch.compile was run eagerly by the emulated device
 ]
 

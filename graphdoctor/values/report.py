@@ -87,6 +87,15 @@ class Finding(Struct, frozen=True):
     cost_source: str = ""
 
 
+class Assumption(Struct, frozen=True):
+    """A value that a step on shapes only needed: `what` was assumed, such as "False", at this place."""
+
+    what: str
+    operator: str
+    location: Location | None = None
+    code: str = ""  # the line that needs it
+
+
 class Region(Struct, frozen=True):
     """A run of consecutive operators that can be captured as one CUDA graph."""
 
@@ -312,3 +321,5 @@ class Report(Struct, frozen=True):
     idle_comments: tuple[IdleComment, ...] = ()
     strategies: tuple[StrategyOutcome, ...] = ()
     recommendation: Recommendation | None = None
+    values: Literal["real", "none"] = "real"  # "none": the step ran on shapes only
+    assumptions: tuple[Assumption, ...] = ()

@@ -47,6 +47,24 @@ def test_no_verified_replay_makes_a_step_with_a_hazard_safe(found: Finding) -> N
 
 
 @pytest.mark.parametrize(
+    ("regions", "is_cut_short", "verdict"),
+    [
+        ((), False, "unsafe"),
+        ((replace(REGION, worthwhile=False),), False, "unsafe"),
+        ((REGION,), False, "unknown"),
+        ((), True, "unknown"),
+    ],
+)
+def test_without_values_nothing_is_said_of_what_a_hazard_leaves(
+    regions: tuple[Region, ...], is_cut_short: bool, verdict: str
+) -> None:
+    judged = judge(
+        (FAILS,), regions, (outcome(None),), (), has_values=False, is_cut_short=is_cut_short
+    )
+    assert judged[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("captures", "verdict", "words"),
     [
         ((), "unsafe", "was refused: it was not captured"),

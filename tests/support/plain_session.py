@@ -19,6 +19,7 @@ class PlainDevice:
     """The CPU, where nothing is emulated."""
 
     kind = "cuda"
+    has_values = True
 
     @property
     def table(self) -> PlainDevice:
@@ -27,6 +28,9 @@ class PlainDevice:
 
     def is_cuda(self, tensor: torch.Tensor) -> bool:
         return tensor.is_cuda
+
+    def holds_values(self, storage: torch.UntypedStorage) -> bool:
+        return True
 
     @contextmanager
     def observed_by(self, observer: object) -> Iterator[None]:

@@ -16,7 +16,7 @@ from msgspec import Meta
 from graphdoctor.check.baseline import FILE_NAME
 from graphdoctor.values.check import FailOn
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.options import DeviceChoice, InputsChoice
+from graphdoctor.values.options import DeviceChoice, InputsChoice, ValuesChoice
 from graphdoctor.values.report import Finding, Mode
 from graphdoctor.values.spelling import meant, nearest
 
@@ -74,6 +74,7 @@ class Settings:
     device: DeviceChoice = "emulated"
     gpu: Text = "h100"
     iterations: Annotated[int, Meta(ge=2)] = 4
+    values: ValuesChoice = "auto"
     time_limit: Annotated[float, Meta(gt=0, le=_LARGEST)] = 300.0
     jobs: Count = 0
     exclude: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from graphdoctor.device.emulated.functions import LogicalFunctionMode
 from graphdoctor.device.emulated.graph import EmulatedGraph
 from graphdoctor.device.emulated.legacy import stand_in_for_legacy_types
 from graphdoctor.device.emulated.methods import stand_in_for_methods
+from graphdoctor.device.emulated.shapes import Shapes
 from graphdoctor.device.emulated.stand_ins import (
     stand_in_for_python,
     stand_in_for_saving,
@@ -28,7 +29,8 @@ from graphdoctor.device.emulated.streams import (
     StreamState,
 )
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
-from graphdoctor.device.observe.operators import Observer
+from graphdoctor.device.observe.fallback import run_operator
+from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_python
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.values.errors import UsageError
@@ -54,6 +56,11 @@ class EmulatedDevice:
         self.order: StreamOrder | None = None  # of the capture under way, or of one assumed
         self.assumes_capture = False
         self.passed_compiler_by = False  # torch.compile was called, and gave the eager code back
+        self.assumptions = 0  # how often a value was assumed, so far
+        self.shapes: Shapes | None = None  # what runs operators where they run on shapes only
+        self.unplaced: set[int] = (
+            set()
+        )  # storages of the meta device, which are put where others are
         self.uses_cuda_api = False  # somebody placed something on the device
         self._modes = threading.local()
         self._stack: ExitStack | None = None
@@ -98,12 +105,24 @@ class EmulatedDevice:
     @contextmanager
     def in_this_thread(self) -> Iterator[None]:
         """Emulate the device in the calling thread: torch's modes belong to one thread each."""
-        dispatch = self._modes.dispatch = LogicalDeviceMode(self.table)
+        dispatch = self._modes.dispatch = LogicalDeviceMode(self.table, self._run)
         try:
             with dispatch, LogicalFunctionMode(self, dispatch):
                 yield
         finally:
             del self._modes.dispatch
+
+    def _run(self, call: Call) -> Any:
+        return run_operator(call) if self.shapes is None else self.shapes.run(call)
+
+    @property
+    def has_values(self) -> bool:
+        """Whether operators compute; false after `leave_values_out`."""
+        return self.shapes is None
+
+    def leave_values_out(self) -> None:
+        """Run every operator on shapes only from now on; what is made of Python's numbers keeps its values."""
+        self.shapes = Shapes(self.table, self.event)
 
     @property
     def _dispatch(self) -> LogicalDeviceMode:
@@ -134,6 +153,7 @@ class EmulatedDevice:
 
     def event(self, kind: str, name: str, detail: str = "") -> None:
         """Tell the observers what the host did; raises where a capture under way forbids it."""
+        self.assumptions += kind == "assumed-value"
         mode = getattr(self._modes, "dispatch", None)  # None in a thread from before
         for observer in mode.observers if mode is not None else ():
             observer.event(kind, name, detail)
@@ -177,6 +197,8 @@ class EmulatedDevice:
     def put(self, tensor: torch.Tensor) -> None:
         """Declare that a tensor's storage lies on the device, in place and without a copy."""
         self.table.put_on_cuda(tensor)
+        if self.shapes is not None and tensor.is_floating_point():
+            self.table.take_values(tensor)
 
     def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str:
         """The logical device of a tensor with this storage: "cuda:0" or "cpu"."""

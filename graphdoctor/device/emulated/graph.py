@@ -17,7 +17,7 @@ from graphdoctor.device.emulated.streams import (
     StreamOrder,
 )
 from graphdoctor.device.observe.operators import Call, Observer, written_tensors
-from graphdoctor.device.observe.storages import parts_of
+from graphdoctor.device.observe.storages import Values, parts_of
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.target.frames import locate
 from graphdoctor.values.report import Location
@@ -182,7 +182,8 @@ class EmulatedGraph:
     def _save(self, tensor: torch.Tensor) -> None:
         for part in parts_of(tensor):
             info = self._device.table.info(part)
-            if info.cuda and info.number not in self._saved and info.number <= self._newest_before:
+            is_old = info.cuda and info.number <= self._newest_before
+            if is_old and info.number not in self._saved and info.values is not Values.NONE:
                 storage = part.untyped_storage()
                 self._saved[info.number] = (storage, storage.clone())
 

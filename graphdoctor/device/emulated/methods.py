@@ -16,8 +16,10 @@ from graphdoctor.device.emulated.copies import BASE, MoveTo, copy_to
 from graphdoctor.device.emulated.functions import call_on
 from graphdoctor.device.emulated.logical import LogicalDevice, wants_cuda
 from graphdoctor.device.observe.patches import Patches
+from graphdoctor.values.figures import shortened
 
 CUDA = torch.device("cuda", 0)
+_SHOWN = 8  # of values that were assumed
 
 
 def stand_in_for_methods(device: LogicalDevice, patches: Patches) -> None:
@@ -98,20 +100,31 @@ def _pin_memory(
 
 def _numpy(device: LogicalDevice, tensor: torch.Tensor, /, *, force: bool = False) -> Any:
     if not device.table.is_cuda(tensor):
+        _tell_if_assumed(device, tensor, "Tensor.numpy()")
         return BASE.numpy(tensor, force=force)
     if not force:
         raise TypeError(
             "can't convert cuda:0 device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
-    return BASE.numpy(copy_to(device, tensor.detach(), MoveTo(cuda=False)), force=True)
+    copied = copy_to(device, tensor.detach(), MoveTo(cuda=False))
+    _tell_if_assumed(device, copied, "Tensor.numpy()")
+    return BASE.numpy(copied, force=True)
 
 
 def _tolist(device: LogicalDevice, tensor: torch.Tensor, /) -> Any:
     """tolist() reads memory below the dispatcher; on CUDA it copies to the host first."""
     if device.table.is_cuda(tensor):
         tensor = copy_to(device, tensor.detach(), MoveTo(cuda=False))
+    _tell_if_assumed(device, tensor, "Tensor.tolist()")
     return BASE.tolist(tensor)
+
+
+def _tell_if_assumed(device: LogicalDevice, tensor: torch.Tensor, name: str) -> None:
+    """Python reads a whole tensor, by no operator: where it has no true values, that is an assumption."""
+    if not device.table.has_true_values(tensor):
+        values = shortened(str(BASE.tolist(tensor.flatten()[:_SHOWN])))
+        device.event("assumed-value", name, values)
 
 
 def _new_tensor(

@@ -94,8 +94,9 @@ class LogicalDeviceMode(ObservedMode):
     the results go to CUDA. `asking` are the arguments of the torch function that runs, if any.
     """
 
-    def __init__(self, table: StorageTable) -> None:
+    def __init__(self, table: StorageTable, run: Callable[[Call], Any] = run_operator) -> None:
         super().__init__(table)
+        self._run = run
         self.target: bool | None = None
         self.asking: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._last_on_cuda = False
@@ -104,7 +105,7 @@ class LogicalDeviceMode(ObservedMode):
         return python_body(func, facts)
 
     def run(self, call: Call) -> None:
-        call.result = run_operator(call)
+        call.result = self._run(call)
         if call.on_cuda:
             call.fallback = call.fallback or unseen(call.facts)
             self._mark_new(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import cast
 
 import torch
@@ -14,16 +15,25 @@ _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 _storage_address: Callable[[torch.Tensor], int] = vars(torch._C)["_storage_address"]
 
 
+class Values(IntEnum):
+    """What a storage's memory holds, where a step runs on shapes only; else always the true values."""
+
+    TRUE = 0
+    ASSUMED = 1  # computed from something that was assumed
+    NONE = 2  # nothing: the memory is never read or written
+
+
 class StorageInfo:
     """What is known of one storage for as long as it lives."""
 
-    __slots__ = ("cuda", "maker", "number", "pinned", "weak")
+    __slots__ = ("cuda", "maker", "number", "pinned", "values", "weak")
 
     def __init__(self, weak: int, number: int) -> None:
         self.weak: int | None = weak
         self.number = number
         self.cuda = False
         self.pinned = False
+        self.values = Values.TRUE
         self.maker: object | None = None  # who made it, where an observer saw it made
 
     def storage(self) -> torch.UntypedStorage | None:
@@ -87,6 +97,21 @@ class StorageTable:
     def lies_on_cuda(self, storage: torch.UntypedStorage) -> bool:
         found = self._infos.get(storage._cdata)
         return found is not None and found.cuda
+
+    def holds_values(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage's memory may be read: false of what has no values."""
+        found = self._infos.get(storage._cdata)
+        return found is None or found.values is not Values.NONE
+
+    def has_true_values(self, tensor: torch.Tensor) -> bool:
+        """Whether what a tensor holds is what the step computes."""
+        found = self._infos.get(_address(tensor))
+        return found is None or found.values is Values.TRUE
+
+    def take_values(self, tensor: torch.Tensor) -> None:
+        """Leave a tensor's memory alone from now on: it has no values."""
+        for part in parts_of(tensor):
+            self.info(part).values = Values.NONE
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         found = self._infos.get(_address(tensor))

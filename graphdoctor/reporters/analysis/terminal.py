@@ -11,7 +11,7 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
 from graphdoctor.values.figures import EFFECT_WORDS, count_text
 from graphdoctor.values.locations import path_text, place_text
-from graphdoctor.values.report import Finding, Report
+from graphdoctor.values.report import Assumption, Finding, Report
 
 
 def render(report: Report, look: Look) -> str:
@@ -30,15 +30,22 @@ def render(report: Report, look: Look) -> str:
 
 def _write_remarks(page: Page, report: Report) -> None:
     """What was chosen on the user's behalf, and what could not be seen or checked."""
-    if not (report.limits or report.target.notes or report.trace_files):
+    if not (report.limits or report.assumptions or report.target.notes or report.trace_files):
         return
     page.heading("Remarks")
     for limit in report.limits:
         page.labelled("  Not checked", limit, style="yellow")
+    for one in report.assumptions:
+        page.labelled("  Assumed", _assumed(one, page.look.base), style="yellow")
     for note in report.target.notes:
         page.labelled("  Note", note)
     for path in report.trace_files:
         page.labelled("  Trace", path_text(path, page.look.base))
+
+
+def _assumed(one: Assumption, base: str) -> str:
+    where = f" at {place_text(one.location, base)}" if one.location is not None else ""
+    return f"{one.what}{where}, {one.code or one.operator}"
 
 
 def _write_basis(page: Page, report: Report) -> None:

@@ -118,8 +118,8 @@ def _have_same_values(first: Inputs, second: Inputs) -> bool:
 
 
 def _dense(inputs: Inputs) -> list[torch.Tensor]:
-    """The tensors; sparse ones as dense ones, since they cannot be compared in all layouts."""
-    found = tensors_of(inputs)
+    """The tensors with values; sparse ones as dense ones, since they cannot be compared in all layouts."""
+    found = [tensor for tensor in tensors_of(inputs) if not tensor.is_meta]
     return [each if each.layout is torch.strided else each.to_dense() for each in found]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CellType, FunctionType
 from typing import Protocol
@@ -33,6 +33,7 @@ from graphdoctor.target.state.saved_tensor import SavedGrad, SavedSparse, SavedS
 from graphdoctor.target.state.variables import global_names, is_user_class
 from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, SCALARS, Walk
 
+Held = Callable[[torch.UntypedStorage], bool]
 Value = str | int | float | complex | bytes | bool | None
 
 
@@ -59,9 +60,15 @@ class Snapshot:
         self._globals.restore()
 
 
-def snapshot(roots: Mapping[str, object]) -> Snapshot:
+def always(storage: torch.UntypedStorage) -> bool:
+    """Every memory holds values."""
+    return True
+
+
+def snapshot(roots: Mapping[str, object], *, held: Held = always) -> Snapshot:
     """Save the state of everything that `roots` reach. Costs one copy of the tensors' memory.
 
+    Memory that is not `held` has no values, and is neither read nor put back.
     Without roots it is the process alone, and all of it: its environment, `sys.path` and the filters of
     warnings too, which a step may count on having changed.
     """
@@ -72,7 +79,7 @@ def snapshot(roots: Mapping[str, object]) -> Snapshot:
     with _plain_torch():
         for path, value, _ in Walk(roots):
             if isinstance(value, torch.Tensor):
-                saved.extend(_save_tensor(value, storages))
+                saved.extend(_save_tensor(value, storages, held))
                 grads.append(SavedGrad(value))
             elif not isinstance(value, SCALARS):
                 saved.extend(_save_object(value))
@@ -128,7 +135,7 @@ def _plain_torch() -> Iterator[None]:
 
 
 def _save_tensor(
-    tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]
+    tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage], held: Held
 ) -> Iterator[Saved]:
     yield SavedDict(attributes(tensor))
     if is_traceable_wrapper_subclass(tensor):
@@ -141,7 +148,8 @@ def _save_tensor(
     # The storage first: a tensor that is put back may look into memory that must be resized for it.
     if storage._cdata not in storages and storage.device.type != "meta":
         storages[storage._cdata] = storage
-        yield SavedStorage(storage)
+        if held(storage):
+            yield SavedStorage(storage)
     yield SavedTensor(tensor)
 
 

@@ -1,0 +1,249 @@
+"""An operator call -> its result without values: the shapes that torch's own shape functions give.
+
+A tensor stays a tensor of the CPU, on memory that is never touched, which costs address space only:
+autograd, autocast, views and addresses are those of a run with values. What is made of Python's
+numbers and of integers that are at hand is computed, since it costs nothing; the rest has no values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graphdoctor.device.emulated.assumptions import (
+    ASSUMED,
+    MOST_ELEMENTS,
+    READS,
+    needs_value,
+    scalar_assumed,
+)
+from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
+from graphdoctor.device.observe.operators import Call, OperatorFacts, tensors_of, written_tensors
+from graphdoctor.device.observe.storages import StorageTable, Values
+from graphdoctor.device.observe.wider import each_tensor
+
+_META = torch.device("meta")
+# Views that their schemas do not call views.
+_VIEWS = frozenset({"_unsafe_view", "lift_fresh", "set_", "resize_"})
+
+# Their shape functions take bfloat16 only, as CUDA does; their kernels on the CPU take any type.
+_NARROW_ONLY = frozenset({"_grouped_mm"})
+# Their shape functions give strides that neither the CPU's nor CUDA's kernels have.
+_CONTIGUOUS = frozenset({"native_layer_norm_backward"})
+
+Tell = Callable[[str, str, str], None]
+
+
+class Shapes:
+    """Runs operators on shapes only, and tells of each value that had to be assumed."""
+
+    def __init__(self, table: StorageTable, tell: Tell) -> None:
+        self._table = table
+        self._tell = tell
+        self._known: dict[Hashable, Shaped] = {}  # layers of a model are alike
+
+    def run(self, call: Call) -> Any:
+        """Raises `EmulationLimit` for an operator without a shape function."""
+        if _only_looks(call.facts):
+            return run_operator(call)
+        worst = max((info.values for info in call.infos), default=Values.TRUE)
+        if worst is not Values.NONE and self._can_compute(call):
+            return self._compute(call, worst)
+        assume = ASSUMED.get(call.facts.base_name)
+        found = assume(call) if assume is not None else None
+        if found is None:
+            return self._shaped(call)
+        result, what = found
+        for tensor in tensors_of(result):
+            has_some = tensor.numel() <= MOST_ELEMENTS and call.facts.base_name in READS
+            self._mark_new(tensor, call, Values.ASSUMED if has_some else Values.NONE)
+        if what:
+            self._assume(call, what)
+        return result
+
+    def _compute(self, call: Call, worst: Values) -> Any:
+        result = run_operator(call)
+        if worst is Values.ASSUMED:
+            self._mark(call, result)
+            if call.facts.base_name in READS:
+                self._assume(call, needs_value(result))
+        return result
+
+    def _mark(self, call: Call, result: Any) -> None:
+        """What came of something assumed is assumed itself."""
+        for tensor in tensors_of(result):
+            self._mark_new(tensor, call, Values.ASSUMED)
+        self._mark_written(call)
+
+    def _mark_new(self, tensor: torch.Tensor, call: Call, values: Values) -> None:
+        info = self._table.info(tensor)
+        if info not in call.infos:
+            info.values = values
+
+    def _mark_written(self, call: Call, *, lost: bool = False) -> None:
+        """What a call `lost`, since it did not compute: a single number is assumed to be as before."""
+        for tensor in written_tensors(call.facts, call.args, call.kwargs):
+            info = self._table.info(tensor)
+            now = Values.NONE if lost and tensor.numel() > 1 else Values.ASSUMED
+            info.values = max(info.values, now)
+
+    def _assume(self, call: Call, what: str) -> None:
+        self._tell("assumed-value", call.facts.name, what)
+
+    def _can_compute(self, call: Call) -> bool:
+        """Whether all of it is small, or work of the host on values that are there."""
+        if not call.on_cuda and all(info.values is Values.TRUE for info in call.infos):
+            return True
+        if any(tensor.numel() > MOST_ELEMENTS for tensor in call.inputs):
+            return False
+        if call.facts.base_name in READS:
+            return True
+        try:
+            made = self._on_meta(call).made
+        except Exception:  # whatever a shape function raises: the operator itself will say it
+            return True
+        return all(tensor.numel() <= MOST_ELEMENTS for tensor in tensors_of(made))
+
+    def _shaped(self, call: Call) -> Any:
+        try:
+            shaped = self._on_meta(call)
+        except NotImplementedError as error:
+            raise EmulationLimit(
+                f"{call.facts.name} cannot be run without values, because it has no shape function:"
+                " analyze the step with values"
+            ) from error
+
+        def placed(meta: torch.Tensor) -> torch.Tensor:
+            given = shaped.given.get(id(meta))
+            return self._new(meta, call) if given is None else call.inputs[given]
+
+        self._mark_written(call, lost=True)
+        return each_tensor(shaped.made, placed)
+
+    def _on_meta(self, call: Call) -> Shaped:
+        arguments = _shape_of(call.args), _shape_of(call.kwargs), _first_places(call)
+        key = (id(call.func), torch.get_default_dtype(), *arguments)
+        try:
+            found = self._known.get(key)
+        except TypeError:  # an argument that has no hash, such as an object of a library
+            return _on_meta(call)
+        if found is None:
+            found = self._known[key] = _on_meta(call)
+        return found
+
+    def _new(self, meta: torch.Tensor, call: Call) -> torch.Tensor:
+        """A tensor of this shape; a single number, and what comes to the host, gets a value."""
+        numel = meta.numel()
+        is_read = numel == 1 or (not call.on_cuda and numel <= MOST_ELEMENTS)
+        tensor = _untouched(meta)
+        if is_read:
+            tensor.fill_(scalar_assumed(call.facts.base_name))
+        self._table.info(tensor).values = Values.ASSUMED if is_read else Values.NONE
+        return tensor
+
+
+def untouched_like(tensor: torch.Tensor, memory: torch.UntypedStorage) -> torch.Tensor:
+    """A tensor of the CPU with this one's shape, on `memory`."""
+    made = torch.empty(0, dtype=tensor.dtype)
+    return made.set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def _untouched(meta: torch.Tensor) -> torch.Tensor:
+    if meta.layout is not torch.strided:
+        raise EmulationLimit(f"A tensor of layout {meta.layout} cannot be made without values.")
+    return _without_filling(
+        lambda: torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype, device="cpu")
+    )
+
+
+def _without_filling(make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Deterministic torch fills new memory, which would make it real."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return make()
+    switch: Any = torch.utils.deterministic
+    fills = switch.fill_uninitialized_memory
+    switch.fill_uninitialized_memory = False
+    try:
+        return make()
+    finally:
+        switch.fill_uninitialized_memory = fills
+
+
+def untouched_memory(nbytes: int) -> torch.UntypedStorage:
+    """Memory that is there by its address only, until somebody writes into it."""
+    return _without_filling(
+        lambda: torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+    ).untyped_storage()
+
+
+def _only_looks(facts: OperatorFacts) -> bool:
+    """Whether it touches no memory: it makes a view, or changes one's shape in place."""
+    if facts.base_name in _VIEWS or "inplace_view" in facts.tags:
+        return True
+    return facts.aliases and not facts.written_args and not facts.written_kwargs
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A call's result on the meta device; `given` says which of the call's inputs a part of it is."""
+
+    made: Any
+    given: dict[int, int]  # by the id of the meta tensor
+    twins: tuple[torch.Tensor, ...]  # kept, so that no other tensor gets one of these ids
+
+
+def _shape_of(value: Any) -> Hashable:
+    """All of an argument that its operator's shape function can see."""
+    if isinstance(value, torch.Tensor):
+        return (value.size(), value.stride(), value.dtype)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_shape_of, value))
+    if isinstance(value, dict):
+        return tuple((name, _shape_of(item)) for name, item in value.items())
+    return (type(value), value)
+
+
+def _first_places(call: Call) -> tuple[int, ...]:
+    """For each tensor argument its first place among them: which of them are one tensor."""
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(id(each), place) for place, each in enumerate(call.inputs))
+
+
+def _on_meta(call: Call) -> Shaped:
+    twins: dict[int, torch.Tensor] = {}
+    given: dict[int, int] = {}
+    places = dict(zip(map(id, call.inputs), _first_places(call), strict=True))
+
+    def twin(tensor: torch.Tensor) -> torch.Tensor:
+        found = twins.get(id(tensor))
+        if found is None:
+            if tensor.layout is not torch.strided or tensor.is_nested:
+                raise EmulationLimit(
+                    f"{call.facts.name} got a sparse or nested tensor, which has no shape without"
+                    " values: analyze the step with values"
+                )
+            narrow = call.facts.base_name in _NARROW_ONLY and tensor.is_floating_point()
+            dtype = torch.bfloat16 if narrow else tensor.dtype
+            found = twins[id(tensor)] = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=dtype, device=_META
+            )
+            given[id(found)] = places[id(tensor)]
+        return found
+
+    with torch._C.DisableTorchFunction():
+        args = each_tensor(call.args, twin)
+        kwargs = each_tensor(call.kwargs, twin)
+        if "device" in kwargs:
+            kwargs["device"] = _META
+        for name in ("generator", "pin_memory"):
+            if name in kwargs:
+                kwargs[name] = None
+        made = call.func(*args, **kwargs)
+        if call.facts.base_name in _NARROW_ONLY:
+            made = made.to(kwargs.get("out_dtype") or call.inputs[0].dtype)
+        if call.facts.base_name in _CONTIGUOUS:
+            made = each_tensor(made, torch.Tensor.contiguous)
+    return Shaped(made, given, tuple(twins.values()))
