@@ -8,9 +8,9 @@ import torch
 
 from graphdoctor.target import Target, named_tensors
 
-# The state itself, as it was found, as the session begins, and that of the eager twin (measured:
-# docs/performance.md).
-_COPIES = 4
+# In training: the state itself, as it was found, as the session begins, and that of the eager twin. What
+# does not change is copied once: measured for inference, docs/performance.md.
+_COPIES = {"training": 4.0, "inference": 2.5}
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -18,7 +18,8 @@ def lacks_memory(target: Target) -> str:
     """Why the step cannot run with values here, as a clause; "" where it can, or nobody knows."""
     free = _free_bytes()
     there, more = _state_bytes(target)
-    needed = _COPIES * (there + more) - there
+    copies = _COPIES[target.mode or "training"]
+    needed = round(copies * (there + more)) - there
     if free is None or needed <= free:
         return ""
     return (
