@@ -12,23 +12,22 @@ import importlib
 import importlib.metadata
 import json
 import platform
-import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import IO
 
 import no_gpu  # isort: skip  # before torch
-import case_processes
-import numpy as np
 import torch
-from asking import DEVICES, TRACERS, asked
-from case_processes import Emit, Line, forked
+from asking import DEVICES, TRACERS, asked, build
+from case_processes import Emit, Forks, Line, forked
+from gpu_workers import Question, Workers, places_of_workers, side_by_side
 from zoo import FAMILIES, Built, Case, cases
 
 import graphdoctor
@@ -37,28 +36,22 @@ MODES = ("inference", "training")
 PACKAGES = ("transformers", "timm", "torchvision", "diffusers", "torch_geometric")
 ON_A_GPU = ("raw", "cuda")
 SAYING = ("verdict", "raw", "dynamo", "export")
+WORKER = [sys.executable, str(Path(__file__).with_name("gpu_worker.py"))]
 ENDINGS = ("crash", "raised", "refused", "not_built", "no_loss")
 Key = tuple[str, str, str, str]  # family, model, mode, device; "" where a line is for all
 
 
 def examine(case: Case, emit: Emit, *, options: argparse.Namespace, done: set[Key]) -> None:
-    """One line for each mode and device, each asked in a process of its own."""
-    torch.manual_seed(0)
-    random.seed(0)
-    np.random.seed(0)
-    begun = time.perf_counter()
-    try:
-        built = case.build()
-    except Exception as error:
-        emit({"not_built": f"{type(error).__name__}: {error}"[:300]})
+    """One line for each mode and device that needs no GPU, each asked in a process of its own."""
+    built, line = build(case)
+    if built is None:
+        emit(line)
         return
-    line = {"parameters": built.parameters, "inputs": built.inputs}
-    line["build_s"] = round(time.perf_counter() - begun, 2)
     for mode in options.modes:
         if mode == "training" and built.fresh_with_loss is None:
             emit({**line, "mode": mode, "no_loss": built.no_loss})
             continue
-        for device in options.devices:
+        for device in options.on_cpu:
             is_export_of_training = device == "export" and mode == "training"
             if (case.family, case.model, mode, device) not in done and not is_export_of_training:
                 _ask(built, {**line, "mode": mode, "device": device}, emit, options.limit_s)
@@ -66,12 +59,20 @@ def examine(case: Case, emit: Emit, *, options: argparse.Namespace, done: set[Ke
 
 def _ask(built: Built, line: Line, emit: Emit, limit_s: float) -> None:
     def work(emit: Emit) -> None:
-        if line["device"] in ON_A_GPU:
-            no_gpu.no_more()
         emit({**line, **asked(built, mode=line["mode"], device=line["device"])})
 
     if why := forked(work, emit, limit_s=limit_s):
         emit({**line, "crash": why})
+
+
+def questions(case: Case, options: argparse.Namespace, done: set[Key]) -> list[Question]:
+    """What a worker on the GPU is asked of a case."""
+    return [
+        Question(case, mode, device)
+        for device in options.on_gpu
+        for mode in options.modes
+        if not _is_done(case, (mode,), (device,), done)
+    ]
 
 
 def chosen(options: argparse.Namespace, done: set[Key]) -> list[Case]:
@@ -81,16 +82,15 @@ def chosen(options: argparse.Namespace, done: set[Key]) -> list[Case]:
     wanted = set(options.only.split(",")) if options.only else None
     found = [each for each in found if wanted is None or each.model in wanted]
     found = [each for each in found if options.kind in ("", each.kind)]
-    return [each for each in found if not _is_done(each, options, done)][: options.limit]
+    modes, devices = options.modes, options.devices
+    return [each for each in found if not _is_done(each, modes, devices, done)][: options.limit]
 
 
-def _is_done(case: Case, options: argparse.Namespace, done: set[Key]) -> bool:
+def _is_done(case: Case, modes: Sequence[str], devices: Sequence[str], done: set[Key]) -> bool:
     """Whether every answer is there; a model that could not be built, or has no loss, is one answer."""
     of_case = {key[2:] for key in done if key[:2] == (case.family, case.model)}
     return ("", "") in of_case or all(
-        (mode, device) in of_case or (mode, "") in of_case
-        for mode in options.modes
-        for device in options.devices
+        (mode, device) in of_case or (mode, "") in of_case for mode in modes for device in devices
     )
 
 
@@ -115,7 +115,7 @@ def state_of(line: Line) -> str:
 
 
 def ready(options: argparse.Namespace) -> None:
-    """Imports what every process needs, and makes sure that a fork can start CUDA."""
+    """Imports what every fork needs."""
     torch.set_num_threads(1)
     if "emulated" in options.devices:
         with tempfile.NamedTemporaryFile("r") as names:
@@ -128,13 +128,6 @@ def ready(options: argparse.Namespace) -> None:
     for name in TRACERS:
         if name in options.devices:
             importlib.import_module({"dynamo": "torch._dynamo", "export": "torch.export"}[name])
-    if set(ON_A_GPU) & set(options.devices) and (why := forked(_start_cuda, print, limit_s=120)):
-        raise SystemExit(f"CUDA does not start in a fork of this process ({why}); is there a GPU?")
-
-
-def _start_cuda(_: Emit) -> None:
-    no_gpu.no_more()
-    torch.ones(1, device="cuda").sum().item()
 
 
 def _names_after_an_analysis(path: str) -> None:
@@ -162,6 +155,8 @@ def parsed() -> argparse.Namespace:
     options = parser.parse_args()
     options.families = options.family.split(",")
     options.devices = options.device.split(",")
+    options.on_gpu = [each for each in options.devices if each in ON_A_GPU]
+    options.on_cpu = [each for each in options.devices if each not in ON_A_GPU]
     options.modes = (options.mode,) if options.mode else MODES
     return options
 
@@ -173,24 +168,40 @@ def main() -> None:
     lines = earlier(options.resume)
     done = {key_of(each) for each in lines}
     work = chosen(options, done)
-    ready(options)
     print(f"{len(work)} models, {deadline - time.monotonic():.0f} s left", flush=True)
     with options.out.open("w", encoding="utf-8") as out, tempfile.TemporaryDirectory() as folder:
         for line in (about(options.device), *lines):
             _write(line, out)
-        found = case_processes.run(
-            work,
-            lambda case, emit: examine(case, emit, options=options, done=done),
-            folder=Path(folder),
-            jobs=options.jobs,
-            limit_s=options.limit_s + 20,  # building, or a question that could not be ended
-            deadline=deadline,
-        )
-        for line in found:
-            _write(line, out)
-            lines.append(line)
-            show(line)
+        for line in answers(work, options, done, folder=Path(folder), deadline=deadline):
+            if key_of(line) not in done:  # forks and workers both say that a model is not built
+                done.add(key_of(line))
+                _write(line, out)
+                lines.append(line)
+                show(line)
     summarize(lines)
+
+
+def answers(
+    work: list[Case], options: argparse.Namespace, done: set[Key], *, folder: Path, deadline: float
+) -> Iterator[Line]:
+    """From forks without a GPU and workers with one, in the same order of the cases."""
+    limit_s = options.limit_s + 20  # building, or a question that could not be ended
+    workers = Workers(
+        [each for case in work for each in questions(case, options, done)],
+        [*WORKER, options.family],
+        folder=folder,
+        limit_s=limit_s,
+        environment=no_gpu.shown(),
+    )
+    forks = Forks(
+        [each for each in work if not _is_done(each, options.modes, options.on_cpu, done)],
+        lambda case, emit: examine(case, emit, options=options, done=done),
+        folder=folder,
+        limit_s=limit_s,
+    )
+    workers.start(places_of_workers(forks, workers, options.jobs))  # they import meanwhile
+    ready(options)
+    return side_by_side(forks, workers, jobs=options.jobs, deadline=deadline)
 
 
 def _write(line: Line, out: IO[str]) -> None:

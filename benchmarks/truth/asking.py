@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import random
 import time
 import traceback
 from collections.abc import Callable
@@ -10,11 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from dynamo_breaks import breaks
 from export_refusals import exported
 from raw_capture import attempt
-from zoo import Built, Inputs
+from zoo import Built, Case, Inputs
 
 import graphdoctor
 from graphdoctor.values.errors import GraphDoctorError
@@ -23,6 +25,20 @@ from graphdoctor.values.report import Finding, Report, outcome_of_whole_step
 ASKING = {"raw": attempt, "dynamo": breaks, "export": exported}
 TRACERS = ("dynamo", "export")  # others' tools: on the CPU, and no word about memory or streams
 DEVICES = ("emulated", "cuda", *ASKING)
+
+
+def build(case: Case) -> tuple[Built | None, dict[str, Any]]:
+    """The case's model, the same each time, and what is said of it in each of its lines."""
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    begun = time.perf_counter()
+    try:
+        built = case.build()
+    except Exception as error:
+        return None, {"not_built": f"{type(error).__name__}: {error}"[:300]}
+    line: dict[str, Any] = {"parameters": built.parameters, "inputs": built.inputs}
+    return built, line | {"build_s": round(time.perf_counter() - begun, 2)}
 
 
 def asked(built: Built, *, mode: str, device: str) -> dict[str, Any]:

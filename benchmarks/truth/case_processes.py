@@ -11,13 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zoo import Case
+if TYPE_CHECKING:
+    from zoo import Case
 
 Line = dict[str, Any]
 Emit = Callable[[Line], None]
-Work = Callable[[Case, Emit], None]
+Work = Callable[["Case", Emit], None]
 
 
 @dataclass(frozen=True)
@@ -33,31 +34,49 @@ class Running:
         return time.time() - max(wrote, self.began) > limit_s
 
 
-def run(
-    cases: list[Case], work: Work, *, folder: Path, jobs: int, limit_s: float, deadline: float
-) -> Iterator[Line]:
-    """`deadline` is a time of `time.monotonic`: what runs then is ended, and the lines that it wrote are kept."""
-    waiting, running = deque(cases), []
-    while waiting or running:
-        over = time.monotonic() > deadline
-        while waiting and len(running) < jobs and not over:
-            running.append(_started(waiting.popleft(), work, folder))
-        for each in tuple(running):
+class Forks:
+    """Works on each case in a copy of this process."""
+
+    def __init__(self, cases: list[Case], work: Work, *, folder: Path, limit_s: float) -> None:
+        self._waiting, self._count = deque(cases), len(cases)
+        self._work, self._folder, self._limit_s = work, folder, limit_s
+        self._running: list[Running] = []
+
+    @property
+    def processes(self) -> int:
+        return len(self._running)
+
+    @property
+    def left(self) -> float:
+        """The share of the cases that none has begun with."""
+        return len(self._waiting) / max(1, self._count)
+
+    def step(self, places: int) -> Iterator[Line]:
+        """Starts as many as there are places for; the lines of those that ended."""
+        while self._waiting and len(self._running) < places:
+            self._running.append(_started(self._waiting.popleft(), self._work, self._folder))
+        for each in tuple(self._running):
             ended, status = os.waitpid(each.pid, os.WNOHANG)
-            stuck = each.is_stuck(limit_s)
-            if not ended and not stuck and not over:
+            if not ended and not each.is_stuck(self._limit_s):
                 continue
-            _end(each.pid, wait=not ended)
-            running.remove(each)
+            self._end(each, wait=not ended)
             yield from lines_of(each.part)
-            if over and not ended:
-                continue  # it is for another run
             if not ended or status != 0:
-                why = _words(status) if ended else f"nothing within {limit_s:g} s"
+                why = words(status) if ended else f"nothing within {self._limit_s:g} s"
                 yield {**named(each.case), "crash": why}
-        if over and not running:
-            return
-        time.sleep(0.02)
+
+    def stop(self) -> Iterator[Line]:
+        """Ends what runs; the lines that it wrote. The rest is for another run."""
+        for each in tuple(self._running):
+            self._end(each, wait=True)
+            yield from lines_of(each.part)
+
+    def _end(self, each: Running, *, wait: bool) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(each.pid, signal.SIGKILL)
+        if wait:
+            os.waitpid(each.pid, 0)
+        self._running.remove(each)
 
 
 def named(case: Case) -> Line:
@@ -83,7 +102,7 @@ def forked(work: Callable[[Emit], None], emit: Emit, *, limit_s: float) -> str:
     while time.monotonic() < until:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            return _words(status) if status else ""
+            return words(status) if status else ""
         time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -117,13 +136,6 @@ def _work(case: Case, work: Work, part: Path) -> None:
     part.with_suffix(".log").unlink()
 
 
-def _end(pid: int, *, wait: bool) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-    if wait:
-        os.waitpid(pid, 0)
-
-
 def lines_of(part: Path) -> list[Line]:
     """The whole lines of a process that may have been ended while it wrote; the file goes."""
     found = []
@@ -135,7 +147,7 @@ def lines_of(part: Path) -> list[Line]:
     return found
 
 
-def _words(status: int) -> str:
+def words(status: int) -> str:
     if os.WIFSIGNALED(status):
         return f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
     return f"exit status {os.WEXITSTATUS(status)}"

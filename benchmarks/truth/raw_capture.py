@@ -1,6 +1,6 @@
 """A module or training step with its inputs -> what CUDA alone makes of it as a graph.
 
-Nothing of graphdoctor is in between.
+Nothing of graphdoctor is in between; it only puts the device back after a refusal, for the next question.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils._pytree import tree_map
+
+from graphdoctor.graphs.capture import device_usable_after_failure
 
 ROUNDS = 3
 ROUNDING = 1e-3  # of a tensor's largest value: other kernels may be chosen within a capture
@@ -43,7 +45,10 @@ def attempt(target: Any) -> dict[str, Any]:
         return told("does not run", error)
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        with (
+            device_usable_after_failure(graph),
+            torch.cuda.graph(graph, pool=torch.cuda.graph_pool_handle()),
+        ):
             kept = step.call(**static)
         graph.replay()
         torch.cuda.synchronize()

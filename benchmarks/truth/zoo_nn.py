@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from op_db import allow_missing_expecttest
 from zoo import Built, Case, Inputs, built
 
 allow_missing_expecttest()
-from torch.testing._internal.common_modules import ModuleInfo, module_db  # noqa: E402
+# The tests' package forbids to set torch.backends' flags for the rest of the process, which models do.
+with mock.patch("torch.backends.disable_global_flags"):
+    from torch.testing._internal.common_modules import ModuleInfo, module_db
 
 
 class Called(torch.nn.Module):

@@ -17,41 +17,30 @@ CLASSIFIERS = (
     "convnext_tiny",
     "densenet121",
     "efficientnet_b0",
-    "efficientnet_v2_s",
     "googlenet",
     "inception_v3",
     "maxvit_t",
     "mnasnet0_5",
     "mobilenet_v2",
     "mobilenet_v3_small",
-    "regnet_x_400mf",
     "regnet_y_400mf",
     "resnet18",
-    "resnet50",
     "resnext50_32x4d",
     "shufflenet_v2_x0_5",
     "squeezenet1_1",
-    "swin_t",
     "swin_v2_t",
     "vgg11",
-    "vgg11_bn",
     "vit_b_32",
-    "wide_resnet50_2",
 )
-NEED_224 = ("maxvit_t", "vit_b_32")
-SEGMENTERS = ("deeplabv3_mobilenet_v3_large", "deeplabv3_resnet50", "fcn_resnet50")
-SEGMENTERS += ("lraspp_mobilenet_v3_large",)
+SIZES = {"inception_v3": 299, "maxvit_t": 224, "vit_b_32": 224}  # the others take 64
+SEGMENTERS = ("deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large")
 DETECTORS = (
     "fasterrcnn_resnet50_fpn",
-    "fasterrcnn_resnet50_fpn_v2",
     "fasterrcnn_mobilenet_v3_large_fpn",
-    "fasterrcnn_mobilenet_v3_large_320_fpn",
     "fcos_resnet50_fpn",
     "keypointrcnn_resnet50_fpn",
     "maskrcnn_resnet50_fpn",
-    "maskrcnn_resnet50_fpn_v2",
     "retinanet_resnet50_fpn",
-    "retinanet_resnet50_fpn_v2",
     "ssd300_vgg16",
     "ssdlite320_mobilenet_v3_large",
 )
@@ -60,7 +49,6 @@ VIDEO = {
     "mvit_v2_s": (16, 224),
     "r2plus1d_18": (4, 64),
     "r3d_18": (4, 64),
-    "s3d": (16, 64),
     "swin3d_t": (4, 64),
 }
 FLOW = ("raft_small",)
@@ -81,7 +69,7 @@ def cases() -> Iterator[Case]:
 
 
 def classifier(name: str) -> Built:
-    size = 224 if name in NEED_224 else 96
+    size = SIZES.get(name, 64)
     model = torchvision.models.get_model(name, weights=None, num_classes=CLASSES)
     return classified(model, (3, size, size))
 
