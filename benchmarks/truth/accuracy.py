@@ -8,6 +8,7 @@ Lines are written as they come, so that a run that is ended keeps them; --resume
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib
 import importlib.metadata
 import json
@@ -117,6 +118,7 @@ def state_of(line: Line) -> str:
 def ready(options: argparse.Namespace) -> None:
     """Imports what every fork needs."""
     torch.set_num_threads(1)
+    _count_no_devices()
     if "emulated" in options.devices:
         with tempfile.NamedTemporaryFile("r") as names:
             forked(lambda _: _names_after_an_analysis(names.name), print, limit_s=120)
@@ -128,6 +130,16 @@ def ready(options: argparse.Namespace) -> None:
     for name in TRACERS:
         if name in options.devices:
             importlib.import_module({"dynamo": "torch._dynamo", "export": "torch.export"}[name])
+
+
+def _count_no_devices() -> None:
+    """A backward counts devices, which starts the driver, and a fork may crash there: torch keeps this count.
+
+    torch.cuda.device_count() would say in every fork that CUDA cannot be started there.
+    """
+    library = Path(torch.__file__).parent / "lib" / "libc10_cuda.so"
+    if library.exists():
+        ctypes.CDLL(str(library))["_ZN3c104cuda12device_countEv"]()
 
 
 def _names_after_an_analysis(path: str) -> None:
