@@ -1,0 +1,417 @@
+"""A running program -> its steps, each handed to a diagnosis where it stands, and then gone on with."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from graphdoctor.target.frames import is_machinery
+from graphdoctor.target.program.events import At, Event, listening, places, without_frames
+from graphdoctor.target.program.loops import Loop, learn
+from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
+from graphdoctor.target.program.statements import Span, block_of_with, whole_function
+from graphdoctor.target.program.step import CallStep, LoopStep, SeenStep
+from graphdoctor.target.state.snapshot import snapshot
+from graphdoctor.target.target import Target
+from graphdoctor.target.user_code import is_user_file
+from graphdoctor.values.options import Bounds
+from graphdoctor.values.report import Location
+
+Diagnose = Callable[[Target], object]
+Waits = Counter[tuple[Location | None, str]]
+Observe = Callable[[Waits], AbstractContextManager[None]]
+_MOST_EVENTS = 20_000  # before the first steps are known; older ones say nothing about a step
+_PATIENCE = 4  # forward passes with gradients and no backward pass: they are no training ...
+_WITH_OPTIMIZER = 2_000  # ... but where there is an optimizer they may be an episode of it
+_FEWEST = 2  # beginnings without which nothing can be compared
+
+
+class ProgramEnded(BaseException):
+    """Raised in the program where it is ended after the diagnosis; no `except Exception` catches it."""
+
+
+@dataclass
+class _Thread:
+    """What one thread has done so far."""
+
+    events: list[Event] = field(default_factory=list)
+    loop: LoopStep | None = None
+    cannot: str = ""
+    passes: int = 0  # of the loop, since its optimizer stepped
+    unused_forwards: int = 0  # forward passes with gradients that nothing followed
+    marked: LoopStep | None = None  # the step that runs, where the program marks its steps
+
+
+class Watch:
+    """Listens to a program and finds its steps. `diagnose` is called inside the program, between two."""
+
+    def __init__(self, diagnose: Diagnose, bounds: Bounds, observe: Observe) -> None:
+        self._diagnose = diagnose
+        self._observe = observe
+        self._gap = ExitStack()  # open from the end of a step that is kept to the next beginning
+        self._bounds = bounds
+        self._threads: dict[int, _Thread] = {}
+        self._calls: dict[tuple[int, int, int], CallStep] = {}
+        self._loops: list[LoopStep] = []
+        self._named: dict[int, LoopStep | None] = {}  # by the identity of its code, which is kept
+        self._is_off = False
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self.diagnosis_s = self.loading_s = 0.0
+        self._patience = _PATIENCE
+        self.first_s: float | None = None  # when the first event came
+        self.reasons: list[str] = []
+        self.has_ended = False
+        self.faults: list[str] = []  # tracebacks of our own
+
+    @property
+    def steps(self) -> list[SeenStep]:
+        """The kinds of step that repeated, those that took longest first."""
+        found: list[SeenStep] = [*self._loops, *(c for c in self._calls.values() if c.begun > 1)]
+        return sorted(found, key=lambda step: -step.wall_s)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Listen while the block runs."""
+        os.register_at_fork(after_in_child=self._switch_off)
+        with listening(self):
+            if self._bounds.only:
+                threading.setprofile(self._called)
+                sys.setprofile(self._called)
+            try:
+                yield
+            finally:
+                self._is_off = True
+                self._gap.close()
+                if self._bounds.only:
+                    threading.setprofile(None)
+                    sys.setprofile(None)
+
+    def _switch_off(self) -> None:
+        self._is_off = True
+
+    def finish(self) -> None:
+        """Diagnose what was kept of steps that ended before there was enough of them."""
+        for step in self.steps:
+            if not step.is_done and step.beginnings >= _FEWEST and not step.reason:
+                self._study(step)
+
+    def event(self, event: Event) -> None:
+        """One event of the program."""
+        if self._is_off or self.has_ended:
+            return self._end_again()
+        if event.kind == "made":
+            self._patience = _WITH_OPTIMIZER
+            return
+        self._note_start()
+        thread = self._thread
+        if (marked := thread.marked) is not None:
+            if event.kind == "step":
+                marked.mode = "training"
+            if self._bounds.only:  # not as soon as it is called: a profile function sees no other
+                self._enter(marked, lambda: None)
+        elif self._bounds.only:
+            return
+        elif thread.loop is not None:
+            self._follow(thread, thread.loop, event)
+        elif not thread.cannot and event.kind != "stepped":
+            self._learn(thread, event)
+
+    def call(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]
+    ) -> Any:  # fmt: skip
+        """A module is called from outside any other."""
+        if self._is_off or self.has_ended:
+            self._end_again()
+            return run()
+        self._note_start()
+        where = places(3)
+        thread = self._thread
+        if self._bounds.only or thread.marked is not None:
+            self.event(Event("forward", where, module, torch.is_autocast_enabled("cuda")))
+            return run()
+        if (
+            torch.is_grad_enabled()
+            and _wants_gradients(module)
+            and thread.unused_forwards < self._patience
+        ):
+            thread.unused_forwards += 1
+            self.event(Event("forward", where, module, torch.is_autocast_enabled("cuda")))
+            return run()
+        in_loop = thread.loop is not None and thread.loop.follower.holds(where)
+        if in_loop or not where or not any(True for _ in module.parameters()):
+            return run()
+        step = self._call_step(module, where[0])
+        step.begun += 1
+        self._enter(step, lambda: step.begin(args, kwargs))
+        begun = time.perf_counter()
+        try:
+            return run()
+        finally:
+            step.wall_s += time.perf_counter() - begun
+            self._leave(step)
+
+    def loaded(self, wall_s: float) -> None:
+        """A DataLoader gave a batch."""
+        if not self._is_off and self.first_s is not None:
+            self.loading_s += wall_s
+
+    def mark(self, frame: FrameType) -> None:
+        """The program says that a step begins: the body of the `with` statement in this frame."""
+        if self._is_off or self.has_ended:
+            return self._end_again()
+        self._note_start()
+        span = block_of_with(frame.f_code, frame.f_lineno)
+        step = self._of_span(frame.f_code, span) if span is not None else None
+        if step is None:
+            return
+        self._thread.marked = step
+        step.begun += 1
+        step.entered_at = time.perf_counter()
+        self._enter(step, lambda: step.begin(frame))
+
+    def unmark(self) -> None:
+        """The marked step has ended."""
+        step, self._thread.marked = self._thread.marked, None
+        if step is not None and step.entered_at is not None:
+            step.wall_s += time.perf_counter() - step.entered_at
+            self._leave(step)
+
+    def _called(self, frame: FrameType, event: str, arg: object) -> None:
+        """Python calls or leaves a function: the one whose calls are the steps, perhaps."""
+        name, code = self._bounds.only, frame.f_code
+        if self._is_off or code.co_name != name.rpartition(".")[2]:
+            return
+        if code.co_qualname != name and not code.co_qualname.endswith(f".{name}"):
+            return
+        if is_machinery(code.co_filename) or (
+            "." not in name and not is_user_file(code.co_filename)
+        ):
+            return
+        step = self._of_span(code, whole_function(code))
+        if step is None:
+            return
+        if event == "return":
+            self.unmark()
+        elif event == "call":
+            self._gap.close()
+            self._note_start()
+            step.begun += 1
+            self._thread.marked = step
+            self._keep(step, lambda: step.begin(frame), None)
+            step.entered_at = time.perf_counter()
+
+    def _of_span(self, code: CodeType, span: Span | None) -> LoopStep | None:
+        """The step of a code object; None where it cannot be run by itself, which is noted once."""
+        if id(code) in self._named:
+            return self._named[id(code)]
+        step = None
+        try:
+            if span is None:
+                raise NotRebuilt(f"The source of {code.co_filename} cannot be read.")
+            step = LoopStep.of(Loop(span, variables_of(span), None), "inference")
+            self._loops.append(step)
+        except NotRebuilt as reason:
+            self.reasons.append(str(reason))
+        self._named[id(code)] = step
+        return step
+
+    @property
+    def _thread(self) -> _Thread:
+        return self._threads.setdefault(threading.get_ident(), _Thread())
+
+    def _note_start(self) -> None:
+        if self.first_s is None:
+            self.first_s = time.perf_counter()
+
+    def _call_step(self, module: torch.nn.Module, at: At) -> CallStep:
+        key = (id(module), id(at.code), at.line)
+        if key not in self._calls:
+            place = Location(at.code.co_filename, at.line, at.code.co_name)
+            self._calls[key] = CallStep.of(module, place)
+        return self._calls[key]
+
+    def _learn(self, thread: _Thread, event: Event) -> None:
+        if event.kind == "backward":
+            thread.unused_forwards = 0
+        thread.events.append(without_frames(event))
+        del thread.events[:-_MOST_EVENTS]
+        if event.kind != "step":
+            return
+        try:
+            loop = learn(thread.events)
+        except NotRebuilt as reason:
+            thread.cannot = str(reason)
+            self.reasons.append(str(reason))
+            thread.events.clear()
+            return
+        if loop is not None:
+            thread.events.clear()
+            thread.loop = LoopStep.of(loop)
+            self._loops.append(thread.loop)
+            # What was called inside the training step was no step of its own.
+            self._calls = {key: call for key, call in self._calls.items() if call.is_done}
+
+    def _follow(self, thread: _Thread, step: LoopStep, event: Event) -> None:
+        now = time.perf_counter()
+        if event.kind == "backward":
+            thread.unused_forwards = 0
+        if event.kind == "stepped":
+            step.follower.has_stepped()
+            self._leave(step)
+            if step.entered_at is not None:
+                step.wall_s += now - step.entered_at
+                step.entered_at = None
+            if thread.passes:
+                step.passes_per_step = thread.passes
+            thread.passes = 0
+            return
+        at = step.follower.begins(event)
+        if at is None:
+            return
+        is_first = thread.passes == 0
+        thread.passes += 1
+        if step.entered_at is None:
+            step.entered_at = now
+        if is_first:
+            step.begun += 1
+        if is_first or step.kept is not None:
+            self._enter(step, lambda: step.begin(_running(at)), autocast=step.loop.is_autocast)
+
+    def _enter(
+        self, step: SeenStep, keep: Callable[[], None], *, autocast: bool | None = None
+    ) -> None:
+        """A step begins: keep its beginning where it is its turn, and diagnose where there are enough."""
+        self._gap.close()
+        before = self.diagnosis_s
+        self._keep(step, keep, autocast)
+        if not step.is_done and not step.reason and step.beginnings >= self._needed(step):
+            with self._lock:
+                began = time.perf_counter()
+                self._study(step, autocast=autocast)
+                self.diagnosis_s += time.perf_counter() - began
+        if step.entered_at is not None:
+            step.entered_at += self.diagnosis_s - before
+        if self._bounds.ends and not self._waiting():
+            self.has_ended = True
+            self._end_again()
+
+    def _leave(self, step: SeenStep) -> None:
+        began = time.perf_counter()
+        step.leave()
+        if step.kept is not None and not step.is_done:
+            self._gap.close()
+            self._gap.enter_context(self._observe(step.waits))
+            step.gaps += 1
+        self.diagnosis_s += time.perf_counter() - began
+
+    def _keep(self, step: SeenStep, keep: Callable[[], None], autocast: bool | None) -> None:
+        if step.is_done or step.reason or step.begun <= self._bounds.after:
+            return
+        if step.beginnings >= self._needed(step):
+            return
+        with self._lock, _surrounded(autocast):
+            began = time.perf_counter()
+            try:
+                keep()
+            except NotRebuilt as reason:
+                step.reason = str(reason)
+            finally:
+                self.diagnosis_s += time.perf_counter() - began
+
+    def _needed(self, step: SeenStep) -> int:
+        passes = step.passes_per_step if isinstance(step, LoopStep) else 1
+        return self._bounds.steps * passes
+
+    def _waiting(self) -> bool:
+        if self._patience == _WITH_OPTIMIZER and not self._loops and not self.reasons:
+            return True  # it will train
+        settled = [step.is_done or bool(step.reason) for step in self.steps]
+        return not settled or not all(settled)
+
+    def _end_again(self) -> None:
+        if self.has_ended and not self._is_off:
+            raise ProgramEnded
+
+    def _study(self, step: SeenStep, *, autocast: bool | None = None) -> None:
+        """Put the program back to the first beginning, diagnose, and put everything to where it is."""
+        assert step.kept is not None
+        step.is_done, self._is_off = True, True
+        outer = snapshot({})
+        try:
+            with _surrounded(autocast):
+                target = step.target(iterations=self._bounds.steps)  # type: ignore[attr-defined]
+                now = snapshot({**step.kept.roots, **target.roots})
+                try:
+                    step.kept.start.restore()
+                    step.outcome = self._diagnose(target)
+                finally:
+                    now.restore()
+        except NotRebuilt as reason:
+            step.reason = str(reason)
+        except Exception as error:  # a fault of ours, which must not end the program
+            step.reason = (
+                f"This is a bug in graphdoctor, please report it: {type(error).__name__}: {error}"
+            )
+            self.faults.append(traceback.format_exc())
+        finally:
+            outer.restore()
+            step.kept = None
+            self._is_off = False
+
+
+def _running(at: At) -> FrameType:
+    assert at.frame is not None
+    return at.frame
+
+
+@contextmanager
+def _surrounded(autocast: bool | None) -> Iterator[None]:
+    """The modes around a step, where those of now are of a statement in it.
+
+    Copies that autocast keeps of weights are none of the step's: a capture would read them for ever.
+    """
+    is_on = {kind: torch.is_autocast_enabled(kind) for kind in ("cuda", "cpu")}
+    keeps, depth = torch.is_autocast_cache_enabled(), _autocast_depth()
+    torch.clear_autocast_cache()
+    if autocast is False:
+        for kind in is_on:
+            torch.set_autocast_enabled(kind, False)
+        for _ in range(depth):
+            torch.autocast_decrement_nesting()
+    elif any(is_on.values()):
+        torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        if autocast is False:
+            for _ in range(depth):
+                torch.autocast_increment_nesting()
+        for kind, enabled in is_on.items():
+            torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_cache_enabled(keeps)
+        torch.clear_autocast_cache()
+
+
+def _autocast_depth() -> int:
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return int(depth)
+
+
+def _wants_gradients(module: torch.nn.Module) -> bool:
+    """Whether a call of it may belong to a training step: it trains, or it has nothing to train."""
+    return any(p.requires_grad for p in module.parameters()) or not any(
+        True for _ in module.parameters()
+    )
