@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -233,6 +235,7 @@ def _of_step(
         emulated = replace_in(options.analyze, device="emulated")
         with open_setting(emulated, progress) as own:
             return _of_step(target, options, own, progress)
+    setting = _apart(setting, target)
     step = target.step
 
     def harmless(*args: object, **kwargs: object) -> object:
@@ -248,6 +251,14 @@ def _of_step(
         return could_not_run(target, setting.device, str(limit))
     except GraphDoctorError as error:
         return str(error)
+
+
+def _apart(setting: Setting, target: Target) -> Setting:
+    """With a folder for the traces of this step alone."""
+    if setting.options.trace_dir is None:
+        return setting
+    folder = os.path.join(setting.options.trace_dir, re.sub(r"[^\w.-]+", "_", target.name))
+    return replace_in(setting, options=replace_in(setting.options, trace_dir=folder))
 
 
 def _is_on(device: AnyDevice, target: Target) -> bool:
