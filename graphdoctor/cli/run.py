@@ -88,6 +88,9 @@ class RunCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         check_json_writable(args)
+        for name in ("json", "trace_dir"):  # the program may go to another folder
+            if (path := getattr(args, name)) and path != STDOUT:
+                setattr(args, name, os.path.abspath(path))
         program = _program(args)
         process, look = os.getpid(), look_of(args, sys.stderr)
         from graphdoctor.check.settings.files import load

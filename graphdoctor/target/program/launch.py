@@ -53,9 +53,8 @@ def run_program(program: Program, is_ended: Callable[[], bool]) -> Ended:
     main = _script(program) if not program.is_module else _module(program)
     with _as_main(program):
         ended = _run(main, is_ended)
-        for thread in threading.enumerate():
-            if ended.ending == "finished" and thread is not threading.main_thread():
-                _wait(thread)
+        if ended.ending == "finished":
+            ended = _after_threads(ended)
         if is_ended() and ended.ending != "raised":
             return Ended("ended by graphdoctor", 0)
         return ended
@@ -80,9 +79,15 @@ def _run(main: Callable[[], None], is_ended: Callable[[], bool]) -> Ended:
     return Ended("finished", 0)
 
 
-def _wait(thread: threading.Thread) -> None:
-    if not thread.daemon:
-        thread.join()
+def _after_threads(ended: Ended) -> Ended:
+    """When the threads that Python waits for have ended, too."""
+    try:
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread() and not thread.daemon:
+                thread.join()
+    except KeyboardInterrupt as error:
+        return Ended("interrupted", EXIT_INTERRUPTED, _traceback(error))
+    return ended
 
 
 def _script(program: Program) -> Callable[[], None]:

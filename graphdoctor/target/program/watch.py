@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -72,7 +73,7 @@ class Watch:
         self._patience = _PATIENCE
         self.first_s: float | None = None  # when the first event came
         self.reasons: list[str] = []
-        self.has_ended = False
+        self.has_ended = self._has_told_main = False
         self.faults: list[str] = []  # tracebacks of our own
 
     @property
@@ -85,6 +86,7 @@ class Watch:
     def on(self) -> Iterator[None]:
         """Listen while the block runs."""
         os.register_at_fork(after_in_child=self._switch_off)
+        hook, threading.excepthook = threading.excepthook, _quietly(threading.excepthook)
         with listening(self):
             if self._bounds.only:
                 threading.setprofile(self._called)
@@ -93,6 +95,7 @@ class Watch:
                 yield
             finally:
                 self._is_off = True
+                threading.excepthook = hook
                 self._gap.close()
                 if self._bounds.only:
                     threading.setprofile(None)
@@ -341,8 +344,14 @@ class Watch:
         return not settled or not all(settled)
 
     def _end_again(self) -> None:
-        if self.has_ended and not self._is_off:
-            raise ProgramEnded
+        if not self.has_ended or self._is_off:
+            return
+        main = threading.main_thread()
+        if threading.current_thread() is not main and not self._has_told_main:
+            self._has_told_main = True  # it may wait for this thread's answers for ever
+            assert main.ident is not None
+            signal.pthread_kill(main.ident, signal.SIGINT)
+        raise ProgramEnded
 
     def _study(self, step: SeenStep, *, autocast: bool | None = None) -> None:
         """Put the program back to the first beginning, diagnose, and put everything to where it is."""
@@ -369,6 +378,15 @@ class Watch:
             outer.restore()
             step.kept = None
             self._is_off = False
+
+
+def _quietly(hook: Callable[[threading.ExceptHookArgs], object]) -> Callable[..., object]:
+    """A thread that graphdoctor ended did not fail."""
+
+    def excepthook(args: threading.ExceptHookArgs) -> object:
+        return None if args.exc_type is ProgramEnded else hook(args)
+
+    return excepthook
 
 
 def _running(at: At) -> FrameType:

@@ -230,6 +230,30 @@ with torch.no_grad():
     assert report.steps[0].begun < 10 and report.steps[0].report is not None
 
 
+def test_a_program_whose_step_is_in_a_thread_is_ended_although_it_waits_for_answers(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    body = """\
+import queue, threading, torch
+model = torch.nn.Linear(4, 4).cuda()
+asked, answered = queue.Queue(), queue.Queue()
+def serve():
+    with torch.no_grad():
+        while True:
+            answered.put(model(asked.get()))
+threading.Thread(target=serve).start()
+for i in range(1000):
+    asked.put(torch.ones(2, 4, device="cuda"))
+    answered.get()
+"""
+    file = tmp_path / "program.py"
+    file.write_text(body)
+    report = run(file, ends=True).report
+    assert (report.ending, report.exit_code) == ("ended by graphdoctor", 0)
+    assert report.steps[0].report is not None
+    assert "Exception in thread" not in capfd.readouterr().err
+
+
 def test_a_program_with_an_optimizer_is_not_ended_before_it_trains(tmp_path: Path) -> None:
     body = """\
 with torch.no_grad():
