@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.target.program.events import Heard
 from graphdoctor.target.program.kept import Kept, Turn, in_turn, is_given
 from graphdoctor.target.program.loops import Follower, Loop
 from graphdoctor.target.program.rebuild import (
@@ -62,6 +63,7 @@ class LoopStep(SeenStep):
     follower: Follower = None  # type: ignore[assignment]
     namespace: dict[str, object] = field(default_factory=dict)
     passes_per_step: int = 1
+    is_incomplete: bool = False  # it was run again, and no optimizer stepped
 
     @classmethod
     def of(cls, loop: Loop, mode: Mode = "training") -> LoopStep:
@@ -156,11 +158,14 @@ def _target(
 
     def run(turn: Turn, **inputs: Any) -> object:
         result: object = None
+        before = Heard.optimizer_steps
         for index in range(size):
             for write in writes[turn.number * size + index]:
                 write()
             own = {n: v[index] if size > 1 else v for n, v in inputs.items()}
             result = made.step(**own)
+        if step.mode == "training" and Heard.optimizer_steps == before:
+            step.is_incomplete = True
         return result
 
     batches = []

@@ -365,6 +365,7 @@ class Watch:
                 try:
                     step.kept.start.restore()
                     step.outcome = self._diagnose(target)
+                    _check_complete(step)
                 finally:
                     now.restore()
         except NotRebuilt as reason:
@@ -378,6 +379,16 @@ class Watch:
             outer.restore()
             step.kept = None
             self._is_off = False
+
+
+def _check_complete(step: SeenStep) -> None:
+    """Raises NotRebuilt where nothing true can be said: the lines did something else by themselves."""
+    if isinstance(step, LoopStep) and step.is_incomplete:
+        step.outcome = None
+        raise NotRebuilt(
+            "Run again by themselves, these lines did not step the optimizer, so they are not the whole"
+            " step: mark it with `with graphdoctor.step():`."
+        )
 
 
 def _quietly(hook: Callable[[threading.ExceptHookArgs], object]) -> Callable[..., object]:

@@ -131,6 +131,22 @@ for i in range(10):
     assert (name, verdict) == ("program.py:10-16", "safe")
 
 
+def test_lines_that_do_something_else_when_they_run_by_themselves_are_not_judged(
+    tmp_path: Path,
+) -> None:
+    body = """\
+import os
+for i in range(12):
+    os.environ["GO"] = "1"
+    loss = model(torch.randn(2, 4, device="cuda")).mean()
+    loss.backward()
+    if os.environ.pop("GO", None):
+        opt.step()
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.report is None and "did not step the optimizer" in step.reason
+
+
 def test_a_step_that_writes_a_file_is_not_run_again(tmp_path: Path) -> None:
     file = tmp_path / "written"
     body = f"""\
