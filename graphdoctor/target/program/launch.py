@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from graphdoctor.target.program.watch import ProgramEnded
+from graphdoctor.target.program.ending import ProgramEnded
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.program import Ending
 

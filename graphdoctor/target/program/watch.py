@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -18,11 +17,13 @@ from typing import Any
 import torch
 
 from graphdoctor.target.frames import is_machinery
+from graphdoctor.target.program.ending import Ending, unseen
 from graphdoctor.target.program.events import At, Event, listening, places, without_frames
 from graphdoctor.target.program.loops import Loop, learn
 from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
 from graphdoctor.target.program.statements import Span, block_of_with, whole_function
 from graphdoctor.target.program.step import CallStep, LoopStep, SeenStep
+from graphdoctor.target.program.surroundings import surrounded
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.target.target import Target
 from graphdoctor.target.user_code import is_user_file
@@ -36,10 +37,6 @@ _MOST_EVENTS = 20_000  # before the first steps are known; older ones say nothin
 _PATIENCE = 4  # forward passes with gradients and no backward pass: they are no training ...
 _WITH_OPTIMIZER = 2_000  # ... but where there is an optimizer they may be an episode of it
 _FEWEST = 2  # beginnings without which nothing can be compared
-
-
-class ProgramEnded(BaseException):
-    """Raised in the program where it is ended after the diagnosis; no `except Exception` catches it."""
 
 
 @dataclass
@@ -73,7 +70,8 @@ class Watch:
         self._patience = _PATIENCE
         self.first_s: float | None = None  # when the first event came
         self.reasons: list[str] = []
-        self.has_ended = self._has_told_main = False
+        self.has_ended = False
+        self._ending = Ending()
         self.faults: list[str] = []  # tracebacks of our own
 
     @property
@@ -86,8 +84,7 @@ class Watch:
     def on(self) -> Iterator[None]:
         """Listen while the block runs."""
         os.register_at_fork(after_in_child=self._switch_off)
-        hook, threading.excepthook = threading.excepthook, _quietly(threading.excepthook)
-        with listening(self):
+        with listening(self), unseen():
             if self._bounds.only:
                 threading.setprofile(self._called)
                 sys.setprofile(self._called)
@@ -95,7 +92,6 @@ class Watch:
                 yield
             finally:
                 self._is_off = True
-                threading.excepthook = hook
                 self._gap.close()
                 if self._bounds.only:
                     threading.setprofile(None)
@@ -324,7 +320,7 @@ class Watch:
             return
         if step.beginnings >= self._needed(step):
             return
-        with self._lock, _surrounded(autocast):
+        with self._lock, surrounded(autocast):
             began = time.perf_counter()
             try:
                 keep()
@@ -344,14 +340,8 @@ class Watch:
         return not settled or not all(settled)
 
     def _end_again(self) -> None:
-        if not self.has_ended or self._is_off:
-            return
-        main = threading.main_thread()
-        if threading.current_thread() is not main and not self._has_told_main:
-            self._has_told_main = True  # it may wait for this thread's answers for ever
-            assert main.ident is not None
-            signal.pthread_kill(main.ident, signal.SIGINT)
-        raise ProgramEnded
+        if self.has_ended and not self._is_off:
+            self._ending.end()
 
     def _study(self, step: SeenStep, *, autocast: bool | None = None) -> None:
         """Put the program back to the first beginning, diagnose, and put everything to where it is."""
@@ -359,7 +349,7 @@ class Watch:
         step.is_done, self._is_off = True, True
         outer = snapshot({})
         try:
-            with _surrounded(autocast):
+            with surrounded(autocast):
                 target = step.target(iterations=self._bounds.steps)  # type: ignore[attr-defined]
                 now = snapshot({**step.kept.roots, **target.roots})
                 try:
@@ -391,52 +381,9 @@ def _check_complete(step: SeenStep) -> None:
         )
 
 
-def _quietly(hook: Callable[[threading.ExceptHookArgs], object]) -> Callable[..., object]:
-    """A thread that graphdoctor ended did not fail."""
-
-    def excepthook(args: threading.ExceptHookArgs) -> object:
-        return None if args.exc_type is ProgramEnded else hook(args)
-
-    return excepthook
-
-
 def _running(at: At) -> FrameType:
     assert at.frame is not None
     return at.frame
-
-
-@contextmanager
-def _surrounded(autocast: bool | None) -> Iterator[None]:
-    """The modes around a step, where those of now are of a statement in it.
-
-    Copies that autocast keeps of weights are none of the step's: a capture would read them for ever.
-    """
-    is_on = {kind: torch.is_autocast_enabled(kind) for kind in ("cuda", "cpu")}
-    keeps, depth = torch.is_autocast_cache_enabled(), _autocast_depth()
-    torch.clear_autocast_cache()
-    if autocast is False:
-        for kind in is_on:
-            torch.set_autocast_enabled(kind, False)
-        for _ in range(depth):
-            torch.autocast_decrement_nesting()
-    elif any(is_on.values()):
-        torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        if autocast is False:
-            for _ in range(depth):
-                torch.autocast_increment_nesting()
-        for kind, enabled in is_on.items():
-            torch.set_autocast_enabled(kind, enabled)
-        torch.set_autocast_cache_enabled(keeps)
-        torch.clear_autocast_cache()
-
-
-def _autocast_depth() -> int:
-    depth = torch.autocast_increment_nesting() - 1
-    torch.autocast_decrement_nesting()
-    return int(depth)
 
 
 def _wants_gradients(module: torch.nn.Module) -> bool:
