@@ -6,10 +6,8 @@ import os
 import sys
 import threading
 import time
-import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -23,20 +21,14 @@ from graphdoctor.target.program.loops import Loop, learn
 from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
 from graphdoctor.target.program.statements import Span, block_of_with, whole_function
 from graphdoctor.target.program.step import CallStep, LoopStep, SeenStep
-from graphdoctor.target.program.surroundings import surrounded
-from graphdoctor.target.state.snapshot import snapshot
-from graphdoctor.target.target import Target
+from graphdoctor.target.program.studies import Diagnose, Observe, Studies
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.options import Bounds
 from graphdoctor.values.report import Location
 
-Diagnose = Callable[[Target], object]
-Waits = Counter[tuple[Location | None, str]]
-Observe = Callable[[Waits], AbstractContextManager[None]]
 _MOST_EVENTS = 20_000  # before the first steps are known; older ones say nothing about a step
 _PATIENCE = 4  # forward passes with gradients and no backward pass: they are no training ...
 _WITH_OPTIMIZER = 2_000  # ... but where there is an optimizer they may be an episode of it
-_FEWEST = 2  # beginnings without which nothing can be compared
 
 
 @dataclass
@@ -55,24 +47,24 @@ class Watch:
     """Listens to a program and finds its steps. `diagnose` is called inside the program, between two."""
 
     def __init__(self, diagnose: Diagnose, bounds: Bounds, observe: Observe) -> None:
-        self._diagnose = diagnose
-        self._observe = observe
-        self._gap = ExitStack()  # open from the end of a step that is kept to the next beginning
+        self._studies = Studies(diagnose, bounds, observe)
         self._bounds = bounds
         self._threads: dict[int, _Thread] = {}
         self._calls: dict[tuple[int, int, int], CallStep] = {}
         self._loops: list[LoopStep] = []
         self._named: dict[int, LoopStep | None] = {}  # by the identity of its code, which is kept
         self._is_off = False
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-        self.diagnosis_s = self.loading_s = 0.0
+        self.loading_s = 0.0
         self._patience = _PATIENCE
         self.first_s: float | None = None  # when the first event came
         self.reasons: list[str] = []
         self.has_ended = False
         self._ending = Ending()
-        self.faults: list[str] = []  # tracebacks of our own
+
+    @property
+    def diagnosis_s(self) -> float:
+        """The time that graphdoctor took, in the program's."""
+        return self._studies.wall_s
 
     @property
     def steps(self) -> list[SeenStep]:
@@ -92,10 +84,14 @@ class Watch:
                 yield
             finally:
                 self._is_off = True
-                self._gap.close()
+                self._studies.close_gap()
                 if self._bounds.only:
                     threading.setprofile(None)
                     sys.setprofile(None)
+
+    @property
+    def _is_deaf(self) -> bool:
+        return self._is_off or self._studies.is_busy
 
     def _switch_off(self) -> None:
         self._is_off = True
@@ -103,12 +99,11 @@ class Watch:
     def finish(self) -> None:
         """Diagnose what was kept of steps that ended before there was enough of them."""
         for step in self.steps:
-            if not step.is_done and step.beginnings >= _FEWEST and not step.reason:
-                self._study(step)
+            self._studies.finish(step)
 
     def event(self, event: Event) -> None:
         """One event of the program."""
-        if self._is_off or self.has_ended:
+        if self._is_deaf or self.has_ended:
             return self._end_again()
         if event.kind == "made":
             self._patience = _WITH_OPTIMIZER
@@ -131,7 +126,7 @@ class Watch:
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]
     ) -> Any:  # fmt: skip
         """A module is called from outside any other."""
-        if self._is_off or self.has_ended:
+        if self._is_deaf or self.has_ended:
             self._end_again()
             return run()
         self._note_start()
@@ -159,16 +154,16 @@ class Watch:
             return run()
         finally:
             step.wall_s += time.perf_counter() - begun
-            self._leave(step)
+            self._studies.leave(step)
 
     def loaded(self, wall_s: float) -> None:
         """A DataLoader gave a batch."""
-        if not self._is_off and self.first_s is not None:
+        if not self._is_deaf and self.first_s is not None:
             self.loading_s += wall_s
 
     def mark(self, frame: FrameType) -> None:
         """The program says that a step begins: the body of the `with` statement in this frame."""
-        if self._is_off or self.has_ended:
+        if self._is_deaf or self.has_ended:
             return self._end_again()
         self._note_start()
         span = block_of_with(frame.f_code, frame.f_lineno)
@@ -185,12 +180,12 @@ class Watch:
         step, self._thread.marked = self._thread.marked, None
         if step is not None and step.entered_at is not None:
             step.wall_s += time.perf_counter() - step.entered_at
-            self._leave(step)
+            self._studies.leave(step)
 
     def _called(self, frame: FrameType, event: str, arg: object) -> None:
         """Python calls or leaves a function: the one whose calls are the steps, perhaps."""
         name, code = self._bounds.only, frame.f_code
-        if self._is_off or code.co_name != name.rpartition(".")[2]:
+        if self._is_deaf or code.co_name != name.rpartition(".")[2]:
             return
         if code.co_qualname != name and not code.co_qualname.endswith(f".{name}"):
             return
@@ -204,11 +199,11 @@ class Watch:
         if event == "return":
             self.unmark()
         elif event == "call":
-            self._gap.close()
+            self._studies.close_gap()
             self._note_start()
             step.begun += 1
             self._thread.marked = step
-            self._keep(step, lambda: step.begin(frame), None)
+            self._studies.keep(step, lambda: step.begin(frame), None)
             step.entered_at = time.perf_counter()
 
     def _of_span(self, code: CodeType, span: Span | None) -> LoopStep | None:
@@ -268,7 +263,7 @@ class Watch:
             thread.unused_forwards = 0
         if event.kind == "stepped":
             step.follower.has_stepped()
-            self._leave(step)
+            self._studies.leave(step)
             if step.entered_at is not None:
                 step.wall_s += now - step.entered_at
                 step.entered_at = None
@@ -291,47 +286,11 @@ class Watch:
     def _enter(
         self, step: SeenStep, keep: Callable[[], None], *, autocast: bool | None = None
     ) -> None:
-        """A step begins: keep its beginning where it is its turn, and diagnose where there are enough."""
-        self._gap.close()
-        before = self.diagnosis_s
-        self._keep(step, keep, autocast)
-        if not step.is_done and not step.reason and step.beginnings >= self._needed(step):
-            with self._lock:
-                began = time.perf_counter()
-                self._study(step, autocast=autocast)
-                self.diagnosis_s += time.perf_counter() - began
-        if step.entered_at is not None:
-            step.entered_at += self.diagnosis_s - before
+        """A step begins. The program ends here once all its steps are diagnosed, if it is to."""
+        self._studies.enter(step, keep, autocast)
         if self._bounds.ends and not self._waiting():
             self.has_ended = True
             self._end_again()
-
-    def _leave(self, step: SeenStep) -> None:
-        began = time.perf_counter()
-        step.leave()
-        if step.kept is not None and not step.is_done:
-            self._gap.close()
-            self._gap.enter_context(self._observe(step.waits))
-            step.gaps += 1
-        self.diagnosis_s += time.perf_counter() - began
-
-    def _keep(self, step: SeenStep, keep: Callable[[], None], autocast: bool | None) -> None:
-        if step.is_done or step.reason or step.begun <= self._bounds.after:
-            return
-        if step.beginnings >= self._needed(step):
-            return
-        with self._lock, surrounded(autocast):
-            began = time.perf_counter()
-            try:
-                keep()
-            except NotRebuilt as reason:
-                step.reason = str(reason)
-            finally:
-                self.diagnosis_s += time.perf_counter() - began
-
-    def _needed(self, step: SeenStep) -> int:
-        passes = step.passes_per_step if isinstance(step, LoopStep) else 1
-        return self._bounds.steps * passes
 
     def _waiting(self) -> bool:
         if self._patience == _WITH_OPTIMIZER and not self._loops and not self.reasons:
@@ -340,45 +299,8 @@ class Watch:
         return not settled or not all(settled)
 
     def _end_again(self) -> None:
-        if self.has_ended and not self._is_off:
+        if self.has_ended and not self._is_deaf:
             self._ending.end()
-
-    def _study(self, step: SeenStep, *, autocast: bool | None = None) -> None:
-        """Put the program back to the first beginning, diagnose, and put everything to where it is."""
-        assert step.kept is not None
-        step.is_done, self._is_off = True, True
-        outer = snapshot({})
-        try:
-            with surrounded(autocast):
-                target = step.target(iterations=self._bounds.steps)  # type: ignore[attr-defined]
-                now = snapshot({**step.kept.roots, **target.roots})
-                try:
-                    step.kept.start.restore()
-                    step.outcome = self._diagnose(target)
-                    _check_complete(step)
-                finally:
-                    now.restore()
-        except NotRebuilt as reason:
-            step.reason = str(reason)
-        except Exception as error:  # a fault of ours, which must not end the program
-            step.reason = (
-                f"This is a bug in graphdoctor, please report it: {type(error).__name__}: {error}"
-            )
-            self.faults.append(traceback.format_exc())
-        finally:
-            outer.restore()
-            step.kept = None
-            self._is_off = False
-
-
-def _check_complete(step: SeenStep) -> None:
-    """Raises NotRebuilt where nothing true can be said: the lines did something else by themselves."""
-    if isinstance(step, LoopStep) and step.is_incomplete:
-        step.outcome = None
-        raise NotRebuilt(
-            "Run again by themselves, these lines did not step the optimizer, so they are not the whole"
-            " step: mark it with `with graphdoctor.step():`."
-        )
 
 
 def _running(at: At) -> FrameType:
