@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from graphdoctor.device.emulated import EmulatedDevice
     from graphdoctor.graphs.segments import Segments
     from graphdoctor.pipeline import analyze
+    from graphdoctor.target.program.mark import step
 
-__all__ = ["EmulatedDevice", "Segments", "__version__", "analyze", "capture"]
+__all__ = ["EmulatedDevice", "Segments", "__version__", "analyze", "capture", "step"]
 
 __version__ = "0.1.0"
 
@@ -21,6 +22,7 @@ _LOADED_FROM = {
     "Segments": "graphdoctor.graphs.segments",
     "analyze": "graphdoctor.pipeline",
     "capture": "graphdoctor.captured",
+    "step": "graphdoctor.target.program.mark",
 }
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from graphdoctor.check.relative_paths import RelativePaths, is_inside
 from graphdoctor.check.settings.files import Project
+from graphdoctor.values.program import ProgramReport
 from graphdoctor.values.report import Finding, IdleComment, Report, Suppression
 
 _NAMED = 3
@@ -22,6 +23,17 @@ def selected(report: Report, project: Project, *, otherwise: str = "") -> Report
     own = otherwise or relative.text(report.target.file)
     findings = tuple(_marked(report.findings, project, relative, own))
     return msgspec.structs.replace(report, findings=findings)
+
+
+def selected_steps(program: ProgramReport, project: Project) -> ProgramReport:
+    """The same for the report of each step of a program."""
+    steps = tuple(
+        step
+        if step.report is None
+        else msgspec.structs.replace(step, report=selected(step.report, project))
+        for step in program.steps
+    )
+    return msgspec.structs.replace(program, steps=steps)
 
 
 def _marked(

@@ -20,6 +20,7 @@ from graphdoctor.cli.init import InitCommand
 from graphdoctor.cli.output import ReaderGone
 from graphdoctor.cli.report import ReportCommand
 from graphdoctor.cli.rules import RulesCommand
+from graphdoctor.cli.run import RunCommand
 from graphdoctor.cli.show_settings import ShowSettingsCommand
 from graphdoctor.cli.sweep import SweepCommand
 from graphdoctor.cli.trace import TraceCommand
@@ -49,6 +50,7 @@ class Command(Protocol):
 
 COMMANDS: tuple[Command, ...] = (
     AnalyzeCommand(),
+    RunCommand(),
     SweepCommand(),
     TraceCommand(),
     CalibrateCommand(),
@@ -63,7 +65,8 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 EXIT_CODES = """exit codes:
-  0  it worked, whatever the verdict; for check: nothing is new or worse
+  0  it worked, whatever the verdict; for check: nothing is new or worse;
+     for run: the program's own code, whatever it is
   1  check: a new finding or a regression; baseline: it would grow
   2  wrong usage, or a bug in graphdoctor
   3  the code under analysis failed

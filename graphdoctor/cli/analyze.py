@@ -70,14 +70,14 @@ class AnalyzeCommand:
         )
         add(
             "--strategies",
-            type=_names,
+            type=names,
             metavar="NAMES",
             help="ways to run the step faster to try and compare, such as whole,modules,compile;"
             " none tries none (default: those that fit the device)",
         )
         add(
             "--budget",
-            type=_seconds,
+            type=seconds,
             default=DEFAULT_BUDGET_S,
             metavar="TIME",
             help="how long strategies may take in all: 120s (the default), 2m ...",
@@ -142,7 +142,7 @@ def _options(args: argparse.Namespace) -> AnalyzeOptions:
     )
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names(text: str) -> tuple[str, ...]:
     """The names between commas; what they name is known once torch is there."""
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     if not names:
@@ -150,7 +150,7 @@ def _names(text: str) -> tuple[str, ...]:
     return () if names == (NO_STRATEGIES,) else names
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     found = _TIME.fullmatch(text.strip().lower())
     seconds = float(found["number"]) * _UNITS_S[found["unit"] or "s"] if found else 0.0
     if seconds <= 0.0:

@@ -73,20 +73,21 @@ def check_json_writable(args: argparse.Namespace) -> Path | None:
     return path
 
 
-def look_of(args: argparse.Namespace) -> Look:
-    """How a page for this call's stdout is to look. Without colours there are no escapes at all."""
+def look_of(args: argparse.Namespace, stream: TextIO | None = None) -> Look:
+    """How a page for this call's stdout, or another stream, is to look. Without colours no escapes."""
     from rich.console import Console
 
     from graphdoctor.reporters.look import PLAIN_WIDTH, Look
 
-    console = Console(file=sys.stdout, force_terminal=True if args.color == "always" else None)
+    stream = stream or sys.stdout
+    console = Console(file=stream, force_terminal=True if args.color == "always" else None)
     is_plain = args.color == "never" or (args.color == "auto" and console.no_color)
     if args.color == "always":
         color_system: str | None = console.color_system or "standard"
     else:
         color_system = None if is_plain else console.color_system
     width = PLAIN_WIDTH
-    if sys.stdout.isatty():
+    if stream.isatty():
         width = min(max(console.width, NARROWEST), WIDEST)
     return Look(
         width=width,

@@ -58,11 +58,12 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
     has_values = session.device.has_values
     ends = cut_short(recording)
     without = () if has_values else (_NO_VALUES, *ends)
+    doubts = (*_doubts(recording), *_rebound(session.target, recording))
     verdict, reason = judge(
         findings,
         results.regions,
         results.captures,
-        (*without, *_doubts(recording)),
+        (*without, *doubts),
         parting_inputs=session.target.parting_inputs,
         has_values=has_values,
         is_cut_short=bool(ends),
@@ -86,7 +87,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
             *without,
             *recording.limits,
             *_parting(session.target),
-            *_doubts(recording),
+            *doubts,
             *results.limits,
         ),
         idle_comments=idle_comments,
@@ -168,6 +169,17 @@ def _parting(target: Target) -> Iterator[str]:
             f"The step takes another path for other values of {names_text(target.parting_inputs)}"
             f"{target.parting_place}: what is said here holds for the numbers as given."
         )
+
+
+def _rebound(target: Target, recording: Recording) -> Iterator[str]:
+    """State that the step reads, and that other code replaces between the steps."""
+    read = {external.name for iteration in recording.captured for external in iteration.externals}
+    for path in target.rebound:
+        if path in read:
+            yield (
+                f"The program puts another tensor into {path} between its steps, while a replay reads"
+                " the one that was there when it was captured: copy into it with copy_() instead."
+            )
 
 
 def _doubts(recording: Recording) -> Iterator[str]:

@@ -80,7 +80,8 @@ class Session:
 def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     """Warm the target up, draw its inputs, and remember where it stands.
 
-    Inputs that the step does not accept with other values stay as given.
+    Inputs that the step does not accept with other values stay as given. What is warm begins where
+    it is: each run of it starts from there, since its inputs may not fit any other state.
     The step also warms up as if it were captured: what code does once on that path only, such
     as filling a cache, is no part of the steady state either.
     """
@@ -96,11 +97,16 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         # Nobody can look at what has no values.
         return Ran(result if device.has_values else None, observer.path, observer.place)
 
+    before = snapshot(target.roots) if target.is_warm else None
     with scopes.followed(), user_code("running the step"):
-        for _ in range(_EMULATED_WARM_UPS if device.kind == "emulated" else WARM_UPS):
+        for _ in range(1 if before is not None else _warm_ups(device)):
             given = run(first)
+        if before is not None:
+            before.restore()
         with device.assuming_capture():
             run(first)
+        if before is not None:
+            before.restore()
     with scopes.followed():
         target = settled(
             target,
@@ -114,8 +120,12 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     if target.variation is not None:
         # What is captured and replayed later gets values that the recorded runs have accepted.
         target = in_turn(target, (first, *batches))
-    start = snapshot(target.roots, held=device.table.holds_values)
+    start = before or snapshot(target.roots, held=device.table.holds_values)
     return Session(target, device, batches, start, scopes)
+
+
+def _warm_ups(device: Device) -> int:
+    return _EMULATED_WARM_UPS if device.kind == "emulated" else WARM_UPS
 
 
 def check_has_values(target: Target) -> None:

@@ -69,6 +69,9 @@ class Target:
     `has_fixed_inputs`: every call gets the same values. `kept_inputs` are the paths of those that are
     as given on every call; `parting_inputs` of those for
     other values of which it takes another path.
+    `is_warm`: the program has run the step before, and its inputs belong to the state that it is in,
+    so that no warm-up may move that on. `rebound` are paths at which other code puts in other tensors
+    between the steps.
     """
 
     name: str
@@ -86,6 +89,8 @@ class Target:
     kept_inputs: tuple[str, ...] = ()
     parting_inputs: tuple[str, ...] = ()
     parting_place: str = ""  # " (model.py:12)"
+    is_warm: bool = False
+    rebound: tuple[str, ...] = ()
 
     @property
     def tried_on(self) -> str:

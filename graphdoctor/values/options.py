@@ -34,3 +34,28 @@ class AnalyzeOptions:
     budget_s: float = 120.0
     fixed_inputs: bool = False
     values: ValuesChoice = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`after` so many steps of a kind, `steps` of them are kept; then the program ends, or goes on.
+
+    `only` names the one function or method whose calls are the steps, "" for those that are found.
+    """
+
+    after: int = 3
+    steps: int = 4
+    ends: bool = False
+    only: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The choices of one run of a program.
+
+    `is_left_on_cpu`: no device is emulated while the program runs, only for each diagnosis.
+    """
+
+    analyze: AnalyzeOptions
+    bounds: Bounds
+    is_left_on_cpu: bool = False

@@ -1,0 +1,216 @@
+"""`graphdoctor run train.py`: an unmodified program -> its steps, each diagnosed where it stands."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphdoctor.cli.analyze import DEFAULT_BUDGET_S, names, seconds
+from graphdoctor.cli.checking import add_settings_arguments
+from graphdoctor.cli.output import (
+    STDOUT,
+    add_json_argument,
+    add_page_arguments,
+    check_json_writable,
+    look_of,
+    show,
+)
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.escape import visible
+
+if TYPE_CHECKING:
+    from graphdoctor.reporters.look import Look
+    from graphdoctor.target.program.launch import Program
+    from graphdoctor.values.options import RunOptions
+    from graphdoctor.values.program import ProgramReport
+
+FEWEST_STEPS = 2
+
+
+class RunCommand:
+    """Run a program as it is, and diagnose the steps that it repeats.
+
+      graphdoctor run train.py -- --epochs 1
+      graphdoctor run -m mypackage.train -- --config small
+
+    Training steps, calls of models and decode steps are found while the program
+    runs, and diagnosed on its own batches; the program goes on as if nothing had
+    happened. Without a GPU, one is emulated, and the program ends once its steps
+    are diagnosed. Its output stays its own: the report goes to stderr.
+    """
+
+    name = "run"
+    help = "run a program and diagnose its steps"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add = parser.add_argument
+        add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
+        add(
+            "program",
+            nargs=argparse.REMAINDER,
+            metavar="SCRIPT [--] ARGUMENTS",
+            help="the script, and its own arguments",
+        )
+        add(
+            "--device",
+            choices=("auto", "cuda", "emulated", "cpu-as-is"),
+            default="auto",
+            help="auto (the default) takes a GPU where there is one, and else emulates one;"
+            " cpu-as-is leaves the program on the CPU, and diagnoses its steps as if they were on"
+            " a GPU",
+        )
+        add("--gpu", default="h100", help="predict for this GPU: h100 (the default), h200 ...")
+        add("--after", type=_count, default=3, metavar="N",
+            help="diagnose a kind of step after so many of it (default: 3)")  # fmt: skip
+        add("--steps", type=_several, default=4, metavar="N",
+            help="how many steps are compared with each other (default: 4)")  # fmt: skip
+        add("--step", default="", metavar="NAME",
+            help="the calls of this function are the steps, such as Model.training_step")  # fmt: skip
+        ends = parser.add_mutually_exclusive_group()
+        ends.add_argument("--stop", action="store_true", default=None,
+                          help="end the program once its steps are diagnosed (the default without a GPU)")  # fmt: skip
+        ends.add_argument("--to-the-end", dest="stop", action="store_false",
+                          help="let the program run on (the default with a GPU)")  # fmt: skip
+        add("--strategies", type=names, metavar="NAMES",
+            help="ways to run a step faster to try; none tries none (default: those that fit)")  # fmt: skip
+        add("--budget", type=seconds, default=DEFAULT_BUDGET_S, metavar="TIME",
+            help="how long strategies may take for each step: 120s (the default), 2m ...")  # fmt: skip
+        add_json_argument(parser, "report")
+        add("--trace-dir", metavar="DIR",
+            help="write runs for TensorBoard and Perfetto into this folder")  # fmt: skip
+        add_page_arguments(parser)
+        add_settings_arguments(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        check_json_writable(args)
+        for name in ("json", "trace_dir"):  # the program may go to another folder
+            if (path := getattr(args, name)) and path != STDOUT:
+                setattr(args, name, os.path.abspath(path))
+        program = _program(args)
+        process, look = os.getpid(), look_of(args, sys.stderr)
+        from graphdoctor.check.settings.files import load
+
+        project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
+        with _stdout_for_json(args):
+            from graphdoctor.pipeline import diagnose_program
+
+            report, said = diagnose_program(program, _options(args), _tell)
+        if os.getpid() != process:  # a child that the program forked
+            return report.exit_code
+        if said:
+            print(said, file=sys.stderr)
+
+        from graphdoctor.check.selection import selected_steps
+
+        _show(selected_steps(report, project), args, look)
+        _leave_threads(report)
+        return report.exit_code
+
+
+def _show(report: ProgramReport, args: argparse.Namespace, look: Look) -> None:
+    from graphdoctor.reporters import program_json, program_page
+    from graphdoctor.reporters.files import save
+
+    if args.json == STDOUT:
+        show(program_json.render(report))
+        return
+    if args.json:
+        save(program_json.render(report), Path(args.json))
+    sys.stdout.flush()
+    print(program_page.render(report, look), end="", file=sys.stderr)
+
+
+def _leave_threads(report: ProgramReport) -> None:
+    """A program that was ended may have threads that wait for work for ever."""
+    import threading
+
+    others = [t for t in threading.enumerate() if t is not threading.main_thread()]
+    if report.ending == "ended by graphdoctor" and any(not t.daemon for t in others):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(report.exit_code)
+
+
+def _tell(doing: str) -> None:
+    if sys.stderr.isatty():
+        print(f"graphdoctor: {visible(doing)} ...", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _stdout_for_json(args: argparse.Namespace) -> Iterator[None]:
+    """With `--json -`, what the program prints goes to stderr."""
+    if args.json != STDOUT:
+        yield
+        return
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def _program(args: argparse.Namespace) -> Program:
+    words = list(args.program)
+    if args.module is not None:
+        from graphdoctor.target.program.launch import Program
+
+        return Program(args.module, tuple(words[1:] if words[:1] == ["--"] else words), True)
+    if words[:1] == ["--"]:
+        del words[0]
+    if not words:
+        raise UsageError(
+            "there is nothing to run: name a script and its arguments, such as"
+            " `graphdoctor run train.py -- --epochs 1`, or a module with -m"
+        )
+    if words[0].startswith("-"):
+        raise UsageError(f"unrecognized arguments: {words[0]} (see `graphdoctor run --help`)")
+    from graphdoctor.target.program.launch import Program
+
+    rest = words[2:] if words[1:2] == ["--"] else words[1:]
+    return Program(words[0], tuple(rest))
+
+
+def _options(args: argparse.Namespace) -> RunOptions:
+    from graphdoctor.values.options import AnalyzeOptions, Bounds, RunOptions
+
+    as_is = args.device == "cpu-as-is"
+    analyze = AnalyzeOptions(
+        device="auto" if as_is else args.device,
+        iterations=args.steps,
+        gpu=args.gpu,
+        trace_dir=args.trace_dir,
+        strategies=args.strategies,
+        budget_s=args.budget,
+    )
+    ends = args.stop
+    if ends is None:
+        import torch
+
+        ends = as_is or args.device == "emulated" or not torch.cuda.is_available()
+    return RunOptions(
+        analyze, Bounds(args.after, args.steps, ends=ends, only=args.step), is_left_on_cpu=as_is
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0, got {text!r}")
+    return int(text)
+
+
+def _several(text: str) -> int:
+    count = _count(text)
+    if count < FEWEST_STEPS:
+        raise argparse.ArgumentTypeError(
+            f"expected a number of at least {FEWEST_STEPS}, got {text!r}"
+        )
+    return count

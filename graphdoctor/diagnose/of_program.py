@@ -1,0 +1,68 @@
+"""A program that ran, and the steps that were seen in it -> its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphdoctor import __version__
+from graphdoctor.target.program.launch import Ended, Program
+from graphdoctor.target.program.step import LoopStep, SeenStep
+from graphdoctor.target.program.watch import Watch
+from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, HostWait, ProgramReport, ProgramStep
+from graphdoctor.values.report import Machine, Report
+
+NO_STEPS = (
+    "No step was seen that repeats: neither training steps, which end with optimizer.step(), nor two"
+    " calls of a module from one line."
+)
+
+
+def program_report(
+    program: Program, ended: Ended, watch: Watch, *, wall_s: float, machine: Machine | None
+) -> ProgramReport:
+    """What was seen until the program ended, however it ended."""
+    reports = [step.outcome for step in watch.steps if isinstance(step.outcome, Report)]
+    return ProgramReport(
+        schema_version=PROGRAM_SCHEMA_VERSION,
+        tool_version=__version__,
+        command=program.command,
+        machine=machine or (reports[0].machine if reports else None),
+        ending=ended.ending,
+        exit_code=ended.exit_code,
+        wall_s=wall_s,
+        diagnosis_s=watch.diagnosis_s,
+        steps=tuple(_step(step, wall_s) for step in watch.steps),
+        loading_s=watch.loading_s,
+        notes=tuple(_notes(watch)),
+    )
+
+
+def _step(step: SeenStep, wall_s: float) -> ProgramStep:
+    report = step.outcome if isinstance(step.outcome, Report) else None
+    reason = step.reason or (step.outcome if isinstance(step.outcome, str) else "")
+    if report is None and not reason:
+        reason = f"It was seen {step.begun} times only, which is too few to compare."
+    return ProgramStep(
+        name=step.name,
+        location=step.location,
+        last_line=step.last_line,
+        mode=step.mode,
+        begun=step.begun,
+        wall_s=step.wall_s,
+        share=min(1.0, step.wall_s / wall_s) if wall_s > 0 else 0.0,
+        passes=step.passes_per_step if isinstance(step, LoopStep) else 1,
+        report=report,
+        reason=reason,
+        between=tuple(_waits(step)),
+    )
+
+
+def _waits(step: SeenStep) -> Iterator[HostWait]:
+    for (location, operation), count in step.waits.most_common():
+        yield HostWait(location, operation, count / step.gaps)
+
+
+def _notes(watch: Watch) -> Iterator[str]:
+    yield from watch.reasons
+    if not watch.steps and not watch.reasons:
+        yield NO_STEPS

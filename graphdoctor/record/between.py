@@ -1,0 +1,50 @@
+"""What a program does between its steps -> the lines on which the host waits for the device there."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from graphdoctor.device.observe.operators import Call
+from graphdoctor.device.observe.storages import StorageTable
+from graphdoctor.target.frames import locate
+from graphdoctor.values.report import Location
+
+_READS = frozenset({"_local_scalar_dense", "equal", "nonzero"})
+_COPIES = frozenset({"_to_copy", "copy_"})
+Waits = Counter[tuple[Location | None, str]]
+
+
+class BetweenSteps:
+    """Counts reads of values, copies to the host and synchronization. An observer of a device.
+
+    It looks at the names of operators and where their tensors lie only, so it costs little.
+    """
+
+    def __init__(self, table: StorageTable, waits: Waits) -> None:
+        self._table = table
+        self._waits = waits
+
+    def before(self, call: Call) -> None:
+        """Nothing to see before an operator."""
+
+    def after(self, call: Call) -> None:
+        """Note what the host had to wait for."""
+        name = call.facts.base_name
+        if name in _READS and any(map(self._table.is_cuda, call.inputs)):
+            self._note("reads a value of the device")
+        elif name in _COPIES and self._is_to_host(name, call):
+            self._note("copies to the host")
+
+    def event(self, kind: str, name: str, detail: str) -> None:
+        """`torch.cuda.synchronize()` and its kin."""
+        if kind == "sync":
+            self._note(name)
+
+    def _note(self, what: str) -> None:
+        self._waits[locate(3).location, what] += 1
+
+    def _is_to_host(self, name: str, call: Call) -> bool:
+        into, *others = [self._table.is_cuda(tensor) for tensor in call.inputs] or [False]
+        if name == "copy_":
+            return not into and any(others)
+        return into and not call.on_cuda

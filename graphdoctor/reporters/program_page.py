@@ -1,0 +1,94 @@
+"""A program's steps -> a page for people: which there are and how they fare, then each step's own page."""
+
+from __future__ import annotations
+
+from graphdoctor.reporters.analysis import terminal
+from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.page import HORIZONTAL, Page
+from graphdoctor.values.figures import count_text
+from graphdoctor.values.locations import line_of, path_text, place_text
+from graphdoctor.values.program import ProgramReport, ProgramStep
+
+_VERDICTS = {"safe": "SAFE", "partly-safe": "PARTLY SAFE", "unsafe": "UNSAFE", "unknown": "UNKNOWN"}
+_MOST_WAITS = 6
+_STYLES = {"safe": "green", "partly-safe": "yellow", "unsafe": "red", "unknown": "blue"}
+
+
+def render(report: ProgramReport, look: Look) -> str:
+    """The page. Text from the program can neither colour nor move anything in it."""
+    page = Page(look)
+    page.line((HORIZONTAL * look.width, "dim"))
+    page.hanging(
+        "graphdoctor run  ", path_text(" ".join(report.command), look.base), head_style="bold"
+    )
+    page.paragraph(_what_happened(report))
+    _write_overview(page, report)
+    text = page.render()
+    for number, step in enumerate(report.steps, start=1):
+        text += _step_page(step, number, look)
+    return text
+
+
+def _what_happened(report: ProgramReport) -> str:
+    found = f"{count_text(len(report.steps), 'kind')} of step" if report.steps else "no step"
+    took = f"The diagnosis took {report.diagnosis_s:.1f} s of {_total(report):.1f} s."
+    how = {
+        "finished": f"The program ran to its end, with exit code {report.exit_code}.",
+        "ended by graphdoctor": "The program was ended after the diagnosis; --to-the-end lets it run on.",
+        "raised": "The program failed; this is what was seen until then.",
+        "interrupted": "The program was interrupted; this is what was seen until then.",
+    }[report.ending]
+    return f"{how} Seen: {found}. {took}"
+
+
+def _total(report: ProgramReport) -> float:
+    return report.wall_s + report.diagnosis_s
+
+
+def _write_overview(page: Page, report: ProgramReport) -> None:
+    if report.steps:
+        page.heading("Steps", f"share of the host's time{_on_cpu(report)}")
+    for number, step in enumerate(report.steps, start=1):
+        verdict = _VERDICTS[step.report.verdict] if step.report is not None else "NOT DIAGNOSED"
+        style = _STYLES[step.report.verdict] if step.report is not None else "blue"
+        page.line(
+            (f"  {number}  {step.share:>4.0%}  ", "dim"),
+            (f"{verdict:<14}", style),
+            (f"{step.name}, {step.mode}, {step.begun} times", ""),
+        )
+        if step.reason:
+            page.hanging(" " * 11, step.reason, style="yellow")
+    if report.loading_s > 0.0 and report.wall_s > 0.0:
+        page.line(
+            (f"     {report.loading_s / report.wall_s:>4.0%}  ", "dim"), ("DataLoader", "dim")
+        )
+    _write_between(page, report)
+    for note in report.notes:
+        page.labelled("  Note", note, style="yellow")
+
+
+def _write_between(page: Page, report: ProgramReport) -> None:
+    """Where the host waits for the device from one step to the next: no graph takes these waits away."""
+    waits = [(step, wait) for step in report.steps for wait in step.between]
+    if not waits:
+        return
+    page.heading("Between the steps", "where the host waits for the GPU")
+    for step, wait in waits[: None if page.look.show_all else _MOST_WAITS]:
+        where = place_text(wait.location, page.look.base) if wait.location else "?"
+        often = "once a step" if wait.count == 1.0 else f"{wait.count:.2g} times a step"
+        page.hanging("  ", f"{where} {wait.operation}, {often} ({step.name})")
+    if len(waits) > _MOST_WAITS and not page.look.show_all:
+        page.line((f"  ... and {len(waits) - _MOST_WAITS} more; --all shows them", "dim"))
+
+
+def _on_cpu(report: ProgramReport) -> str:
+    machine = report.machine
+    return ", on the CPU" if machine is None or machine.device == "emulated" else ""
+
+
+def _step_page(step: ProgramStep, number: int, look: Look) -> str:
+    if step.report is None:
+        return ""
+    page = Page(look)
+    page.line((f"{HORIZONTAL * 3} Step {number}: {line_of(step.location)} ", "bold"))
+    return "\n" + page.render() + terminal.render(step.report, look)

@@ -1,0 +1,1 @@
+"""An unmodified program -> the steps that it repeats, each as a target."""

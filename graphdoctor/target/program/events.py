@@ -1,0 +1,200 @@
+"""What a running program does to models and optimizers -> events, each with the lines that led there."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType
+from typing import Any, Literal, Protocol
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import dataloader
+
+from graphdoctor.target.frames import is_machinery
+
+Kind = Literal[
+    "forward", "backward", "zero-grad", "step", "stepped", "clip", "scaler", "schedule", "made"
+]  # fmt: skip
+MOST_FRAMES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A frame, and the line that it was on at the event."""
+
+    frame: FrameType | None  # None where it is remembered: a frame keeps its variables alive
+    code: CodeType
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that belongs to a step; `places` are the frames of the program, innermost first."""
+
+    kind: Kind
+    places: tuple[At, ...]
+    subject: object
+    is_autocast: bool
+
+
+def without_frames(event: Event) -> Event:
+    """The event, to be remembered."""
+    return replace(event, places=tuple(At(None, at.code, at.line) for at in event.places))
+
+
+class Listener(Protocol):
+    """Who is told of events. What it raises is raised in the program."""
+
+    def event(self, event: Event) -> None: ...
+
+    def mark(self, frame: FrameType) -> None: ...
+
+    def unmark(self) -> None: ...
+
+    def loaded(self, wall_s: float) -> None: ...
+
+    def call(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]
+    ) -> Any: ...  # fmt: skip
+
+
+def places(depth: int = 2) -> tuple[At, ...]:
+    """The running frames that are the program's or its libraries', without torch's and Python's own."""
+    found: list[At] = []
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None and len(found) < MOST_FRAMES:
+        if not is_machinery(frame.f_code.co_filename):
+            found.append(At(frame, frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def make_event(kind: Kind, subject: object, depth: int = 3) -> Event:
+    """The event that happens now."""
+    return Event(kind, places(depth), subject, torch.is_autocast_enabled("cuda"))
+
+
+_METHODS: tuple[tuple[Any, str, Kind], ...] = (
+    (torch.autograd, "backward", "backward"),
+    (torch.optim.Optimizer, "__init__", "made"),
+    (torch.optim.Optimizer, "zero_grad", "zero-grad"),
+    (torch.nn.Module, "zero_grad", "zero-grad"),
+    (torch.nn.utils, "clip_grad_norm_", "clip"),
+    (torch.nn.utils, "clip_grad_value_", "clip"),
+    (torch.amp.GradScaler, "unscale_", "scaler"),
+    (torch.amp.GradScaler, "update", "scaler"),
+)
+
+
+class Heard:
+    """Who listens. Functions that stand in for torch's find it here: what they close over is walked."""
+
+    listener: Listener | None = None
+    nesting = threading.local()
+    optimizer_steps = 0  # of all optimizers, also where a step is run again
+
+    @classmethod
+    def tell(cls, kind: Kind, subject: object) -> None:
+        """Nothing inside a module's call counts: the call as a whole does."""
+        if cls.listener is not None and not getattr(cls.nesting, "inside", False):
+            cls.listener.event(make_event(kind, subject, 4))
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Inside the block the listener hears of events, in every thread; afterwards all is as before."""
+    undo: list[tuple[Any, str, Any]] = []
+
+    def stand_in(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        original = vars(owner)[name]
+        undo.append((owner, name, original))
+        setattr(owner, name, make(original))
+
+    Heard.listener = listener
+    stand_in(dataloader._BaseDataLoaderIter, "__next__", _loading)
+    for owner, name, kind in _METHODS:
+        stand_in(owner, name, _telling(kind))
+    stand_in(torch.nn.Module, "__call__", _calling)
+    for schedule in _schedules():
+        stand_in(schedule, "step", _telling("schedule"))
+    hooks = (
+        torch_optimizer.register_optimizer_step_pre_hook(_before_step),
+        torch_optimizer.register_optimizer_step_post_hook(_after_step),
+    )
+    try:
+        yield
+    finally:
+        Heard.listener = None
+        for hook in hooks:
+            hook.remove()
+        for owner, name, original in reversed(undo):
+            setattr(owner, name, original)
+
+
+def _calling(call: Any) -> Any:
+    def calling(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        listener, nesting = Heard.listener, Heard.nesting
+        if torch.compiler.is_compiling() or listener is None or getattr(nesting, "inside", False):
+            return call(module, *args, **kwargs)
+        nesting.inside = True
+        try:
+            return listener.call(module, args, kwargs, lambda: call(module, *args, **kwargs))
+        finally:
+            nesting.inside = False
+
+    return calling
+
+
+def _loading(following: Any) -> Any:
+    def load(batches: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return following(batches)
+        finally:
+            if Heard.listener is not None:
+                Heard.listener.loaded(time.perf_counter() - began)
+
+    return load
+
+
+def _telling(kind: Kind) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        def told(*args: Any, **kwargs: Any) -> Any:
+            Heard.tell(kind, args[0] if args else None)
+            return original(*args, **kwargs)
+
+        return _named_like(told, original)
+
+    return wrap
+
+
+def _before_step(optimizer: object, *_: object) -> None:
+    Heard.optimizer_steps += 1
+    Heard.tell("step", optimizer)
+
+
+def _after_step(optimizer: object, *_: object) -> None:
+    Heard.tell("stepped", optimizer)
+
+
+def _named_like(told: Any, original: Any) -> Any:
+    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+        setattr(told, name, getattr(original, name, None))
+    told.__wrapped__ = original
+    return told
+
+
+def _schedules() -> Iterator[type]:
+    """Classes of schedules with a `step` of their own."""
+    waiting: list[type] = [LRScheduler]
+    while waiting:
+        kind = waiting.pop()
+        waiting.extend(kind.__subclasses__())
+        if "step" in vars(kind):
+            yield kind

@@ -1,0 +1,161 @@
+"""A script or a module with its arguments -> the same run as Python's own, and how it ended."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import runpy
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from graphdoctor.target.program.ending import ProgramEnded
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.program import Ending
+
+EXIT_INTERRUPTED = 130
+_HERE = str(Path(__file__).parents[2]) + os.sep
+_LAUNCHING = (f"{os.sep}runpy.py", "<frozen runpy>")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`python name *arguments`, or `python -m name *arguments`."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return (*(("-m",) if self.is_module else ()), self.name, *self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended. `text` is what Python would have written to stderr, in the program's frames."""
+
+    ending: Ending
+    exit_code: int
+    text: str = ""
+
+
+def run_program(program: Program, is_ended: Callable[[], bool]) -> Ended:
+    """Run it as `__main__` to its end, with all threads that Python would wait for.
+
+    `is_ended`: whether graphdoctor ended it. Raises UsageError where there is no such program.
+    """
+    main = _script(program) if not program.is_module else _module(program)
+    with _as_main(program):
+        ended = _run(main, is_ended)
+        if ended.ending == "finished":
+            ended = _after_threads(ended)
+        if is_ended() and ended.ending != "raised":
+            return Ended("ended by graphdoctor", 0)
+        return ended
+
+
+def _run(main: Callable[[], None], is_ended: Callable[[], bool]) -> Ended:
+    try:
+        main()
+    except ProgramEnded:
+        return Ended("ended by graphdoctor", 0)
+    except SystemExit as error:
+        code = error.code
+        if code is None or isinstance(code, int):
+            return Ended("finished", code or 0)
+        return Ended("finished", 1, str(code))
+    except KeyboardInterrupt as error:
+        if is_ended():
+            return Ended("ended by graphdoctor", 0)
+        return Ended("interrupted", EXIT_INTERRUPTED, _traceback(error))
+    except BaseException as error:
+        return Ended("raised", 1, _traceback(error))
+    return Ended("finished", 0)
+
+
+def _after_threads(ended: Ended) -> Ended:
+    """When the threads that Python waits for have ended, too."""
+    try:
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread() and not thread.daemon:
+                thread.join()
+    except KeyboardInterrupt as error:
+        return Ended("interrupted", EXIT_INTERRUPTED, _traceback(error))
+    return ended
+
+
+def _script(program: Program) -> Callable[[], None]:
+    path = Path(program.name)
+    if not path.is_file():
+        raise UsageError(
+            f"{program.name} is no file in {Path.cwd()}: name a script, or a module as -m package.module"
+        )
+    file = os.path.abspath(program.name)
+    try:
+        code = compile(path.read_bytes(), file, "exec")
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{program.name} is no Python program: {error}") from None
+
+    def run() -> None:
+        main = ModuleType("__main__")
+        main.__dict__.update(__file__=file, __builtins__=builtins, __cached__=None)
+        sys.modules["__main__"] = main
+        exec(code, main.__dict__)
+
+    return run
+
+
+def _module(program: Program) -> Callable[[], None]:
+    return lambda: _in_module(program.name)
+
+
+def _in_module(name: str) -> None:
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+@contextmanager
+def _as_main(program: Program) -> Iterator[None]:
+    """`sys.argv`, `sys.path[0]` and `__main__` as Python sets them."""
+    argv, path, main = sys.argv, list(sys.path), sys.modules.get("__main__")
+    sys.argv = [program.name, *program.arguments]
+    folder = os.getcwd() if program.is_module else os.path.dirname(os.path.realpath(program.name))
+    sys.path[0:1] = [folder]
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        sys.path[:] = path
+        if main is not None:
+            sys.modules["__main__"] = main
+
+
+def _traceback(error: BaseException) -> str:
+    """As Python writes it, without graphdoctor's frames and those that started the program."""
+    error.__traceback__ = _own(error.__traceback__)
+    shown = traceback.TracebackException.from_exception(error)
+    waiting, seen = [shown], set()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        kept = [frame for frame in each.stack if not _is_ours(frame.filename)]
+        each.stack = traceback.StackSummary.from_list(kept)
+        waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
+    return "".join(shown.format()).rstrip("\n")
+
+
+def _own(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.startswith(_HERE) or filename.endswith(_LAUNCHING)

@@ -1,0 +1,128 @@
+"""A step that is run again -> it says nothing, and writes no file: the program's output is its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from typing import Any
+
+from graphdoctor.values.errors import GraphDoctorError
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+_EVENTS = frozenset(
+    {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "shutil.rmtree", "subprocess.Popen",
+     "socket.connect", "os.system", "os.fork", "os.chdir"}
+)  # fmt: skip
+_COMPILERS = (f"{os.sep}torch{os.sep}_inductor{os.sep}", f"{os.sep}triton{os.sep}")
+_rerunning = threading.local()
+_is_installed = False
+
+
+class SideEffect(GraphDoctorError):
+    """The step does something outside of its memory, so that it must not be run again."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What is written to stdout and stderr by this thread is dropped; by the main thread, from C too."""
+    is_main = threading.current_thread() is threading.main_thread()
+    with ExitStack() as stack, open(os.devnull, "w", encoding="utf-8") as nothing:
+        if is_main:
+            for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+                stack.enter_context(_descriptor(number, stream, nothing.fileno()))
+        stack.enter_context(redirect_stdout(_Apart(sys.stdout)))
+        stack.enter_context(redirect_stderr(_Apart(sys.stderr)))
+        yield
+
+
+@contextmanager
+def _descriptor(number: int, stream: Any, into: int) -> Iterator[None]:
+    with suppress(Exception):
+        stream.flush()
+    saved = os.dup(number)
+    os.dup2(into, number)
+    try:
+        yield
+    finally:
+        with suppress(Exception):
+            stream.flush()
+        os.dup2(saved, number)
+        os.close(saved)
+
+
+class _Apart:
+    """A stream for all threads but the one that made it, whose text is dropped."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._thread = threading.get_ident()
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() == self._thread:
+            return len(text)
+        return int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def without_side_effects() -> Iterator[None]:
+    """In the block, this thread opens no file for writing, starts no process, connects to nothing.
+
+    What a compiler of torch's writes into its cache is none. Raises SideEffect at the end, too, where
+    the user's code swallowed it.
+    """
+    _install()
+    before = getattr(_rerunning, "refused", None)
+    _rerunning.refused = []
+    try:
+        yield
+        refused = _rerunning.refused
+    finally:
+        _rerunning.refused = before
+    if refused:
+        raise SideEffect(refused[0])
+
+
+def _install() -> None:
+    """An audit hook stays for the life of the process, so there is one, which mostly does nothing."""
+    global _is_installed
+    if not _is_installed:
+        _is_installed = True
+        sys.addaudithook(_audit)
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    refused = getattr(_rerunning, "refused", None)
+    if refused is None:
+        return
+    if event == "open":
+        path, _, flags = (*args, None, 0)[:3]
+        is_writing = isinstance(flags, int) and flags & _WRITING
+        if not is_writing or not isinstance(path, (str, bytes)) or _is_null(path):
+            return
+        what = f"writes {os.fsdecode(path)}"
+    elif event in _EVENTS:
+        what = f"calls {event}"
+    else:
+        return
+    if not _in_compiler():
+        refused.append(f"The step {what}, so it was not run a second time.")
+        raise SideEffect(refused[-1])
+
+
+def _is_null(path: str | bytes) -> bool:
+    return os.fsdecode(path) == os.devnull
+
+
+def _in_compiler() -> bool:
+    frame = sys._getframe(1)
+    while frame is not None:
+        if any(part in frame.f_code.co_filename for part in _COMPILERS):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

@@ -1,0 +1,178 @@
+"""Lines of a running function -> the statements that hold them: the step, as it stands in its block."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import linecache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import CodeType
+
+_LOOPS = (ast.For, ast.While)
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_WHOLE_FILE = "<module>"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive statements `first` to `last` of one block in the code of a function, or of a file.
+
+    `around` are the compound statements that hold the block, outermost first.
+    """
+
+    code: CodeType
+    owner: ast.Module | ast.FunctionDef
+    block: tuple[ast.stmt, ...]
+    first: int
+    last: int
+    around: tuple[ast.stmt, ...]
+    last_line: int  # of what belongs to the step; the rest of the last statement does not
+
+    @property
+    def is_whole_file(self) -> bool:
+        return isinstance(self.owner, ast.Module)
+
+    @property
+    def first_line(self) -> int:
+        return self.block[self.first].lineno
+
+    @property
+    def statements(self) -> tuple[ast.stmt, ...]:
+        """The step's statements; the last one ends with what belongs to the step."""
+        *whole, last = self.block[self.first : self.last + 1]
+        return (*whole, _cut(last, self.last_line))
+
+    @property
+    def loop(self) -> ast.stmt | None:
+        """The outermost loop around the block."""
+        return next((each for each in self.around if isinstance(each, _LOOPS)), None)
+
+    def position(self, line: int) -> int | None:
+        """The step's statement on that line, counted from 0; None for a line outside."""
+        for index in range(self.first, self.last + 1):
+            if _holds(self.block[index], line):
+                return index - self.first
+        return None
+
+
+def find_span(code: CodeType, lines: Sequence[int], *, last_line: int) -> Span | None:
+    """The shortest run of statements, in the innermost block, that holds all these lines.
+
+    `last_line` is the line on which the step ends. None where the source is not there.
+    """
+    owner = _owner(code)
+    if owner is None:
+        return None
+    block, around = owner.body, list[ast.stmt]()
+    while True:
+        held = [[i for i, each in enumerate(block) if _holds(each, line)] for line in lines]
+        if not all(held):
+            return None
+        first = min(indices[0] for indices in held)
+        last = max(indices[-1] for indices in held)  # several statements may stand on one line
+        inner = _inner_block(block[first], lines) if first == last else None
+        if inner is None:
+            return Span(code, owner, tuple(block), first, last, tuple(around), last_line)
+        around.append(block[first])
+        block = inner
+
+
+def block_of_with(code: CodeType, line: int) -> Span | None:
+    """The body of the `with` statement on a line, which marks it as a step."""
+    owner = _owner(code)
+    if owner is None:
+        return None
+    around: list[ast.stmt] = []
+    block: Sequence[ast.stmt] = owner.body
+    while (holder := next((s for s in block if _holds(s, line)), None)) is not None:
+        if isinstance(holder, ast.With) and line < holder.body[0].lineno:
+            body, last = tuple(holder.body), len(holder.body) - 1
+            end = holder.body[-1].end_lineno or 0
+            return Span(code, owner, body, 0, last, (*around, holder), end)
+        around.append(holder)
+        block = next((b for b in _blocks(holder) if _within(b, [line])), ())
+    return None
+
+
+def whole_function(code: CodeType) -> Span | None:
+    """All statements of a function."""
+    owner = _owner(code)
+    if owner is None:
+        return None
+    last = owner.body[-1]
+    return Span(
+        code, owner, tuple(owner.body), 0, len(owner.body) - 1, (), last.end_lineno or last.lineno
+    )
+
+
+def extended(span: Span, name: str) -> Span | None:
+    """The span from the nearest statement before it that binds a name; None where there is none."""
+    for index in range(span.first - 1, -1, -1):
+        bound = (n for n in ast.walk(span.block[index]) if isinstance(n, ast.Name))
+        if any(n.id == name and isinstance(n.ctx, ast.Store) for n in bound):
+            return Span(
+                span.code, span.owner, span.block, index, span.last, span.around, span.last_line
+            )
+    return None
+
+
+@cache
+def _tree(filename: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _owner(code: CodeType) -> ast.Module | ast.FunctionDef | None:
+    tree = _tree(code.co_filename)
+    if tree is None or not tree.body:
+        return None
+    if code.co_name == _WHOLE_FILE:
+        return tree
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            lines = [node.lineno, *(each.lineno for each in node.decorator_list)]
+            if min(lines) == code.co_firstlineno:
+                return node
+    return None
+
+
+def _holds(statement: ast.stmt, line: int) -> bool:
+    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+
+
+def _within(block: Sequence[ast.stmt], lines: Sequence[int]) -> bool:
+    end = block[-1].end_lineno or 0
+    return all(block[0].lineno <= line <= end for line in lines)
+
+
+def _inner_block(statement: ast.stmt, lines: Sequence[int]) -> list[ast.stmt] | None:
+    return next((block for block in _blocks(statement) if _within(block, lines)), None)
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    if isinstance(statement, _NESTED):
+        return
+    for name in ("body", "orelse", "finalbody"):
+        if block := getattr(statement, name, None):
+            yield block
+    for inner in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        yield inner.body
+
+
+def _cut(statement: ast.stmt, line: int) -> ast.stmt:
+    """The statement without what follows a line in its branch: logging after `optimizer.step()`, say."""
+    if isinstance(statement, _LOOPS):
+        return statement
+    block = _inner_block(statement, [line])
+    if block is None:
+        return statement
+    end = max((i for i, each in enumerate(block) if _holds(each, line)), default=len(block) - 1)
+    cut = copy.copy(statement)
+    for name, value in ast.iter_fields(statement):
+        if value is block:
+            setattr(cut, name, [*block[:end], _cut(block[end], line)])
+    return cut

@@ -1,0 +1,133 @@
+"""A step that was found -> kept beginnings, and its diagnosis in the middle of the program, all put back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+
+from graphdoctor.target.program.rebuild import NotRebuilt
+from graphdoctor.target.program.step import LoopStep, SeenStep
+from graphdoctor.target.program.surroundings import surrounded
+from graphdoctor.target.state.snapshot import snapshot
+from graphdoctor.target.target import Target
+from graphdoctor.values.options import Bounds
+from graphdoctor.values.report import Location
+
+Diagnose = Callable[[Target], object]
+Waits = Counter[tuple[Location | None, str]]
+Observe = Callable[[Waits], AbstractContextManager[None]]
+_FEWEST = 2  # steps without which nothing can be compared
+
+
+class Studies:
+    """Keeps beginnings of steps and diagnoses each kind once. `is_busy`: what runs now is no program.
+
+    `wall_s` is the time that all of it took.
+    """
+
+    def __init__(self, diagnose: Diagnose, bounds: Bounds, observe: Observe) -> None:
+        self._diagnose = diagnose
+        self._bounds = bounds
+        self._observe = observe
+        self._gap = ExitStack()  # open from the end of a step that is kept to the next beginning
+        self._lock = threading.Lock()
+        self.is_busy = False
+        self.wall_s = 0.0
+
+    def close_gap(self) -> None:
+        """The next step begins."""
+        self._gap.close()
+
+    def enter(self, step: SeenStep, keep: Callable[[], None], autocast: bool | None) -> None:
+        """A step begins: keep its beginning where it is its turn, and diagnose where there are enough."""
+        self.close_gap()
+        before = self.wall_s
+        self.keep(step, keep, autocast)
+        if step.beginnings >= self._needed(step):
+            self._study_once(step, autocast)
+        if step.entered_at is not None:
+            step.entered_at += self.wall_s - before
+
+    def finish(self, step: SeenStep) -> None:
+        """The program has ended: diagnose what was kept, where it can be compared."""
+        if step.beginnings >= _FEWEST * _passes(step):
+            self._study_once(step, None)
+
+    def leave(self, step: SeenStep) -> None:
+        """A step has ended: watch what the program does until the next one, if it is kept."""
+        began = time.perf_counter()
+        step.leave()
+        if step.kept is not None and not step.is_done:
+            self.close_gap()
+            self._gap.enter_context(self._observe(step.waits))
+            step.gaps += 1
+        self.wall_s += time.perf_counter() - began
+
+    def keep(self, step: SeenStep, keep: Callable[[], None], autocast: bool | None) -> None:
+        """Note how a step begins, where enough have passed and more are needed."""
+        if step.is_done or step.reason or step.begun <= self._bounds.after:
+            return
+        if step.beginnings >= self._needed(step):
+            return
+        with self._lock, surrounded(autocast):
+            began = time.perf_counter()
+            try:
+                keep()
+            except NotRebuilt as reason:
+                step.reason = str(reason)
+            finally:
+                self.wall_s += time.perf_counter() - began
+
+    def _needed(self, step: SeenStep) -> int:
+        return self._bounds.steps * _passes(step)
+
+    def _study_once(self, step: SeenStep, autocast: bool | None) -> None:
+        if step.is_done or step.reason:
+            return
+        with self._lock:
+            began = time.perf_counter()
+            self._study(step, autocast)
+            self.wall_s += time.perf_counter() - began
+
+    def _study(self, step: SeenStep, autocast: bool | None) -> None:
+        """Put the program back to the first beginning, diagnose, and put everything to where it is."""
+        assert step.kept is not None
+        step.is_done, self.is_busy = True, True
+        outer = snapshot({})
+        try:
+            with surrounded(autocast):
+                target = step.target(iterations=self._bounds.steps)  # type: ignore[attr-defined]
+                now = snapshot({**step.kept.roots, **target.roots})
+                try:
+                    step.kept.start.restore()
+                    step.outcome = self._diagnose(target)
+                    _check_complete(step)
+                finally:
+                    now.restore()
+        except NotRebuilt as reason:
+            step.reason = str(reason)
+        except Exception as error:  # a fault of ours, which must not end the program
+            step.reason = (
+                f"This is a bug in graphdoctor, please report it: {type(error).__name__}: {error}"
+            )
+        finally:
+            outer.restore()
+            step.kept = None
+            self.is_busy = False
+
+
+def _passes(step: SeenStep) -> int:
+    return step.passes_per_step if isinstance(step, LoopStep) else 1
+
+
+def _check_complete(step: SeenStep) -> None:
+    """Raises NotRebuilt where nothing true can be said: the lines did something else by themselves."""
+    if isinstance(step, LoopStep) and step.is_incomplete:
+        step.outcome = None
+        raise NotRebuilt(
+            "Run again by themselves, these lines did not step the optimizer, so they are not the whole"
+            " step: mark it with `with graphdoctor.step():`."
+        )

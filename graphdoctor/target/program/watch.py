@@ -1,0 +1,315 @@
+"""A running program -> its steps, each handed to a diagnosis where it stands, and then gone on with."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from graphdoctor.target.frames import is_machinery
+from graphdoctor.target.program.ending import Ending, unseen
+from graphdoctor.target.program.events import At, Event, listening, places, without_frames
+from graphdoctor.target.program.loops import Loop, learn
+from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
+from graphdoctor.target.program.statements import Span, block_of_with, whole_function
+from graphdoctor.target.program.step import CallStep, LoopStep, SeenStep
+from graphdoctor.target.program.studies import Diagnose, Observe, Studies
+from graphdoctor.target.user_code import is_user_file
+from graphdoctor.values.options import Bounds
+from graphdoctor.values.report import Location
+
+_MOST_EVENTS = 20_000  # before the first steps are known; older ones say nothing about a step
+_PATIENCE = 4  # forward passes with gradients and no backward pass: they are no training ...
+_WITH_OPTIMIZER = 2_000  # ... but where there is an optimizer they may be an episode of it
+
+
+@dataclass
+class _Thread:
+    """What one thread has done so far."""
+
+    events: list[Event] = field(default_factory=list)
+    loop: LoopStep | None = None
+    cannot: str = ""
+    passes: int = 0  # of the loop, since its optimizer stepped
+    unused_forwards: int = 0  # forward passes with gradients that nothing followed
+    marked: LoopStep | None = None  # the step that runs, where the program marks its steps
+
+
+class Watch:
+    """Listens to a program and finds its steps. `diagnose` is called inside the program, between two."""
+
+    def __init__(self, diagnose: Diagnose, bounds: Bounds, observe: Observe) -> None:
+        self._studies = Studies(diagnose, bounds, observe)
+        self._bounds = bounds
+        self._threads: dict[int, _Thread] = {}
+        self._calls: dict[tuple[int, int, int], CallStep] = {}
+        self._loops: list[LoopStep] = []
+        self._named: dict[int, LoopStep | None] = {}  # by the identity of its code, which is kept
+        self._is_off = False
+        self.loading_s = 0.0
+        self._patience = _PATIENCE
+        self.first_s: float | None = None  # when the first event came
+        self.reasons: list[str] = []
+        self.has_ended = False
+        self._ending = Ending()
+
+    @property
+    def diagnosis_s(self) -> float:
+        """The time that graphdoctor took, in the program's."""
+        return self._studies.wall_s
+
+    @property
+    def steps(self) -> list[SeenStep]:
+        """The kinds of step that repeated, those that took longest first."""
+        found: list[SeenStep] = [*self._loops, *(c for c in self._calls.values() if c.begun > 1)]
+        return sorted(found, key=lambda step: -step.wall_s)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Listen while the block runs."""
+        os.register_at_fork(after_in_child=self._switch_off)
+        with listening(self), unseen():
+            if self._bounds.only:
+                threading.setprofile(self._called)
+                sys.setprofile(self._called)
+            try:
+                yield
+            finally:
+                self._is_off = True
+                self._studies.close_gap()
+                if self._bounds.only:
+                    threading.setprofile(None)
+                    sys.setprofile(None)
+
+    @property
+    def _is_deaf(self) -> bool:
+        return self._is_off or self._studies.is_busy
+
+    def _switch_off(self) -> None:
+        self._is_off = True
+
+    def finish(self) -> None:
+        """Diagnose what was kept of steps that ended before there was enough of them."""
+        for step in self.steps:
+            self._studies.finish(step)
+
+    def event(self, event: Event) -> None:
+        """One event of the program."""
+        if self._is_deaf or self.has_ended:
+            return self._end_again()
+        if event.kind == "made":
+            self._patience = _WITH_OPTIMIZER
+            return
+        self._note_start()
+        thread = self._thread
+        if (marked := thread.marked) is not None:
+            if event.kind == "step":
+                marked.mode = "training"
+            if self._bounds.only:  # not as soon as it is called: a profile function sees no other
+                self._enter(marked, lambda: None)
+        elif self._bounds.only:
+            return
+        elif thread.loop is not None:
+            self._follow(thread, thread.loop, event)
+        elif not thread.cannot and event.kind != "stepped":
+            self._learn(thread, event)
+
+    def call(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]
+    ) -> Any:  # fmt: skip
+        """A module is called from outside any other."""
+        if self._is_deaf or self.has_ended:
+            self._end_again()
+            return run()
+        self._note_start()
+        where = places(3)
+        thread = self._thread
+        if self._bounds.only or thread.marked is not None:
+            self.event(Event("forward", where, module, torch.is_autocast_enabled("cuda")))
+            return run()
+        if (
+            torch.is_grad_enabled()
+            and _wants_gradients(module)
+            and thread.unused_forwards < self._patience
+        ):
+            thread.unused_forwards += 1
+            self.event(Event("forward", where, module, torch.is_autocast_enabled("cuda")))
+            return run()
+        in_loop = thread.loop is not None and thread.loop.follower.holds(where)
+        if in_loop or not where or not any(True for _ in module.parameters()):
+            return run()
+        step = self._call_step(module, where[0])
+        step.begun += 1
+        self._enter(step, lambda: step.begin(args, kwargs))
+        begun = time.perf_counter()
+        try:
+            return run()
+        finally:
+            step.wall_s += time.perf_counter() - begun
+            self._studies.leave(step)
+
+    def loaded(self, wall_s: float) -> None:
+        """A DataLoader gave a batch."""
+        if not self._is_deaf and self.first_s is not None:
+            self.loading_s += wall_s
+
+    def mark(self, frame: FrameType) -> None:
+        """The program says that a step begins: the body of the `with` statement in this frame."""
+        if self._is_deaf or self.has_ended:
+            return self._end_again()
+        self._note_start()
+        span = block_of_with(frame.f_code, frame.f_lineno)
+        step = self._of_span(frame.f_code, span) if span is not None else None
+        if step is None:
+            return
+        self._thread.marked = step
+        step.begun += 1
+        step.entered_at = time.perf_counter()
+        self._enter(step, lambda: step.begin(frame))
+
+    def unmark(self) -> None:
+        """The marked step has ended."""
+        step, self._thread.marked = self._thread.marked, None
+        if step is not None and step.entered_at is not None:
+            step.wall_s += time.perf_counter() - step.entered_at
+            self._studies.leave(step)
+
+    def _called(self, frame: FrameType, event: str, arg: object) -> None:
+        """Python calls or leaves a function: the one whose calls are the steps, perhaps."""
+        name, code = self._bounds.only, frame.f_code
+        if self._is_deaf or code.co_name != name.rpartition(".")[2]:
+            return
+        if code.co_qualname != name and not code.co_qualname.endswith(f".{name}"):
+            return
+        if is_machinery(code.co_filename) or (
+            "." not in name and not is_user_file(code.co_filename)
+        ):
+            return
+        step = self._of_span(code, whole_function(code))
+        if step is None:
+            return
+        if event == "return":
+            self.unmark()
+        elif event == "call":
+            self._studies.close_gap()
+            self._note_start()
+            step.begun += 1
+            self._thread.marked = step
+            self._studies.keep(step, lambda: step.begin(frame), None)
+            step.entered_at = time.perf_counter()
+
+    def _of_span(self, code: CodeType, span: Span | None) -> LoopStep | None:
+        """The step of a code object; None where it cannot be run by itself, which is noted once."""
+        if id(code) in self._named:
+            return self._named[id(code)]
+        step = None
+        try:
+            if span is None:
+                raise NotRebuilt(f"The source of {code.co_filename} cannot be read.")
+            step = LoopStep.of(Loop(span, variables_of(span), None), "inference")
+            self._loops.append(step)
+        except NotRebuilt as reason:
+            self.reasons.append(str(reason))
+        self._named[id(code)] = step
+        return step
+
+    @property
+    def _thread(self) -> _Thread:
+        return self._threads.setdefault(threading.get_ident(), _Thread())
+
+    def _note_start(self) -> None:
+        if self.first_s is None:
+            self.first_s = time.perf_counter()
+
+    def _call_step(self, module: torch.nn.Module, at: At) -> CallStep:
+        key = (id(module), id(at.code), at.line)
+        if key not in self._calls:
+            place = Location(at.code.co_filename, at.line, at.code.co_name)
+            self._calls[key] = CallStep.of(module, place)
+        return self._calls[key]
+
+    def _learn(self, thread: _Thread, event: Event) -> None:
+        if event.kind == "backward":
+            thread.unused_forwards = 0
+        thread.events.append(without_frames(event))
+        del thread.events[:-_MOST_EVENTS]
+        if event.kind != "step":
+            return
+        try:
+            loop = learn(thread.events)
+        except NotRebuilt as reason:
+            thread.cannot = str(reason)
+            self.reasons.append(str(reason))
+            thread.events.clear()
+            return
+        if loop is not None:
+            thread.events.clear()
+            thread.loop = LoopStep.of(loop)
+            self._loops.append(thread.loop)
+            # What was called inside the training step was no step of its own.
+            self._calls = {key: call for key, call in self._calls.items() if call.is_done}
+
+    def _follow(self, thread: _Thread, step: LoopStep, event: Event) -> None:
+        now = time.perf_counter()
+        if event.kind == "backward":
+            thread.unused_forwards = 0
+        if event.kind == "stepped":
+            step.follower.has_stepped()
+            self._studies.leave(step)
+            if step.entered_at is not None:
+                step.wall_s += now - step.entered_at
+                step.entered_at = None
+            if thread.passes:
+                step.passes_per_step = thread.passes
+            thread.passes = 0
+            return
+        at = step.follower.begins(event)
+        if at is None:
+            return
+        is_first = thread.passes == 0
+        thread.passes += 1
+        if step.entered_at is None:
+            step.entered_at = now
+        if is_first:
+            step.begun += 1
+        if is_first or step.kept is not None:
+            self._enter(step, lambda: step.begin(_running(at)), autocast=step.loop.is_autocast)
+
+    def _enter(
+        self, step: SeenStep, keep: Callable[[], None], *, autocast: bool | None = None
+    ) -> None:
+        """A step begins. The program ends here once all its steps are diagnosed, if it is to."""
+        self._studies.enter(step, keep, autocast)
+        if self._bounds.ends and not self._waiting():
+            self.has_ended = True
+            self._end_again()
+
+    def _waiting(self) -> bool:
+        if self._patience == _WITH_OPTIMIZER and not self._loops and not self.reasons:
+            return True  # it will train
+        settled = [step.is_done or bool(step.reason) for step in self.steps]
+        return not settled or not all(settled)
+
+    def _end_again(self) -> None:
+        if self.has_ended and not self._is_deaf:
+            self._ending.end()
+
+
+def _running(at: At) -> FrameType:
+    assert at.frame is not None
+    return at.frame
+
+
+def _wants_gradients(module: torch.nn.Module) -> bool:
+    """Whether a call of it may belong to a training step: it trains, or it has nothing to train."""
+    return any(p.requires_grad for p in module.parameters()) or not any(
+        True for _ in module.parameters()
+    )

@@ -1,0 +1,87 @@
+"""`graphdoctor run`: the program's own output and exit code, the page on stderr, the JSON, wrong calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from graphdoctor.cli import main
+from graphdoctor.reporters import program_json, program_page
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.program import ProgramReport, ProgramStep
+from graphdoctor.values.report import Location
+
+PROGRAM = """\
+import sys
+import torch
+model = torch.nn.Linear(4, 4).to("cuda" if torch.cuda.is_available() else "cpu")
+with torch.no_grad():
+    for i in range(9):
+        out = model(torch.full((2, 4), float(i), device=model.weight.device))
+        print("step", i)
+print(sys.argv[1:])
+sys.exit(3)
+"""
+
+
+def graphdoctor(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "graphdoctor", "run", "--strategies", "none", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_program_keeps_its_output_and_code_and_the_page_goes_to_stderr(tmp_path: Path) -> None:
+    file, saved = tmp_path / "program.py", tmp_path / "report.json"
+    file.write_text(PROGRAM)
+    done = graphdoctor("--to-the-end", "--json", saved, file, "--", "--epochs", "1")
+    assert done.returncode == 3
+    assert done.stdout == "".join(f"step {i}\n" for i in range(9)) + "['--epochs', '1']\n"
+    assert "SAFE" in done.stderr and "Linear at program.py:6, inference, 9 times" in done.stderr
+    report = json.loads(saved.read_text())
+    jsonschema.validate(report, program_json.schema())
+    assert (report["exit_code"], report["ending"], len(report["steps"])) == (3, "finished", 1)
+
+
+def test_json_alone_on_stdout_is_json_alone(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    done = graphdoctor("--json", "-", file)
+    assert done.returncode == 0 and "step 0" in done.stderr
+    assert json.loads(done.stdout)["ending"] == "ended by graphdoctor"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "there is nothing to run"),
+        (["missing.py"], "missing.py is no file in"),
+        (["--steps", "1", "x.py"], "at least 2"),
+        (["--after", "-1", "x.py"], "a whole number from 0"),
+        (["--devise", "cuda", "x.py"], "unrecognized arguments: --devise"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
+
+
+def test_the_page_shows_hostile_names_as_they_are() -> None:
+    step = ProgramStep(
+        name="a\x1b[31m.py:1", location=Location("a\x1b.py", 1), last_line=2, mode="training",
+        begun=2, wall_s=0.1, share=0.5, reason="seen [bold]twice[/bold]",
+    )  # fmt: skip
+    report = ProgramReport(
+        schema_version=1, tool_version="0", command=("a\x1b.py",), machine=None, ending="raised",
+        exit_code=1, wall_s=1.0, diagnosis_s=0.0, steps=(step,), notes=("\x1b[2J",),
+    )  # fmt: skip
+    page = program_page.render(report, Look(width=80, color_system=None, base=os.getcwd()))
+    assert "\x1b" not in page and "[bold]twice[/bold]" in page and "The program failed" in page
+    assert max(map(len, page.splitlines())) <= 80

@@ -1,0 +1,48 @@
+"""Unmodified programs of eight kinds are diagnosed where they stand, and print what they print alone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.programs import NEVER, SAMPLES, run
+
+# What each gives: the verdict and the rules of each step. GD301 and GD302 depend on the GPU.
+EXPECTED = {
+    "plain_loop.py": [
+        ("plain_loop.py:26-29", "training", "partly-safe", ("GD111",)),
+        ("Sequential at plain_loop.py:38", "inference", "safe", ()),
+    ],
+    "gpt_training.py": [
+        ("gpt_training.py:109-120", "training", "partly-safe", ("GD111", "GD205", "GD209")),
+    ],
+    "dqn.py": [
+        ("dqn.py:63-69", "training", "partly-safe", ("GD101", "GD111")),
+        ("QNetwork at dqn.py:51", "inference", "safe", ()),
+        ("QNetwork at dqn.py:61", "inference", "safe", ()),
+    ],
+    "image_training.py": [
+        ("image_training.py:41-53", "training", "safe", ()),
+        ("ConvNet at image_training.py:66", "inference", "safe", ()),
+    ],
+    "serving.py": [("Sequential at serving.py:24", "inference", "safe", ())],
+}
+_PAYING = {"GD301", "GD302"}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_program_gets_its_steps_diagnosed_and_prints_what_it_prints_alone(name: str) -> None:
+    ran, alone = run(SAMPLES / name), run(SAMPLES / name, after=NEVER)
+    assert (ran.report.ending, ran.report.exit_code, ran.said) == ("finished", 0, "")
+    seen = {
+        (step, mode, verdict, tuple(rule for rule in rules if rule not in _PAYING))
+        for step, mode, verdict, rules in ran.summary
+        if "too few" not in verdict
+    }
+    assert seen == set(EXPECTED[name])
+    assert _without_times(ran.printed) == _without_times(alone.printed) != ""
+
+
+def _without_times(text: str) -> str:
+    return re.sub(r"\(\d+ images/s\)", "", text)

@@ -1,0 +1,300 @@
+"""What the watched program does -> which steps are seen, on which lines, and what is not claimed of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import NEVER, Ran, run
+
+HEAD = """\
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Linear(4, 4).cuda()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+def ran(tmp_path: Path, body: str, **how: object) -> Ran:
+    file = tmp_path / "program.py"
+    file.write_text(HEAD + body)
+    return run(file, **how)  # type: ignore[arg-type]
+
+
+def only(seen: Ran) -> tuple[str, str, str, tuple[str, ...]]:
+    (step,) = seen.summary
+    name, mode, verdict, rules = step
+    return name, mode, verdict, tuple(rule for rule in rules if rule not in ("GD301", "GD302"))
+
+
+def test_a_rate_that_the_loop_sets_between_the_steps_is_frozen_in_a_graph(tmp_path: Path) -> None:
+    body = """\
+for i in range(10):
+    for group in opt.param_groups:
+        group["lr"] = 0.1 / (i + 1)
+    x = torch.randn(2, 4, device="cuda")
+    loss = model(x).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+    name, mode, _, rules = only(ran(tmp_path, body))
+    assert (name, mode, rules) == ("program.py:10-13", "training", ("GD204",))
+
+
+def test_a_tensor_that_the_program_replaces_between_the_steps_leaves_the_verdict_unknown(
+    tmp_path: Path,
+) -> None:
+    body = """\
+model.scale = torch.ones(4, device="cuda")
+model.register_forward_hook(lambda module, args, out: out * module.scale)
+with torch.no_grad():
+    for i in range(10):
+        model.scale = torch.rand(4, device="cuda")
+        model(torch.randn(2, 4, device="cuda"))
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.report is not None and step.report.verdict == "unknown"
+    assert "model.scale" in step.report.reason
+
+
+def test_where_the_host_waits_between_the_steps_is_told_apart_from_the_step(tmp_path: Path) -> None:
+    body = """\
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    loss = model(x).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    if loss.item() > 100 or i < 0:
+        break
+    torch.cuda.synchronize()
+    last = loss.detach().cpu()
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.report is not None and step.report.verdict == "safe"
+    seen = {(w.location.line, w.operation, w.count) for w in step.between if w.location}
+    assert seen == {
+        (12, "reads a value of the device", 1.0),
+        (14, "torch.cuda.synchronize()", 1.0),
+        (15, "copies to the host", 1.0),
+    }
+
+
+def test_accumulated_gradients_are_one_step_of_several_passes(tmp_path: Path) -> None:
+    body = """\
+for i in range(24):
+    x = torch.randn(2, 4, device="cuda")
+    loss = model(x).square().mean() / 2
+    loss.backward()
+    if i % 2 == 1:
+        opt.step()
+        opt.zero_grad()
+    print(f"{loss.item():.6f}")
+"""
+    seen = ran(tmp_path, body)
+    (step,) = seen.report.steps
+    assert (step.passes, step.location.line, step.last_line) == (2, 8, 12)
+    assert step.report is not None and step.report.verdict == "safe"
+    assert seen.printed == ran(tmp_path, body, after=NEVER).printed
+
+
+def test_a_loss_without_a_module_belongs_to_the_step(tmp_path: Path) -> None:
+    body = """\
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    loss = (x @ model.weight).square().mean()
+    loss.backward()
+    opt.step(); opt.zero_grad()
+"""
+    name, _, verdict, rules = only(ran(tmp_path, body))
+    assert (name, verdict, rules) == ("program.py:8-10", "safe", ())
+
+
+def test_two_optimizers_of_one_loop_are_one_step(tmp_path: Path) -> None:
+    body = """\
+other = nn.Linear(4, 4).cuda()
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    fake = model(x)
+    second.zero_grad()
+    other(fake.detach()).mean().backward()
+    second.step()
+    opt.zero_grad()
+    other(fake).square().mean().backward()
+    opt.step()
+"""
+    name, _, verdict, _ = only(ran(tmp_path, body))
+    assert (name, verdict) == ("program.py:10-16", "safe")
+
+
+def test_lines_that_do_something_else_when_they_run_by_themselves_are_not_judged(
+    tmp_path: Path,
+) -> None:
+    body = """\
+import os
+for i in range(12):
+    os.environ["GO"] = "1"
+    loss = model(torch.randn(2, 4, device="cuda")).mean()
+    loss.backward()
+    if os.environ.pop("GO", None):
+        opt.step()
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.report is None and "did not step the optimizer" in step.reason
+
+
+def test_a_step_that_writes_a_file_is_not_run_again(tmp_path: Path) -> None:
+    file = tmp_path / "written"
+    body = f"""\
+for i in range(10):
+    loss = model(torch.randn(2, 4, device="cuda")).mean()
+    loss.backward()
+    open({str(file)!r}, "a").write("once")
+    opt.step()
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.report is None and f"writes {file}" in step.reason
+    assert file.read_text() == "once" * 10
+
+
+def test_a_batch_taken_from_an_iterator_inside_the_step_is_not_taken_twice(tmp_path: Path) -> None:
+    body = """\
+data = iter([torch.full((2, 4), float(i), device="cuda") for i in range(12)])
+def batches():
+    yield from data
+source = batches()
+for i in range(12):
+    opt.zero_grad()
+    x = next(source)
+    loss = model(x).mean()
+    loss.backward()
+    opt.step()
+    print(x[0, 0].item())
+"""
+    seen = ran(tmp_path, body)
+    (step,) = seen.report.steps
+    assert step.report is None and "`source`" in step.reason
+    assert seen.printed.split() == [f"{i}.0" for i in range(12)]
+
+
+def test_steps_that_the_program_marks_are_those(tmp_path: Path) -> None:
+    body = """\
+import graphdoctor
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    with graphdoctor.step():
+        loss = model(x).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total = loss.item()
+"""
+    name, mode, _, rules = only(ran(tmp_path, body))
+    assert (name, mode, rules) == ("program.py:10-14", "training", ("GD101",))
+
+
+def test_a_program_on_the_cpu_is_said_to_be_there_and_can_be_placed(tmp_path: Path) -> None:
+    body = """\
+model, x = model.cpu(), torch.ones(2, 4)
+with torch.no_grad():
+    for i in range(9):
+        model(x + i)
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.report is None and "runs on the CPU" in step.reason
+    (placed,) = ran(tmp_path, body.replace("cpu()", "to('cpu')"), on_cpu=False).report.steps
+    assert placed.report is None
+
+
+def test_left_on_the_cpu_the_steps_are_diagnosed_as_if_on_a_gpu(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import torch\nassert not torch.cuda.is_available()\nmodel = torch.nn.Linear(4, 4)\n"
+        "with torch.no_grad():\n    for i in range(9):\n        model(torch.ones(2, 4))\n"
+    )
+    (step,) = run(file, on_cpu=True).report.steps
+    assert step.report is not None and step.report.verdict == "safe"
+
+
+@pytest.mark.parametrize(
+    "body", ["print('no model')\n", "model(torch.ones(1, 4, device='cuda'))\n"]
+)
+def test_a_program_without_steps_is_said_to_have_none(tmp_path: Path, body: str) -> None:
+    report = ran(tmp_path, body).report
+    assert report.steps == () and report.notes[0].startswith("No step was seen that repeats")
+
+
+def test_a_program_is_ended_once_its_steps_are_diagnosed(tmp_path: Path) -> None:
+    body = """\
+import torch
+model = torch.nn.Linear(4, 4).cuda()
+with torch.no_grad():
+    for i in range(1000):
+        try:
+            model(torch.ones(2, 4, device="cuda"))
+        except Exception:
+            pass
+"""
+    file = tmp_path / "program.py"
+    file.write_text(body)
+    report = run(file, ends=True).report
+    assert (report.ending, report.exit_code) == ("ended by graphdoctor", 0)
+    assert report.steps[0].begun < 10 and report.steps[0].report is not None
+
+
+def test_a_program_whose_step_is_in_a_thread_is_ended_although_it_waits_for_answers(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    body = """\
+import queue, threading, torch
+model = torch.nn.Linear(4, 4).cuda()
+asked, answered = queue.Queue(), queue.Queue()
+def serve():
+    with torch.no_grad():
+        while True:
+            answered.put(model(asked.get()))
+threading.Thread(target=serve).start()
+for i in range(1000):
+    asked.put(torch.ones(2, 4, device="cuda"))
+    answered.get()
+"""
+    file = tmp_path / "program.py"
+    file.write_text(body)
+    report = run(file, ends=True).report
+    assert (report.ending, report.exit_code) == ("ended by graphdoctor", 0)
+    assert report.steps[0].report is not None
+    assert "Exception in thread" not in capfd.readouterr().err
+
+
+def test_a_program_with_an_optimizer_is_not_ended_before_it_trains(tmp_path: Path) -> None:
+    body = """\
+with torch.no_grad():
+    for i in range(12):
+        model(torch.ones(2, 4, device="cuda"))
+for i in range(1000):
+    loss = model(torch.ones(2, 4, device="cuda")).mean()
+    loss.backward()
+    opt.step()
+"""
+    report = ran(tmp_path, body, ends=True).report
+    assert report.ending == "ended by graphdoctor"
+    assert {step.mode for step in report.steps if step.report} == {"inference", "training"}
+
+
+def test_a_program_that_fails_keeps_its_code_and_what_was_seen(tmp_path: Path) -> None:
+    body = """\
+for i in range(20):
+    loss = model(torch.ones(2, 4, device="cuda")).mean()
+    loss.backward()
+    opt.step()
+    if i == 12:
+        raise ValueError("no more data")
+"""
+    seen = ran(tmp_path, body)
+    assert (seen.report.ending, seen.report.exit_code) == ("raised", 1)
+    assert seen.said.endswith("ValueError: no more data") and "graphdoctor" not in seen.said
+    assert seen.report.steps[0].report is not None
