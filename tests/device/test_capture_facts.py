@@ -12,11 +12,17 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.diagnose.diagnose import Diagnosis
 from tests.support.diagnosing import diagnosed
-from tests.support.torch_versions import STORES_NUMBERS_BY_FILLING, WHY_FILLING
+from tests.support.torch_versions import (
+    MEASURED_WITH,
+    STORES_NUMBERS_BY_FILLING,
+    VERSION,
+    WHY_FILLING,
+)
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LIMITS = BENCHMARKS.parent / "docs" / "limits.md"
@@ -34,6 +40,19 @@ NOT_DIAGNOSED = {
     "set_rng_state_of_other_seed": "the step sets its seed back only while it is not captured: "
     "where it always believes to be, the seed stays what it set",
 }
+# What an older torch itself refuses, waits for, or lacks.
+OTHERWISE_BEFORE = (
+    frozenset(
+        (
+            "checkpoint_preserving", "checkpoint_reentrant_preserving", "d2h_into_pageable", "fork_rng",
+            "get_rng_state", "h2d_into_pageable_non_blocking", "h2d_non_blocking_pageable",
+            "initial_seed", "manual_seed_new", "manual_seed_same", "own_generator_state", "quantile",
+            "set_rng_state", "set_rng_state_of_other_seed", "torch_manual_seed_new",
+        )
+    )
+    if VERSION < MEASURED_WITH
+    else frozenset()
+)  # fmt: skip
 # It could not be asked: torch 2.11 has no such kernel for CUDA, and refused the warm-up.
 NOT_MEASURED = {"Adagrad_fused"}
 
@@ -57,6 +76,8 @@ def facts() -> ModuleType:
 
 H200 = measured()
 FACTS = facts()
+if not hasattr(torch, "_grouped_mm"):  # torch up to 2.7 has no such operator
+    del FACTS.STEPS["grouped_mm_bf16"]
 STEPS = sorted(name for name in FACTS.STEPS if (name, "global") in H200)
 every_step = pytest.mark.parametrize("name", STEPS)
 
@@ -82,8 +103,12 @@ def build(name: str) -> Callable[[], object]:
 
 
 def test_every_step_was_measured_in_both_modes() -> None:
-    assert set(FACTS.STEPS) - NOT_MEASURED == {name for name, _ in H200}
-    assert set(H200) == {(name, mode) for name in STEPS for mode in FACTS.MODES}
+    of_today = set(FACTS.STEPS) - NOT_MEASURED
+    measured_then = {name for name, _ in H200}
+    assert of_today == measured_then or (VERSION < MEASURED_WITH and of_today < measured_then)
+    assert {(name, mode) for name, mode in H200 if name in STEPS} == {
+        (name, mode) for name in STEPS for mode in FACTS.MODES
+    }
 
 
 @pytest.mark.parametrize("mode", FACTS.MODES)
@@ -92,6 +117,7 @@ def test_the_emulated_device_captures_what_a_gpu_captured(name: str, mode: str) 
     with EmulatedDevice():
         outcome: dict[str, Any] = FACTS.try_step(name, mode)
     agrees = outcome["captures"] == H200[name, mode]
+    may_differ(name, agrees=agrees)
     assert agrees != (name in NOT_EMULATED), outcome.get("error", "captured")
 
 
@@ -100,7 +126,13 @@ def test_the_diagnosis_finds_what_a_gpu_refused(name: str) -> None:
     diagnosis = diagnosed(build(name))
     fails = any(finding.effect == "capture-fails" for finding in diagnosis.findings)
     agrees = fails != H200[name, "thread_local"]
-    assert agrees != (name in NOT_DIAGNOSED), messages(diagnosis)
+    may_differ(name, agrees=agrees)
+    assert agrees != (name in NOT_DIAGNOSED) or name in OTHERWISE_BEFORE, messages(diagnosis)
+
+
+def may_differ(name: str, *, agrees: bool) -> None:
+    if name in OTHERWISE_BEFORE and not agrees:
+        pytest.xfail(f"the H200 was asked with torch {MEASURED_WITH[0]}.{MEASURED_WITH[1]}")
 
 
 def messages(diagnosis: Diagnosis) -> list[str]:

@@ -154,7 +154,9 @@ SEEDS: dict[str, Body] = {
 def test_a_new_seed_is_refused(name: str) -> None:
     x = torch.randn(4, 4, device="cuda")
     refused = refusal(lambda: SEEDS[name](x))
-    assert "only if new seed is the same" in refused or "set_current_seed during" in refused
+    # Up to torch 2.6 already the question for the seed is refused, which `fork` begins with.
+    told = ("only if new seed is the same", "set_current_seed during", "current_seed during")
+    assert any(words in refused for words in told)
     assert_usable(x)
 
 

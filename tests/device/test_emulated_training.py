@@ -213,7 +213,10 @@ def test_autocast_casts_as_on_the_cpu(
             dtypes.add((x @ x.T).dtype)
             return model(x)
 
-    assert_equal(*emulated_and_plain(make_model, sgd, forward))
+    emulated, plain = emulated_and_plain(make_model, sgd, forward)
+    # Where the CPU has no quick kernels, the emulated device rounds once; the CPU's own rounds as it sums.
+    for one, other in zip(emulated, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=torch.finfo(dtype).eps, atol=1e-4)
     assert dtypes == {dtype}
 
 

@@ -19,6 +19,7 @@ from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.target.state import dict_versions
 from graphdoctor.target.state.dict_versions import DictVersions
 from tests.support.emulated import device as device
+from tests.support.torch_versions import TELLS_SAVED_TENSOR_HOOKS, WHY_NO_HOOKS
 
 
 class _Watched:
@@ -263,13 +264,20 @@ def test_a_forward_of_the_users_own_is_watched_with_what_it_reads() -> None:
     assert not guard.is_same() and "factor" in guard.difference()
 
 
+told_hooks = pytest.mark.xfail(not TELLS_SAVED_TENSOR_HOOKS, reason=WHY_NO_HOOKS, strict=True)
+
+
 class TestModes:
     @pytest.mark.parametrize(
         ("within", "name"),
         [
             (lambda: torch.autocast("cuda", torch.bfloat16), "autocast"),
             (forward_ad.dual_level, "forward-mode gradients"),
-            (lambda: saved_tensors_hooks(lambda t: t, lambda t: t), "activation checkpointing"),
+            pytest.param(
+                lambda: saved_tensors_hooks(lambda t: t, lambda t: t),
+                "activation checkpointing",
+                marks=told_hooks,
+            ),
             (lambda: torch.device("meta"), "function modes"),
         ],
     )

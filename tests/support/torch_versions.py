@@ -32,3 +32,10 @@ def _stores_numbers_by_filling() -> bool:
 # `x[i] = 1.0` copies a tensor of the number from the host to the device up to torch 2.14, and fills since.
 STORES_NUMBERS_BY_FILLING = _stores_numbers_by_filling()
 WHY_FILLING = "this torch fills from the number: nothing is copied from the host"
+
+# The graph guards ask for these hooks: torch tells them since 2.7.
+TELLS_SAVED_TENSOR_HOOKS = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+WHY_NO_HOOKS = "this torch does not tell the hooks on saved tensors, as of activation checkpointing"
+
+MEASURED_WITH = (2, 11)  # the torch of the H200 that said what a capture takes
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])

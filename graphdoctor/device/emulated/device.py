@@ -36,6 +36,19 @@ from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.values.errors import UsageError
 
 
+@contextmanager
+def _default_device_kept() -> Iterator[None]:
+    """torch 2.6 cannot tell the default device after `set_default_device(None)`: what was never set is unset."""
+    before, context = default_device.CURRENT_DEVICE, getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
+    was_set = hasattr(context, "device_context")
+    try:
+        yield
+    finally:
+        torch.set_default_device(before)
+        if not was_set and hasattr(context, "device_context"):
+            del context.device_context
+
+
 class EmulatedDevice:
     """One CUDA device that is not there.
 
@@ -72,7 +85,7 @@ class EmulatedDevice:
             )
         with ExitStack() as stack:
             stack.callback(self.table.close)
-            stack.callback(torch.set_default_device, default_device.CURRENT_DEVICE)
+            stack.enter_context(_default_device_kept())
             stack.callback(self._reset_streams)
             patches = stack.enter_context(Patches())
             hide_function_mode_from_python(patches)
