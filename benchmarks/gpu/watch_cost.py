@@ -80,15 +80,17 @@ def windows_cost(count: int) -> dict[str, Any]:
     done = threading.Event()
 
     def look() -> None:
-        for _ in range(count):
+        try:
+            for _ in range(count):
+                time.sleep(REST_S)
+                begun = time.perf_counter()
+                found = profiler.look()
+                assert found is not None
+                opened.append((begun, time.perf_counter(), len(found[0])))
+                del found
             time.sleep(REST_S)
-            begun = time.perf_counter()
-            found = profiler.look()
-            assert found is not None
-            opened.append((begun, time.perf_counter(), len(found[0])))
-            del found
-        time.sleep(REST_S)
-        done.set()
+        finally:
+            done.set()
 
     stamps = run_for(step, BEFORE_S)
     with profiler.on():
@@ -108,7 +110,7 @@ def windows_cost(count: int) -> dict[str, Any]:
     lost = [lost_s(stamps, begun, ended, usual_s) for begun, ended in busy[1:]]
     walls = [ended - begun for begun, ended, _ in opened]
     period_s = statistics.fmean(walls) / SHARE * 1.1 + statistics.fmean(walls)
-    left = with_interval([each / statistics.fmean(before) - 1 for each in between])
+    left = relative(with_interval(between), with_interval(before))
     spent = with_interval([each / period_s for each in lost])
     return {
         "step_us_before": with_interval([1e6 * each for each in before]),
@@ -122,6 +124,14 @@ def windows_cost(count: int) -> dict[str, Any]:
         "overhead_between": left,
         "overhead": {key: spent[key] + left[key] for key in spent},
     }
+
+
+def relative(after: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    """By how much more, with the interval that both allow."""
+    mean = after["mean"] / before["mean"] - 1
+    widths = [(each["high"] - each["mean"]) / each["mean"] for each in (after, before)]
+    half = (1 + mean) * math.hypot(*widths)
+    return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
 def block_means(stamps: array[float], spans: Sequence[tuple[float, float]]) -> list[float]:
@@ -219,8 +229,8 @@ def main() -> None:
         return
     found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     parts = {
+        "windows": lambda: windows_cost(args.windows),  # before any capture (pytorch#75504)
         "replays": replays_cost,
-        "windows": lambda: windows_cost(args.windows),
         "pairs": lambda: pairs_cost(args.pairs, args.seconds),
     }
     for name, measure in parts.items():

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from graphdoctor.cli.analyze import seconds
 from graphdoctor.cli.output import add_color_argument, check_json_writable, look_of
@@ -53,45 +53,57 @@ class WatchCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         check_json_writable(args)
-        program = program_of(args)
-        process, look = os.getpid(), look_of(args, sys.stderr)
-        json = Path(args.json).absolute() if args.json else None  # the program may change directory
+        program, process = program_of(args), os.getpid()
         from graphdoctor.measure.watch.watched_program import watch_program
-        from graphdoctor.measure.watch.watcher import device
+        from graphdoctor.measure.watch.watcher import device, rank
         from graphdoctor.reporters import watch_page
 
+        # The program may change directory, and put another stream in stderr's place.
+        json = json_path(args.json, rank()) if args.json else None
+        out = _Output(sys.stderr, json, look_of(args, sys.stderr))
         if device() == "none":
-            _say(watch_page.no_device_line())
+            out.say(watch_page.no_device_line())
         report, said = watch_program(
             program,
             args.every,
-            lambda now, before: _say(watch_page.line(now, before)),
-            lambda now: _write(now, json, look),
+            lambda now, before: out.say(watch_page.line(now, before)),
+            out.write,
         )
         if os.getpid() != process:  # a child that the program forked
             return report.exit_code or 0
         if said:
-            _say(f"{said}\n")
-        _write(report, json, look)
+            out.say(f"{said}\n")
+        out.write(report)
         return report.exit_code or 0
 
 
-def _write(report: WatchReport, json: Path | None, look: Look) -> None:
-    from graphdoctor.reporters import watch_json, watch_page
-    from graphdoctor.reporters.files import save
-
-    try:
-        if json is not None:
-            save(watch_json.render(report), json)
-    except GraphDoctorError as error:  # a full disk is no reason to end what has run for days
-        _say(f"graphdoctor: error: {error}\n")
-    with suppress(OSError):
-        sys.stdout.flush()
-    _say(watch_page.render(report, look))
+def json_path(name: str, rank: int | None) -> Path:
+    """Where the report goes: with several processes, a file for each, such as report.rank0.json."""
+    path = Path(name).absolute()
+    return path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
-def _say(text: str) -> None:
-    """To stderr, which may be closed by now."""
-    with suppress(OSError, ValueError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
+class _Output:
+    """Where lines and reports go, which is decided before the program runs."""
+
+    def __init__(self, stream: TextIO, json: Path | None, look: Look) -> None:
+        self._stream, self._json, self._look = stream, json, look
+
+    def write(self, report: WatchReport) -> None:
+        from graphdoctor.reporters import watch_json, watch_page
+        from graphdoctor.reporters.files import save
+
+        try:
+            if self._json is not None:
+                save(watch_json.render(report), self._json)
+        except GraphDoctorError as error:  # a full disk is no reason to end what has run for days
+            self.say(f"graphdoctor: error: {error}\n")
+        self.say(watch_page.render(report, self._look))
+
+    def say(self, text: str) -> None:
+        """Write it, if the stream is still open and can hold the text."""
+        with suppress(OSError, ValueError):
+            encoding = self._stream.encoding or "utf-8"
+            text = text.encode(encoding, "backslashreplace").decode(encoding)
+            self._stream.write(text)
+            self._stream.flush()

@@ -33,7 +33,7 @@ def line(now: WatchReport, before: WatchReport | None) -> str:
     parts += [f"+{count_text(n, what)}" for what, n in counted.items() if n or what == "replay"]
     if now.device == "not used":
         parts.append("CUDA not used yet")
-    return f"graphdoctor watch {'  '.join(parts)}\n"
+    return f"graphdoctor watch{_rank(now)} {'  '.join(parts)}\n"
 
 
 def no_device_line() -> str:
@@ -46,7 +46,7 @@ def render(report: WatchReport, look: Look) -> str:
     page = Page(look)
     page.line((HORIZONTAL * look.width, "dim"))
     page.line(
-        ("graphdoctor watch", "bold"),
+        (f"graphdoctor watch{_rank(report)}", "bold"),
         (f"  {path_text(' '.join(report.command), look.base)}", "dim"),
     )
     page.paragraph(" ".join(_what_happened(report)))
@@ -57,6 +57,10 @@ def render(report: WatchReport, look: Look) -> str:
     for note in report.notes:
         page.labelled("  Note", note, style="yellow")
     return page.render()
+
+
+def _rank(report: WatchReport) -> str:
+    return "" if report.rank is None else f" rank {report.rank}"
 
 
 def _what_happened(report: WatchReport) -> list[str]:

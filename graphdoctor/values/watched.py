@@ -99,11 +99,15 @@ class WatchCost(Struct, frozen=True):
 
 
 class WatchReport(Struct, frozen=True):
-    """A watched program. `wall_s` is its time so far; `exit_code` is None while it runs."""
+    """A watched program. `wall_s` is its time so far; `exit_code` is None while it runs.
+
+    `rank` is that of the process where torchrun started several; None where there is one.
+    """
 
     schema_version: int
     tool_version: str
     command: tuple[str, ...]
+    rank: int | None
     state: State
     exit_code: int | None
     wall_s: float

@@ -36,6 +36,7 @@ REPORT = WatchReport(
     schema_version=1,
     tool_version="0",
     command=("serve.py", "--port", "80"),
+    rank=None,
     state="running",
     exit_code=None,
     wall_s=7384.0,
@@ -53,7 +54,7 @@ REPORT = WatchReport(
         {"skipping cudagraphs due to mutated inputs": 1},
     ),
     cost=WatchCost(0.8, 30.0, 30.0 / 7384.0),
-    notes=("2 windows did not open, since it profiled itself then.",),
+    notes=("Windows that were put off, since it profiled itself then: 2.",),
 )
 
 
@@ -87,7 +88,7 @@ def test_the_page_in_full() -> None:
         "forward (net.py:7) was compiled again 4 times size mismatch at index 0",
         "1 compiled part without a CUDA graph 1 skipping cudagraphs due to mutated inputs",
         "2 graph breaks 2 call to print",
-        "Note 2 windows did not open, since it profiled itself then.",
+        "Note Windows that were put off, since it profiled itself then: 2.",
     ):
         assert said in flat, said
 
@@ -131,6 +132,8 @@ def test_a_line_says_what_happened_since_the_one_before() -> None:
         "  +1,204,005 replays  +13 captures  +7 eager calls  +4 recompiles  +1 skip\n"
     )
     assert watch_page.line(REPORT, REPORT) == "graphdoctor watch 2:03:04  +0 replays\n"
+    ranked = msgspec.structs.replace(REPORT, rank=3)
+    assert watch_page.line(ranked, REPORT) == "graphdoctor watch rank 3 2:03:04  +0 replays\n"
     later = msgspec.structs.replace(
         REPORT,
         wall_s=90_061.0,

@@ -122,8 +122,8 @@ class Profiler:
         with self._gate.window() as is_free:
             if not is_free:
                 return None
-            begun = time.perf_counter()
             self._open()
+            begun = time.perf_counter()  # while it opens, nothing is recorded yet
             try:
                 self._gate.wait(self._window_s)
             finally:

@@ -58,7 +58,8 @@ class Watcher:
         self._windows = Windows()
         self._duty: DutyCycle | None = None
         self._asked: queue.SimpleQueue[Asked] = queue.SimpleQueue()  # a signal handler may put
-        self._skipped: dict[str, int] = {}
+        self._put_off: dict[str, int] = {}  # windows, by what the program did then
+        self._is_late = False
         self._forks = 0
         self._start_s = time.perf_counter()
         self._thread = threading.Thread(target=self._run, name="graphdoctor watch", daemon=True)
@@ -106,6 +107,7 @@ class Watcher:
             schema_version=WATCH_SCHEMA_VERSION,
             tool_version=graphdoctor.__version__,
             command=self._command,
+            rank=rank(),
             state=state,
             exit_code=exit_code,
             wall_s=wall_s,
@@ -163,10 +165,13 @@ class Watcher:
             self._profiler.reason = f"torch's profiler failed: {error}"
             return
         if seen is None:
-            doing = self._gate.held_for or "it was busy"
-            self._skipped[doing] = self._skipped.get(doing, 0) + 1
+            if not self._is_late:
+                doing = self._gate.held_for or "it was busy"
+                self._put_off[doing] = self._put_off.get(doing, 0) + 1
+            self._is_late = True
             duty.due_s = time.perf_counter() + _RETRY_S
             return
+        self._is_late = False
         self._windows.add(*seen)
         del seen
         now_s = time.perf_counter()
@@ -175,8 +180,8 @@ class Watcher:
     def _notes(self) -> Iterator[str]:
         if self._profiler.reason:
             yield f"Launches, syncs and copies are not known. {self._profiler.reason}"
-        for doing, count in self._skipped.items():
-            yield f"{count} windows did not open, since {doing} then."
+        for doing, count in self._put_off.items():
+            yield f"Windows that were put off, since {doing} then: {count}."
         calls = self._windows
         if calls.count and calls.counts["operations"] == 0 and calls.counts["launches"] == 0:
             yield (
@@ -194,6 +199,13 @@ class Watcher:
         if self._is_on:
             self._forks += 1
             self._gate.release((_FORKING, threading.get_ident()))
+
+
+def rank() -> int | None:
+    """The process's rank where torchrun, or what sets the same variables, started several."""
+    several = os.environ.get("WORLD_SIZE", "1") not in ("", "1")
+    number = os.environ.get("RANK", "")
+    return int(number) if several and number.isdecimal() else None
 
 
 def device() -> Device:

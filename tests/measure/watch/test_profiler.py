@@ -10,7 +10,7 @@ import torch
 import torch.autograd.profiler as torch_profiler
 
 from graphdoctor.measure.watch.gate import Gate
-from graphdoctor.measure.watch.profiler import Profiler
+from graphdoctor.measure.watch.profiler import _SETTINGS, Profiler
 from graphdoctor.measure.watch.sampling import Windows
 
 FOR_EVER_S = 3600.0
@@ -27,7 +27,8 @@ def on_cpu(gate: Gate, window_s: float) -> Profiler:
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KINETO_LOG_LEVEL", "99")
+    for name, value in _SETTINGS.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -170,8 +171,10 @@ def test_replays_are_launches_of_graphs_and_their_kernels_are_in_graphs(seen_on_
             data.mul_(0.5)
 
     calls = seen_on_gpu(loop).read()
-    assert (calls.graph_launches, calls.launches) == (50, 50)
-    assert (calls.operations, calls.operations_in_graphs) == (550, 500)
+    assert (calls.graph_launches, calls.operations_in_graphs) == (50, 500)
+    # Some versions fill the generator's seed and offset before each replay (pytorch#143572).
+    assert calls.launches in (50, 150)
+    assert calls.operations == 500 + calls.launches
 
 
 @pytest.mark.gpu

@@ -107,6 +107,19 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": root, "KINETO_LOG_LEVEL": "99"}
 
 
+def test_processes_of_several_write_a_report_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    file = script(tmp_path, "import sys\nsys.stderr = None\n")
+    assert main(["watch", "--json", str(tmp_path / "watch.json"), str(file)]) == 0
+    report = json.loads((tmp_path / "watch.rank1.json").read_text())
+    assert report["rank"] == 1 and not (tmp_path / "watch.json").exists()
+    monkeypatch.undo()
+    assert "graphdoctor watch rank 1" in capsys.readouterr().err
+
+
 def test_one_sentence_says_that_there_is_no_device(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
