@@ -9,7 +9,7 @@ from pathlib import Path
 
 from graphdoctor.cli.explain import markdown
 from graphdoctor.operators import CONDITIONS, EFFECTS, OperatorFact, evidence_words, load_table
-from graphdoctor.reporters import program_json, sweep_json, trace_json
+from graphdoctor.reporters import program_json, sweep_json, trace_json, watch_json
 from graphdoctor.reporters.analysis.json import schema
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.figures import EFFECT_WORDS
@@ -28,6 +28,7 @@ def pages() -> dict[Path, str]:
     generated[Path("program.schema.json")] = json.dumps(program_json.schema(), indent=2) + "\n"
     generated[Path("sweep.schema.json")] = json.dumps(sweep_json.schema(), indent=2) + "\n"
     generated[Path("trace.schema.json")] = json.dumps(trace_json.schema(), indent=2) + "\n"
+    generated[Path("watch.schema.json")] = json.dumps(watch_json.schema(), indent=2) + "\n"
     return generated
 
 

@@ -19,6 +19,7 @@ import torch
 from graphdoctor.captured.parts import Parts
 from graphdoctor.captured.plan import CapturePlan, explain
 from graphdoctor.captured.replays import Replays
+from graphdoctor.graphs.calls.tally import register
 from graphdoctor.values.errors import UsageError
 
 OWN_NAMES = ("plan", "coverage", "fallbacks", "explain", "release")
@@ -26,7 +27,7 @@ _SLOT = "_graphdoctor_captured"
 _CALL_SLOT = "_graphdoctor_call"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class CapturedModel:
     """What is behind a captured module. `parts` are the graphs of modules."""
 
@@ -34,6 +35,18 @@ class CapturedModel:
     plan: CapturePlan
     replays: Replays
     parts: Parts | None = None
+
+    def __post_init__(self) -> None:
+        register(self)
+
+    @property
+    def name(self) -> str:
+        return type(self.model).__name__
+
+    @property
+    def replayed(self) -> int:
+        """How many calls, or calls of parts, a graph has served."""
+        return self.replays.replayed + (self.parts.replays if self.parts is not None else 0)
 
     def fallbacks(self) -> Counter[str]:
         """Calls that ran eagerly, of the whole and of parts, by the reason."""
@@ -44,7 +57,7 @@ class CapturedModel:
 
     def explain(self) -> str:
         return explain(
-            type(self.model).__name__,
+            self.name,
             self.plan,
             replayed=self.replays.replayed,
             part_replays=self.parts.replays if self.parts is not None else 0,

@@ -24,6 +24,7 @@ from graphdoctor.cli.run import RunCommand
 from graphdoctor.cli.show_settings import ShowSettingsCommand
 from graphdoctor.cli.sweep import SweepCommand
 from graphdoctor.cli.trace import TraceCommand
+from graphdoctor.cli.watch import WatchCommand
 from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeError
 from graphdoctor.values.escape import visible, visible_lines
 from graphdoctor.values.spelling import meant
@@ -51,6 +52,7 @@ class Command(Protocol):
 COMMANDS: tuple[Command, ...] = (
     AnalyzeCommand(),
     RunCommand(),
+    WatchCommand(),
     SweepCommand(),
     TraceCommand(),
     CalibrateCommand(),
@@ -66,7 +68,7 @@ COMMANDS: tuple[Command, ...] = (
 
 EXIT_CODES = """exit codes:
   0  it worked, whatever the verdict; for check: nothing is new or worse;
-     for run: the program's own code, whatever it is
+     for run and watch: the program's own code, whatever it is
   1  check: a new finding or a regression; baseline: it would grow
   2  wrong usage, or a bug in graphdoctor
   3  the code under analysis failed

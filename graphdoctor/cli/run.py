@@ -91,7 +91,7 @@ class RunCommand:
         for name in ("json", "trace_dir"):  # the program may go to another folder
             if (path := getattr(args, name)) and path != STDOUT:
                 setattr(args, name, os.path.abspath(path))
-        program = _program(args)
+        program = program_of(args)
         process, look = os.getpid(), look_of(args, sys.stderr)
         from graphdoctor.check.settings.files import load
 
@@ -158,7 +158,8 @@ def _stdout_for_json(args: argparse.Namespace) -> Iterator[None]:
         os.close(saved)
 
 
-def _program(args: argparse.Namespace) -> Program:
+def program_of(args: argparse.Namespace) -> Program:
+    """What `run` and `watch` are to run: a script or -m module, with its own arguments."""
     words = list(args.program)
     if args.module is not None:
         from graphdoctor.target.program.launch import Program
@@ -169,10 +170,10 @@ def _program(args: argparse.Namespace) -> Program:
     if not words:
         raise UsageError(
             "there is nothing to run: name a script and its arguments, such as"
-            " `graphdoctor run train.py -- --epochs 1`, or a module with -m"
+            f" `{args.parser.prog} train.py -- --epochs 1`, or a module with -m"
         )
     if words[0].startswith("-"):
-        raise UsageError(f"unrecognized arguments: {words[0]} (see `graphdoctor run --help`)")
+        raise UsageError(f"unrecognized arguments: {words[0]} (see `{args.parser.prog} --help`)")
     from graphdoctor.target.program.launch import Program
 
     rest = words[2:] if words[1:2] == ["--"] else words[1:]

@@ -88,7 +88,7 @@ def writable(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return _NOT_FINITE[str(value)]
     if isinstance(value, dict):
-        return {key: writable(item) for key, item in value.items()}
+        return {writable(key): writable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [writable(item) for item in value]
     return value

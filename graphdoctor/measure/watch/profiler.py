@@ -1,0 +1,141 @@
+"""torch's profiler -> a short look at all threads' CUDA calls, beside whatever profiler the program has."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.autograd.profiler as torch_profiler
+
+from graphdoctor.measure.watch.gate import Gate
+from graphdoctor.measure.watch.sampling import Seen
+
+WINDOW_S = 0.02
+_PROFILING = "it profiled itself"
+_KEY = "profiler"
+_NAMES = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
+_SETTINGS = {
+    "KINETO_LOG_LEVEL": "99",  # else it writes two lines to stderr for each window
+    "TEARDOWN_CUPTI": "0",  # CUPTI that comes back after a teardown breaks CUDA graphs
+    "DISABLE_CUPTI_LAZY_REINIT": "1",
+}
+
+
+def prepare_environment() -> None:
+    """What kineto reads when it starts; torch.profiler sets the same where a program has CUDA graphs."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+
+
+class Profiler:
+    """Opens windows of CUDA activities only: no operator, no stack, no shape is recorded.
+
+    A window is opened, closed and read in the thread that calls `look`, without torch.profiler's
+    synchronization. Its cost to the program is at most the time that `look` takes.
+    """
+
+    def __init__(self, gate: Gate, window_s: float = WINDOW_S) -> None:
+        self._gate = gate
+        self._window_s = window_s
+        self._calls: dict[str, Callable[..., Any]] = {}
+        self._config: Any = None
+        self._activities: Any = None
+        self._starting = threading.Lock()
+        self._is_ready = False
+        self.setup_s = 0.0
+        self.reason = ""  # why it cannot look
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Notice, while the block runs, when the program uses the profiler itself."""
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def start(self) -> None:
+        self._calls = {name: getattr(torch_profiler, name) for name in _NAMES}
+
+        def holds(name: str) -> Callable[..., Any]:
+            def begin(*args: Any, **kwargs: Any) -> Any:
+                self._gate.hold(_KEY, _PROFILING)
+                return self._calls[name](*args, **kwargs)
+
+            return begin
+
+        def end(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return self._calls["_disable_profiler"](*args, **kwargs)
+            finally:
+                self._gate.release(_KEY)
+
+        ours = {
+            "_prepare_profiler": holds("_prepare_profiler"),
+            "_enable_profiler": holds("_enable_profiler"),
+            "_disable_profiler": end,
+        }
+        for name, call in ours.items():
+            setattr(torch_profiler, name, call)
+
+    def stop(self) -> None:
+        for name, call in self._calls.items():
+            setattr(torch_profiler, name, call)
+
+    def set_up(self) -> bool:
+        """Start kineto and CUPTI by an empty window, once; whether there can be others.
+
+        It has to come before the first capture (pytorch#75504), in the thread that imported torch
+        (elsewhere kineto complains on stderr), and not before CUDA's own start: a process that has
+        started CUDA cannot fork children that use it.
+        """
+        with self._starting:
+            if not self._is_ready and not self.reason:
+                begun = time.perf_counter()
+                self._start_kineto()
+                self.setup_s = time.perf_counter() - begun
+        return self._is_ready
+
+    def _start_kineto(self) -> None:
+        cuda = torch.profiler.ProfilerActivity.CUDA
+        if cuda not in torch.profiler.supported_activities():
+            self.reason = "This torch cannot trace CUDA: it was built without CUPTI."
+            return
+        try:
+            with self._gate.window() as is_free:
+                if is_free:
+                    made = torch_profiler.profile(use_cpu=False, use_device="cuda", use_kineto=True)
+                    self._config, self._activities = made.config(), made.kineto_activities
+                    self._open()
+                    self._calls["_disable_profiler"]()
+                    self._is_ready = True
+        except Exception as error:  # whatever CUPTI has against it: the program goes on
+            self.reason = f"torch's profiler does not start here: {error}"
+
+    def look(self) -> tuple[list[Seen], float] | None:
+        """The events of one window and its length in seconds; None where the program is in the way."""
+        with self._gate.window() as is_free:
+            if not is_free:
+                return None
+            self._open()
+            begun = time.perf_counter()  # while it opens, nothing is recorded yet
+            try:
+                self._gate.wait(self._window_s)
+            finally:
+                seen_s = time.perf_counter() - begun
+                found = self._calls["_disable_profiler"]()
+        cpu = torch._C._autograd.DeviceType.CPU
+        events = [
+            Seen(each.name(), each.device_type() != cpu, each.correlation_id())
+            for each in found.events()
+        ]
+        return events, seen_s
+
+    def _open(self) -> None:
+        self._calls["_prepare_profiler"](self._config, self._activities)
+        self._calls["_enable_profiler"](self._config, self._activities)

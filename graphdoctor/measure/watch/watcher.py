@@ -1,0 +1,223 @@
+"""A thread beside the program: it looks now and then, tells at times, and reports when it is asked."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+
+import graphdoctor
+from graphdoctor.measure.watch.compiled import CompileCounts, ModelCounts
+from graphdoctor.measure.watch.duty import DutyCycle
+from graphdoctor.measure.watch.gate import Gate
+from graphdoctor.measure.watch.graph_counts import GraphCounts
+from graphdoctor.measure.watch.profiler import Profiler
+from graphdoctor.measure.watch.sampling import Windows
+from graphdoctor.values.watched import (
+    WATCH_SCHEMA_VERSION,
+    Device,
+    State,
+    WatchCost,
+    WatchReport,
+)
+
+Asked = Literal["report", "terminated", "stop", "started"]
+Tell = Callable[
+    [WatchReport, WatchReport | None], None
+]  # the report now, and that of the last line
+_RETRY_S = 1.0  # after a window that the program was in the way of
+_FORKING = "fork"
+
+
+class Watcher:
+    """Counts and samples while `on`. Everything but the counting is done by one thread of its own.
+
+    `tell` is called every `every_s` with the report so far and that of the time before; `write`
+    where a report was asked for.
+    """
+
+    def __init__(
+        self,
+        command: tuple[str, ...],
+        every_s: float,
+        tell: Tell,
+        write: Callable[[WatchReport], None],
+    ) -> None:
+        self._command, self._every_s, self._tell, self._write = command, every_s, tell, write
+        self._gate = Gate()
+        self._profiler = Profiler(self._gate)
+        self.graphs = GraphCounts(self._gate)
+        self.graphs.before_first = self._set_up
+        self._compiled, self._models = CompileCounts(), ModelCounts()
+        self._windows = Windows()
+        self._duty: DutyCycle | None = None
+        self._asked: queue.SimpleQueue[Asked] = queue.SimpleQueue()  # a signal handler may put
+        self._put_off: dict[str, int] = {}  # windows, by what the program did then
+        self._is_late = False
+        self._forks = 0
+        self._start_s = time.perf_counter()
+        self._thread = threading.Thread(target=self._run, name="graphdoctor watch", daemon=True)
+        self._is_on = False
+
+    def ask(self, what: Asked) -> None:
+        """Ask the thread for something; from any thread, and from a signal handler."""
+        self._asked.put(what)
+
+    def ask_and_wait(self, what: Asked, seconds: float) -> None:
+        """The same, and wait until the thread has ended, but no longer than that."""
+        self.ask(what)
+        self._thread.join(seconds)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._after_fork,
+            after_in_child=self.forget,
+        )
+        with self._profiler.on(), self.graphs.on(torch.cuda.CUDAGraph):
+            self._is_on = True
+            self._thread.start()
+            torch.cuda._lazy_call(self._set_up)  # where the program starts CUDA, in its thread
+            try:
+                yield
+            finally:
+                if self._is_on:  # not in a child that the program forked
+                    self._is_on = False
+                    self.ask_and_wait("stop", 60.0)
+
+    def forget(self) -> None:
+        """In a child of a fork: nobody watches here."""
+        if self._is_on:
+            self._is_on = False
+            self._profiler.stop()
+            self.graphs.stop()
+
+    def report(self, state: State = "running", exit_code: int | None = None) -> WatchReport:
+        """What was seen so far."""
+        wall_s = time.perf_counter() - self._start_s
+        spent_s = self._duty.spent_s if self._duty is not None else 0.0
+        return WatchReport(
+            schema_version=WATCH_SCHEMA_VERSION,
+            tool_version=graphdoctor.__version__,
+            command=self._command,
+            rank=rank(),
+            state=state,
+            exit_code=exit_code,
+            wall_s=wall_s,
+            device=device(),
+            calls=self._windows.read(),
+            graphs=self.graphs.read(),
+            models=self._models.read(),
+            compiled=self._compiled.read(),
+            cost=WatchCost(self._profiler.setup_s, spent_s, spent_s / wall_s if wall_s else 0.0),
+            notes=tuple(self._notes()),
+        )
+
+    def _run(self) -> None:
+        last: WatchReport | None = None
+        line_s = time.perf_counter() + self._every_s
+        while True:
+            try:
+                asked: Asked | None = self._asked.get(timeout=self._rest_s(line_s))
+            except queue.Empty:
+                asked = None
+            if asked == "stop":
+                return
+            if asked == "terminated":
+                self._write(self.report("terminated"))
+                return
+            if asked == "report":
+                self._write(self.report())
+            self._look()
+            if time.perf_counter() >= line_s:
+                now = self.report()
+                self._tell(now, last)
+                last, line_s = now, time.perf_counter() + self._every_s
+
+    def _rest_s(self, line_s: float) -> float:
+        due_s = line_s
+        if self._duty is not None and not self._profiler.reason:
+            due_s = min(due_s, self._duty.due_s)
+        return max(0.0, due_s - time.perf_counter())
+
+    def _set_up(self) -> None:
+        if not self._is_on or self._duty is not None or not self._profiler.set_up():
+            return
+        self._duty = DutyCycle(time.perf_counter())
+        self.ask("started")
+
+    def _look(self) -> None:
+        """A window, if one is due."""
+        begun = time.perf_counter()
+        duty = self._duty
+        if duty is None or self._profiler.reason or begun < duty.due_s:
+            return
+        try:
+            seen = self._profiler.look()
+        except Exception as error:  # the program goes on without being looked at
+            self._profiler.reason = f"torch's profiler failed: {error}"
+            return
+        if seen is None:
+            if not self._is_late:
+                doing = self._gate.held_for or "it was busy"
+                self._put_off[doing] = self._put_off.get(doing, 0) + 1
+            self._is_late = True
+            duty.due_s = time.perf_counter() + _RETRY_S
+            return
+        self._is_late = False
+        self._windows.add(*seen)
+        del seen
+        now_s = time.perf_counter()
+        duty.pay(now_s, now_s - begun)
+
+    def _notes(self) -> Iterator[str]:
+        if self._profiler.reason:
+            yield f"Launches, syncs and copies are not known. {self._profiler.reason}"
+        for doing, count in self._put_off.items():
+            yield f"Windows that were put off, since {doing} then: {count}."
+        calls = self._windows
+        if calls.count and calls.counts["operations"] == 0 and calls.counts["launches"] == 0:
+            yield (
+                "No window saw any CUDA call: the GPU was not used then, or another profiler,"
+                " such as Nsight, holds the interface that torch's needs."
+            )
+        if self._forks:
+            yield f"Processes that the program forked ({self._forks}) are not watched."
+
+    def _before_fork(self) -> None:
+        if self._is_on:
+            self._gate.hold((_FORKING, threading.get_ident()), "it forked")
+
+    def _after_fork(self) -> None:
+        if self._is_on:
+            self._forks += 1
+            self._gate.release((_FORKING, threading.get_ident()))
+
+
+def rank() -> int | None:
+    """The process's rank where torchrun, or what sets the same variables, started several."""
+    several = os.environ.get("WORLD_SIZE", "1") not in ("", "1")
+    number = os.environ.get("RANK", "")
+    return int(number) if several and number.isdecimal() else None
+
+
+def device() -> Device:
+    """Whether the program uses CUDA, asked in a way that does not start CUDA."""
+    if torch.cuda.is_initialized():
+        return "watched"
+    return "not used" if _has_cuda() else "none"
+
+
+def _has_cuda() -> bool:
+    """NVML's count, which leaves the process able to fork; without NVML there is no driver."""
+    if not hasattr(torch._C, "_cuda_getDeviceCount"):
+        return False
+    count: Any = getattr(torch.cuda, "_device_count_nvml", None)
+    return count is None or count() != 0

@@ -1,0 +1,136 @@
+"""What watching a running program gives: counts, rates and reasons; plain data, a published JSON schema."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from graphdoctor.values.program import Ending
+from graphdoctor.values.report import Location
+
+WATCH_SCHEMA_VERSION = 1
+
+State = Literal["running", "terminated"] | Ending
+Device = Literal["watched", "not used", "none"]
+
+
+class Rate(Struct, frozen=True):
+    """Events per second: the mean over windows, and its 95% interval where there were enough of them."""
+
+    per_s: float
+    low: float | None = None
+    high: float | None = None
+
+
+class SampledCalls(Struct, frozen=True):
+    """What the profiler saw in short windows; counts are of the windows only, rates are extrapolated.
+
+    `seen_s` is the length of the windows together. `launches` are calls that launch one kernel,
+    `graph_launches` those that launch a whole graph. `operations` ran on the device (kernels,
+    copies and fills), of which `operations_in_graphs` came from graphs. `syncs` are calls that wait
+    for the device, by name; `copies` are by direction. The profiler slows the host in a window, so
+    rates are a little low; shares are not touched by that.
+    """
+
+    windows: int = 0
+    seen_s: float = 0.0
+    launches: int = 0
+    graph_launches: int = 0
+    operations: int = 0
+    operations_in_graphs: int = 0
+    syncs: dict[str, int] = {}
+    copies: dict[str, int] = {}
+    launch_rate: Rate | None = None
+    graph_launch_rate: Rate | None = None
+    sync_rate: Rate | None = None
+    copy_rate: Rate | None = None
+
+
+class WatchedGraphs(Struct, frozen=True):
+    """The CUDA graphs that one line of the program captured. All counted, none sampled.
+
+    `alive` graphs still exist. `again` are the captures after graphs of this line had begun to be
+    replayed. `last_capture_s` counts from the start of the program.
+    """
+
+    location: Location | None
+    captures: int
+    again: int
+    alive: int
+    replays: int
+    last_capture_s: float
+
+
+class WatchedModel(Struct, frozen=True):
+    """Calls of models that `graphdoctor.capture` made of one class: replayed, or eager and why."""
+
+    name: str
+    replayed: int
+    eager: dict[str, int]
+
+
+class Recompiled(Struct, frozen=True):
+    """A function that torch.compile compiled again, and the guard that failed the last time."""
+
+    location: Location
+    count: int
+    reason: str = ""
+
+
+class WatchedCompile(Struct, frozen=True):
+    """What torch.compile counted: `skips` are compiled graphs for which it made no CUDA graph."""
+
+    recompiled: tuple[Recompiled, ...] = ()
+    graph_breaks: dict[str, int] = {}
+    skips: int = 0
+    skip_reasons: dict[str, int] = {}
+
+
+class WatchCost(Struct, frozen=True):
+    """What watching cost at most: all of the time of the windows, with opening, closing and reading.
+
+    `setup_s` is the profiler's own start, once. `share` is that of the windows in the program's time.
+    """
+
+    setup_s: float
+    windows_s: float
+    share: float
+
+
+class WatchReport(Struct, frozen=True):
+    """A watched program. `wall_s` is its time so far; `exit_code` is None while it runs.
+
+    `rank` is that of the process where torchrun started several; None where there is one.
+    """
+
+    schema_version: int
+    tool_version: str
+    command: tuple[str, ...]
+    rank: int | None
+    state: State
+    exit_code: int | None
+    wall_s: float
+    device: Device
+    calls: SampledCalls
+    graphs: tuple[WatchedGraphs, ...]
+    models: tuple[WatchedModel, ...]
+    compiled: WatchedCompile
+    cost: WatchCost
+    notes: tuple[str, ...] = ()
+
+    @property
+    def replays(self) -> int:
+        return sum(each.replays for each in self.graphs)
+
+    @property
+    def captures(self) -> int:
+        return sum(each.captures for each in self.graphs)
+
+    @property
+    def eager_calls(self) -> int:
+        return sum(sum(model.eager.values()) for model in self.models)
+
+    @property
+    def recompiles(self) -> int:
+        return sum(each.count for each in self.compiled.recompiled)

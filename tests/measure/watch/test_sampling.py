@@ -1,0 +1,82 @@
+"""What the profiler saw becomes counts, shares and rates with an interval."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphdoctor.measure.watch.sampling import Seen, Windows
+
+EAGER = [
+    Seen("cudaLaunchKernel", False, 1),
+    Seen("void at::native::vectorized_elementwise_kernel", True, 1),
+    Seen("cuLaunchKernelEx", False, 2),
+    Seen("triton_poi_fused", True, 2),
+    Seen("cudaMemcpyAsync", False, 3),
+    Seen("Memcpy DtoH (Device -> Pageable)", True, 3),
+    Seen("cudaStreamSynchronize", False, 4),
+    Seen("cudaLaunchHostFunc", False, 5),
+    Seen("cudaStreamIsCapturing", False, 6),
+]
+GRAPH = [
+    Seen("cudaGraphLaunch", False, 10),
+    *(Seen(f"kernel_{number}", True, 10) for number in range(5)),
+    Seen("Memcpy DtoD (Device -> Device)", True, 10),
+]
+
+
+def read(*windows: list[Seen], seen_s: float = 0.5):
+    sums = Windows()
+    for events in windows:
+        sums.add(events, seen_s)
+    return sums.read()
+
+
+def test_calls_and_operations_are_told_apart() -> None:
+    calls = read(EAGER)
+    assert (calls.launches, calls.graph_launches, calls.operations) == (2, 0, 3)
+    assert calls.operations_in_graphs == 0
+    assert calls.syncs == {"cudaStreamSynchronize": 1}
+    assert calls.copies == {"device to host": 1}
+
+
+def test_operations_of_a_graph_are_in_it_also_where_its_launch_was_before_the_window() -> None:
+    both = read(EAGER + GRAPH)
+    assert (both.operations_in_graphs, both.operations, both.graph_launches) == (6, 9, 1)
+    assert read(GRAPH[1:]).operations_in_graphs == 6
+    assert both.copies == {"device to host": 1, "on the device": 1}
+
+
+def test_a_graph_of_one_kernel_counts_as_a_graph() -> None:
+    assert read([Seen("cudaGraphLaunch", False, 1), Seen("k", True, 1)]).operations_in_graphs == 1
+
+
+def test_waits_that_the_profiler_shows_on_the_device_are_no_operations() -> None:
+    assert read([Seen("Stream Wait Event", True, 1)]).operations == 0
+
+
+def test_rates_are_those_of_the_windows_and_have_an_interval_from_the_third_on() -> None:
+    one = read(EAGER)
+    assert one.launch_rate is not None
+    assert (one.launch_rate.per_s, one.launch_rate.low) == (4.0, None)
+    three = read(EAGER, EAGER + EAGER, EAGER)
+    rate = three.launch_rate
+    assert rate is not None and rate.low is not None and rate.high is not None
+    assert rate.per_s == pytest.approx(16 / 3)
+    half = 1.96 * (16 / 3 / 3) ** 0.5  # launches a second are 4, 8 and 4: their variance is 16/3
+    assert (rate.low, rate.high) == pytest.approx((16 / 3 - half, 16 / 3 + half))
+    assert (three.windows, three.seen_s, three.launches) == (3, 1.5, 8)
+
+
+def test_equal_windows_have_an_interval_of_no_width() -> None:
+    rate = read(EAGER, EAGER, EAGER, EAGER).sync_rate
+    assert rate is not None and (rate.low, rate.per_s, rate.high) == (2.0, 2.0, 2.0)
+
+
+def test_an_idle_program_has_rates_of_zero() -> None:
+    idle = read([], [], [])
+    assert idle.launch_rate is not None and idle.launch_rate.high == 0.0
+    assert idle.operations == 0 and idle.syncs == {}
+
+
+def test_nothing_is_known_without_a_window() -> None:
+    assert read().launch_rate is None
