@@ -39,7 +39,8 @@ from graphdoctor.values.errors import UsageError
 @contextmanager
 def _default_device_kept() -> Iterator[None]:
     """torch 2.6 cannot tell the default device after `set_default_device(None)`: what was never set is unset."""
-    before, context = default_device.CURRENT_DEVICE, getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
+    before = default_device.CURRENT_DEVICE
+    context: Any = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
     was_set = hasattr(context, "device_context")
     try:
         yield
