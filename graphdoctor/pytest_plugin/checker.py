@@ -220,6 +220,9 @@ def _lines(check: Check) -> Iterator[str]:
     yield _headline(check, len(new))
     for one in new[:_SHOWN]:
         yield from _finding(one)
+        worse = wording.came_with(check, one)
+        if worse:
+            yield f"With it: {worse}"
     if new[_SHOWN:]:
         yield f"and {len(new) - _SHOWN} more findings"
     for problem in wording.problems(check):

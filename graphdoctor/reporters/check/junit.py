@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.check import Check, CheckedFinding, CheckedTarget, fails
+from graphdoctor.values.check import Check, CheckedFinding, CheckedTarget, Occurrence, fails
 from graphdoctor.values.escape import visible
 
 
@@ -52,7 +52,9 @@ def _finding(
             f"{'>' if row.is_marked else ' '} {row.number} {row.text}"
             for row in wording.rows(checked.finding)
         ]
-        details = [where, *code, f"Fix: {wording.fix_line(checked.finding)}"]
+        worse = wording.came_with(check, Occurrence(checked, (target.name,)))
+        details = [where, *code, *([f"With it: {worse}"] if worse else [])]
+        details.append(f"Fix: {wording.fix_line(checked.finding)}")
         _problem(case, "failure", checked.finding.message, details)
     else:
         ET.SubElement(case, "system-out").text = visible(checked.finding.message)

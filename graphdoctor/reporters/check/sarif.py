@@ -72,7 +72,9 @@ def _rule(finding: Finding, severity: Severity) -> dict[str, Any]:
 def _result(check: Check, one: Occurrence, rule_index: int) -> dict[str, Any]:
     checked = one.checked
     note = wording.library_note(checked)
+    worse = wording.came_with(check, one)
     text = visible(checked.finding.message) + (f" ({note})" if note else "")
+    text += f" With it, {worse}." if worse else ""
     result = {
         "ruleId": checked.finding.rule,
         "ruleIndex": rule_index,

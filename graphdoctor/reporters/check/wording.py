@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from graphdoctor.reporters.page import blocks
-from graphdoctor.values.check import Check, CheckedFinding, CheckedTarget, Figures, occurrences
+from graphdoctor.values.check import (
+    Check,
+    CheckedFinding,
+    CheckedTarget,
+    Figures,
+    Occurrence,
+    occurrences,
+)
 from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
 from graphdoctor.values.figures import EFFECT_WORDS, count_text
 from graphdoctor.values.report import Finding
@@ -41,7 +48,7 @@ def headline(check: Check) -> str:
     severities = [one.checked.severity for one in occurrences(check, is_new=True)]
     notes = severities.count("note")
     news = len(severities) - notes
-    breaches = sum(len(target.breaches) for target in check.targets)
+    breaches = sum(1 for _ in _breaches(check))
     faults = sum(target.fault is not None for target in check.targets)
     parts = [
         count_text(news, "new finding") if news else "",
@@ -105,7 +112,31 @@ def rows(finding: Finding) -> list[Row]:
 
 def problems(check: Check) -> list[Problem]:
     """Failed targets first, then figures beyond their limits, in the order of the targets."""
-    return [*_faults(check), *_breaches(check)]
+    return [*faults(check), *regressions(check)]
+
+
+def faults(check: Check) -> list[Problem]:
+    """Why targets have no report."""
+    return [*_faults(check)]
+
+
+def regressions(check: Check) -> list[Problem]:
+    """Figures beyond their limits that came without a new finding."""
+    return [*_breaches(check)]
+
+
+def came_with(check: Check, one: Occurrence) -> str:
+    """The figures that got worse together with a finding: "net: 1 wait ...; 0% ..."; "" if none."""
+    said = []
+    for target in check.targets:
+        own = [
+            breach.message
+            for breach in target.breaches
+            if breach.belongs_to == one.checked.fingerprint
+        ]
+        if own:
+            said.append(visible(f"{target.name}: {'; '.join(own)}"))
+    return "; ".join(said)
 
 
 def details(problem: Problem) -> list[str]:
@@ -173,6 +204,8 @@ def _breaches(check: Check) -> Iterator[Problem]:
     }
     for target in check.targets:
         for breach in target.breaches:
+            if breach.belongs_to:
+                continue
             yield Problem(target.name, target.path, words[breach.limit_from], breach.message, "")
 
 
