@@ -35,6 +35,13 @@ from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.values.errors import UsageError
 
+_entered: list[EmulatedDevice] = []  # one at most
+
+
+def entered() -> EmulatedDevice | None:
+    """The device that is emulated now, or None."""
+    return _entered[-1] if _entered else None
+
 
 @contextmanager
 def _default_device_kept() -> Iterator[None]:
@@ -98,6 +105,7 @@ class EmulatedDevice:
             patches.reach_imported_names()
             stack.enter_context(self.in_this_thread())
             self._stack = stack.pop_all()
+        _entered.append(self)
         return self
 
     def __exit__(
@@ -108,7 +116,19 @@ class EmulatedDevice:
     ) -> None:
         assert self._stack is not None
         stack, self._stack = self._stack, None
+        _entered.remove(self)
         stack.close()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Afterwards tensors lie where they lay before, and what is known of the code is as before."""
+        before = self.passed_compiler_by, self.uses_cuda_api
+        self.passed_compiler_by = self.uses_cuda_api = False
+        try:
+            with self.table.kept():
+                yield
+        finally:
+            self.passed_compiler_by, self.uses_cuda_api = before
 
     def _reset_streams(self) -> None:
         if self.capturing is not None:
