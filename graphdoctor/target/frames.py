@@ -44,9 +44,15 @@ def is_machinery(filename: str) -> bool:
     path = os.path.abspath(filename)
     if path.startswith(_HERE):
         return not path.startswith(_RULES)
-    if any(part in path for part in _TORCH) or path.startswith(_torch_folder()):
+    if is_torch(filename):
         return True
     return os.path.realpath(path).startswith(_STDLIB) and not any(part in path for part in _SITE)
+
+
+def is_torch(filename: str) -> bool:
+    """Whether a file is one of torch's."""
+    path = os.path.abspath(filename)
+    return any(part in path for part in _TORCH) or path.startswith(_torch_folder())
 
 
 @cache
