@@ -179,6 +179,16 @@ def test_junit_counts_what_it_has() -> None:
     assert root.findall(".//failure") and root.findall(".//error")
 
 
+def test_junit_names_are_unique_and_no_time_is_made_up() -> None:
+    twins = [finding(7, source=f"x{number}.item()") for number in range(3)]
+    for check in (checked({"net": report(*twins)}), hostile_check()):
+        root = ET.fromstring(rendered("junit", check))
+        for suite in root:
+            names = [case.get("name") for case in suite]
+            assert names and len(names) == len(set(names))
+        assert not root.findall(".//*[@time]")
+
+
 def test_json_is_read_again() -> None:
     check = many(2)
     assert parse(rendered("json", check).encode(), name="x") == check

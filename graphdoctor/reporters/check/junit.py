@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from xml.etree import ElementTree as ET
 
 from graphdoctor.reporters.check import wording
@@ -61,8 +62,17 @@ def _finding(
 
 
 def _case(suite: ET.Element, target: CheckedTarget, name: str) -> ET.Element:
-    named = {"classname": f"graphdoctor.{visible(target.name)}", "name": name, "time": "0"}
-    return ET.SubElement(suite, "testcase", named)
+    return _named(suite, f"graphdoctor.{visible(target.name)}", name)
+
+
+def _named(suite: ET.Element, classname: str, name: str) -> ET.Element:
+    """A case whose name is the only one of its suite: what reads these files keeps one of a name.
+
+    It has no time, since a check measures none.
+    """
+    taken = {case.get("name") for case in suite}
+    unique = next(one for n in count(1) if (one := f"{name} ({n})" if n > 1 else name) not in taken)
+    return ET.SubElement(suite, "testcase", {"classname": classname, "name": unique})
 
 
 def _problem(case: ET.Element, kind: str, message: str, details: Sequence[str]) -> None:
@@ -76,11 +86,7 @@ def _stale(root: ET.Element, check: Check) -> None:
     suite = ET.SubElement(root, "testsuite", name="baseline")
     for entry in check.stale:
         name = visible(f"{entry.rule} {entry.path} {entry.source} ({entry.target})")
-        case = ET.SubElement(
-            suite,
-            "testcase",
-            {"classname": "graphdoctor.check.baseline", "name": name, "time": "0"},
-        )
+        case = _named(suite, "graphdoctor.check.baseline", name)
         if check.stale_fails:
             _problem(case, "failure", f"no longer occurs: {wording.PRUNE} drops it", ())
     _counted(suite)
