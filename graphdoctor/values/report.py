@@ -28,6 +28,13 @@ class Location(Struct, frozen=True, gc=False):
     function: str = ""
 
 
+class Columns(Struct, frozen=True):
+    """An expression within its line: characters from 1, `end` is the first one behind it."""
+
+    start: int
+    end: int
+
+
 class Excerpt(Struct, frozen=True):
     """Source lines around a location, kept so that a saved report can show them anywhere."""
 
@@ -68,6 +75,8 @@ class Finding(Struct, frozen=True):
     `certainty` is "confirmed" where the (emulated) machine showed the effect in this run,
     "likely" where the mechanism was seen, "unknown" where it could not be checked.
     What is `suppressed` is still true, and still counts for the verdict.
+    `columns` are those of the location's expression; None where Python does not say, or where it
+    reaches over several lines.
     """
 
     rule: str
@@ -87,6 +96,7 @@ class Finding(Struct, frozen=True):
     suppressed: Suppression | None = None
     cost_us: Range | None = None
     cost_source: str = ""
+    columns: Columns | None = None
 
 
 class Assumption(Struct, frozen=True):

@@ -93,6 +93,9 @@ def _write_rest(page: Page, one: Occurrence) -> None:
             head = f"{' ' * INDENT}{pointer} {row.number:>{digits}} {VERTICAL} "
             style = "bold red" if row.is_marked else "dim"
             page.cropped((head, style), row.text, "bold" if row.is_marked else "")
+            if row.under:
+                blank = f"{' ' * INDENT}  {' ' * digits} {VERTICAL} "
+                page.cropped((blank, "dim"), row.under, "bold red")
         page.blank()
     page.hanging(f"{' ' * INDENT}What  ", finding.message)
 

@@ -59,7 +59,9 @@ def _finding(check: Check, one: Occurrence) -> tuple[str, str]:
         f"Reached by: {wording.names(one.targets)}",
     )
     message = "\n".join(visible(part) for part in parts)
-    where = _file(check, checked.path, checked.line)
+    columns = wording.columns_shown(checked)
+    at = f"col={columns.start},endColumn={columns.end}," if columns is not None else ""
+    where = _file(check, checked.path, checked.line) + at
     return kind, _command(kind, wording.title(checked.finding), message, where)
 
 

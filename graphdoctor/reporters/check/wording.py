@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from graphdoctor.reporters.page import blocks
+from graphdoctor.reporters.page import blocks, carets
 from graphdoctor.values.check import (
     Check,
     CheckedFinding,
@@ -16,7 +16,7 @@ from graphdoctor.values.check import (
 )
 from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
 from graphdoctor.values.figures import EFFECT_WORDS, count_text
-from graphdoctor.values.report import Finding
+from graphdoctor.values.report import Columns, Finding
 
 PRUNE = "`graphdoctor baseline --prune`"
 
@@ -27,6 +27,7 @@ class Row(NamedTuple):
     number: int
     text: str
     is_marked: bool
+    under: str = ""  # carets for the row below
 
 
 class Problem(NamedTuple):
@@ -107,7 +108,23 @@ def rows(finding: Finding) -> list[Row]:
     while found and not found[-1].text:
         found.pop()
     shared = min((len(row.text) - len(row.text.lstrip()) for row in found if row.text), default=0)
-    return [row._replace(text=row.text[shared:]) for row in found]
+    return [
+        row._replace(text=row.text[shared:], under=_under(finding, row, shared)) for row in found
+    ]
+
+
+def _under(finding: Finding, row: Row, indent: int) -> str:
+    if not row.is_marked or finding.columns is None or finding.excerpt is None:
+        return ""
+    line = finding.excerpt.lines[row.number - finding.excerpt.first_line]
+    return carets(line, finding.columns, indent=indent)
+
+
+def columns_shown(checked: CheckedFinding) -> Columns | None:
+    """Of the finding's expression, where the line that is shown is the finding's own."""
+    place = checked.finding.location
+    is_own = place is not None and (place.file, place.line) == (checked.path, checked.line)
+    return checked.finding.columns if is_own else None
 
 
 def problems(check: Check) -> list[Problem]:
