@@ -122,13 +122,16 @@ class EmulatedDevice:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Afterwards tensors lie where they lay before, and what is known of the code is as before."""
-        before = self.passed_compiler_by, self.uses_cuda_api
+        names = ("passed_compiler_by", "uses_cuda_api", "assumptions", "shapes", "unplaced")
+        before = {name: getattr(self, name) for name in names}
         self.passed_compiler_by = self.uses_cuda_api = False
+        self.unplaced = set(self.unplaced)
         try:
             with self.table.kept():
                 yield
         finally:
-            self.passed_compiler_by, self.uses_cuda_api = before
+            for name, value in before.items():
+                setattr(self, name, value)
 
     def _reset_streams(self) -> None:
         if self.capturing is not None:
