@@ -59,5 +59,5 @@ $(READY): pyproject.toml constraints.txt
 		"$(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt pip hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test]' --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test,tensorboard]' --group dev
 	@touch $@

@@ -11,15 +11,28 @@ if TYPE_CHECKING:
     from graphdoctor.graphs.segments import Segments
     from graphdoctor.pipeline import analyze
     from graphdoctor.target.program.mark import step
+    from graphdoctor.values.allowed import allowed
+    from graphdoctor.values.report import Report
 
-__all__ = ["EmulatedDevice", "Segments", "__version__", "analyze", "capture", "step"]
+__all__ = [
+    "EmulatedDevice",
+    "Report",
+    "Segments",
+    "__version__",
+    "allowed",
+    "analyze",
+    "capture",
+    "step",
+]
 
 __version__ = "0.1.0"
 
 # Public names load when they are asked for: they import torch, which takes seconds.
 _LOADED_FROM = {
     "EmulatedDevice": "graphdoctor.device.emulated",
+    "Report": "graphdoctor.values.report",
     "Segments": "graphdoctor.graphs.segments",
+    "allowed": "graphdoctor.values.allowed",
     "analyze": "graphdoctor.pipeline",
     "capture": "graphdoctor.captured",
     "step": "graphdoctor.target.program.mark",

@@ -16,10 +16,10 @@ def fault_of(error: BaseException) -> Fault:
     """Of an analysis that raised."""
     if isinstance(error, UserCodeError):
         return Fault("failed", error.exit_code, str(error), error.frames)
-    if isinstance(error, CannotDoItHere):
-        return Fault("cannot", error.exit_code, str(error))
     if isinstance(error, GraphDoctorError):
-        return Fault("usage", error.exit_code, str(error))
+        kind: FaultKind = "cannot" if isinstance(error, CannotDoItHere) else "usage"
+        sentence, _, to_paste = str(error).partition("\n\n")
+        return Fault(kind, error.exit_code, sentence, to_paste)
     if isinstance(error, SystemExit):
         message = f"it ended the interpreter with exit code {error.code!r}"
         return Fault("failed", UserCodeError.exit_code, message)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import graphdoctor
 from graphdoctor.check.baseline import Accepted, Baseline, Entry
+from graphdoctor.check.consequences import with_causes
 from graphdoctor.check.fingerprint import Key, keys_of
 from graphdoctor.check.relative_paths import RelativePaths, is_inside, nearest_place
 from graphdoctor.check.selection import selected, unused_comments
@@ -169,13 +170,21 @@ def _checked(outcome: Outcome, baseline: Baseline, project: Project) -> CheckedT
     breaches += _unexplained(report, before)
     if before is not None:
         breaches += beyond_baseline(figures, before.figures)
+    caused = with_causes(
+        breaches,
+        findings,
+        now=figures,
+        before=before.figures if before is not None else None,
+        budgets=outcome.target.budgets,
+        fail_on=project.settings.fail_on,
+    )
     return CheckedTarget(
         name=name,
         path=own,
         report=selected(report, project, otherwise=own),
         figures=figures,
         findings=tuple(findings),
-        breaches=tuple(breaches),
+        breaches=tuple(caused),
         improvements=tuple(improvements(figures, before.figures)) if before is not None else (),
     )
 

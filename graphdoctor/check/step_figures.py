@@ -65,6 +65,12 @@ def _is_verified(outcome: CaptureOutcome) -> bool:
 
 def beyond_budget(report: Report, figures: Figures, budgets: Budgets) -> Iterator[Breach]:
     """Each figure that exceeds what the settings (or a test's marker) allow."""
+    yield from beyond_limits(figures, budgets)
+    yield from _too_slow(report, budgets)
+
+
+def beyond_limits(figures: Figures, budgets: Budgets) -> Iterator[Breach]:
+    """The same of the step's structure alone, which a baseline has too."""
     limits = (budgets.max_syncs, budgets.max_launches, budgets.max_graphs)
     for figure, most in zip(_MOST, limits, strict=True):
         value: int = getattr(figures, figure)
@@ -78,7 +84,6 @@ def beyond_budget(report: Report, figures: Figures, budgets: Budgets) -> Iterato
             f" {_percent(least)} required (min_coverage)"
         )
         yield Breach("coverage", message, "budget")
-    yield from _too_slow(report, budgets)
 
 
 def beyond_baseline(now: Figures, before: Figures) -> Iterator[Breach]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from graphdoctor.cli.checking import add_run_arguments, choose, load_project, run
 from graphdoctor.cli.output import show
 from graphdoctor.reporters.files import check_writable, save
-from graphdoctor.values.escape import visible
+from graphdoctor.values.escape import visible, visible_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,4 +95,6 @@ def _tell_faults(outcomes: Sequence[Outcome]) -> int:
             codes.append(outcome.result.exit_code)
             message = f"{outcome.target.name}: {outcome.result.message}"
             print(f"graphdoctor: not analyzed: {visible(message)}", file=sys.stderr)
+            for line in visible_lines(outcome.result.details) if outcome.result.details else ():
+                print(f"  {line}", file=sys.stderr)
     return min(codes, default=0)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from graphdoctor.cli.output import progress
 from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.spelling import meant
+from graphdoctor.values.target_spec import check_file, check_spec
 
 if TYPE_CHECKING:
     from graphdoctor.check.gate import Outcome
@@ -49,7 +50,11 @@ def add_step_arguments(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def running(args: argparse.Namespace) -> Iterator[Callable[[str], None]]:
-    """Around the run of the target; what the model prints goes to stderr: stdout is for the page."""
+    """Around the run of the target; what the model prints goes to stderr: stdout is for the page.
+
+    A file that is missing is said before torch is imported. Raises UsageError.
+    """
+    check_spec(args.target)
     try:
         with progress(sys.stderr) as tell, redirect_stdout(sys.stderr):
             tell("importing torch")
@@ -175,8 +180,7 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
         )
     if file.suffix != ".py":  # package.module:name
         return [TargetSettings(default_name(path), path)]
-    if not file.is_file():
-        raise UsageError(f"{file} does not exist (looked in {Path.cwd()})")
+    check_file(file)
     entry = root_relative(file, project.root) + (f":{name}" if file != Path(path) else "")
     same = [target for target in targets if entry in (target.entry, target.file)]
     return same or [TargetSettings(default_name(entry), entry)]

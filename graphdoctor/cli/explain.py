@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import add_color_argument, look_of, show
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.escape import visible
 from graphdoctor.values.spelling import alike
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class ExplainCommand:
             "rule",
             metavar="ID",
             nargs="?",
-            help="GD101, a name such as host-read, or a part of one",
+            help="GD101, a name such as host-read, a part of one, or a word such as item",
         )
         add_color_argument(parser)
 
@@ -40,25 +41,54 @@ class ExplainCommand:
         if args.rule is None:
             _list(page, ALL_RULES)
         else:
-            write_page(page, find(ALL_RULES, args.rule))
+            rule, *others = find(ALL_RULES, args.rule)
+            write_page(page, rule)
+            if others:
+                page.blank()
+                page.paragraph(f"Also about {visible(args.rule)}: {_named(others)}.", style="dim")
         show(page.render())
         return 0
 
 
-def find(rules: Sequence[Rule | type[Rule]], wanted: str) -> Rule | type[Rule]:
-    """The rule of that id or name, or the only one with that in it. Raises UsageError."""
+def find(rules: Sequence[Rule | type[Rule]], wanted: str) -> list[Rule | type[Rule]]:
+    """The rule of that id or name, or the only one with that in it; else those that speak of it.
+
+    The one that is most about it comes first. Raises UsageError where there is none, or where it is
+    a part of several rules' names.
+    """
     by_key = {key: rule for rule in rules for key in (rule.id.lower(), rule.name.lower())}
     key = wanted.strip().lower()
     if key in by_key:
-        return by_key[key]
+        return [by_key[key]]
     holding = list(dict.fromkeys(rule for one, rule in by_key.items() if key and key in one))
     if len(holding) == 1:
-        return holding[0]
+        return holding
     if holding:
         raise UsageError(f"{wanted!r} is a part of {len(holding)} rules: {_named(holding)}")
+    speaking = _speaking_of(rules, key)
+    if speaking:
+        return speaking
     found = dict.fromkeys(by_key[one] for one in alike(key, by_key, most=3))
     hint = f"did you mean {_named(found)}?" if found else "`graphdoctor rules` lists all rules"
     raise UsageError(f"there is no rule {wanted!r}; {hint}")
+
+
+def _speaking_of(rules: Sequence[Rule | type[Rule]], word: str) -> list[Rule | type[Rule]]:
+    """A word of the title says most about a rule, then one of the fix, then one of the rest."""
+    import re
+
+    pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE)
+
+    def score(rule: Rule | type[Rule]) -> int:
+        texts = (rule.title(), rule.fix, rule.explanation(), source(rule.bad))
+        weights = (4, 2, 1, 1)
+        return sum(
+            weight * len(pattern.findall(text)) for weight, text in zip(weights, texts, strict=True)
+        )
+
+    scores = {rule.id: score(rule) for rule in rules} if word else {}
+    found = [rule for rule in rules if scores.get(rule.id)]
+    return sorted(found, key=lambda rule: (-scores[rule.id], rule.id))
 
 
 def _named(rules: Iterable[Rule | type[Rule]]) -> str:

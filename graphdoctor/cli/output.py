@@ -19,7 +19,6 @@ from graphdoctor.values.escape import visible
 if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look
 
-NARROWEST, WIDEST = 60, 100
 STDOUT = "-"
 PLAIN_CHARACTERS = str.maketrans("\u2500\u2502\u25b8\u00b5", "-|>u")
 
@@ -74,26 +73,13 @@ def check_json_writable(args: argparse.Namespace) -> Path | None:
 
 
 def look_of(args: argparse.Namespace, stream: TextIO | None = None) -> Look:
-    """How a page for this call's stdout, or another stream, is to look. Without colours no escapes."""
-    from rich.console import Console
+    """How a page for this call's stdout, or another stream, is to look."""
+    from graphdoctor.reporters.look import look_for
 
-    from graphdoctor.reporters.look import PLAIN_WIDTH, Look
-
-    stream = stream or sys.stdout
-    console = Console(file=stream, force_terminal=True if args.color == "always" else None)
-    is_plain = args.color == "never" or (args.color == "auto" and console.no_color)
-    if args.color == "always":
-        color_system: str | None = console.color_system or "standard"
-    else:
-        color_system = None if is_plain else console.color_system
-    width = PLAIN_WIDTH
-    if stream.isatty():
-        width = min(max(console.width, NARROWEST), WIDEST)
-    return Look(
-        width=width,
-        color_system=color_system,
+    return look_for(
+        stream or sys.stdout,
+        color=args.color,
         show_all=getattr(args, "all", False),
-        base=os.getcwd(),
         show_frames=getattr(args, "frames", False),
     )
 

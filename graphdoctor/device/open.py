@@ -8,7 +8,7 @@ from typing import get_args
 
 import torch
 
-from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.emulated import EmulatedDevice, entered
 from graphdoctor.device.real import WatchedDevice
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.values.errors import CannotDoItHere, UsageError
@@ -22,13 +22,25 @@ AnyDevice = EmulatedDevice | WatchedDevice
 def open_device(choice: DeviceChoice, profile: DeviceProfile) -> Iterator[AnyDevice]:
     """Inside the block, code that says "cuda" runs on the device.
 
-    The emulated device answers with the name of the GPU that is predicted for. Raises
-    CannotDoItHere for "cuda" on a machine without a GPU, and UsageError for no choice at all.
+    Where a device is emulated already, as in a test of the pytest plugin, it is that one, and what
+    was put there is there; what the block puts there is not there afterwards. Else the emulated
+    device answers with the name of the GPU that is predicted for. Raises CannotDoItHere for "cuda"
+    on a machine without a GPU, and UsageError for no choice at all.
     """
     if choice not in (known := get_args(DeviceChoice)):
         raise UsageError(
             f"device must be one of {', '.join(known)}, not {choice!r}{meant(str(choice), known)}"
         )
+    outer = entered()
+    if outer is not None:
+        if choice == "cuda":
+            raise CannotDoItHere(
+                "--device cuda needs an NVIDIA GPU, and a CUDA device is emulated here already: "
+                "leave it first, or use --device emulated."
+            )
+        with outer.kept():
+            yield outer
+        return
     has_gpu = torch.cuda.is_available()
     if choice == "cuda" and not has_gpu:
         raise CannotDoItHere(

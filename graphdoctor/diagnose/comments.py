@@ -20,6 +20,7 @@ class Comment:
     """One comment at `line`. `rules` is empty where it was not understood.
 
     It is about the statement in the lines `first` to `last`, which are 0 where it stands on none.
+    A block, `with graphdoctor.allowed(...)`, is about the lines in it.
     """
 
     line: int
@@ -29,6 +30,18 @@ class Comment:
     is_for_file: bool
     first: int = 0
     last: int = 0
+    is_block: bool = False
+
+    @property
+    def code(self) -> str:
+        """It as it is written."""
+        return self.text if self.is_block else f"# graphdoctor: {self.text}"
+
+    def naming(self, rule: str) -> str:
+        """The part of it that names a rule."""
+        if self.is_block:
+            return f'allowed("{rule}")'
+        return f"{'file-' * self.is_for_file}ignore[{rule}]"
 
     def covers(self, line: int) -> bool:
         return self.is_for_file or self.first <= line <= self.last

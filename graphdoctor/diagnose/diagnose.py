@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.rule import Hit, RecordingRule, Rule
+from graphdoctor.target.frames import bytes_of_expression
 from graphdoctor.values.locations import own_line
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import Excerpt, Finding, Location
+from graphdoctor.values.report import Columns, Excerpt, Finding, Location
 
 _CONTEXT_LINES = 3
 _EFFECTS = ("capture-fails", "replay-is-wrong", "replay-is-slow")
@@ -70,6 +71,23 @@ def excerpt_at(place: Location | None) -> Excerpt | None:
     return Excerpt(first_line=first, lines=tuple(line.rstrip("\n") for line in lines))
 
 
+def _columns(group: Sequence[Hit]) -> Columns | None:
+    """The expression that all of them are about; None where a line has several of them."""
+    places = {id(hit.location): hit.location for hit in group}
+    found = {columns_at(place) if place is not None else None for place in places.values()}
+    return found.pop() if len(found) == 1 else None
+
+
+def columns_at(place: Location) -> Columns | None:
+    """The expression at a place that was recorded in this process; Python counts its bytes."""
+    reach = bytes_of_expression(place)
+    line = linecache.getline(place.file, place.line).encode()
+    if reach is None or not reach[0] < reach[1] <= len(line):
+        return None
+    start, end = (len(line[:count].decode(errors="replace")) + 1 for count in reach)
+    return Columns(start, end)
+
+
 def _place(hit: Hit) -> _Place:
     if hit.location is None:
         return _Place("", 0, hit.operator, hit.module)
@@ -88,6 +106,7 @@ def _finding(rule: type[Rule], group: Sequence[Hit]) -> Finding:
         rule.finding(first.message, first.location),
         fix=" ".join(dict.fromkeys(hit.fix or rule.fix for hit in group)),
         excerpt=excerpt_at(first.location),
+        columns=_columns(group),
         stack=first.stack,
         module=first.module,
         phase=first.phase,

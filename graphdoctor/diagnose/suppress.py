@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from graphdoctor.diagnose.allowed_blocks import allowed_in
 from graphdoctor.diagnose.comments import Comment, comments_in
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.locations import is_library, own_line
@@ -19,6 +20,7 @@ from graphdoctor.values.spelling import nearest
 
 NO_REASON = "no reason given"
 _HOW = "write `# graphdoctor: ignore[GD101] reason`, or `file-ignore[...]` for the whole file"
+_HOW_BLOCK = 'write its rules out, as in `with graphdoctor.allowed("GD101", reason="..."):`'
 _IDS: Mapping[str, str] = {
     key.lower(): rule.id for rule in ALL_RULES for key in (rule.id, rule.name)
 }
@@ -70,7 +72,8 @@ def _marked(finding: Finding, said: Sequence[_Said], file: str, used: set[_Said]
 
 
 def _said_in(file: str) -> Iterator[_Said]:
-    for comment in comments_in(linecache.getlines(file)):
+    lines = linecache.getlines(file)
+    for comment in (*comments_in(lines), *allowed_in(lines)):
         for name in comment.rules or ("",):
             yield _Said(file, comment, name, _IDS.get(name.lower()))
 
@@ -106,15 +109,19 @@ def _idle(
     for one in said:
         comment = one.comment
         if not comment.rules:
-            message = f"`# graphdoctor: {comment.text}` is not understood; {_HOW}"
+            message = (
+                f"`{comment.code}` is not understood; {_HOW_BLOCK if comment.is_block else _HOW}"
+            )
             yield IdleComment(one.location, "", "not-understood", message)
         elif one.rule is None:
             yield IdleComment(one.location, one.name, "unknown-rule", _unknown(one.name))
         elif not comment.is_for_file and not comment.first:
-            message = f"ignore[{one.name}] stands on no statement; put it at the end of its line"
+            message = (
+                f"{comment.naming(one.name)} stands on no statement; put it at the end of its line"
+            )
             yield IdleComment(one.location, one.name, "misplaced", message)
         elif one not in used and _was_run(one, run):
-            message = f"{'file-' * comment.is_for_file}ignore[{one.name}] suppresses nothing"
+            message = f"{comment.naming(one.name)} suppresses nothing"
             yield IdleComment(one.location, one.name, "unused", message)
 
 

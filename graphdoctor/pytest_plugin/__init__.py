@@ -19,10 +19,11 @@ MARKER = "graph_safe"
 FIXTURE = "graphdoctor"
 _SESSION: pytest.StashKey[Session] = pytest.StashKey()
 _CHECKER: pytest.StashKey[Checker] = pytest.StashKey()
+_WRONG: pytest.StashKey[bool] = pytest.StashKey()
 _HELP = (
-    f"{MARKER}(allow=[], min_coverage=None, max_syncs=None, max_launches=None, max_graphs=None,"
+    f"{MARKER}(allow=[], expect=[], min_coverage=None, max_syncs=None, max_launches=None, max_graphs=None,"
     " min_speedup=None, mode=None): the test calls graphdoctor.check(), which fails on a hazard"
-    " that is not allowed and beyond these limits"
+    " that is not allowed and beyond these limits, and where one that is expected is gone"
 )
 
 
@@ -54,14 +55,31 @@ def pytest_configure(config: pytest.Config) -> None:
         _session(config).check_reports()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A marker that says nothing sensible is an error before any test runs."""
-    for item in items:
-        marker = item.get_closest_marker(MARKER)
-        if marker is not None:
-            from graphdoctor.pytest_plugin.limits import check_marker
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A marker that says nothing sensible fails its own test, also where a failure is expected."""
+    if item.get_closest_marker(MARKER) is None:
+        return
+    from graphdoctor.pytest_plugin.limits import check_markers
+    from graphdoctor.values.errors import UsageError
 
-            check_marker(marker, item, fixture=FIXTURE)
+    wrong = ""
+    try:
+        check_markers(item, fixture=FIXTURE)
+    except UsageError as error:
+        wrong = str(error)
+    if wrong:
+        item.stash[_WRONG] = True
+        pytest.fail(f"graphdoctor: {wrong}", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """An expected failure (xfail) is one of the model, not of the marker that is misspelt."""
+    report = yield
+    if item.stash.get(_WRONG, False) and hasattr(report, "wasxfail"):
+        del report.wasxfail
+        report.outcome = "failed"
+    return report
 
 
 @pytest.fixture
@@ -69,12 +87,14 @@ def graphdoctor(request: pytest.FixtureRequest) -> Iterator[Checker]:
     """Checks models: `check(model, *inputs)`, `watch()`, and the last `report`.
 
     Random generators are seeded for the test, so that the same commit gives the same result.
+    Where models are checked on the emulated device, the test and the fixtures after this one run
+    on it too, so that their `.cuda()` works without a GPU.
     """
-    from graphdoctor.pytest_plugin.checker import Checker, seeded
+    from graphdoctor.pytest_plugin.checker import Checker, on_the_device, seeded
 
     checker = Checker(request.node, _session(request.config))
     request.node.stash[_CHECKER] = checker
-    with seeded():
+    with seeded(), on_the_device(checker):
         yield checker
 
 
@@ -85,6 +105,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     checker = pyfuncitem.stash.get(_CHECKER, None)
     if checker is not None and not checker.reports and pyfuncitem.get_closest_marker(MARKER):
         pytest.fail(f"marked {MARKER}, but it never called graphdoctor.check()", pytrace=False)
+    if checker is not None and checker.missing():
+        pytest.fail(checker.missing(), pytrace=False)
     return result
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
 
 from graphdoctor.check.baseline import Baseline
 from graphdoctor.check.faults import fault_of
 from graphdoctor.check.gate import Outcome, accepted_of, entries_of, gate
 from graphdoctor.check.relative_paths import RelativePaths
-from graphdoctor.check.settings.settings import TargetSettings
+from graphdoctor.check.settings.settings import Settings, TargetSettings
 from graphdoctor.pytest_plugin.limits import limits_of
 from graphdoctor.pytest_plugin.session import CheckedTest, Session
+from graphdoctor.pytest_plugin.watching import not_seen, watching
 from graphdoctor.reporters.check import wording
 from graphdoctor.values.check import Check, CheckedTarget, Fault, Occurrence, fails, occurrences
 from graphdoctor.values.errors import GraphDoctorError
@@ -38,7 +38,7 @@ class Checker:
     def __init__(self, node: pytest.Item, session: Session) -> None:
         self._node = node
         self._session = session
-        self._limits = limits_of(node.get_closest_marker("graph_safe"), node.nodeid)
+        self._limits = limits_of(node)
         self.reports: list[Report] = []
 
     @property
@@ -74,16 +74,38 @@ class Checker:
     def watch(self, module: torch.nn.Module | None = None) -> Iterator[None]:
         """Check what is called inside the block: `module`, or every module that the block calls.
 
-        Each is checked once, after the block, on the inputs of its first call.
+        Each is checked once, after the block, on the inputs of its first call. What the block does
+        outside of modules is not seen, so a training step fails here unless its module is named.
         """
         __tracebackhide__ = True
-        with watching(module) as calls:
+        with watching(module) as seen:
             yield
-        if not calls:
+        if not seen.calls:
             name = "no module" if module is None else f"the watched {type(module).__name__}"
             raise AssertionError(f"nothing to check: {name} was called in the block")
-        for call in calls:
+        for call in seen.calls:
             self.check(call.module, *call.args, **call.kwargs)
+        if module is None and seen.trained:
+            raise AssertionError(not_seen(seen))
+
+    @property
+    def settings(self) -> Settings:
+        """Those of the project, with pytest's options on top."""
+        return self._session.project.settings
+
+    def missing(self) -> str:
+        """A sentence about what the marker expects and no check of this test found; "" if nothing."""
+        found = [one for report in self.reports for one in report.findings]
+        gone = [
+            selector
+            for selector in self._limits.expect
+            if not any(one.rule.startswith(selector) or one.name == selector for one in found)
+        ]
+        if not gone:
+            return ""
+        return (
+            f"{', '.join(gone)} is expected and was not found: drop it from expect= of the marker"
+        )
 
     def _analyzed(self, model: object, *inputs: object, **kwargs: Any) -> Report:
         __tracebackhide__ = True
@@ -117,7 +139,7 @@ class Checker:
     def _project(self) -> Project:
         """The project's settings, with what this test allows on top."""
         project = self._session.project
-        ignore = (*project.settings.ignore, *self._limits.allow)
+        ignore = (*project.settings.ignore, *self._limits.allow, *self._limits.expect)
         return replace(project, settings=replace(project.settings, ignore=ignore))
 
     def _target(self) -> TargetSettings:
@@ -165,47 +187,18 @@ def seeded() -> Iterator[None]:
         before.restore()
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """`args` and `kwargs` are copies: the module may write into its inputs."""
-
-    module: torch.nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
 @contextmanager
-def watching(module: torch.nn.Module | None) -> Iterator[list[Call]]:
-    """The calls so far. torch's own global hooks are not told keywords, so calls are intercepted."""
-    calls: list[Call] = []
-    depth = 0
-    original = torch.nn.Module.__call__
+def on_the_device(checker: Checker) -> Iterator[None]:
+    """Code that says "cuda" runs on the emulated device, where models are to be checked on that."""
+    from graphdoctor.device.open import open_device
+    from graphdoctor.estimate.gpus import load_profile
 
-    def call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        nonlocal depth
-        is_meant = self is module if module is not None else depth == 0
-        if is_meant and all(self is not known.module for known in calls):
-            calls.append(Call(self, _copied(args), _copied(kwargs)))
-        depth += 1
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            depth -= 1
-
-    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-    try:
-        yield calls
-    finally:
-        torch.nn.Module.__call__ = original  # type: ignore[method-assign]
-
-
-def _copied(inputs: Any) -> Any:
-    def copy(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return value.detach().clone().requires_grad_(value.requires_grad)
-
-    return tree_map(copy, inputs)
+    settings = checker.settings
+    if settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available()):
+        yield
+        return
+    with open_device("emulated", load_profile(settings.gpu)):
+        yield
 
 
 def failure_text(check: Check) -> str:
@@ -220,6 +213,9 @@ def _lines(check: Check) -> Iterator[str]:
     yield _headline(check, len(new))
     for one in new[:_SHOWN]:
         yield from _finding(one)
+        worse = wording.came_with(check, one)
+        if worse:
+            yield f"With it: {worse}"
     if new[_SHOWN:]:
         yield f"and {len(new) - _SHOWN} more findings"
     for problem in wording.problems(check):

@@ -1,58 +1,85 @@
-"""The marker `graph_safe` -> the limits of a test, or a usage error that names the test."""
+"""The marker `graph_safe` -> the limits of a test, or an error that names the test."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import pytest
 
 from graphdoctor.check.settings.settings import Budgets, TargetSettings, parse
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import Mode
+from graphdoctor.values.spelling import nearest
+
+MARKER = "graph_safe"
+_RULES = ("allow", "expect")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a test allows: rules (ids, beginnings of ids, names), budgets, and which step it means."""
+    """What a test allows: rules (ids, beginnings of ids, names), budgets, and which step it means.
+
+    What it expects is allowed too, and has to be found.
+    """
 
     allow: tuple[str, ...] = ()
+    expect: tuple[str, ...] = ()
     budgets: Budgets = field(default_factory=Budgets)
     mode: Mode | None = None
 
 
-def check_marker(marker: pytest.Mark, item: pytest.Item, *, fixture: str) -> None:
-    """Raise pytest.UsageError for a marker that cannot be carried out."""
-    try:
-        limits_of(marker, item.nodeid)
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from error
-    if fixture not in getattr(item, "fixturenames", ()):
-        raise pytest.UsageError(
-            f"{item.nodeid} is marked {marker.name} and lacks the argument `{fixture}`: write"
+def check_markers(item: pytest.Item, *, fixture: str) -> None:
+    """Raise UsageError for a marker that cannot be carried out; without a marker, all is well."""
+    limits_of(item)
+    if item.get_closest_marker(MARKER) and fixture not in getattr(item, "fixturenames", ()):
+        raise UsageError(
+            f"{item.nodeid} is marked {MARKER} and lacks the argument `{fixture}`: write"
             f" def {item.name.partition('[')[0]}({fixture}) and call {fixture}.check(model, *inputs)"
         )
 
 
-def limits_of(marker: pytest.Mark | None, nodeid: str) -> Limits:
-    """The limits that a marker gives; without a marker, none. Raises UsageError."""
-    if marker is None:
+def limits_of(item: pytest.Item) -> Limits:
+    """The limits that its markers give; without a marker, none. Raises UsageError.
+
+    Of a class's marker, a test's and a parameter's, the nearest one decides on each argument.
+    """
+    where = f"the marker {MARKER} of {item.nodeid}"
+    given: dict[str, object] = {}
+    for marker in reversed([*item.iter_markers(MARKER)]):
+        if marker.args:
+            raise UsageError(f"{where} takes its limits by name, such as min_coverage=0.9")
+        given |= marker.kwargs
+    if not given:
         return Limits()
-    where = f"the marker {marker.name} of {nodeid}"
-    if marker.args:
-        raise UsageError(f"{where} takes its limits by name, such as min_coverage=0.9")
-    given = dict(marker.kwargs)
-    allow = given.pop("allow", ())
-    allow = [allow] if isinstance(allow, str) else list(allow)
     _check_names(given, where)
+    rules = {name: _selectors(given.pop(name, ())) for name in _RULES}
+    for name, selectors in rules.items():
+        parse({"ignore": selectors}, where=f"{name}= of {where}")
     budgets = {name: value for name, value in given.items() if value is not None}
-    table = {"ignore": allow, "targets": [{"entry": "test.py", **budgets}]}
-    settings = parse(table, where=where)
+    settings = parse({"targets": [{"entry": "test.py", **budgets}]}, where=where)
     target: TargetSettings = settings.targets[0]
-    return Limits(settings.ignore, target.budgets, target.mode)
+    return Limits(tuple(rules["allow"]), tuple(rules["expect"]), target.budgets, target.mode)
+
+
+def _selectors(given: Any) -> list[Any]:
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _check_names(given: dict[str, object], where: str) -> None:
     """A target of the settings has more keys than a marker."""
-    for name in ("entry", "name", "inputs"):
+    for name in ("entry", "name", "inputs", "input"):
         if name in given:
             raise UsageError(f"{where} has no {name!r}: check() is given the model and its inputs")
+    known = (*_RULES, "mode", *(one.name for one in fields(Budgets)))
+    for name in given:
+        if name not in known:
+            close = nearest(name, known)
+            raise UsageError(
+                f"{where} has an unknown argument {name!r}; the nearest known one is {close!r}"
+            )
+    for name in _RULES:
+        if not isinstance(given.get(name, ()), (str, list, tuple, set, frozenset)):
+            raise UsageError(
+                f"{name}= of {where} must be a rule's id or a list of them, not {given[name]!r}"
+            )

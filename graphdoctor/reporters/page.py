@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.escape import visible, visible_lines
+from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
+from graphdoctor.values.report import Columns
 
 Piece = tuple[str, str]  # text, rich style
 LABEL_COLUMNS = 16
@@ -109,6 +110,19 @@ def wrap(text: str, width: int) -> Iterator[str]:
         used += columns + (1 if words else 0)
         words.append(word)
     yield " ".join(words)
+
+
+def carets(line: str, columns: Columns, *, indent: int) -> str:
+    """Carets for the row under a source line that is shown without its first `indent` columns.
+
+    "" where they would mark all that the line says.
+    """
+    before, inside = line[: columns.start - 1], line[columns.start - 1 : columns.end - 1]
+    if not inside.strip() or inside.strip() == line.strip():
+        return ""
+    start = cell_len(visible(before.expandtabs(TAB_COLUMNS)))
+    end = cell_len(visible((before + inside).expandtabs(TAB_COLUMNS)))
+    return " " * (start - indent) + "^" * (end - start) if start >= indent else ""
 
 
 def blocks(text: str) -> Iterator[str]:

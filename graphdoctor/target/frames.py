@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from functools import cache
 from importlib.util import find_spec
+from itertools import islice
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -44,9 +45,15 @@ def is_machinery(filename: str) -> bool:
     path = os.path.abspath(filename)
     if path.startswith(_HERE):
         return not path.startswith(_RULES)
-    if any(part in path for part in _TORCH) or path.startswith(_torch_folder()):
+    if is_torch(filename):
         return True
     return os.path.realpath(path).startswith(_STDLIB) and not any(part in path for part in _SITE)
+
+
+def is_torch(filename: str) -> bool:
+    """Whether a file is one of torch's."""
+    path = os.path.abspath(filename)
+    return any(part in path for part in _TORCH) or path.startswith(_torch_folder())
 
 
 @cache
@@ -78,10 +85,28 @@ class _Code:
             code = self.code
             found = Location(file=code.co_filename, line=frame.f_lineno, function=code.co_name)
             self.places[frame.f_lasti] = found
+            _INSTRUCTIONS[id(found)] = (code, frame.f_lasti)
         return found
 
 
 _CODES: dict[int, _Code] = {}
+# By the identity of its place, which its code holds: two expressions of a line are equal places.
+_INSTRUCTIONS: dict[int, tuple[CodeType, int]] = {}
+
+
+def bytes_of_expression(place: Location) -> tuple[int, int] | None:
+    """From which to which byte of its line the expression of a place reaches, counted from 0.
+
+    None for a place that was not seen here, and for an expression of several lines.
+    """
+    code, instruction = _INSTRUCTIONS.get(id(place), (None, 0))
+    if code is None or _CODES[id(code)].places.get(instruction) is not place:
+        return None
+    positions = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
+    line, last_line, start, end = positions
+    if line != place.line or last_line != line or start is None or end is None:
+        return None
+    return start, end
 
 
 def locate(depth: int = 1) -> Place:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphdoctor.values.errors import UsageError, UserCodeError
+from graphdoctor.values.target_spec import check_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,7 @@ class Outline:
 
 def outline(path: Path) -> Outline:
     """Read and parse a file; a missing, unreadable or wrong one is one clear sentence."""
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; name the Python file that has the model")
-    if not path.exists():
-        raise UsageError(f"{path} does not exist (looked in {Path.cwd()})")
+    check_file(path)
     try:
         return _outline_of(ast.parse(path.read_bytes(), filename=str(path)))
     except SyntaxError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -25,6 +24,7 @@ from graphdoctor.target.user_code import instantiate, needed_arguments
 from graphdoctor.target.workspace import Workspace, import_module, run_file
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import Mode
+from graphdoctor.values.target_spec import is_file, split
 
 TEMPLATE = """\
 def graphdoctor_target():
@@ -33,8 +33,6 @@ def graphdoctor_target():
     return model, inputs
 
 # or, for training: return step, (data, label)"""
-
-_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +55,11 @@ def resolve(
     them. Raises UsageError for what cannot be carried out as asked, UserCodeError for failing user
     code.
     """
-    where, name = _split(spec)
+    where, name = split(spec)
     specs = tuple(parse_input(text) for text in inputs)
     request = _Request(where, name, mode, specs, BatchArgument(batch))
-    found = _of_file(request) if _is_file(where) else _of_module(request)
+    found = _of_file(request) if is_file(where) else _of_module(request)
     return replace(found, sized_by=request.batch.taken_by)
-
-
-def _split(spec: str) -> tuple[str, str | None]:
-    if Path(spec).exists():
-        return spec, None
-    where, colon, name = spec.rpartition(":")
-    if not colon or not _DOTTED.fullmatch(name):
-        if spec.endswith(".py"):
-            return spec, None
-        raise UsageError(
-            f"{spec} names no target: write file.py, file.py:name or package.module:name"
-            + ("" if colon else f" (there is no file {spec} in {Path.cwd()})")
-        )
-    return where, name
-
-
-def _is_file(where: str) -> bool:
-    return where.endswith(".py") or Path(where).exists() or not _DOTTED.fullmatch(where)
 
 
 def _of_file(request: _Request) -> Target:
@@ -172,11 +152,11 @@ def _with_given_inputs(description: Description, specs: tuple[InputSpec, ...]) -
 
 
 def _origin(source: Source, request: _Request, entry: str) -> Origin:
-    stem = Path(request.where).stem if _is_file(request.where) else request.where
+    stem = Path(request.where).stem if is_file(request.where) else request.where
     uses_functions = request.mode != "inference"
     return Origin(
         name=stem if request.name is None else f"{stem}:{request.name}",
-        file=request.where if _is_file(request.where) else source.module.__file__ or "",
+        file=request.where if is_file(request.where) else source.module.__file__ or "",
         entry=entry,
         train_step=_function(source, "train_step") if uses_functions else None,
         get_optimizer=_function(source, "get_optimizer") if uses_functions else None,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from graphdoctor.target.frames import is_machinery
+from graphdoctor.target.frames import is_machinery, is_torch
 from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeError
 
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -34,10 +34,13 @@ def user_code(doing: str) -> Iterator[None]:
 
 
 def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The traceback without frames of torch, graphdoctor and Python's library, if others remain."""
+    """The traceback without frames of torch, graphdoctor and Python's library.
+
+    Where none remain, what the user called is torch's own, and its frames say where it failed.
+    """
     frames = list(traceback.extract_tb(error.__traceback__))
     kept = [frame for frame in frames if not is_machinery(frame.filename)]
-    return kept or frames
+    return kept or [frame for frame in frames if is_torch(frame.filename)]
 
 
 def is_user_file(filename: str) -> bool:

@@ -46,11 +46,16 @@ class CheckedFinding(Struct, frozen=True):
 
 
 class Breach(Struct, frozen=True):
-    """A figure that is worse than its limit; `limit_from` says who set that."""
+    """A figure that is worse than its limit; `limit_from` says who set that.
+
+    `belongs_to` is the fingerprint of the new finding that it came with, which fails the check for
+    both; "" where it stands for itself.
+    """
 
     figure: Literal["syncs", "launches", "graphs", "coverage", "speedup", "replay"]
     message: str
     limit_from: Literal["budget", "baseline", "verification"]
+    belongs_to: str = ""
 
 
 class Fault(Struct, frozen=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -24,6 +26,13 @@ class Location(Struct, frozen=True, gc=False):
     file: str
     line: int
     function: str = ""
+
+
+class Columns(Struct, frozen=True):
+    """An expression within its line: characters from 1, `end` is the first one behind it."""
+
+    start: int
+    end: int
 
 
 class Excerpt(Struct, frozen=True):
@@ -66,6 +75,8 @@ class Finding(Struct, frozen=True):
     `certainty` is "confirmed" where the (emulated) machine showed the effect in this run,
     "likely" where the mechanism was seen, "unknown" where it could not be checked.
     What is `suppressed` is still true, and still counts for the verdict.
+    `columns` are those of the location's expression; None where Python does not say, or where it
+    reaches over several lines.
     """
 
     rule: str
@@ -85,6 +96,7 @@ class Finding(Struct, frozen=True):
     suppressed: Suppression | None = None
     cost_us: Range | None = None
     cost_source: str = ""
+    columns: Columns | None = None
 
 
 class Assumption(Struct, frozen=True):
@@ -300,7 +312,11 @@ class Machine(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """Everything one analysis found. `reason` is the verdict in one sentence."""
+    """Everything one analysis found. `reason` is the verdict in one sentence.
+
+    `print(report)` writes the page that `graphdoctor analyze` shows, without colours; in a notebook
+    the report shows itself.
+    """
 
     schema_version: int
     tool_version: str
@@ -323,3 +339,30 @@ class Report(Struct, frozen=True):
     recommendation: Recommendation | None = None
     values: Literal["real", "none"] = "real"  # "none": the step ran on shapes only
     assumptions: tuple[Assumption, ...] = ()
+
+    def __str__(self) -> str:
+        page: str = _shown_by().page(self)
+        return page.rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        html: str = _shown_by().html(self)
+        return html
+
+    def show(self, *, all: bool = False, frames: bool = False) -> None:
+        """Write the page to stdout, in colour on a terminal: --all and --frames of the command line."""
+        _shown_by().show(self, show_all=all, show_frames=frames)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the JSON that --json writes. Raises UsageError where the file cannot be made."""
+        _shown_by().save_report(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Report:
+        """A saved report. Raises UsageError, with the reason, for anything else."""
+        report: Report = _shown_by().load_report(path)
+        return report
+
+
+def _shown_by() -> Any:
+    """Reporters stand above values and know what a report is; they are found when one is shown."""
+    return importlib.import_module("graphdoctor.reporters.for_python")

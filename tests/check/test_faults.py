@@ -34,6 +34,15 @@ def test_each_error_is_a_fault_with_its_exit_code(
     assert ("KeyError" in fault.details) == isinstance(error, KeyError)
 
 
+def test_what_is_to_be_pasted_is_no_part_of_the_sentence() -> None:
+    """Formats show a message on one line, where its line breaks would be a literal \\n."""
+    fault = fault_of(
+        UsageError("net.py describes no target; paste this into it\n\ndef f():\n    ...")
+    )
+    assert fault.message == "net.py describes no target; paste this into it"
+    assert fault.details == "def f():\n    ..."
+
+
 def dump(*files: str) -> str:
     """What faulthandler writes of the main thread, the innermost frame first."""
     frames = [f'  File "{file}", line {at} in f{at}' for at, file in enumerate(files, 1)]

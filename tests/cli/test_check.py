@@ -86,7 +86,8 @@ def test_unchanged_repository_passes(unchanged: tuple[CompletedProcess[str], Pat
 def test_change_fails_and_what_is_new_comes_first(changed: Changed) -> None:
     assert (changed.code, changed.err) == (1, "")
     assert LINE in changed.out and "in decoder, encoder" in changed.out
-    assert changed.out.index(LINE) < changed.out.index("worse than the baseline")
+    assert changed.out.index(LINE) < changed.out.index("    With  ")
+    assert "worse than the baseline" not in changed.out  # one cause, one error
     assert "models/trainer.py GD204 optimizer.step()" in changed.out  # mended: to be dropped
 
 
@@ -114,7 +115,7 @@ def test_sarif_of_the_change_is_valid(changed: Changed) -> None:
 
 def test_github_annotates_the_line(changed: Changed) -> None:
     assert (
-        "::error file=models/layers.py,line=17,endLine=17,title=GD107"
+        "::error file=models/layers.py,line=17,endLine=17,col=12,endColumn=31,title=GD107"
         in (changed.reports["github"])
     )
 

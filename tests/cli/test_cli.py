@@ -24,8 +24,10 @@ Analysis = Callable[[str, AnalyzeOptions, Callable[[str], None]], Report]
 
 
 @pytest.fixture
-def analysis(monkeypatch: pytest.MonkeyPatch) -> Callable[[Analysis], None]:
-    """Puts a function in the place of the pipeline."""
+def analysis(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Analysis], None]:
+    """Puts a function in the place of the pipeline, in a folder with a file to name."""
+    (tmp_path / "model.py").touch()
+    monkeypatch.chdir(tmp_path)
 
     def install(function: Analysis) -> None:
         module = ModuleType("graphdoctor.pipeline")
@@ -166,7 +168,7 @@ def test_json_is_saved_beside_the_page_and_shows_the_same_page_again(
     page = capsys.readouterr().out
     assert main(["report", str(path)]) == 0
     assert capsys.readouterr().out == page
-    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+    assert {entry.name for entry in tmp_path.iterdir()} == {"model.py", "report.json"}
 
 
 @pytest.mark.parametrize("place", ["", "missing/report.json"])
@@ -275,3 +277,11 @@ def test_broken_pipe_of_the_model_s_own_is_an_error(analysis, capsys) -> None:
     analysis(failing_with(BrokenPipeError("a worker died")))
     assert main(["analyze", "model.py"]) == 2
     assert "a worker died" in capsys.readouterr().err
+
+
+def test_missing_file_is_said_before_torch_is_imported(analysis, capsys) -> None:
+    """Importing it takes seconds; the pipeline here would say that it was reached."""
+    analysis(failing_with(AssertionError("reached")))
+    for command in ("analyze", "sweep"):
+        assert main([command, "absent.py:make"]) == 2
+        assert "absent.py does not exist (looked in" in capsys.readouterr().err

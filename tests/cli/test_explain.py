@@ -33,7 +33,7 @@ def test_rule_is_explained_with_both_examples(rule, capsys) -> None:
 
 @pytest.mark.parametrize("wanted", ["GD101", "gd101", "host-read", " Host-Read "])
 def test_rule_is_found_by_id_or_name(wanted: str) -> None:
-    assert find(ALL_RULES, wanted).id == "GD101"
+    assert [rule.id for rule in find(ALL_RULES, wanted)] == ["GD101"]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_unknown_rule_gets_close_matches(wanted: str, hint: str, capsys) -> None
 
 @pytest.mark.parametrize("wanted", ["printing", "Tensor-Print", "gd102", "102"])
 def test_a_part_that_one_rule_has_is_enough(wanted: str) -> None:
-    assert find(ALL_RULES, wanted).name == "tensor-printing"
+    assert [rule.name for rule in find(ALL_RULES, wanted)] == ["tensor-printing"]
 
 
 def test_a_part_of_several_rules_names_them() -> None:
@@ -63,3 +63,16 @@ def test_a_part_of_several_rules_names_them() -> None:
         find(ALL_RULES, "read")
     with pytest.raises(UsageError, match=r"is a part of \d+ rules: GD101 .* and \d+ more$"):
         find(ALL_RULES, "gd")
+
+
+@pytest.mark.parametrize(
+    ("word", "rule"),
+    [("item", "GD101"), ("ITEM", "GD101"), (".item", "GD101"), ("pinned", "GD104")],
+)
+def test_a_word_finds_the_rule_that_speaks_most_of_it(word: str, rule: str, capsys) -> None:
+    assert find(ALL_RULES, word)[0].id == rule
+    assert main(["explain", word]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(rule)
+    if len(find(ALL_RULES, word)) > 1:
+        assert f"Also about {word}: GD" in out

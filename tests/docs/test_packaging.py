@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -102,12 +104,52 @@ def test_changelog_has_this_version_or_unreleased_changes() -> None:
     assert f"## [{graphdoctor.__version__}]" in changelog or "## [Unreleased]" in changelog
 
 
+def test_tensorboard_is_an_extra_that_make_installs() -> None:
+    """It brings pandas and gRPC, and only `analyze --trace-dir` writes for it."""
+    assert not [
+        one for one in PROJECT["project"]["dependencies"] if "tensorboard" in one or "tb-" in one
+    ]
+    assert "'.[test,tensorboard]'" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist, built by the backend that pyproject.toml names."""
+    folder = tmp_path_factory.mktemp("dist")
+    code = (
+        "import sys; from hatchling import build;"
+        " build.build_wheel(sys.argv[1]); build.build_sdist(sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True)
+    return folder
+
+
+def test_wheel_has_the_schemas_and_no_tests(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    schemas = {path.name for path in (ROOT / "docs").glob("*.schema.json")}
+    assert {f"graphdoctor/schemas/{name}" for name in schemas} <= set(names)
+    assert not [name for name in names if not name.startswith("graphdoctor")]
+
+
+def test_sdist_has_every_file_of_the_repository(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode != 0:
+        pytest.skip("no git checkout, so nothing says what the repository has")
+    assert set(listed.stdout.split("\n")) - {""} <= names
+
+
 def test_everything_that_is_asked_for_is_pinned() -> None:
     pins = _pins()
     project = PROJECT["project"]
     asked = [
         *project["dependencies"],
-        *project["optional-dependencies"]["test"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
         *PROJECT["dependency-groups"]["dev"],
         *PROJECT["build-system"]["requires"],
     ]

@@ -91,27 +91,126 @@ def test_limit_of_the_marker_fails(project: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("marker", "sentence"),
     [
-        ("graph_safe(allowed=['GD1'])", "unknown key 'allowed'; the nearest known one is*"),
+        ("graph_safe(alow=['GD1'])", "unknown argument 'alow'; the nearest known one is 'allow'*"),
+        ("graph_safe(max_sync=0)", "the nearest known one is 'max_syncs'*"),
         ("graph_safe(allow=['GD9'])", "names no rule: 'GD9'*"),
+        ("graph_safe(allow=7)", "must be a rule's id or a list of them, not 7*"),
         ("graph_safe('GD1')", "takes its limits by name*"),
         ("graph_safe(min_coverage=90)", "must be a number from 0 to 1, not 90*"),
         ("graph_safe(inputs=['8'])", "has no 'inputs'*"),
     ],
 )
-def test_wrong_marker_is_a_usage_error_before_any_test_runs(
+def test_wrong_marker_fails_its_test_alone(
     marker: str, sentence: str, project: pytest.Pytester
 ) -> None:
-    project.makepyfile(FAILING.replace("graph_safe", marker))
+    project.makepyfile(FAILING.replace("graph_safe", marker) + "\n    def test_other(): pass")
     result = project.runpytest()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: *test_net*{sentence}"])
+    result.assert_outcomes(errors=1, passed=1)
+    result.stdout.fnmatch_lines([f"graphdoctor: *test_net*{sentence}"])
 
 
-def test_marker_without_the_fixture_is_a_usage_error(project: pytest.Pytester) -> None:
+def test_wrong_marker_ends_no_run_of_xdist_and_hides_behind_no_xfail(
+    project: pytest.Pytester,
+) -> None:
+    wrong = "xfail\n    @pytest.mark.graph_safe(alow=[])"
+    project.makepyfile(FAILING.replace("graph_safe", wrong) + "\n    def test_other(): pass")
+    result = project.runpytest("-n", "1")
+    result.assert_outcomes(errors=1, passed=1)
+    result.stdout.fnmatch_lines(["*unknown argument 'alow'*"])
+
+
+def test_marker_without_the_fixture_fails(project: pytest.Pytester) -> None:
     project.makepyfile("import pytest\n@pytest.mark.graph_safe\ndef test_net(): pass")
     result = project.runpytest()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *is marked graph_safe and lacks the argument*"])
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["graphdoctor: *is marked graph_safe and lacks the argument*"])
+
+
+def test_what_is_expected_is_allowed_and_fails_once_it_is_gone(project: pytest.Pytester) -> None:
+    expecting = 'graph_safe(expect="GD107")'
+    path = project.makepyfile(FAILING.replace("graph_safe", expecting))
+    project.runpytest().assert_outcomes(passed=1)
+    path.write_text(
+        path.read_text().replace("Net(), torch.ones(4), scale=3", "torch.nn.ReLU(), torch.ones(4)")
+    )
+    result = project.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["GD107 is expected and was not found: drop it*"])
+
+
+def test_marker_of_a_parameter_adds_to_the_test_s(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import pytest, torch
+        from net import Net
+
+        KNOWN = pytest.param(Net, marks=pytest.mark.graph_safe(allow="GD107"))
+
+        @pytest.mark.graph_safe(max_launches=0)
+        @pytest.mark.parametrize("make", [torch.nn.ReLU, torch.nn.Tanh, KNOWN])
+        def test_many(graphdoctor, make):
+            with pytest.raises(AssertionError, match="0 allowed") as error:
+                graphdoctor.check(make().cuda(), torch.ones(4).cuda())
+            assert "GD107" not in str(error.value)
+        """
+    )
+    project.runpytest().assert_outcomes(passed=3)
+
+
+def test_cuda_works_without_a_gpu_and_is_gone_afterwards(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import pytest, torch
+
+        @pytest.fixture
+        def model():
+            return torch.nn.Linear(4, 4).cuda()
+
+        @pytest.mark.graph_safe
+        def test_net(graphdoctor, model):
+            x = torch.ones(2, 4, device="cuda")
+            assert graphdoctor.check(model, x).verdict == "safe"
+            assert model(x).is_cuda and not torch.ones(1).is_cuda
+            with pytest.raises(AssertionError, match="GD102"):
+                graphdoctor.check(lambda x: model(x.cuda()), torch.ones(2, 4))
+
+        def test_other():
+            assert not torch.ones(1).is_cuda and torch.cuda.Stream.__module__.startswith("torch")
+        """
+    )
+    project.runpytest("--graphdoctor-device=emulated").assert_outcomes(passed=2)
+
+
+def test_watching_a_training_step_says_what_it_cannot_see(project: pytest.Pytester) -> None:
+    """In a process of its own: Adam imports parts of torch that cannot be imported twice."""
+    project.makepyfile(
+        """
+        import pytest, torch
+
+        def train(model, watching):
+            optimizer = torch.optim.Adam(model.parameters())
+            with watching:
+                loss = model(torch.ones(2, 4, device="cuda")).sum()
+                loss.backward()
+                optimizer.step()
+                loss.item()
+
+        @pytest.mark.graph_safe
+        def test_block(graphdoctor):
+            train(torch.nn.Linear(4, 4).cuda(), graphdoctor.watch())
+
+        @pytest.mark.graph_safe
+        def test_module(graphdoctor):
+            model = torch.nn.Linear(4, 4).cuda()
+            train(model, graphdoctor.watch(model))
+        """
+    )
+    result = project.runpytest_subprocess()
+    result.assert_outcomes(failed=1, passed=1)
+    said = " ".join(result.stdout.str().split())
+    assert "watch() checks only the forward of Linear: it did not check the backward pass" in said
+    assert "Adam.step() (constructed without capturable=True) in" in said
+    assert said.count(".item() in") == 1 and "graphdoctor.check(step, *inputs)" in said
 
 
 def test_promise_without_a_check_fails(project: pytest.Pytester) -> None:

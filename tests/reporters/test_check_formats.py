@@ -21,6 +21,7 @@ from graphdoctor.reporters.check import CHECK_REPORTERS, github, markdown
 from graphdoctor.reporters.check.json import parse
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.check import Check, Fault
+from graphdoctor.values.report import Columns, Location
 from tests.support.checking import HOSTILE, checked, finding, hostile_check, report
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "sarif-2.1.0.json").read_bytes())
@@ -179,6 +180,16 @@ def test_junit_counts_what_it_has() -> None:
     assert root.findall(".//failure") and root.findall(".//error")
 
 
+def test_junit_names_are_unique_and_no_time_is_made_up() -> None:
+    twins = [finding(7, source=f"x{number}.item()") for number in range(3)]
+    for check in (checked({"net": report(*twins)}), hostile_check()):
+        root = ET.fromstring(rendered("junit", check))
+        for suite in root:
+            names = [case.get("name") for case in suite]
+            assert names and len(names) == len(set(names))
+        assert not root.findall(".//*[@time]")
+
+
 def test_json_is_read_again() -> None:
     check = many(2)
     assert parse(rendered("json", check).encode(), name="x") == check
@@ -244,3 +255,33 @@ def test_any_text_gives_documents_that_can_be_read(name: str, path: str, code: s
     assert len(ET.fromstring(texts["junit"]).findall(".//testcase")) == 2
     assert len(texts["github"].splitlines()) == 3  # two annotations and the line that sums up
     assert parse(texts["json"].encode(), name="x").exit_code == 3
+
+
+def test_formats_point_to_the_expression() -> None:
+    source = "\tif ä and x.item() > 0:"
+    found = finding(source=source, columns=Columns(11, 19))
+    check = checked({"net": report(found)})
+    lines = rendered("full", check).splitlines()
+    at = next(number for number, line in enumerate(lines) if "x.item() > 0" in line)
+    start = lines[at].index("x.item()")
+    assert lines[at + 1][start:] == "^^^^^^^^" and not lines[at + 1][:start].strip("\u2502 ")
+    (run,) = json.loads(rendered("sarif", check))["runs"]
+    region = run["results"][0]["locations"][0]["physicalLocation"]["region"]
+    assert (region["startColumn"], region["endColumn"]) == (11, 19)
+    assert region["snippet"]["text"] == "x.item()"
+    jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(rendered("sarif", check)))
+    assert "line=3,endLine=3,col=11,endColumn=19," in rendered("github", check)
+
+
+def test_columns_of_a_library_s_line_are_not_put_on_the_project_s() -> None:
+    place = Location("/usr/lib/python3/dist-packages/lib.py", 3)
+    own = Location("models/net.py", 9)
+    found = finding(columns=Columns(4, 6), location=place, stack=(own,))
+    text = rendered("github", checked({"net": report(found)}))
+    assert "line=9" in text and "col=" not in text
+
+
+def test_no_carets_under_all_of_a_line() -> None:
+    source = "    x.item()"
+    check = checked({"net": report(finding(source=source, columns=Columns(5, 13)))})
+    assert "^" not in rendered("full", check)

@@ -14,9 +14,19 @@ from graphdoctor.reporters.analysis import REPORTERS
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import wrap
 from graphdoctor.values.figures import ratio_range, share_range, time_range, time_text
-from graphdoctor.values.report import Excerpt, IdleComment, Range, Report, Suppression
+from graphdoctor.values.report import (
+    NO_STRATEGY,
+    Excerpt,
+    IdleComment,
+    Range,
+    Recommendation,
+    Report,
+    Suppression,
+)
 from tests.support.reports import (
     BASE,
+    COMPARED,
+    COMPARED_ON_GPU,
     ESTIMATE,
     FROZEN_RATE,
     GOLDEN,
@@ -308,3 +318,21 @@ def test_range_shows_its_bounds_in_one_unit() -> None:
     assert time_range(Range(5, 5, 5)) == "5 \u00b5s"
     assert share_range(Range(0.5, 0.62, 0.7)) == "62% (50 to 70%)"
     assert ratio_range(Range(1.8, 2.4, float("inf"))) == "unknown"
+
+
+def gain_of(report: Report) -> str:
+    """The line of the headline, without its line breaks."""
+    text = " ".join(render(report, Look()).split())
+    return text.partition("Gain ")[2].partition(" launch-bound")[0]
+
+
+def test_headline_s_gain_is_that_of_what_is_recommended() -> None:
+    assert gain_of(COMPARED).startswith("1.69x (1.13 to 2.2) with modules, predicted for")
+    assert gain_of(COMPARED_ON_GPU).startswith("1.42x (faster), measured")
+
+
+def test_headline_promises_no_gain_above_the_advice_to_keep_eager() -> None:
+    advice = Recommendation(NO_STRATEGY, "Keep eager: no verified strategy is faster.")
+    gain = gain_of(msgspec.structs.replace(COMPARED, recommendation=advice))
+    assert gain.startswith("none verified as the code is; 2.4x (1.8 to 3.2) with each region")
+    assert "once it is cut there" in gain

@@ -124,7 +124,7 @@ def test_without_tensorboard_there_are_traces_and_one_sentence(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     report = analyzed("gelu.py", tmp_path)
     (sentence,) = (limit for limit in report.limits if "TensorBoard" in limit)
-    assert "pip install tensorboard" in sentence
+    assert "pip install 'graphdoctor[tensorboard]'" in sentence
     assert len(report.trace_files) == 3
     assert not list((tmp_path / "eager").glob("events.out.tfevents.*"))
 

@@ -35,6 +35,13 @@ from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.values.errors import UsageError
 
+_entered: list[EmulatedDevice] = []  # one at most
+
+
+def entered() -> EmulatedDevice | None:
+    """The device that is emulated now, or None."""
+    return _entered[-1] if _entered else None
+
 
 @contextmanager
 def _default_device_kept() -> Iterator[None]:
@@ -99,6 +106,7 @@ class EmulatedDevice:
             patches.reach_imported_names()
             stack.enter_context(self.in_this_thread())
             self._stack = stack.pop_all()
+        _entered.append(self)
         return self
 
     def __exit__(
@@ -109,7 +117,22 @@ class EmulatedDevice:
     ) -> None:
         assert self._stack is not None
         stack, self._stack = self._stack, None
+        _entered.remove(self)
         stack.close()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Afterwards tensors lie where they lay before, and what is known of the code is as before."""
+        names = ("passed_compiler_by", "uses_cuda_api", "assumptions", "shapes", "unplaced")
+        before = {name: getattr(self, name) for name in names}
+        self.passed_compiler_by = self.uses_cuda_api = False
+        self.unplaced = set(self.unplaced)
+        try:
+            with self.table.kept():
+                yield
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
 
     def _reset_streams(self) -> None:
         if self.capturing is not None:

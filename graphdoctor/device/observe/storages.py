@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import cast
 
@@ -139,6 +140,21 @@ class StorageTable:
         for key in dead:
             self._infos.pop(key).let_go()
         self._sweep_at = max(4096, 2 * len(self._infos))
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Afterwards every storage lies where it lay before; one that was not known, on the CPU."""
+        before = {
+            info.number: (info.cuda, info.pinned, info.values) for info in self._infos.values()
+        }
+        try:
+            yield
+        finally:
+            for info in self._infos.values():
+                info.cuda, info.pinned, info.values = before.get(
+                    info.number, (False, False, Values.TRUE)
+                )
+                info.maker = None
 
     def close(self) -> None:
         """Give all weak references back."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from graphdoctor.reporters.page import POINTER, VERTICAL, Page, blocks
+from graphdoctor.reporters.page import POINTER, VERTICAL, Page, blocks, carets
 from graphdoctor.values.escape import TAB_COLUMNS, visible
 from graphdoctor.values.figures import EFFECT_WORDS, cost_text
 from graphdoctor.values.locations import caller_of, is_library, place_text
-from graphdoctor.values.report import Effect, Excerpt, Finding
+from graphdoctor.values.report import Effect, Finding
 
 SHOWN_IN_FULL = 8
 INDENT = 4
@@ -113,7 +113,7 @@ def _write_place(page: Page, number: int, finding: Finding) -> None:
         page.paragraph(context, indent=INDENT, style="dim")
     if finding.excerpt is not None:
         page.blank()
-        _write_excerpt(page, finding.excerpt, finding.location.line if finding.location else 0)
+        _write_excerpt(page, finding)
         page.blank()
 
 
@@ -161,8 +161,11 @@ def _context(finding: Finding) -> str:
     return ", ".join(parts)
 
 
-def _write_excerpt(page: Page, excerpt: Excerpt, marked: int) -> None:
-    """The lines, without the indent that they share; `marked` is a line number."""
+def _write_excerpt(page: Page, finding: Finding) -> None:
+    """The lines, without the indent that they share, and carets under the expression."""
+    excerpt = finding.excerpt
+    assert excerpt is not None
+    marked = finding.location.line if finding.location is not None else 0
     rows = [visible(line.expandtabs(TAB_COLUMNS).rstrip()) for line in excerpt.lines]
     start = next((index for index, row in enumerate(rows) if row), 0)
     while rows and not rows[-1]:
@@ -174,6 +177,11 @@ def _write_excerpt(page: Page, excerpt: Excerpt, marked: int) -> None:
         head = f"{' ' * INDENT}{POINTER if is_marked else ' '} {number:>{digits}} {VERTICAL} "
         style = "bold red" if is_marked else "dim"
         page.cropped((head, style), row[shared:], "bold" if is_marked else "")
+        if is_marked and finding.columns is not None:
+            line = excerpt.lines[number - excerpt.first_line]
+            under = carets(line, finding.columns, indent=shared)
+            blank = f"{' ' * INDENT}  {' ' * digits} {VERTICAL} "
+            page.cropped((blank, "dim"), under, "bold red") if under else None
 
 
 def _write_marked_line(page: Page, finding: Finding) -> None:

@@ -11,8 +11,16 @@ from graphdoctor.reporters.analysis.strategies import advice_label
 from graphdoctor.reporters.page import Page, blocks
 from graphdoctor.values.figures import ratio_range, share_range
 from graphdoctor.values.locations import place_text
-from graphdoctor.values.report import Effect, Report, Verdict, outcome_of_whole_step
+from graphdoctor.values.report import (
+    NO_STRATEGY,
+    Effect,
+    Report,
+    StrategyOutcome,
+    Verdict,
+    outcome_of_whole_step,
+)
 
+WHOLE = "whole"  # the strategy whose gain is that of the graph that was captured
 _VERDICTS: dict[Verdict, tuple[str, str]] = {
     "safe": ("SAFE", "bold green"),
     "partly-safe": ("PARTLY SAFE", "bold yellow"),
@@ -83,6 +91,32 @@ def _capture(report: Report) -> str:
 
 
 def _gain(report: Report) -> str:
+    """Of what is recommended, so that this line and that agree; else of the graph or its parts."""
+    advised = _advised(report)
+    if advised is None:
+        return _gain_of_graph(report)
+    if advised.measurement is not None:
+        timed = advised.measurement
+        return (
+            f"{timed.speedup:.2f}x ({timed.word}) with {advised.strategy}, measured on {timed.gpu}"
+        )
+    if advised.predicted is None or report.estimate is None:
+        return _gain_of_graph(report)
+    return (
+        f"{ratio_range(advised.predicted)} with {advised.strategy}, {basis_text(report.estimate)};"
+        f" launch-bound {share_range(report.estimate.launch_bound_share)}"
+    )
+
+
+def _advised(report: Report) -> StrategyOutcome | None:
+    """The row that is recommended, where that is another than the graph of the whole step."""
+    advice = report.recommendation
+    if advice is None or advice.strategy == WHOLE:
+        return None
+    return next((row for row in report.strategies if row.strategy == advice.strategy), None)
+
+
+def _gain_of_graph(report: Report) -> str:
     measured, estimate = report.measurement, report.estimate
     if measured is not None:
         return f"{measured.speedup:.2f}x ({measured.word}), measured on {measured.gpu}"
@@ -90,9 +124,10 @@ def _gain(report: Report) -> str:
         return "not estimated"
     whole = outcome_of_whole_step(report.captures)
     is_whole = whole is not None and whole.status == "captured"
-    # What the parts could bring once the code is cut there; what brings something today is below.
-    how = "" if is_whole or not report.regions else " with each region as one graph"
-    return (
-        f"{ratio_range(estimate.speedup)}{how}, {basis_text(estimate)}; launch-bound"
-        f" {share_range(estimate.launch_bound_share)}"
-    )
+    said = ratio_range(estimate.speedup)
+    if report.regions and not is_whole:
+        said = f"{said} with each region as one graph"
+        if report.recommendation is not None and report.recommendation.strategy == NO_STRATEGY:
+            said = f"none verified as the code is; {said}, once it is cut there"
+    bound = share_range(estimate.launch_bound_share)
+    return f"{said}, {basis_text(estimate)}; launch-bound {bound}"

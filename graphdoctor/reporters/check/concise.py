@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.check import Check, occurrences
+from graphdoctor.values.check import Check, Occurrence, occurrences
 from graphdoctor.values.escape import visible
 
 
@@ -21,7 +21,7 @@ def _lines(check: Check) -> Iterator[str]:
         where = wording.place(one.checked.path, one.checked.line) or "no file"
         yield (
             f"{where}: {one.checked.severity}: {wording.title(finding)}:"
-            f" {visible(finding.message)} [{wording.names(one.targets)}]"
+            f" {visible(finding.message)} [{wording.names(one.targets)}]{_with(check, one)}"
         )
     for problem in wording.problems(check):
         where = wording.place(problem.path) or "no file"
@@ -32,3 +32,8 @@ def _lines(check: Check) -> Iterator[str]:
     known = len(occurrences(check, is_new=False))
     word = "passed" if wording.passed(check) else "failed"
     yield f"{word}: {wording.headline(check)}" + (f" ({known} known)" if known else "")
+
+
+def _with(check: Check, one: Occurrence) -> str:
+    worse = wording.came_with(check, one)
+    return f" (with it, {worse})" if worse else ""

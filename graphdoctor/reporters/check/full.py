@@ -24,14 +24,14 @@ def render(check: Check, look: Look) -> str:
     page = Page(look)
     word, style = ("PASSED", "bold green") if wording.passed(check) else ("FAILED", "bold red")
     page.hanging(f"{word}  ", wording.headline(check), head_style=style)
-    _write_new(page, occurrences(check, is_new=True))
+    _write_new(page, check, occurrences(check, is_new=True))
     _write_problems(page, wording.problems(check))
     _write_stale(page, check)
     _write_targets(page, check)
     return page.render()
 
 
-def _write_new(page: Page, new: list[Occurrence]) -> None:
+def _write_new(page: Page, check: Check, new: list[Occurrence]) -> None:
     if not new:
         return
     page.heading("New findings", "worst first")
@@ -44,6 +44,9 @@ def _write_new(page: Page, new: list[Occurrence]) -> None:
         if number <= in_full:
             _write_frames(page, one)
             _write_rest(page, one)
+            worse = wording.came_with(check, one)
+            if worse:
+                page.hanging(f"{' ' * INDENT}With  ", worse)
             fix = wording.fix_line(one.checked.finding)
             said = fixes.setdefault(fix, number)
             page.hanging(f"{' ' * INDENT}Fix   ", fix if said == number else f"as for {said}")
@@ -90,6 +93,9 @@ def _write_rest(page: Page, one: Occurrence) -> None:
             head = f"{' ' * INDENT}{pointer} {row.number:>{digits}} {VERTICAL} "
             style = "bold red" if row.is_marked else "dim"
             page.cropped((head, style), row.text, "bold" if row.is_marked else "")
+            if row.under:
+                blank = f"{' ' * INDENT}  {' ' * digits} {VERTICAL} "
+                page.cropped((blank, "dim"), row.under, "bold red")
         page.blank()
     page.hanging(f"{' ' * INDENT}What  ", finding.message)
 

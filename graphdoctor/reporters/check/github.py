@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.check import Check, Severity, occurrences
+from graphdoctor.values.check import Check, Occurrence, Severity, occurrences
 from graphdoctor.values.escape import visible
 
 # GitHub shows this many of each kind for a step, and drops the rest without a word.
@@ -35,24 +35,34 @@ def render(check: Check, look: Look) -> str:
 
 def _annotations(check: Check) -> Iterator[tuple[str, str]]:
     """Each with its kind, worst first."""
-    for problem in wording.problems(check):
-        message = f"{problem.target}: {problem.message}"
-        yield "error", _command("error", problem.title, message, _file(check, problem.path, 1))
+    yield from (_problem(check, problem) for problem in wording.faults(check))
+    yield from (_finding(check, one) for one in occurrences(check, is_new=True))
+    yield from (_problem(check, problem) for problem in wording.regressions(check))
     if check.stale:
         kind = "error" if check.stale_fails else "warning"
         yield kind, _command(kind, "baseline out of date", wording.stale_text(check), "")
-    for one in occurrences(check, is_new=True):
-        checked = one.checked
-        kind = _COMMANDS[checked.severity]
-        note = wording.library_note(checked)
-        parts = (
-            f"{checked.finding.message}{f' ({note})' if note else ''}",
-            f"Fix: {wording.fix_line(checked.finding)}",
-            f"Reached by: {wording.names(one.targets)}",
-        )
-        message = "\n".join(visible(part) for part in parts)
-        where = _file(check, checked.path, checked.line)
-        yield kind, _command(kind, wording.title(checked.finding), message, where)
+
+
+def _problem(check: Check, problem: wording.Problem) -> tuple[str, str]:
+    message = f"{problem.target}: {problem.message}"
+    return "error", _command("error", problem.title, message, _file(check, problem.path, 1))
+
+
+def _finding(check: Check, one: Occurrence) -> tuple[str, str]:
+    checked = one.checked
+    kind = _COMMANDS[checked.severity]
+    note, worse = wording.library_note(checked), wording.came_with(check, one)
+    parts = (
+        f"{checked.finding.message}{f' ({note})' if note else ''}",
+        *((f"With it: {worse}",) if worse else ()),
+        f"Fix: {wording.fix_line(checked.finding)}",
+        f"Reached by: {wording.names(one.targets)}",
+    )
+    message = "\n".join(visible(part) for part in parts)
+    columns = wording.columns_shown(checked)
+    at = f"col={columns.start},endColumn={columns.end}," if columns is not None else ""
+    where = _file(check, checked.path, checked.line) + at
+    return kind, _command(kind, wording.title(checked.finding), message, where)
 
 
 def _file(check: Check, path: str, line: int) -> str:

@@ -22,9 +22,11 @@ def render(check: Check, look: Look) -> str:
 def _findings(check: Check) -> Iterator[dict[str, object]]:
     for one in occurrences(check):
         finding, checked = one.checked.finding, one.checked
+        worse = wording.came_with(check, one)
+        message = visible(finding.message) + (f" (with it, {worse})" if worse else "")
         yield {
             "check_name": visible(finding.rule),
-            "description": f"{wording.title(finding)}: {visible(finding.message)}",
+            "description": f"{wording.title(finding)}: {message}",
             "severity": _SEVERITIES[checked.severity],
             "fingerprint": checked.fingerprint,
             "location": _location(check.prefix + checked.path, checked.line),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from xml.etree import ElementTree as ET
 
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.check import Check, CheckedFinding, CheckedTarget, fails
+from graphdoctor.values.check import Check, CheckedFinding, CheckedTarget, Occurrence, fails
 from graphdoctor.values.escape import visible
 
 
@@ -52,15 +53,26 @@ def _finding(
             f"{'>' if row.is_marked else ' '} {row.number} {row.text}"
             for row in wording.rows(checked.finding)
         ]
-        details = [where, *code, f"Fix: {wording.fix_line(checked.finding)}"]
+        worse = wording.came_with(check, Occurrence(checked, (target.name,)))
+        details = [where, *code, *([f"With it: {worse}"] if worse else [])]
+        details.append(f"Fix: {wording.fix_line(checked.finding)}")
         _problem(case, "failure", checked.finding.message, details)
     else:
         ET.SubElement(case, "system-out").text = visible(checked.finding.message)
 
 
 def _case(suite: ET.Element, target: CheckedTarget, name: str) -> ET.Element:
-    named = {"classname": f"graphdoctor.{visible(target.name)}", "name": name, "time": "0"}
-    return ET.SubElement(suite, "testcase", named)
+    return _named(suite, f"graphdoctor.{visible(target.name)}", name)
+
+
+def _named(suite: ET.Element, classname: str, name: str) -> ET.Element:
+    """A case whose name is the only one of its suite: what reads these files keeps one of a name.
+
+    It has no time, since a check measures none.
+    """
+    taken = {case.get("name") for case in suite}
+    unique = next(one for n in count(1) if (one := f"{name} ({n})" if n > 1 else name) not in taken)
+    return ET.SubElement(suite, "testcase", {"classname": classname, "name": unique})
 
 
 def _problem(case: ET.Element, kind: str, message: str, details: Sequence[str]) -> None:
@@ -74,11 +86,7 @@ def _stale(root: ET.Element, check: Check) -> None:
     suite = ET.SubElement(root, "testsuite", name="baseline")
     for entry in check.stale:
         name = visible(f"{entry.rule} {entry.path} {entry.source} ({entry.target})")
-        case = ET.SubElement(
-            suite,
-            "testcase",
-            {"classname": "graphdoctor.check.baseline", "name": name, "time": "0"},
-        )
+        case = _named(suite, "graphdoctor.check.baseline", name)
         if check.stale_fails:
             _problem(case, "failure", f"no longer occurs: {wording.PRUNE} drops it", ())
     _counted(suite)

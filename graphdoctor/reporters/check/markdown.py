@@ -65,7 +65,7 @@ def _blocks(check: Check) -> Iterator[str]:
     new = occurrences(check, is_new=True)
     if new:
         yield "#### New findings"
-    yield from map(_finding, new)
+    yield from (_finding(check, one) for one in new)
     if check.stale:
         yield f"{escaped(wording.stale_text(check).replace('`', ''))}."
     yield from _table(check)
@@ -87,7 +87,7 @@ def _problem(problem: wording.Problem) -> str:
     return f"{text}\n\n  {fence}text\n{details}\n  {fence}"
 
 
-def _finding(one: Occurrence) -> str:
+def _finding(check: Check, one: Occurrence) -> str:
     finding = one.checked.finding
     lines = [
         f"**{escaped(wording.title(finding))}** at {_place(one)}: {wording.effect(finding)}",
@@ -103,10 +103,16 @@ def _finding(one: Occurrence) -> str:
     lines += [
         "",
         f"*What:* {escaped(finding.message)}",
+        *_with(check, one),
         "",
         f"*Fix:* {escaped(wording.fix_line(finding))}",
     ]
     return "\n".join(lines)
+
+
+def _with(check: Check, one: Occurrence) -> tuple[str, ...]:
+    worse = wording.came_with(check, one)
+    return ("", f"*With it:* {escaped(worse)}") if worse else ()
 
 
 def _place(one: Occurrence) -> str:

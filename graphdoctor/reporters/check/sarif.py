@@ -72,7 +72,9 @@ def _rule(finding: Finding, severity: Severity) -> dict[str, Any]:
 def _result(check: Check, one: Occurrence, rule_index: int) -> dict[str, Any]:
     checked = one.checked
     note = wording.library_note(checked)
+    worse = wording.came_with(check, one)
     text = visible(checked.finding.message) + (f" ({note})" if note else "")
+    text += f" With it, {worse}." if worse else ""
     result = {
         "ruleId": checked.finding.rule,
         "ruleIndex": rule_index,
@@ -101,18 +103,25 @@ def _cost(checked: CheckedFinding) -> dict[str, Any]:
 
 def _location(check: Check, checked: CheckedFinding) -> dict[str, Any]:
     line = max(1, checked.line)
+    columns = wording.columns_shown(checked)
     return {
         "physicalLocation": {
             "artifactLocation": {"uri": _uri(check.prefix + checked.path or "pyproject.toml")},
             "region": {
                 "startLine": line,
-                "startColumn": 1,
+                "startColumn": columns.start if columns is not None else 1,
                 "endLine": line,
-                "endColumn": len(_code(checked)) + 1,
-                "snippet": {"text": visible(_code(checked))},
+                "endColumn": columns.end if columns is not None else len(_code(checked)) + 1,
+                "snippet": {"text": visible(_shown(checked))},
             },
         }
     }
+
+
+def _shown(checked: CheckedFinding) -> str:
+    """The code of the region: the expression, or its line."""
+    columns, code = wording.columns_shown(checked), _code(checked)
+    return code[columns.start - 1 : columns.end - 1] or " " if columns is not None else code
 
 
 def _code(checked: CheckedFinding) -> str:

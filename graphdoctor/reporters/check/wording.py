@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from graphdoctor.reporters.page import blocks
-from graphdoctor.values.check import Check, CheckedFinding, CheckedTarget, Figures, occurrences
+from graphdoctor.reporters.page import blocks, carets
+from graphdoctor.values.check import (
+    Check,
+    CheckedFinding,
+    CheckedTarget,
+    Figures,
+    Occurrence,
+    occurrences,
+)
 from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
 from graphdoctor.values.figures import EFFECT_WORDS, count_text
-from graphdoctor.values.report import Finding
+from graphdoctor.values.report import Columns, Finding
 
 PRUNE = "`graphdoctor baseline --prune`"
 
@@ -20,6 +27,7 @@ class Row(NamedTuple):
     number: int
     text: str
     is_marked: bool
+    under: str = ""  # carets for the row below
 
 
 class Problem(NamedTuple):
@@ -41,7 +49,7 @@ def headline(check: Check) -> str:
     severities = [one.checked.severity for one in occurrences(check, is_new=True)]
     notes = severities.count("note")
     news = len(severities) - notes
-    breaches = sum(len(target.breaches) for target in check.targets)
+    breaches = sum(1 for _ in _breaches(check))
     faults = sum(target.fault is not None for target in check.targets)
     parts = [
         count_text(news, "new finding") if news else "",
@@ -100,12 +108,52 @@ def rows(finding: Finding) -> list[Row]:
     while found and not found[-1].text:
         found.pop()
     shared = min((len(row.text) - len(row.text.lstrip()) for row in found if row.text), default=0)
-    return [row._replace(text=row.text[shared:]) for row in found]
+    return [
+        row._replace(text=row.text[shared:], under=_under(finding, row, shared)) for row in found
+    ]
+
+
+def _under(finding: Finding, row: Row, indent: int) -> str:
+    if not row.is_marked or finding.columns is None or finding.excerpt is None:
+        return ""
+    line = finding.excerpt.lines[row.number - finding.excerpt.first_line]
+    return carets(line, finding.columns, indent=indent)
+
+
+def columns_shown(checked: CheckedFinding) -> Columns | None:
+    """Of the finding's expression, where the line that is shown is the finding's own."""
+    place = checked.finding.location
+    is_own = place is not None and (place.file, place.line) == (checked.path, checked.line)
+    return checked.finding.columns if is_own else None
 
 
 def problems(check: Check) -> list[Problem]:
     """Failed targets first, then figures beyond their limits, in the order of the targets."""
-    return [*_faults(check), *_breaches(check)]
+    return [*faults(check), *regressions(check)]
+
+
+def faults(check: Check) -> list[Problem]:
+    """Why targets have no report."""
+    return [*_faults(check)]
+
+
+def regressions(check: Check) -> list[Problem]:
+    """Figures beyond their limits that came without a new finding."""
+    return [*_breaches(check)]
+
+
+def came_with(check: Check, one: Occurrence) -> str:
+    """The figures that got worse together with a finding: "net: 1 wait ...; 0% ..."; "" if none."""
+    said = []
+    for target in check.targets:
+        own = [
+            breach.message
+            for breach in target.breaches
+            if breach.belongs_to == one.checked.fingerprint
+        ]
+        if own:
+            said.append(visible(f"{target.name}: {'; '.join(own)}"))
+    return "; ".join(said)
 
 
 def details(problem: Problem) -> list[str]:
@@ -173,6 +221,8 @@ def _breaches(check: Check) -> Iterator[Problem]:
     }
     for target in check.targets:
         for breach in target.breaches:
+            if breach.belongs_to:
+                continue
             yield Problem(target.name, target.path, words[breach.limit_from], breach.message, "")
 
 

@@ -74,6 +74,6 @@ def _writer(folder: Path) -> Any:
     except ImportError as error:
         raise CannotDoItHere(
             "TensorBoard cannot be imported, so the trace folder has traces only, without figures and"
-            f" text: pip install tensorboard ({error})."
+            f" text: pip install 'graphdoctor[tensorboard]' ({error})."
         ) from error
     return SummaryWriter(log_dir=str(folder))

@@ -1,0 +1,33 @@
+"""Failing code of the user's -> their own frames, and none of ours or Python's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphdoctor.target.user_code import user_code
+from graphdoctor.target.workspace import import_module, run_file
+from graphdoctor.values.errors import UserCodeError
+
+
+def test_failed_import_shows_the_user_s_frames_only(tmp_path: Path) -> None:
+    path = tmp_path / "net_that_imports.py"
+    path.write_text("import json.nothing_here")
+    with pytest.raises(UserCodeError) as caught:
+        run_file(path)
+    places = [line for line in caught.value.frames.splitlines() if "File " in line]
+    assert places == [f'  File "{path}", line 1, in <module>']
+
+
+def test_module_that_is_not_there_has_no_frames() -> None:
+    with pytest.raises(UserCodeError, match=r"No module named 'nowhere'$") as caught:
+        import_module("nowhere.at_all")
+    assert caught.value.frames == "ModuleNotFoundError: No module named 'nowhere'"
+
+
+def test_torch_s_own_frames_are_shown_where_the_user_has_none() -> None:
+    with pytest.raises(UserCodeError) as caught, user_code("the step"):
+        torch.nn.Linear(2, 2)(torch.ones(3))
+    assert "torch" in caught.value.frames and "graphdoctor/target" not in caught.value.frames
