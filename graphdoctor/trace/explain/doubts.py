@@ -9,9 +9,10 @@ import numpy as np
 from graphdoctor.trace.api import is_graph_launch, is_kernel_launch, which
 from graphdoctor.trace.arrays import Ints, Trace
 from graphdoctor.trace.explain.gaps import Gaps, events_of
+from graphdoctor.trace.explain.graph_use import in_graphs
 from graphdoctor.trace.explain.hosts import within
 from graphdoctor.trace.explain.lanes import Lanes
-from graphdoctor.trace.explain.queue import depth_at_launch, in_graphs
+from graphdoctor.trace.explain.queue import depth_at_launch
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.steps import Steps

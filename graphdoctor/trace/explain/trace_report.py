@@ -17,11 +17,13 @@ from graphdoctor.trace.explain.device_work import device_work
 from graphdoctor.trace.explain.doubts import doubts
 from graphdoctor.trace.explain.gap_causes import doings
 from graphdoctor.trace.explain.gaps import Gaps, events_of, gaps
+from graphdoctor.trace.explain.graph_use import graph_use, in_graphs
 from graphdoctor.trace.explain.graphed_steps import predict_from_trace
 from graphdoctor.trace.explain.hosts import line_costs, operator_costs, sync_costs
 from graphdoctor.trace.explain.lanes import Lanes, busiest_device, lanes_in
 from graphdoctor.trace.explain.longest import longest_gaps
-from graphdoctor.trace.explain.queue import graph_use, in_graphs, launch_totals, queue
+from graphdoctor.trace.explain.memory import memory_use
+from graphdoctor.trace.explain.queue import launch_totals, queue
 from graphdoctor.trace.explain.verdict import judge_trace
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.trace.windows import Window, inside, window_of
@@ -96,8 +98,13 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
         devices=(own, *_other_devices(trace, device)),
         prediction=predicted,
         no_prediction=no_prediction,
-        work=device_work(trace, device, windows, options.rows),
-        graphs=graph_use(trace, device, hosts),
+        work=structs.replace(
+            device_work(trace, device, windows, hosts, options.rows),
+            memory=memory_use(trace, device, found, hosts),
+        ),
+        graphs=graph_use(
+            trace, device, hosts, are_steps=steps.basis != "whole span", most=options.rows
+        ),
         doubts=(*doubtful, *carried_over),
         syncs=syncs,
         operators=operator_costs(trace, hosts, options.rows),

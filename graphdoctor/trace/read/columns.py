@@ -13,12 +13,16 @@ from graphdoctor.trace.arrays import (
     NO_CORRELATION,
     Calls,
     DeviceEvents,
+    Exchanges,
     Ints,
+    MemoryEvents,
+    Message,
     Shapes,
     Spans,
     no_ints,
 )
 from graphdoctor.trace.read.decode import Event
+from graphdoctor.trace.read.messages import RECORDED, message_bytes, message_of
 
 _KINDS = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2, "Kernel": 0, "Memcpy": 1, "Memset": 2}
 # "Runtime" is what torch-tb-profiler calls both of the first.
@@ -32,8 +36,7 @@ _TABLES = {
     **dict.fromkeys(("overhead",), "overheads"),
 }
 _HOST_TABLES = ("operators", "frames", "annotations", "overheads")
-# As torch writes the types of a collective's elements.
-_DTYPE_BYTES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "BFloat16": 2, "Half": 2, "Short": 2}
+_MEMORY = "[memory]"
 _EACH_NAME = 200  # bytes, text and table
 # 285 years in us: what is beyond does not fit 64 bits of ns.
 _LARGEST_US = 9.0e15
@@ -55,11 +58,12 @@ class Columns:
         self.threads = _Numbers()
         self.devices = _Numbers()
         self.streams = _Numbers()
+        self.messages = _Numbers()
         self.shapes: list[Shapes] = []
         self.events = self.backwards = self.out_of_range = 0
         self._column_bytes = 0
         self._parts: dict[str, list[list[Ints]]] = {
-            table: [] for table in ("device", "calls", *_HOST_TABLES)
+            table: [] for table in ("device", "calls", *_HOST_TABLES, "exchanges", "memory")
         }
 
     def add(self, events: Sequence[Event[Any]], *, shapes: bool) -> None:
@@ -70,6 +74,9 @@ class Columns:
             bucket = bucket_of(event.cat)  # type: ignore[arg-type]
             if bucket is not None and event.ph == "X":
                 bucket.append(event)
+            elif event.name == _MEMORY and event.args is not None:
+                buckets["memory"].append(event)
+        buckets["exchanges"] = [one for one in buckets["operators"] if one.name == RECORDED]
         self.events += len(events)
         for table, found in buckets.items():
             if found:
@@ -87,6 +94,10 @@ class Columns:
         threads = _numbered(self.threads, [(event.pid, event.tid) for event in events])
         if table == "calls":
             return [name, start, end, threads, _correlations(events)]
+        if table == "exchanges":
+            return [name, start, end, threads, self._messages(events)]
+        if table == "memory":
+            return [name, start, end, threads, *_memory_columns(events)]
         return [name, start, end, threads]
 
     def _device_columns(self, events: list[Event[Any]]) -> list[Ints]:
@@ -108,7 +119,18 @@ class Columns:
             _correlations(events),
             np.array(graph, np.int64),
             np.array(nbytes, np.int64),
+            self._messages(events),
         ]
+
+    def _messages(self, events: list[Event[Any]]) -> Ints:
+        """The place of each event's message, or -1: most have none."""
+        found = np.full(len(events), -1, np.int64)
+        for place, event in enumerate(events):
+            args = event.args
+            if args is not None and (args.collective is not None or args.elements is not None):
+                message = message_of(args)
+                found[place] = -1 if message is None else self.messages[message]
+        return found
 
     def _times(self, events: list[Event[Any]]) -> tuple[Ints, Ints]:
         """Starts and ends; the duration is rounded on its own, so that `ts` costs it nothing."""
@@ -134,7 +156,15 @@ class Columns:
         return Calls(*_ordered(self._parts["calls"], 5))
 
     def device_events(self) -> DeviceEvents:
-        return DeviceEvents(*_ordered(self._parts["device"], 3 + 6))
+        return DeviceEvents(*_ordered(self._parts["device"], 3 + 7))
+
+    def exchanges(self) -> tuple[Exchanges, tuple[Message, ...]]:
+        """The host's calls of collectives, and the messages of those and of kernels."""
+        known = tuple(key for key in self.messages if isinstance(key, Message))
+        return Exchanges(*_ordered(self._parts["exchanges"], 5)), known
+
+    def memory(self) -> MemoryEvents:
+        return MemoryEvents(*_ordered(self._parts["memory"], 8))
 
     def spans(self, table: str) -> Spans:
         return Spans(*_ordered(self._parts[table], 4))
@@ -171,12 +201,27 @@ def _correlations(events: Sequence[Event[Any]]) -> Ints:
         return np.array([value if abs(value) < 2**62 else NO_CORRELATION for value in values])
 
 
+def _memory_columns(events: Sequence[Event[Any]]) -> list[Ints]:
+    """Bytes, what the allocator holds then, and the device: -1 for the host's memory (type 0)."""
+    args = [event.args for event in events if event.args is not None]
+    devices = [
+        _whole(arg.memory_device) if arg.memory_kind not in (0, None) else -1 for arg in args
+    ]
+    return [
+        np.array([_whole(arg.block) for arg in args], np.int64),
+        np.array([_whole(arg.allocated) for arg in args], np.int64),
+        np.array([_whole(arg.reserved) for arg in args], np.int64),
+        np.array(devices, np.int64),
+    ]
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and abs(value) < 2**62 else 0
+
+
 def _nbytes(args: Any) -> int:
-    """Of a copy or a fill, as it says; of a collective what goes into it."""
-    if not isinstance(args.elements, int) or not isinstance(args.dtype, str):
-        return _integer(args.nbytes)
-    size = _integer(args.elements) * _DTYPE_BYTES.get(args.dtype, 1)
-    return _integer(args.nbytes) or _integer(size)
+    """Of a copy or a fill, as it says; of a collective its message."""
+    return _integer(args.nbytes) or message_bytes(args)
 
 
 def _integer(value: float | str | None) -> int:

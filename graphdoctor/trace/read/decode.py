@@ -31,20 +31,22 @@ class Args(Struct, gc=False):
     stream: int | str | None = None
     nbytes: int | float | str | None = field(default=None, name="bytes")
     graph: int | str | None = field(default=None, name="graph id")
+    collective: Any = field(default=None, name="Collective name")
     elements: Any = field(default=None, name="In msg nelems")
+    elements_out: Any = field(default=None, name="Out msg nelems")
     dtype: Any = None
+    group: Any = field(default=None, name="Process Group Name")
+    group_ranks: Any = field(default=None, name="Process Group Ranks")
+    block: Any = field(default=None, name="Bytes")
+    allocated: Any = field(default=None, name="Total Allocated")
+    reserved: Any = field(default=None, name="Total Reserved")
+    memory_kind: Any = field(default=None, name="Device Type")
+    memory_device: Any = field(default=None, name="Device Id")
 
 
-class ArgsWithShapes(Struct, gc=False):
+class ArgsWithShapes(Args, gc=False):
     """The same with what the profiler recorded of an operator's arguments."""
 
-    correlation: int | None = None
-    device: int | str | None = None
-    stream: int | str | None = None
-    nbytes: int | float | str | None = field(default=None, name="bytes")
-    graph: int | str | None = field(default=None, name="graph id")
-    elements: Any = field(default=None, name="In msg nelems")
-    dtype: Any = None
     dims: tuple[Any, ...] | None = field(default=None, name="Input Dims")
     strides: tuple[Any, ...] | None = field(default=None, name="Input Strides")
     dtypes: tuple[Any, ...] | None = field(default=None, name="Input type")

@@ -176,6 +176,7 @@ class _Reader:
             raise UsageError(f"{problem} Nothing in it can be read; {_EXPORT_AGAIN}.")
         operators, shapes = columns.operators()
         names = tuple(map(str, columns.names))
+        exchanges, messages = columns.exchanges()
         operators, shapes, marks = _without_marks(names, operators, shapes)
         return Trace(
             about=_about(self._headers),
@@ -189,6 +190,9 @@ class _Reader:
             frames=columns.spans("frames"),
             annotations=_with_marks(columns.spans("annotations"), marks),
             overheads=columns.spans("overheads"),
+            exchanges=exchanges,
+            messages=messages,
+            memory=columns.memory(),
             shapes=shapes,
             events=columns.events,
             is_cut=self._is_cut,
