@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -127,6 +127,7 @@ class About:
 
     device_names: tuple[str, ...] = ()
     worker: str = ""  # "rank 3" or the host's name
+    writer: Literal["torch", "nsight"] = "torch"
     with_stack: bool = False
     record_shapes: bool = False
     profile_memory: bool = False

@@ -56,9 +56,7 @@ def test_a_real_device_name_gives_the_closest_profile(device_name: str, profile:
     assert load_profile(device_name).name == profile
 
 
-@pytest.mark.parametrize(
-    "name", ["", "gtx1080", "NVIDIA A10G", "AMD Instinct MI300A", "common"]
-)
+@pytest.mark.parametrize("name", ["", "gtx1080", "NVIDIA A10G", "AMD Instinct MI300A", "common"])
 def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_profile(name)

@@ -95,6 +95,8 @@ def factors_of(about: About, replay: Replay, wall_us: float | None) -> tuple[flo
     if wall_us is not None:
         factor = _factor_of(replay, wall_us * replay.steps)
         return factor, factor, factor
+    if about.writer == "nsight":  # nobody measured it: not at all, or as much as torch.profiler
+        return 1.0, (1 + _FACTOR_PLAIN) / 2, _FACTOR_PLAIN
     extras = sum((about.with_stack, about.record_shapes, about.profile_memory))
     likely = (_FACTOR_PLAIN, _FACTOR_ONE_EXTRA, _FACTOR_ALL, _FACTOR_ALL)[extras]
     return 1 + (likely - 1) / 2, likely, 1 + (likely - 1) * 1.25

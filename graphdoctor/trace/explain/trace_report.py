@@ -155,11 +155,13 @@ def _check_has_device_work(trace: Trace, file: Path) -> None:
 def _doubts(
     trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes, options: TraceOptions
 ) -> tuple[Doubt, ...]:
-    return (*_inflation(options), *doubts(trace, device, steps, found, times))
+    return (*_inflation(trace, options), *doubts(trace, device, steps, found, times))
 
 
-def _inflation(options: TraceOptions) -> tuple[Doubt, ...]:
+def _inflation(trace: Trace, options: TraceOptions) -> tuple[Doubt, ...]:
     slow = "The profiler slows the host by 1.7 to 2.3 times and not the device"
+    if trace.about.writer == "nsight":
+        slow = "Nsight Systems slows the host, nobody knows how much, and not the device"
     if options.wall_us is not None:
         text = f"{slow}; the figures below the trace's own are scaled to the wall time given."
         return (Doubt("profiler-inflation", text, corrected=True),)
