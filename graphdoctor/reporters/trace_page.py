@@ -90,7 +90,7 @@ def _write_time(page: Page, report: TraceReport) -> None:
         "  Kernels", f"{report.kernels:,} of {report.device_events:,} device events{graphs}"
     )
     for other in report.devices[1:]:
-        page.labelled(f"  Device {other.device}", f"busy {other.device_busy_share:.1%},"
+        page.labelled("  Beside it", f"device {other.device}: busy {other.device_busy_share:.1%},"
                       f" launch-bound {other.launch_bound_share:.1%}")  # fmt: skip
 
 

@@ -28,7 +28,7 @@ CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER
 """
 _COPY = re.compile(r"Memcpy (HtoD|DtoH|DtoD) \((\w+) -> (\w+)\)")
 _WAYS = {"HtoD": 1, "DtoH": 2, "DtoD": 8}
-_MEMORY = {"Pageable": 1, "Pinned": 2, "Device": 3}
+_MEMORY = {"Pageable": 0, "Pinned": 1, "Device": 2}
 
 
 def write_nsight(

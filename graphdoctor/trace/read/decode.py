@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from graphdoctor.trace.arrays import NO_CORRELATION
+
 _SPACES_FOR_CONTROLS = bytes(max(code, 32) if code < 32 else code for code in range(256))
 _NOT_A_NUMBER = re.compile(rb'(":\s*)[-+]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])', re.IGNORECASE)
 _LONE_SURROGATE = re.compile(
@@ -26,7 +28,7 @@ _LARGEST_EXACT_US = 2.0**43
 class Args(Struct, gc=False):
     """What every analysis needs of an event's arguments."""
 
-    correlation: int | None = None
+    correlation: int | None = NO_CORRELATION
     device: int | str | None = None
     stream: int | str | None = None
     nbytes: int | float | str | None = field(default=None, name="bytes")

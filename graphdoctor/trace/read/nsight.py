@@ -34,12 +34,13 @@ _ROWS = 1 << 16
 _EACH_ROW = 240  # bytes that reading and explaining take for each
 _PROCESS_BITS = 24  # a globalTid is a globalPid with the thread in its last bits
 _PAST_CORRELATIONS = 1 << 32
-# As CUPTI numbers them, and as torch.profiler writes them.
-_WAYS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
-_MEMORY = {1: "Pageable", 2: "Pinned", 3: "Device", 4: "Array", 5: "Managed"}
+# As Nsight Systems numbers them (ENUM_CUDA_MEM_KIND), which is not as CUPTI does; in torch.profiler's words.
+_WAYS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+_MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
 _API_VERSION = re.compile(r"_v\d{4,}$")
 # What torch.autograd.profiler.emit_nvtx() writes: "aten::mm, seq = 5, op_id = 12".
-_OPERATOR = re.compile(r"^(?P<name>\w+::[\w.]+)(, (seq|op_id|sizes)\b.*)?$")
+_RECORDED = re.compile(r"^(?P<name>.+?), (seq|op_id|sizes|input_op_ids) = ")
+_OPERATOR = re.compile(r"^\w+::[\w.]+$")
 
 
 def is_database(path: Path) -> bool:
@@ -124,7 +125,7 @@ class _Export:
         known = self._columns(_KERNELS)
         written = ("demangledName", "shortName", "mangledName")
         key = next((name for name in written if name in known), "")
-        return self._device_columns(_KERNELS, "kernel", (key,), self._text)
+        return self._device_columns(_KERNELS, "kernel", (key,), self._text, graph="graphId")
 
     def _copies(self) -> list[Ints]:
         kinds = ("copyKind", "srcKind", "dstKind")
@@ -268,8 +269,8 @@ def _copy_name(key: int) -> str:
 
 
 def _range_name(text: str) -> str:
-    operator = _OPERATOR.match(text)
-    return operator["name"] if operator else text
+    recorded = _RECORDED.match(text)
+    return recorded["name"] if recorded else text
 
 
 def _places(keys: Ints, numbers: dict[int, int]) -> Ints:
