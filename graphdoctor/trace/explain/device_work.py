@@ -10,8 +10,9 @@ import numpy as np
 from graphdoctor.trace.api import is_step_mark, which
 from graphdoctor.trace.arrays import KINDS, Ints, Spans, Trace
 from graphdoctor.trace.explain.communication import communication
-from graphdoctor.trace.explain.gaps import events_of
+from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.hosts import frame_nesting, host_ns_by_name, location, user_frames
+from graphdoctor.trace.explain.memory import memory_use
 from graphdoctor.trace.join import launch_of, operators_of_events
 from graphdoctor.trace.kernel_families import family_of
 from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
@@ -32,10 +33,17 @@ _DIRECTION = re.compile(
 
 
 def device_work(
-    trace: Trace, device: int, windows: Sequence[Window], hosts: Sequence[Window], most: int
+    trace: Trace,
+    device: int,
+    found: Gaps,
+    steps_of: tuple[Sequence[Window], Sequence[Window]],
+    most: int,
 ) -> DeviceWork:
-    """The device's time within the windows, a step, and that of the host in `hosts`; the lists hold the
-    costliest only."""
+    """The device's time in the steps, a step; the lists hold the costliest only.
+
+    `steps_of`: the windows of the steps on the device and on the host.
+    """
+    windows, hosts = steps_of
     rows = events_of(trace, device)
     rows = rows[inside(trace.device_events.start_ns[rows], windows)]
     if not len(rows):
@@ -49,6 +57,7 @@ def device_work(
         annotations=tuple(_by_span(trace, rows, annotations, nest(annotations), hosts))[:most],
         copies=tuple(_copies(trace, rows, steps)),
         communication=communication(trace, rows, steps, most),
+        memory=memory_use(trace, device, found, hosts),
     )
 
 

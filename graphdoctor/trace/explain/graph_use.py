@@ -13,6 +13,7 @@ from graphdoctor.trace.explain.gaps import events_of
 from graphdoctor.trace.explain.hosts import frame_nesting, location, user_frames, within
 from graphdoctor.trace.join import launch_of, operator_nesting
 from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
+from graphdoctor.trace.steps import Basis
 from graphdoctor.trace.windows import Window, window_of
 from graphdoctor.values.figures import count_text, time_text
 from graphdoctor.values.report import Location
@@ -60,11 +61,11 @@ def graph_calls(trace: Trace) -> Mask:
 
 
 def graph_use(
-    trace: Trace, device: int, host_windows: Sequence[Window], *, are_steps: bool, most: int
+    trace: Trace, device: int, host_windows: Sequence[Window], basis: Basis, most: int
 ) -> GraphUse | None:
     """Captures, instantiations and launches of graphs in the windows of host time; None without any.
 
-    `are_steps`: the windows are steps, and not just all that was recorded.
+    `basis`: what the windows are; of a whole span nobody knows whether it is one step.
     """
     calls, steps = trace.calls, max(1, len(host_windows))
     counted = within(calls, host_windows)
@@ -90,7 +91,7 @@ def graph_use(
         replays=tuple(_replays(trace, rows, np.flatnonzero(launches), steps))[:most],
         made_in_steps=len(np.unique(made_in)),
         finding=_finding(len(making), len(np.unique(made_in)), steps, host_us, place)
-        if are_steps
+        if basis != "whole span"
         else "",
     )
 
