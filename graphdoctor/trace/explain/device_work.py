@@ -12,7 +12,7 @@ from graphdoctor.trace.arrays import KINDS, Ints, Spans, Trace
 from graphdoctor.trace.explain.communication import communication
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.hosts import frame_nesting, host_ns_by_name, location, user_frames
-from graphdoctor.trace.explain.memory import memory_use
+from graphdoctor.trace.explain.memory_use import memory_use
 from graphdoctor.trace.join import launch_of, operators_of_events
 from graphdoctor.trace.kernel_families import family_of
 from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
