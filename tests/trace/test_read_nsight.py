@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -96,6 +97,10 @@ def test_another_database_and_a_broken_one_are_refused_with_a_sentence(tmp_path:
     broken.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UsageError, match="cannot be read as an export of Nsight Systems"):
         read_trace(broken)
+    packed = tmp_path / "packed.sqlite.gz"
+    packed.write_bytes(gzip.compress(whole))
+    with pytest.raises(UsageError, match="packed or comes through a pipe"):
+        read_trace(packed)
     report = tmp_path / "run.nsys-rep"
     report.write_bytes(b"\x00")
     with pytest.raises(UsageError, match="nsys export --type sqlite"):
