@@ -32,8 +32,9 @@ class TraceCommand:
     """Say why the GPU waits in a recorded run, and what a CUDA graph would bring.
 
     TRACE is a file of torch.profiler's export_chrome_trace(), plain or gzip,
-    a folder of them, or - for standard input. With a second trace, of the
-    program after a change, it says what became faster and slower.
+    an SQLite export of Nsight Systems, a folder of them, or - for standard
+    input. With a second trace, of the program after a change, it says what
+    became faster and slower.
     Needs no torch.
     """
 
@@ -125,6 +126,8 @@ def _explain(args: argparse.Namespace) -> TraceReport | FolderReport | TraceComp
         if args.annotate is not None and (str(path) == STDIN or path.is_fifo()):
             raise UsageError("--annotate reads the trace twice, which a pipe cannot be")
         trace = read_trace(path, most_bytes=most_bytes)
+        if args.annotate is not None and trace.about.writer != "torch":
+            raise UsageError("--annotate copies a trace of torch.profiler, and this is none")
         tell("explaining")
         report = explain_trace(trace, path, options)
         if args.annotate is not None:

@@ -57,8 +57,15 @@ def _write_ranks(page: Page, found: RankComparison) -> None:
     for rank in found.ranks:
         page.labelled(
             f"  {rank.worker}",
-            f"computes {time_text(rank.compute_us)}, waits {time_text(rank.waiting_us)} for others, is waited"
-            f" for {time_text(rank.caused_us)}; clock {rank.clock_offset_us:+,.1f} us",
+            f"computes {time_text(rank.compute_us)}, in collectives works {time_text(rank.working_us)} and waits"
+            f" {time_text(rank.waiting_us)} for others, is waited for {time_text(rank.caused_us)}; clock"
+            f" {rank.clock_offset_us:+,.1f} us",
+        )
+    for wait in found.waits:
+        page.labelled(
+            f"  {wait.runs:,.3g}x",
+            f"{wait.kind}: works {time_text(wait.working_us)} and waits {time_text(wait.waiting_us)}"
+            " for the last rank, in the mean of the ranks",
         )
     page.labelled("  Imbalance", f"{most / (mean or 1):.2f} times the mean on the busiest rank")
     page.labelled("  Skew", f"{time_text(found.skew_us)} from the first to the last to begin")

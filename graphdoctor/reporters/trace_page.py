@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
-from graphdoctor.reporters.trace_costs import at, short_name, shown, write_costs
+from graphdoctor.reporters.trace_costs import write_costs
+from graphdoctor.reporters.trace_rows import at, short_name, shown
+from graphdoctor.reporters.trace_work_tables import write_graphs
 from graphdoctor.values.figures import (
     count_text,
     ratio_range,
@@ -19,7 +21,6 @@ from graphdoctor.values.trace import (
     TraceReport,
     TraceVerdict,
 )
-from graphdoctor.values.trace_work import GraphUse
 
 _CAUSES = 10
 _WORTH_A_ROW = 0.005
@@ -40,6 +41,8 @@ def render(report: TraceReport, look: Look) -> str:
               (f"  {path_text(report.file, look.base)}, confidence {report.confidence}", "dim"))  # fmt: skip
     page.paragraph(report.reason, style="bold")
     page.paragraph(report.advice)
+    if report.graphs is not None and report.graphs.finding:
+        page.paragraph(report.graphs.finding, style="bold yellow")
     _write_time(page, report)
     _write_causes(page, report)
     if report.prediction is not None:
@@ -47,7 +50,7 @@ def render(report: TraceReport, look: Look) -> str:
     elif report.no_prediction:
         page.heading("One step with graphs", "not predicted")
         page.paragraph(report.no_prediction, indent=2)
-    _write_graphs(page, report.graphs)
+    write_graphs(page, report.graphs)
     write_costs(page, report)
     _write_gaps(page, report)
     _write_doubts(page, report)
@@ -87,7 +90,7 @@ def _write_time(page: Page, report: TraceReport) -> None:
         "  Kernels", f"{report.kernels:,} of {report.device_events:,} device events{graphs}"
     )
     for other in report.devices[1:]:
-        page.labelled(f"  Device {other.device}", f"busy {other.device_busy_share:.1%},"
+        page.labelled("  Beside it", f"device {other.device}: busy {other.device_busy_share:.1%},"
                       f" launch-bound {other.launch_bound_share:.1%}")  # fmt: skip
 
 
@@ -148,23 +151,6 @@ def _write_prediction(page: Page, found: TracePrediction) -> None:
     page.labelled(
         "  Simulation", f"{found.simulation_error:+.1%} off the trace when replayed as profiled"
     )
-
-
-def _write_graphs(page: Page, graphs: GraphUse | None) -> None:
-    if graphs is None:
-        return
-    page.heading("CUDA graphs in the trace", "a step")
-    page.labelled(
-        "  Launches", f"{graphs.launches:,.3g}, which start {graphs.kernels:,.4g} kernels"
-    )
-    if graphs.captures or graphs.instantiations:
-        page.labelled(
-            "  Made in steps",
-            f"{graphs.captures:,.3g} captures and {graphs.instantiations:,.3g} instantiations"
-            f" ({time_text(graphs.instantiation_us)}){at(graphs.location, page)}: capture once, before the"
-            " steps, and launch the graph in them.",
-            style="yellow",
-        )
 
 
 def _write_gaps(page: Page, report: TraceReport) -> None:

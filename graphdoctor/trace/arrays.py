@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +64,8 @@ class DeviceEvents(Table):
     """Kernels, copies and fills; `kind` is a place in KINDS.
 
     The correlation joins an event to its call, N to 1 in a graph; `graph` is the id of the graph
-    or 0, which older profilers do not write. `device` and `stream` are places in the trace's lists.
+    or 0, which older profilers do not write. `device` and `stream` are places in the trace's lists, `message`
+    in its messages, or -1.
     """
 
     kind: Ints = field(default_factory=no_ints)
@@ -73,6 +74,41 @@ class DeviceEvents(Table):
     correlation: Ints = field(default_factory=no_ints)
     graph: Ints = field(default_factory=no_ints)
     nbytes: Ints = field(default_factory=no_ints)
+    message: Ints = field(default_factory=no_ints)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchanges(Spans):
+    """Calls of collectives on the host; `message` is a place in the trace's messages."""
+
+    message: Ints = field(default_factory=no_ints)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryEvents(Spans):
+    """Blocks that an allocator gave (`nbytes` above 0) or took back, and what it held then.
+
+    `device` is that of the profiler, -1 for the host's memory. Names, and ends, are those of instants.
+    """
+
+    nbytes: Ints = field(default_factory=no_ints)
+    allocated: Ints = field(default_factory=no_ints)
+    reserved: Ints = field(default_factory=no_ints)
+    device: Ints = field(default_factory=no_ints)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one collective moves: the larger of its input and output, in bytes, 0 where the trace does not say.
+
+    `group` is the name of the process group, `ranks` its members; "" and () where the trace does not say.
+    """
+
+    collective: str
+    nbytes: int = 0
+    dtype: str = ""
+    group: str = ""
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +127,7 @@ class About:
 
     device_names: tuple[str, ...] = ()
     worker: str = ""  # "rank 3" or the host's name
+    writer: Literal["torch", "nsight"] = "torch"
     with_stack: bool = False
     record_shapes: bool = False
     profile_memory: bool = False
@@ -114,6 +151,9 @@ class Trace:
     frames: Spans = field(default_factory=Spans)
     annotations: Spans = field(default_factory=Spans)
     overheads: Spans = field(default_factory=Spans)
+    exchanges: Exchanges = field(default_factory=Exchanges)
+    messages: tuple[Message, ...] = ()
+    memory: MemoryEvents = field(default_factory=MemoryEvents)
     shapes: tuple[Shapes, ...] = ()
     events: int = 0  # of every kind, those that are of no use here included
     is_cut: bool = False

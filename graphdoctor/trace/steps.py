@@ -51,6 +51,16 @@ class Steps:
     def counted(self) -> tuple[Step, ...]:
         return tuple(step for step in self.all if not step.left_out)
 
+    @property
+    def windows(self) -> list[Window]:
+        """Of the steps that count, on the device."""
+        return [step.window for step in self.counted]
+
+    @property
+    def hosts(self) -> list[Window]:
+        """Of the steps that count, on the host."""
+        return [step.host for step in self.counted]
+
 
 def find_steps(trace: Trace, device: int, *, only: int | None = None) -> Steps:
     """The steps by their annotations, else by what repeats in the launches, else the whole span.

@@ -24,8 +24,8 @@ class WorkerDifference(Struct, frozen=True):
 class RankTime(Struct, frozen=True):
     """One rank in the collectives of all of them, a step, on one clock.
 
-    `waiting_us`: it was in collectives that another rank had not begun. `caused_us`: the others waited for it,
-    the last to begin. `compute_us`: other work of its device.
+    `waiting_us`: it was in collectives that another rank had not begun; `working_us`: in those that all had
+    begun. `caused_us`: the others waited for it, the last to begin. `compute_us`: other work of its device.
     """
 
     worker: str
@@ -33,6 +33,16 @@ class RankTime(Struct, frozen=True):
     waiting_us: float
     caused_us: float
     compute_us: float
+    working_us: float
+
+
+class CollectiveWait(Struct, frozen=True):
+    """Collectives of one kind in the mean of the ranks, a step: waiting for the last to begin, and working."""
+
+    kind: str
+    runs: float
+    waiting_us: float
+    working_us: float
 
 
 class RankComparison(Struct, frozen=True):
@@ -40,6 +50,7 @@ class RankComparison(Struct, frozen=True):
 
     ranks: tuple[RankTime, ...] = ()
     collectives: int = 0  # that all ranks have in common
+    waits: tuple[CollectiveWait, ...] = ()
     skew_us: float = 0.0  # from the first to the last rank's beginning, in the median
     straggler: str = ""  # "" where no rank is waited for much more than the others
     reason: str = ""

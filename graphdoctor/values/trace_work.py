@@ -28,13 +28,18 @@ class FamilyCost(Struct, frozen=True):
 
 
 class LineWork(Struct, frozen=True):
-    """Device time of what one of the user's functions, or one module, launched itself; a step."""
+    """Device time of what a function of the user's, modules of one class or an annotation launched itself; a step.
+
+    `host_us` is host time of its own, waits for the device left out; `places` how many modules of the class.
+    """
 
     name: str
     location: Location | None
     kernels: float
     device_us: float
     share: float  # of the device time that has such a place
+    host_us: float = 0.0
+    places: int = 1
 
 
 class CopyCost(Struct, frozen=True):
@@ -48,27 +53,79 @@ class CopyCost(Struct, frozen=True):
 
 
 class CollectiveCost(Struct, frozen=True):
-    """Kernels of one collective, a step: in `exposed_us` nothing else ran on the device.
+    """Collectives of one kind, size and process group, a step: in `exposed_us` nothing else ran on the device.
 
-    One rank cannot tell the part in which a collective waits for the others from that in which it works.
+    `nbytes` is of one of them, the larger of its input and output; 0, "" and () where the trace does not say.
     """
 
     kind: str
     runs: float
-    nbytes: float  # 0 where the trace does not say
+    nbytes: int
     device_us: float
     exposed_us: float
+    dtype: str = ""
+    group: str = ""
+    ranks: tuple[int, ...] = ()
+
+
+class Communication(Struct, frozen=True):
+    """Collectives of one device, a step: the time in which any ran, and what of it other work overlapped.
+
+    One rank cannot tell the part in which a collective waits for the others from that in which it works.
+    """
+
+    device_us: float
+    overlapped_us: float
+    exposed_us: float
+    collectives: tuple[CollectiveCost, ...] = ()  # what took longest first
+
+
+class GraphReplay(Struct, frozen=True):
+    """The replays of one graph: kernels and host time of one launch, launches and device time of a step.
+
+    `graph_id` is 0 where the profiler wrote none, `maker` "" where the trace does not say who replays it.
+    """
+
+    graph_id: int
+    maker: str
+    location: Location | None  # of the user's function that launches
+    launches: float
+    kernels: float  # copies and fills included
+    launch_us: float
+    device_us: float
+    longest_kernels: tuple[str, ...]
+
+
+class MemoryUse(Struct, frozen=True):
+    """The device's memory by the allocator's own words, in the steps; growth is in the median of steps.
+
+    Allocations are of one step; `allocations_in_gaps` are those that were made while the device idled.
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    growth_bytes: float | None  # None of one step
+    reserved_growth_bytes: float | None
+    allocations: float
+    allocated_bytes: float
+    allocations_in_gaps: float
 
 
 class GraphUse(Struct, frozen=True):
-    """CUDA graphs in the steps, a step: capturing and instantiating belongs before them."""
+    """CUDA graphs in the steps, a step: capturing and instantiating belongs before them.
+
+    `finding` says so where steps make graphs, "" where they only launch them.
+    """
 
     launches: float
     kernels: float  # in launches of graphs
     captures: float
     instantiations: float
     instantiation_us: float  # host time
-    location: Location | None = None  # of the user's function that instantiates
+    location: Location | None = None  # of the user's function that instantiates, or captures
+    made_in_steps: int = 0  # in how many steps any was captured or instantiated
+    finding: str = ""
+    replays: tuple[GraphReplay, ...] = ()
 
 
 class DeviceWork(Struct, frozen=True):
@@ -78,5 +135,7 @@ class DeviceWork(Struct, frozen=True):
     families: tuple[FamilyCost, ...] = ()
     lines: tuple[LineWork, ...] = ()
     modules: tuple[LineWork, ...] = ()
+    annotations: tuple[LineWork, ...] = ()
     copies: tuple[CopyCost, ...] = ()
-    collectives: tuple[CollectiveCost, ...] = ()
+    communication: Communication | None = None  # where there is any
+    memory: MemoryUse | None = None  # where it was recorded

@@ -48,13 +48,15 @@ def test_a_profile_is_found_by_its_own_device_names(name: str) -> None:
         ("NVIDIA L4", "l4"),
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
         ("H100", "h100"),
+        ("AMD Instinct MI300X VF", "mi300x"),
+        ("AMD Instinct MI210", "mi210"),
     ],
 )
 def test_a_real_device_name_gives_the_closest_profile(device_name: str, profile: str) -> None:
     assert load_profile(device_name).name == profile
 
 
-@pytest.mark.parametrize("name", ["", "gtx1080", "NVIDIA A10G", "common"])
+@pytest.mark.parametrize("name", ["", "gtx1080", "NVIDIA A10G", "AMD Instinct MI300A", "common"])
 def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_profile(name)

@@ -196,7 +196,8 @@ def figures(report: TraceReport) -> dict[str, Any]:
     for name in ("idle_kinds", "gap_causes", "step_kinds"):
         found[name] = [[*row.values()] for row in whole[name]]
     found["work"] = {
-        name: [[*row.values()] for row in rows] for name, rows in whole["work"].items()
+        name: [[*row.values()] for row in rows] if isinstance(rows, list) else rows
+        for name, rows in whole["work"].items()
     }
     found["steps"] = [[*step.values()] for step in whole["steps"]]
     found["doubts"] = [[doubt["kind"], doubt["corrected"]] for doubt in whole["doubts"]]

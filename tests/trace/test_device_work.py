@@ -45,7 +45,9 @@ def test_communication_is_exposed_where_nothing_else_runs() -> None:
     )
     builder.events[-1]["args"] |= {"In msg nelems": 1024, "dtype": "BFloat16"}
     builder.events[0]["args"] = {"In msg nelems": [1], "dtype": {"of": "another writer"}}
-    (found,) = explained(builder).work.collectives
+    work = explained(builder).work
+    assert work.communication is not None
+    (found,) = work.communication.collectives
     assert found.nbytes == 2048
     assert (found.kind, found.runs, found.device_us) == ("all_reduce", 1, 30)
     assert found.exposed_us == 30 - (1 + 2 + 2 + 1)  # of kernels at 1007, 1017, 1027 and 1037
@@ -61,6 +63,7 @@ def test_time_is_given_to_kernels_lines_and_modules() -> None:
         builder.kernel(
             builder.call("cudaLaunchKernel", start + 4, 4), start + 10, 20 + place, name=name
         )
+    builder.step(0, 0, 300)
     work = explained(builder).work
     assert [(one.name, one.device_us, one.operator) for one in work.kernels] == [
         ("gemm", 41, "aten::mm"),
@@ -71,7 +74,51 @@ def test_time_is_given_to_kernels_lines_and_modules() -> None:
         (0, 42),
         (1, 21),
     ]
-    assert [(one.name, one.kernels) for one in work.modules] == [("Layer_0", 2), ("Layer_1", 1)]
+    assert [(one.name, one.kernels, one.places) for one in work.modules] == [("Layer", 3, 2)]
+    assert [one.host_us for one in work.lines] == [100, 50]
+
+
+def test_annotations_have_the_launches_of_autograds_own_thread() -> None:
+    builder = TraceBuilder()
+    builder.annotation("backward", 1000, 100)
+    builder.operator("autograd::engine::evaluate_function: MulBackward0", 1010, 60)
+    builder.events[-1]["tid"] = 5005
+    builder.kernel(builder.call("cudaLaunchKernel", 1020, 4, thread=5005), 1030, 20)
+    builder.kernel(
+        builder.call("cudaLaunchKernel", 1040, 4, thread=6006), 1060, 7
+    )  # who knows whose
+    (found,) = explained(builder).work.annotations
+    assert (found.name, found.kernels, found.device_us) == ("backward", 1, 20)
+
+
+def memory(builder: TraceBuilder, moment: float, nbytes: int, held: int, device: int = 0) -> None:
+    args = {"Device Type": 1 if device >= 0 else 0, "Device Id": device, "Bytes": nbytes}
+    builder.events.append(
+        {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": moment, "pid": 4000, "tid": 4001,
+         "args": {**args, "Total Allocated": held, "Total Reserved": 2 * held}}
+    )  # fmt: skip
+
+
+def test_memory_has_its_peak_its_growth_and_what_is_allocated_in_gaps() -> None:
+    builder, held = launch_bound(5, steps=4), 1000
+    for step in range(4):
+        begin = 1000.0 + step * 50
+        memory(builder, begin + 4, 600, held + 600)  # before the kernel at 7: the device idles
+        memory(builder, begin + 8, 200, held + 800)  # while it runs
+        memory(builder, begin + 30, -700, held + 100)
+        memory(builder, begin + 31, 9999, 99_999, device=-1)  # the host's
+        held += 100
+    found = explained(builder)
+    used = found.work.memory
+    assert used is not None
+    assert (used.peak_allocated_bytes, used.peak_reserved_bytes) == (2100, 4200)
+    assert (used.growth_bytes, used.reserved_growth_bytes) == (100, 200)
+    assert (used.allocations, used.allocated_bytes) == (2, 800)
+    assert used.allocations_in_gaps == pytest.approx(
+        3 / 4
+    )  # before the first kernel there is no gap
+    assert "+100 B allocated and +200 B reserved" in trace_page.render(found, Look())
+    assert explained(launch_bound(5)).work.memory is None
 
 
 def test_copies_are_told_by_direction_and_memory() -> None:
@@ -82,25 +129,3 @@ def test_copies_are_told_by_direction_and_memory() -> None:
     pageable, pinned = explained(builder).work.copies
     assert (pageable.direction, pageable.host_memory, pageable.copies) == ("HtoD", "pageable", 2)
     assert (pinned.host_memory, pinned.nbytes, pinned.device_us) == ("pinned", 4, 2)
-
-
-def test_graphs_that_are_made_in_steps_are_named_with_their_line() -> None:
-    builder = launch_bound(20, steps=3)
-    for step in range(3):
-        begin = 1000.0 + step * 200
-        builder.frame("serve.py(8): warm", begin + 80, 40)
-        builder.call("cudaStreamBeginCapture", begin + 81, 2)
-        builder.call("cudaGraphInstantiateWithFlags", begin + 90, 25)
-        graph = builder.call("cudaGraphLaunch", begin + 121, 3)
-        for node in range(4):
-            builder.kernel(graph, begin + 150 + node, 0.5)
-    found = explained(builder)
-    graphs = found.graphs
-    assert graphs is not None
-    assert (graphs.captures, graphs.instantiations, graphs.instantiation_us) == (1, 1, 25)
-    assert (graphs.launches, graphs.kernels) == (1, 4)
-    assert graphs.location is not None
-    assert graphs.location.function == "warm"
-    page = " ".join(trace_page.render(found, Look()).split())
-    assert "1 captures and 1 instantiations (25 µs) at serve.py:8 (warm)" in page
-    assert explained(launch_bound(20)).graphs is None

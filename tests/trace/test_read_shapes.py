@@ -146,19 +146,10 @@ def test_a_file_cut_before_its_kernels_is_said_to_be_cut(tmp_path: Path) -> None
             explain_trace(read_trace(tmp_path / name), tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        (b"SQLite format 3\x00" + bytes(99), "a database, as Nsight Systems and rocprof"),
-        (b'{"rocprofiler-sdk-tool": [{"metadata": {}, "buffer_records": {}}]}', "rocprofv3"),
-    ],
-)
-def test_a_profile_of_another_tool_says_how_to_record(
-    tmp_path: Path, content: bytes, what: str
-) -> None:
+def test_a_profile_of_another_tool_says_how_to_record(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
-    path.write_bytes(content)
-    with pytest.raises(UsageError, match=what + r".* record the step with torch\.profiler"):
+    path.write_bytes(b'{"rocprofiler-sdk-tool": [{"metadata": {}, "buffer_records": {}}]}')
+    with pytest.raises(UsageError, match=r"rocprofv3.* record the step with torch\.profiler"):
         read_trace(path)
 
 

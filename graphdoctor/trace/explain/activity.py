@@ -62,7 +62,7 @@ def activity(trace: Trace, found: Gaps, windows: Sequence[Window]) -> Activity:
     gap = np.flatnonzero(counted & (length > 0))
     low, high = found.start_ns[gap], found.start_ns[gap] + length[gap]
     launching = trace.calls.thread[found.call[gap]] if len(gap) else gap
-    spans = _host_spans(trace, launching)
+    spans = _host_spans(trace, low, high)
     thread = _explaining_threads(spans, low, high, launching)
     waiting = Waiting(gap, low, high, thread)
     covered = np.zeros(len(spans), np.int64)
@@ -101,13 +101,18 @@ def doing(found: Activity, gaps: Ints) -> Ints:
     return known
 
 
-def _host_spans(trace: Trace, threads: Ints) -> Spans:
-    """Everything that the profiler saw of these threads and of what they waited for, by start."""
+def _host_spans(trace: Trace, low: Ints, high: Ints) -> Spans:
+    """Everything that the profiler saw of the host in these stretches, by start."""
     is_mark = np.fromiter(map(is_step_mark, trace.names), np.bool_, len(trace.names))
     annotations = trace.annotations.take(~trace.rows_named(trace.annotations, is_mark))
     tables = (trace.operators, trace.frames, annotations, trace.calls, trace.overheads)
+    seen = [
+        np.flatnonzero(covered_ns_of((low, high), table.start_ns, table.end_ns)) for table in tables
+    ]
     columns = [
-        np.concatenate([getattr(table, column) for table in tables])
+        np.concatenate(
+            [getattr(table, column)[rows] for table, rows in zip(tables, seen, strict=True)]
+        )
         for column in ("name", "start_ns", "end_ns", "thread")
     ]
     spans = Spans(*columns)

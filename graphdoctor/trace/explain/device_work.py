@@ -7,16 +7,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from graphdoctor.trace.api import which
+from graphdoctor.trace.api import is_step_mark, which
 from graphdoctor.trace.arrays import KINDS, Ints, Spans, Trace
-from graphdoctor.trace.explain.gaps import events_of
-from graphdoctor.trace.explain.hosts import frame_nesting, location, user_frames
+from graphdoctor.trace.explain.communication import communication
+from graphdoctor.trace.explain.gaps import Gaps, events_of
+from graphdoctor.trace.explain.hosts import frame_nesting, host_ns_by_name, location, user_frames
+from graphdoctor.trace.explain.memory_use import memory_use
 from graphdoctor.trace.join import launch_of, operators_of_events
-from graphdoctor.trace.kernel_families import COMMUNICATION, collective_of, family_of
+from graphdoctor.trace.kernel_families import family_of
 from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
-from graphdoctor.trace.windows import Window, covered_ns_of, inside, union
+from graphdoctor.trace.windows import Window, inside
 from graphdoctor.values.trace_work import (
-    CollectiveCost,
     CopyCost,
     DeviceWork,
     FamilyCost,
@@ -25,27 +26,38 @@ from graphdoctor.values.trace_work import (
 )
 
 _MODULE = "nn.Module: "
+_NUMBERED = re.compile(r"_\d+$")
 _DIRECTION = re.compile(
     r"^(?:Memcpy|Copy)\s*(?P<way>[HDP]to[HDP]|\w+To\w+)(?:\s*\((?P<ends>[^)]*)\))?"
 )
 
 
-def device_work(trace: Trace, device: int, windows: Sequence[Window], most: int) -> DeviceWork:
-    """The device's time within the windows, a step; the lists hold the costliest only."""
+def device_work(
+    trace: Trace,
+    device: int,
+    found: Gaps,
+    steps_of: tuple[Sequence[Window], Sequence[Window]],
+    most: int,
+) -> DeviceWork:
+    """The device's time in the steps, a step; the lists hold the costliest only.
+
+    `steps_of`: the windows of the steps on the device and on the host.
+    """
+    windows, hosts = steps_of
     rows = events_of(trace, device)
     rows = rows[inside(trace.device_events.start_ns[rows], windows)]
     if not len(rows):
         return DeviceWork()
-    steps, modules = max(1, len(windows)), _modules(trace)
+    steps, modules, annotations = max(1, len(windows)), _modules(trace), _annotations(trace)
     return DeviceWork(
         kernels=tuple(_kernels(trace, rows, steps, most)),
         families=tuple(_families(trace, rows, steps)),
-        lines=tuple(
-            _by_span(trace, rows, user_frames(trace), frame_nesting(trace), len(windows), most)
-        ),
-        modules=tuple(_by_span(trace, rows, modules, nest(modules), len(windows), most)),
+        lines=tuple(_by_span(trace, rows, user_frames(trace), frame_nesting(trace), hosts))[:most],
+        modules=tuple(_by_span(trace, rows, modules, nest(modules), hosts))[:most],
+        annotations=tuple(_by_span(trace, rows, annotations, nest(annotations), hosts))[:most],
         copies=tuple(_copies(trace, rows, steps)),
-        collectives=tuple(_collectives(trace, rows, steps)),
+        communication=communication(trace, rows, steps, most),
+        memory=memory_use(trace, device, found, hosts),
     )
 
 
@@ -96,27 +108,66 @@ def _modules(trace: Trace) -> Spans:
     return trace.frames.take(trace.rows_named(trace.frames, named))
 
 
+def _annotations(trace: Trace) -> Spans:
+    """What the program itself called by a name, with record_function; the marks of steps left out."""
+    is_mark = trace.rows_named(trace.annotations, which(trace.names, is_step_mark))
+    return trace.annotations.take(~is_mark)
+
+
 def _by_span(
-    trace: Trace, rows: Ints, spans: Spans, nesting: Nesting, steps: int, most: int
+    trace: Trace, rows: Ints, spans: Spans, nesting: Nesting, hosts: Sequence[Window]
 ) -> Iterator[LineWork]:
-    """Device time by the innermost of these spans around the launch."""
+    """Device time by the innermost of these spans around the launch, the most first; modules by class."""
     call = launch_of(trace)[rows]
     rows, call = rows[call != NONE], call[call != NONE]
     if not len(spans) or not len(rows):
         return
-    owner = innermost(spans, nesting, trace.calls.start_ns[call], trace.calls.thread[call])
+    owner = _owners(trace, spans, nesting, call)
     rows, owner = rows[owner != NONE], owner[owner != NONE]
-    lengths = _lengths(trace, rows)
+    labels = {name: _label(trace.names[name]) for name in np.unique(spans.name).tolist()}
+    numbers = {label: place for place, label in enumerate(dict.fromkeys(labels.values()))}
+    group = np.full(len(trace.names), NONE, np.int64)
+    group[list(labels)] = [numbers[label] for label in labels.values()]
+    host = np.zeros(len(numbers), np.int64)
+    np.add.at(
+        host, group[list(labels)], host_ns_by_name(trace, spans, nesting, hosts)[0][list(labels)]
+    )
+    places = np.bincount(group[list(labels)], minlength=len(numbers))
+    steps, lengths, words = max(1, len(hosts)), _lengths(trace, rows), list(numbers)
     total = int(lengths.sum()) or 1
-    for number, runs, time in _totals(spans.name[owner], lengths)[:most]:
-        text = trace.names[number]
+    for number, runs, time in _totals(group[spans.name[owner]], lengths):
         yield LineWork(
-            name=text.removeprefix(_MODULE),
-            location=location(text),
+            name=words[number],
+            location=location(words[number]),
             kernels=runs / steps,
             device_us=time / 1e3 / steps,
             share=time / total,
+            host_us=int(host[number]) / 1e3 / steps,
+            places=int(places[number]),
         )
+
+
+def _label(name: str) -> str:
+    """A function's or an annotation's name as it is; a module's without its number among its class."""
+    if not name.startswith(_MODULE):
+        return name
+    return _NUMBERED.sub("", name.removeprefix(_MODULE))
+
+
+def _owners(trace: Trace, spans: Spans, nesting: Nesting, call: Ints) -> Ints:
+    """For each launch the innermost span around it; for those of autograd's own thread, which has none, that
+    of the thread with the most, which waits for it inside of backward()."""
+    calls = trace.calls
+    moment, thread = calls.start_ns[call], calls.thread[call]
+    counts = np.bincount(spans.thread, minlength=len(trace.threads))
+    is_engine = trace.rows_named(trace.operators, which(trace.names, _is_of_autograd))
+    engines = np.bincount(trace.operators.thread[is_engine], minlength=len(trace.threads)) > 0
+    without = engines[thread] & (counts[thread] == 0)
+    return innermost(spans, nesting, moment, np.where(without, counts.argmax(), thread))
+
+
+def _is_of_autograd(name: str) -> bool:
+    return name.startswith("autograd::engine::evaluate_function")
 
 
 def _copies(trace: Trace, rows: Ints, steps: int) -> Iterator[CopyCost]:
@@ -134,28 +185,4 @@ def _copies(trace: Trace, rows: Ints, steps: int) -> Iterator[CopyCost]:
             copies=runs / steps,
             nbytes=int(events.nbytes[rows[events.name[rows] == number]].sum()) / steps,
             device_us=time / 1e3 / steps,
-        )
-
-
-def _collectives(trace: Trace, rows: Ints, steps: int) -> Iterator[CollectiveCost]:
-    """By kind; exposed is the time in which nothing else ran on the device."""
-    events = trace.device_events
-    speaks = which(trace.names, lambda name: family_of(name) == COMMUNICATION)
-    is_comm = speaks[events.name[rows]] & (events.kind[rows] == KINDS.index("kernel"))
-    other, rows = rows[~is_comm], rows[is_comm]
-    if not len(rows):
-        return
-    computing = union(events.start_ns[other], events.end_ns[other])
-    exposed = _lengths(trace, rows) - covered_ns_of(
-        computing, events.start_ns[rows], events.end_ns[rows]
-    )
-    kinds = [collective_of(name) for name in trace.names]
-    for kind in sorted({kinds[name] for name in events.name[rows].tolist()}):
-        mine = np.array([kinds[name] == kind for name in events.name[rows].tolist()])
-        yield CollectiveCost(
-            kind=kind,
-            runs=int(mine.sum()) / steps,
-            nbytes=int(events.nbytes[rows[mine]].sum()) / steps,
-            device_us=int(_lengths(trace, rows[mine]).sum()) / 1e3 / steps,
-            exposed_us=int(exposed[mine].sum()) / 1e3 / steps,
         )

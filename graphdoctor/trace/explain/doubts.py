@@ -9,9 +9,10 @@ import numpy as np
 from graphdoctor.trace.api import is_graph_launch, is_kernel_launch, which
 from graphdoctor.trace.arrays import Ints, Trace
 from graphdoctor.trace.explain.gaps import Gaps, events_of
+from graphdoctor.trace.explain.graph_use import in_graphs
 from graphdoctor.trace.explain.hosts import within
 from graphdoctor.trace.explain.lanes import Lanes
-from graphdoctor.trace.explain.queue import depth_at_launch, in_graphs
+from graphdoctor.trace.explain.queue import depth_at_launch
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.steps import Steps
@@ -27,7 +28,7 @@ _SKEW_NS = 1_000
 def doubts(trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes) -> tuple[Doubt, ...]:
     """All of them, the profiler's own slowness left out: that one is always there."""
     rows = events_of(trace, device)
-    windows = [step.window for step in steps.counted]
+    windows = steps.windows
     return (
         *_lost(trace, rows, steps, times),
         *_graphs(trace, rows, steps),
@@ -48,7 +49,7 @@ def _lost(trace: Trace, rows: Ints, steps: Steps, times: Lanes) -> Iterator[Doub
         )
     calls = trace.calls
     launching = trace.rows_named(calls, which(trace.names, is_kernel_launch))
-    counted = launching & within(calls, [step.host for step in steps.counted])
+    counted = launching & within(calls, steps.hosts)
     issued = int(counted.sum())
     began = np.zeros(len(calls), np.bool_)
     all_calls = launch_of(trace)
@@ -65,9 +66,7 @@ def _lost(trace: Trace, rows: Ints, steps: Steps, times: Lanes) -> Iterator[Doub
 def _graphs(trace: Trace, rows: Ints, steps: Steps) -> Iterator[Doubt]:
     in_graph = in_graphs(trace, rows)
     graph_calls = trace.rows_named(trace.calls, which(trace.names, is_graph_launch))
-    counted = np.flatnonzero(
-        graph_calls & within(trace.calls, [step.host for step in steps.counted])
-    )
+    counted = np.flatnonzero(graph_calls & within(trace.calls, steps.hosts))
     nodes = np.bincount(
         np.searchsorted(counted, launch_of(trace)[np.isin(launch_of(trace), counted)]),
         minlength=len(counted),
@@ -101,7 +100,7 @@ def _queued(found: Gaps, windows: Sequence[Window], times: Lanes) -> Iterator[Do
 def _full_queue(trace: Trace, device: int, steps: Steps) -> Iterator[Doubt]:
     full = int(trace.rows_named(trace.overheads, which(trace.names, _is_full)).sum())
     calls, depth = depth_at_launch(trace, device)
-    counted = within(trace.calls.take(calls), [step.host for step in steps.counted])
+    counted = within(trace.calls.take(calls), steps.hosts)
     deep = int((depth[counted] >= _FULL_QUEUE).sum())
     if full or deep:
         what = (

@@ -31,7 +31,7 @@ def estimate_from_trace(trace: Trace, wall_us: float, profile: DeviceProfile) ->
         raise UsageError("The trace has no kernels: profile the step on a GPU, with CUDA activity.")
     device = busiest_device(trace)
     steps = find_steps(trace, device)
-    times = lanes_in(trace, device, [step.window for step in steps.counted])
+    times = lanes_in(trace, device, steps.windows)
     predicted = predict_from_trace(trace, device, steps, profile=profile, wall_us=wall_us)
     found = None if isinstance(predicted, str) else predicted
     busy = times.busy_ns / 1e3 / len(steps.counted)

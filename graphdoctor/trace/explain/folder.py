@@ -14,7 +14,7 @@ from graphdoctor.values.compared_traces import FolderReport, WorkerDifference
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
 
-_ENDINGS = (".json", ".json.gz")
+_ENDINGS = (".json", ".json.gz", ".sqlite")
 _RELATIVE = 0.02  # of a time or a count, and
 _SHARE = 0.01  # of a share: less is no difference
 
@@ -46,7 +46,7 @@ def explain_folder(
     files = trace_files(folder)
     if not files:
         raise UsageError(
-            f"{folder} has no traces: expected files whose names end in .json or .json.gz."
+            f"{folder} has no traces: expected files whose names end in .json, .json.gz or .sqlite."
         )
     workers: list[TraceReport] = []
     lanes: list[RankLane] = []

@@ -30,9 +30,14 @@ class _Cases(Struct, frozen=True):
     """The same steps laid out for each combination of a host's speed and a profile's level."""
 
     factors: tuple[float, float, float]
+    graphed: Graphed  # the likely case
     eager: tuple[Laid, ...]
     graph: tuple[Laid, ...]
     waitless: tuple[Laid, ...]
+
+    def times(self, which: Sequence[Laid], steps: int, shrink: _Shrink) -> list[float]:
+        """One step of each case, in us."""
+        return [shrink.time(case.span_us / steps) for case in which]
 
 
 def predict_from_trace(
@@ -56,22 +61,16 @@ def predict_from_trace(
     replay = replay if wall_us is not None else replay.without_edges()
     error = run(replay.work).span_us / replay.actual_us - 1 if replay.actual_us else 0.0
     if not abs(error) <= _LARGEST_ERROR:
-        return (
-            f"The simulation of these steps is {error:+.0%} off their time in the trace, more than"
-            f" {_LARGEST_ERROR:.0%}, so it predicts nothing: they depend on something that the trace does not show"
-            " (another process, device or stream, or lost records)."
-        )
+        return _too_far_off(error)
     factors = factors_of(trace.about, replay, wall_us)
     cases = _laid(replay, profile, factors)
-    slack = 1 + abs(error)
-    per_step = 1 / replay.steps
-    times = lanes_in(trace, device, [step.window for step in steps.counted], found)
-    busy = times.busy_ns / 1e3 * per_step
-    shrink = _Shrink.to(wall_us, cases.eager[0].span_us * per_step, busy)
-    graphed = with_graphs(replay, profile, Case(factors[1], "mid"))
-    eager = [shrink.time(case.span_us * per_step) for case in cases.eager]
-    graph = [shrink.time(case.span_us * per_step) for case in cases.graph]
-    waitless = [shrink.time(case.span_us * per_step) for case in cases.waitless]
+    slack, count = 1 + abs(error), replay.steps
+    times = lanes_in(trace, device, steps.windows, found)
+    busy = times.busy_ns / 1e3 / count
+    shrink = _Shrink.to(wall_us, cases.eager[0].span_us / count, busy)
+    eager, graph, waitless = (
+        cases.times(which, count, shrink) for which in (cases.eager, cases.graph, cases.waitless)
+    )
     bounds = [max(busy, graph[0]), max(busy, min(graph) / slack), max(graph) * slack]
     return TracePrediction(
         wall_us=wall_us,
@@ -82,11 +81,19 @@ def predict_from_trace(
         without_syncs_us=_range(waitless),
         launch_bound_share=_share(cases, times, wall_us, busy),
         device_busy_us=busy,
-        regions=graphed.regions * per_step,
-        launches_captured=graphed.captured * per_step,
-        syncs=int(replay.work.waits.sum()) * per_step,
+        regions=cases.graphed.regions / count,
+        launches_captured=cases.graphed.captured / count,
+        syncs=int(replay.work.waits.sum()) / count,
         simulation_error=error,
-        terms=tuple(_terms(replay, graphed, profile, factors, wall_us)),
+        terms=tuple(_terms(replay, cases.graphed, profile, factors, wall_us)),
+    )
+
+
+def _too_far_off(error: float) -> str:
+    return (
+        f"The simulation of these steps is {error:+.0%} off their time in the trace, more than"
+        f" {_LARGEST_ERROR:.0%}, so it predicts nothing: they depend on something that the trace does not show"
+        " (another process, device or stream, or lost records)."
     )
 
 
@@ -95,6 +102,8 @@ def factors_of(about: About, replay: Replay, wall_us: float | None) -> tuple[flo
     if wall_us is not None:
         factor = _factor_of(replay, wall_us * replay.steps)
         return factor, factor, factor
+    if about.writer == "nsight":  # nobody measured it: not at all, or as much as torch.profiler
+        return 1.0, (1 + _FACTOR_PLAIN) / 2, _FACTOR_PLAIN
     extras = sum((about.with_stack, about.record_shapes, about.profile_memory))
     likely = (_FACTOR_PLAIN, _FACTOR_ONE_EXTRA, _FACTOR_ALL, _FACTOR_ALL)[extras]
     return 1 + (likely - 1) / 2, likely, 1 + (likely - 1) * 1.25
@@ -118,12 +127,15 @@ def _laid(replay: Replay, profile: DeviceProfile, factors: tuple[float, float, f
     """The middle case first, then the corners."""
     cases = [Case(factors[1], "mid")]
     cases += [Case(factor, level) for factor in sorted(set(factors)) for level in LEVELS]
+    graphed = {case: with_graphs(replay, profile, case) for case in dict.fromkeys(cases)}
+    laid = {case: run(one.work) for case, one in graphed.items()}
     eager = {factor: run(replay.without_profiler(factor)) for factor in set(factors)}
     waitless = {factor: run(without_waits(replay, factor)) for factor in set(factors)}
     return _Cases(
         factors,
+        graphed[cases[0]],
         tuple(eager[case.factor] for case in cases),
-        tuple(run(with_graphs(replay, profile, case).work) for case in cases),
+        tuple(laid[case] for case in cases),
         tuple(waitless[case.factor] for case in cases),
     )
 

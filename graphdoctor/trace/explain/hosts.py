@@ -71,14 +71,8 @@ def _costs(
 ) -> tuple[HostCost, ...]:
     if not len(spans):
         return ()
-    waits = outermost_waits(trace)
-    waiting = covered_ns(waits, spans, innermost(spans, nesting, waits.start_ns, waits.thread))
-    own = np.maximum(own_ns(spans, nesting) - waiting, 0)
-    rows = np.flatnonzero(within(spans, windows))
-    size, steps = len(trace.names), max(1, len(windows))
-    time = np.zeros(size, np.int64)
-    np.add.at(time, spans.name[rows], own[rows])
-    calls = np.bincount(spans.name[rows], minlength=size)
+    steps = max(1, len(windows))
+    time, calls = host_ns_by_name(trace, spans, nesting, windows)
     total = int(time.sum()) or 1
     found = np.argsort(-time, kind="stable")[:most]
     return tuple(
@@ -94,6 +88,20 @@ def _costs(
     )
 
 
+def host_ns_by_name(
+    trace: Trace, spans: Spans, nesting: Nesting, windows: Sequence[Window]
+) -> tuple[Ints, Ints]:
+    """For each name the host time of its spans' own, waits for the device left out, and their number."""
+    waits, size = outermost_waits(trace), len(trace.names)
+    waiting = covered_ns(waits, spans, innermost(spans, nesting, waits.start_ns, waits.thread))
+    own = np.maximum(own_ns(spans, nesting) - waiting, 0)
+    rows = np.flatnonzero(within(spans, windows))
+    time = np.zeros(size, np.int64)
+    np.add.at(time, spans.name[rows], own[rows])
+    return time, np.bincount(spans.name[rows], minlength=size)
+
+
+@lru_cache(maxsize=1)
 def outermost_waits(trace: Trace) -> Calls:
     """Calls that wait for the device, a driver call inside of a runtime call left out."""
     rows = waiting_calls(trace, trace.device_events)

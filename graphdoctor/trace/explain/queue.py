@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphdoctor.trace.api import is_capture, is_graph_launch, is_instantiation, which
-from graphdoctor.trace.arrays import Ints, Mask, Trace, distinct
+from graphdoctor.trace.arrays import Ints, Trace, distinct
 from graphdoctor.trace.explain.gaps import events_of
-from graphdoctor.trace.explain.hosts import frame_nesting, location, user_frames, within
+from graphdoctor.trace.explain.graph_use import graph_calls
+from graphdoctor.trace.explain.hosts import within
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.nesting import NONE, innermost
+from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.windows import Window
 from graphdoctor.values.trace import LaunchTotal, Queue, QueuePoint
-from graphdoctor.values.trace_work import GraphUse
 
 _POINTS = 48
 
@@ -38,7 +37,7 @@ def queue(trace: Trace, device: int, windows: Sequence[Window]) -> Queue:
         at_begin = int(depth[first - 1]) if first else 0
         most = max(at_begin, int(depth[first:last].max(initial=0)))
         points.append(QueuePoint((begin - low) / 1e3, most))
-    single = ~_graph_calls(trace)[call]
+    single = ~graph_calls(trace)[call]
     delays = (begun - issued)[single]
     return Queue(
         most=max(point.depth for point in points),
@@ -87,55 +86,8 @@ def launch_totals(
     return tuple(sorted(totals, key=lambda total: (-total.events, total.call)))
 
 
-def in_graphs(trace: Trace, rows: Ints) -> Mask:
-    """Which of these device events were launched as part of a graph.
-
-    By the graph's id where the profiler writes one, else by the call, else by many kernels sharing
-    a correlation id.
-    """
-    events = trace.device_events.take(rows)
-    call = launch_of(trace)[rows]
-    by_call = np.zeros(len(rows), np.bool_)
-    if len(trace.calls):
-        by_call = (call != NONE) & _graph_calls(trace)[call]
-    shared = np.zeros(len(rows), np.bool_)
-    lost = (call == NONE) & (events.correlation >= 0)
-    if lost.any():
-        values, counts = np.unique(events.correlation[lost], return_counts=True)
-        shared = lost & np.isin(events.correlation, values[counts > 1])
-    found: Mask = by_call | shared | (events.graph != 0)
-    return found
-
-
-def graph_use(trace: Trace, device: int, host_windows: Sequence[Window]) -> GraphUse | None:
-    """Captures, instantiations and launches of graphs in the windows of host time; None without any."""
-    calls, steps = trace.calls, max(1, len(host_windows))
-    counted = within(calls, host_windows)
-    _, call = _launched(trace, device)
-    launches = counted & _graph_calls(trace)
-    captures = counted & trace.rows_named(calls, which(trace.names, is_capture))
-    made = np.flatnonzero(counted & trace.rows_named(calls, which(trace.names, is_instantiation)))
-    if not (launches.any() or captures.any() or len(made)):
-        return None
-    frames = user_frames(trace)
-    line = innermost(frames, frame_nesting(trace), calls.start_ns[made], calls.thread[made])
-    line = frames.name[line[line != NONE]]
-    return GraphUse(
-        launches=int(launches.sum()) / steps,
-        kernels=int(launches[call].sum()) / steps,
-        captures=int(captures.sum()) / steps,
-        instantiations=len(made) / steps,
-        instantiation_us=int((calls.end_ns - calls.start_ns)[made].sum()) / 1e3 / steps,
-        location=location(trace.names[np.bincount(line).argmax()]) if len(line) else None,
-    )
-
-
 def _launched(trace: Trace, device: int) -> tuple[Ints, Ints]:
     """The rows of the device's events with a launch, and the rows of their calls."""
     rows = events_of(trace, device)
     call = launch_of(trace)[rows]
     return rows[call != NONE], call[call != NONE]
-
-
-def _graph_calls(trace: Trace) -> Mask:
-    return trace.rows_named(trace.calls, which(trace.names, is_graph_launch))

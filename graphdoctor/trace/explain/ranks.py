@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graphdoctor.trace.api import which
-from graphdoctor.trace.arrays import Ints, Trace
+from graphdoctor.trace.arrays import Ints, Message, Trace
+from graphdoctor.trace.explain.communication import are_collectives, messages_of
 from graphdoctor.trace.explain.gaps import events_of
 from graphdoctor.trace.explain.lanes import busiest_device
-from graphdoctor.trace.kernel_families import COMMUNICATION, collective_of, family_of
+from graphdoctor.trace.kernel_families import COMMUNICATION
 from graphdoctor.trace.windows import covered_ns_of, union
-from graphdoctor.values.compared_traces import RankComparison, RankTime
+from graphdoctor.values.compared_traces import CollectiveWait, RankComparison, RankTime
 from graphdoctor.values.trace import TraceReport
 
 _MOST_SHIFT = 64  # collectives that one rank's profiler saw and another's did not, at an end
@@ -26,33 +27,57 @@ _MAINLY = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankLane:
-    """The collectives of one rank that all of its group take part in, in order, and what was before each.
+    """The collectives of one rank that all of their group take part in, in order.
 
-    `compute_ns` is other work of the device since the collective before.
+    `groups` are the members of each one's process group, () where the trace does not say. `work_ns` are the
+    stretches in which the device did anything else, from `begin_ns` on.
     """
 
     kinds: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...]
     start_ns: Ints
     end_ns: Ints
-    compute_ns: Ints
+    work_ns: tuple[Ints, Ints]
+    begin_ns: int
+
+    @property
+    def compute_ns(self) -> Ints:
+        """Other work of the device between each collective and the one before it."""
+        before = np.append(self.begin_ns, self.end_ns[:-1]) if len(self.end_ns) else self.end_ns
+        return covered_ns_of(self.work_ns, np.minimum(before, self.start_ns), self.start_ns)
+
+    def only(self, group: tuple[int, ...]) -> RankLane:
+        """The collectives of this process group."""
+        mine = [place for place, one in enumerate(self.groups) if one == group]
+        return replace(
+            self,
+            kinds=tuple(self.kinds[place] for place in mine),
+            groups=(group,) * len(mine),
+            start_ns=self.start_ns[mine],
+            end_ns=self.end_ns[mine],
+        )
 
 
 def rank_lane(trace: Trace) -> RankLane:
     events = trace.device_events
     rows = events_of(trace, busiest_device(trace))
-    speaks = which(trace.names, lambda name: family_of(name) == COMMUNICATION)[events.name[rows]]
-    kinds = [collective_of(trace.names[name]) for name in events.name[rows[speaks]].tolist()]
-    joint = np.array([kind != "send_recv" for kind in kinds], np.bool_)
-    mine, other = rows[speaks][joint], rows[~speaks]
-    start, end = events.start_ns[mine], events.end_ns[mine]
-    work = union(events.start_ns[other], events.end_ns[other])
-    before = np.append(int(events.start_ns[rows[0]]), end[:-1]) if len(mine) else start
+    speaks = are_collectives(trace, rows)
+    other, mine = rows[~speaks], rows[speaks]
+    messages = messages_of(trace, mine)
+    joint = [place for place, one in enumerate(messages) if _is_joint(one)]
     return RankLane(
-        kinds=tuple(kind for kind, kept in zip(kinds, joint.tolist(), strict=True) if kept),
-        start_ns=start,
-        end_ns=end,
-        compute_ns=covered_ns_of(work, np.minimum(before, start), start),
+        kinds=tuple(messages[place].collective for place in joint),
+        groups=tuple(messages[place].ranks for place in joint),
+        start_ns=events.start_ns[mine[joint]],
+        end_ns=events.end_ns[mine[joint]],
+        work_ns=union(events.start_ns[other], events.end_ns[other]),
+        begin_ns=int(events.start_ns[rows[0]]),
     )
+
+
+def _is_joint(message: Message) -> bool:
+    """Whether all ranks of a group take part: not so in a send or a receive, or with oneself."""
+    return message.collective != "send_recv" and len(message.ranks) != 1
 
 
 def compare_ranks(
@@ -61,6 +86,13 @@ def compare_ranks(
     """None where there is one rank only, or no collectives to bring their clocks together on."""
     if len(lanes) < 2 or any(len(lane.kinds) < _FEWEST for lane in lanes):
         return None
+    group = _shared_group(lanes)
+    if group is None:
+        return RankComparison(
+            problem="These ranks have no process group in common whose collectives are in all of their traces, so"
+            " they cannot be compared."
+        )
+    lanes = [lane.only(group) for lane in lanes]
     labels = [report.worker for report in reports]
     shifts = [_shift(lanes[0].kinds, lane.kinds) for lane in lanes]
     for place, shift in enumerate(shifts):
@@ -89,6 +121,18 @@ def compare_ranks(
         )
     steps = max(1, min(report.steps_counted for report in reports))
     return _compared(reports, offset, (start, end, compute), lanes[0].kinds[first:last], steps)
+
+
+def _shared_group(lanes: Sequence[RankLane]) -> tuple[int, ...] | None:
+    """The process group in which all ranks take part most often; None where there is none."""
+    counts = [Counter(lane.groups) for lane in lanes]
+    shared = [
+        group
+        for group in counts[0]
+        if (not group or len(group) >= len(lanes))
+        and all(count[group] >= _FEWEST for count in counts)
+    ]
+    return max(shared, key=lambda group: (counts[0][group], group), default=None)
 
 
 def _shift(reference: Sequence[str], kinds: Sequence[str]) -> int | None:
@@ -134,6 +178,7 @@ def _compared(
             clock_offset_us=int(offset[place]) / 1e3,
             waiting_us=int(waiting[place].sum()) / each,
             caused_us=int(caused[place]) / each,
+            working_us=int((end - start - waiting)[place].sum()) / each,
             compute_us=int(compute[place].sum()) / each,
         )
         for place, report in enumerate(reports)
@@ -146,10 +191,26 @@ def _compared(
     return RankComparison(
         ranks=ranks,
         collectives=len(kinds),
+        waits=tuple(_waits_by_kind(kinds, waiting, end - start - waiting, steps)),
         skew_us=float(np.median(latest - start.min(axis=0))) / 1e3,
         straggler=reports[worst].worker if is_straggler else "",
         reason=_reason(reports, worst, who == worst, times, kinds, steps) if is_straggler else "",
     )
+
+
+def _waits_by_kind(
+    kinds: Sequence[str], waiting: Ints, working: Ints, steps: int
+) -> Iterator[CollectiveWait]:
+    """What a rank waits and works in collectives of each kind, a step, in the mean of the ranks."""
+    each = 1e3 * steps
+    for kind in sorted(set(kinds)):
+        mine = np.array([one == kind for one in kinds])
+        yield CollectiveWait(
+            kind=kind,
+            runs=int(mine.sum()) / steps,
+            waiting_us=float(waiting[:, mine].sum(axis=1).mean()) / each,
+            working_us=float(working[:, mine].sum(axis=1).mean()) / each,
+        )
 
 
 def _reason(

@@ -17,11 +17,12 @@ from graphdoctor.trace.explain.device_work import device_work
 from graphdoctor.trace.explain.doubts import doubts
 from graphdoctor.trace.explain.gap_causes import doings
 from graphdoctor.trace.explain.gaps import Gaps, events_of, gaps
+from graphdoctor.trace.explain.graph_use import graph_use, in_graphs
 from graphdoctor.trace.explain.graphed_steps import predict_from_trace
 from graphdoctor.trace.explain.hosts import line_costs, operator_costs, sync_costs
 from graphdoctor.trace.explain.lanes import Lanes, busiest_device, lanes_in
 from graphdoctor.trace.explain.longest import longest_gaps
-from graphdoctor.trace.explain.queue import graph_use, in_graphs, launch_totals, queue
+from graphdoctor.trace.explain.queue import launch_totals, queue
 from graphdoctor.trace.explain.verdict import judge_trace
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.trace.windows import Window, inside, window_of
@@ -61,43 +62,36 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
     device = busiest_device(trace)
     steps = find_steps(trace, device, only=options.step)
     found = gaps(trace, device)
-    windows = [step.window for step in steps.counted]
-    hosts = [step.host for step in steps.counted]
+    windows, hosts = steps.windows, steps.hosts
     times = lanes_in(trace, device, windows, found)
     doubtful = _doubts(trace, device, steps, found, times, options)
     profile, carried_over = _profile(trace, options.gpu)
-    if options.wall_us is not None:
-        _check_wall(options.wall_us, steps, times)
-    prediction = predict_from_trace(
+    _check_wall(options.wall_us, steps, times)
+    predicted = predict_from_trace(
         trace, device, steps, profile=profile, wall_us=options.wall_us, found=found
     )
-    predicted, no_prediction = (
-        (None, prediction) if isinstance(prediction, str) else (prediction, "")
-    )
+    prediction = None if isinstance(predicted, str) else predicted
     syncs = sync_costs(trace, found, hosts, options.rows)
     acted = activity(trace, found, windows)
     did = doings(trace, acted, len(windows), times.idle_ns, options.rows)
-    judged = judge_trace(times, predicted, doubtful, syncs, did)
+    judged = judge_trace(times, prediction, doubtful, syncs, did)
     own = _device_time(trace, device, windows, times)
     return TraceReport(
         **structs.asdict(own),
+        **structs.asdict(judged),
         schema_version=TRACE_SCHEMA_VERSION,
         tool_version=__version__,
         file=str(file),
         worker=trace.about.worker or _worker(file),
         events=trace.events,
-        verdict=judged.verdict,
-        reason=judged.reason,
-        advice=judged.advice,
-        confidence=judged.confidence,
         step_basis=steps.basis,
         steps_counted=len(steps.counted),
         steps=tuple(_step_time(trace, device, steps, found)),
         devices=(own, *_other_devices(trace, device)),
-        prediction=predicted,
-        no_prediction=no_prediction,
-        work=device_work(trace, device, windows, options.rows),
-        graphs=graph_use(trace, device, hosts),
+        prediction=prediction,
+        no_prediction=predicted if isinstance(predicted, str) else "",
+        work=device_work(trace, device, found, (windows, hosts), options.rows),
+        graphs=graph_use(trace, device, hosts, steps.basis, options.rows),
         doubts=(*doubtful, *carried_over),
         syncs=syncs,
         operators=operator_costs(trace, hosts, options.rows),
@@ -112,8 +106,10 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
     )
 
 
-def _check_wall(wall_us: float, steps: Steps, times: Lanes) -> None:
+def _check_wall(wall_us: float | None, steps: Steps, times: Lanes) -> None:
     """Refuse a time that cannot be that of the recorded step: the profiler slows it, and never speeds it up."""
+    if wall_us is None:
+        return
     count = len(steps.counted)
     busy = times.busy_ns / 1e3 / count
     host = sum(step.host[1] - step.host[0] for step in steps.counted) / 1e3 / count
@@ -148,11 +144,13 @@ def _check_has_device_work(trace: Trace, file: Path) -> None:
 def _doubts(
     trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes, options: TraceOptions
 ) -> tuple[Doubt, ...]:
-    return (*_inflation(options), *doubts(trace, device, steps, found, times))
+    return (*_inflation(trace, options), *doubts(trace, device, steps, found, times))
 
 
-def _inflation(options: TraceOptions) -> tuple[Doubt, ...]:
+def _inflation(trace: Trace, options: TraceOptions) -> tuple[Doubt, ...]:
     slow = "The profiler slows the host by 1.7 to 2.3 times and not the device"
+    if trace.about.writer == "nsight":
+        slow = "Nsight Systems slows the host, nobody knows how much, and not the device"
     if options.wall_us is not None:
         text = f"{slow}; the figures below the trace's own are scaled to the wall time given."
         return (Doubt("profiler-inflation", text, corrected=True),)
@@ -179,7 +177,7 @@ def _other_devices(trace: Trace, chosen: int) -> Iterator[DeviceTime]:
     counts = np.bincount(trace.device_events.device, minlength=len(trace.devices))
     for device in np.argsort(-counts, kind="stable")[:_MOST_DEVICES].tolist():
         if device != chosen:
-            mine = [step.window for step in find_steps(trace, device).counted]
+            mine = find_steps(trace, device).windows
             yield _device_time(trace, device, mine, lanes_in(trace, device, mine))
 
 

@@ -13,12 +13,16 @@ from graphdoctor.trace.arrays import (
     NO_CORRELATION,
     Calls,
     DeviceEvents,
+    Exchanges,
     Ints,
+    MemoryEvents,
+    Message,
     Shapes,
     Spans,
     no_ints,
 )
 from graphdoctor.trace.read.decode import Event
+from graphdoctor.trace.read.messages import RECORDED, message_of
 
 _KINDS = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2, "Kernel": 0, "Memcpy": 1, "Memset": 2}
 # "Runtime" is what torch-tb-profiler calls both of the first.
@@ -32,8 +36,7 @@ _TABLES = {
     **dict.fromkeys(("overhead",), "overheads"),
 }
 _HOST_TABLES = ("operators", "frames", "annotations", "overheads")
-# As torch writes the types of a collective's elements.
-_DTYPE_BYTES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "BFloat16": 2, "Half": 2, "Short": 2}
+_MEMORY = "[memory]"
 _EACH_NAME = 200  # bytes, text and table
 # 285 years in us: what is beyond does not fit 64 bits of ns.
 _LARGEST_US = 9.0e15
@@ -55,21 +58,25 @@ class Columns:
         self.threads = _Numbers()
         self.devices = _Numbers()
         self.streams = _Numbers()
+        self.messages = _Numbers()
         self.shapes: list[Shapes] = []
         self.events = self.backwards = self.out_of_range = 0
         self._column_bytes = 0
         self._parts: dict[str, list[list[Ints]]] = {
-            table: [] for table in ("device", "calls", *_HOST_TABLES)
+            table: [] for table in ("device", "calls", *_HOST_TABLES, "exchanges", "memory")
         }
 
     def add(self, events: Sequence[Event[Any]], *, shapes: bool) -> None:
         buckets: dict[str, list[Event[Any]]] = {table: [] for table in self._parts}
-        by_category = {category: buckets[table] for category, table in _TABLES.items()}
-        bucket_of = by_category.get
+        put_by_category = {cat: buckets[table].append for cat, table in _TABLES.items()}
+        put_of = put_by_category.get
         for event in events:
-            bucket = bucket_of(event.cat)  # type: ignore[arg-type]
-            if bucket is not None and event.ph == "X":
-                bucket.append(event)
+            put = put_of(event.cat)  # type: ignore[arg-type]
+            if put is not None and event.ph == "X":
+                put(event)
+            elif event.name == _MEMORY and event.args is not None:
+                buckets["memory"].append(event)
+        buckets["exchanges"] = [one for one in buckets["operators"] if one.name == RECORDED]
         self.events += len(events)
         for table, found in buckets.items():
             if found:
@@ -87,6 +94,10 @@ class Columns:
         threads = _numbered(self.threads, [(event.pid, event.tid) for event in events])
         if table == "calls":
             return [name, start, end, threads, _correlations(events)]
+        if table == "exchanges":
+            return [name, start, end, threads, self._messages(events)]
+        if table == "memory":
+            return [name, start, end, threads, *_memory_columns(events)]
         return [name, start, end, threads]
 
     def _device_columns(self, events: list[Event[Any]]) -> list[Ints]:
@@ -99,16 +110,37 @@ class Columns:
             event.tid if arg is None or arg.stream is None else arg.stream
             for event, arg in zip(events, args, strict=True)
         ]
-        graph = [_integer(arg.graph) if arg is not None else 0 for arg in args]
-        nbytes = [0 if arg is None else _nbytes(arg) for arg in args]
+        message = self._messages(events)
+        nbytes = _integers([0 if arg is None else arg.nbytes or 0 for arg in args])
+        if len(self.messages):
+            sizes = np.array([key.nbytes for key in self._known_messages()] or [0], np.int64)
+            nbytes = np.where((message >= 0) & (nbytes == 0), sizes[message], nbytes)
         return [
             np.array([_KINDS[event.cat] for event in events], np.int64),  # type: ignore[index]
             _numbered(self.devices, list(map(str, device))),
             _numbered(self.streams, list(map(str, stream))),
             _correlations(events),
-            np.array(graph, np.int64),
-            np.array(nbytes, np.int64),
+            _integers([0 if arg is None else arg.graph or 0 for arg in args]),
+            nbytes,
+            message,
         ]
+
+    def _messages(self, events: list[Event[Any]]) -> Ints:
+        """The place of each event's message, or -1: most have none."""
+        found = np.full(len(events), -1, np.int64)
+        speaking = [
+            place
+            for place, event in enumerate(events)
+            if event.args is not None
+            and (event.args.collective is not None or event.args.elements is not None)
+        ]
+        for place in speaking:
+            message = message_of(events[place].args)
+            found[place] = -1 if message is None else self.messages[message]
+        return found
+
+    def _known_messages(self) -> list[Message]:
+        return [key for key in self.messages if isinstance(key, Message)]
 
     def _times(self, events: list[Event[Any]]) -> tuple[Ints, Ints]:
         """Starts and ends; the duration is rounded on its own, so that `ts` costs it nothing."""
@@ -131,20 +163,28 @@ class Columns:
         return [key for key in self.threads if isinstance(key, tuple)]
 
     def calls(self) -> Calls:
-        return Calls(*_ordered(self._parts["calls"], 5))
+        return Calls(*_ordered(self._parts["calls"], 5)[0])
 
     def device_events(self) -> DeviceEvents:
-        return DeviceEvents(*_ordered(self._parts["device"], 3 + 6))
+        return DeviceEvents(*_ordered(self._parts["device"], 3 + 7)[0])
+
+    def exchanges(self) -> tuple[Exchanges, tuple[Message, ...]]:
+        """The host's calls of collectives, and the messages of those and of kernels."""
+        return Exchanges(*_ordered(self._parts["exchanges"], 5)[0]), tuple(self._known_messages())
+
+    def memory(self) -> MemoryEvents:
+        return MemoryEvents(*_ordered(self._parts["memory"], 8)[0])
 
     def spans(self, table: str) -> Spans:
-        return Spans(*_ordered(self._parts[table], 4))
+        return Spans(*_ordered(self._parts[table], 4)[0])
 
     def operators(self) -> tuple[Spans, tuple[Shapes, ...]]:
         """The operators, and their shapes in the same order where shapes were asked for."""
-        columns = _joined(self._parts["operators"], 4)
-        order = _order(columns)
+        columns, order = _ordered(self._parts["operators"], 4)
+        if order is None:
+            return Spans(*columns), tuple(self.shapes)
         shapes = tuple(self.shapes[row] for row in order.tolist()) if self.shapes else ()
-        return Spans(*(column[order] for column in columns)), shapes
+        return Spans(*columns), shapes
 
 
 def _shapes(event: Event[Any]) -> Shapes:
@@ -159,24 +199,38 @@ def _numbered(numbers: _Numbers, keys: Sequence[Hashable]) -> Ints:
 
 
 def _correlations(events: Sequence[Event[Any]]) -> Ints:
-    values = [
-        NO_CORRELATION
-        if event.args is None or event.args.correlation is None
-        else event.args.correlation
-        for event in events
+    values = [NO_CORRELATION if event.args is None else event.args.correlation for event in events]
+    found = np.array(values)
+    if found.dtype == np.int64:
+        return found
+    is_known = [value is not None and abs(value) < 2**62 for value in values]
+    return np.where(is_known, np.where(is_known, values, 0), NO_CORRELATION).astype(np.int64)
+
+
+def _memory_columns(events: Sequence[Event[Any]]) -> list[Ints]:
+    """Bytes, what the allocator holds then, and the device: -1 for the host's memory (type 0)."""
+    args = [event.args for event in events if event.args is not None]
+    devices = [
+        _whole(arg.memory_device) if arg.memory_kind not in (0, None) else -1 for arg in args
     ]
-    try:
-        return np.array(values, np.int64)
-    except OverflowError:
-        return np.array([value if abs(value) < 2**62 else NO_CORRELATION for value in values])
+    return [
+        np.array([_whole(arg.block) for arg in args], np.int64),
+        np.array([_whole(arg.allocated) for arg in args], np.int64),
+        np.array([_whole(arg.reserved) for arg in args], np.int64),
+        np.array(devices, np.int64),
+    ]
 
 
-def _nbytes(args: Any) -> int:
-    """Of a copy or a fill, as it says; of a collective what goes into it."""
-    if not isinstance(args.elements, int) or not isinstance(args.dtype, str):
-        return _integer(args.nbytes)
-    size = _integer(args.elements) * _DTYPE_BYTES.get(args.dtype, 1)
-    return _integer(args.nbytes) or _integer(size)
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and abs(value) < 2**62 else 0
+
+
+def _integers(values: list[Any]) -> Ints:
+    """Whole numbers; one by one only where a writer wrote something else."""
+    found = np.array(values)
+    if found.dtype == np.int64:
+        return found
+    return np.array([_integer(value) for value in values], np.int64)
 
 
 def _integer(value: float | str | None) -> int:
@@ -210,25 +264,33 @@ def _ns(values: Sequence[int | float | Decimal]) -> tuple[Ints, int]:
     return np.rint(numbers * 1000).astype(np.int64), count
 
 
-def _joined(parts: list[list[Ints]], columns: int) -> list[Ints]:
-    if not parts:
-        return [no_ints() for _ in range(columns)]
-    return [np.concatenate([part[place] for part in parts]) for place in range(columns)]
-
-
-def _order(columns: Sequence[Ints]) -> Ints:
-    """By start, then the longer first, then as they stand in the file."""
-    start, end = columns[1], columns[2]
-    if np.all(np.diff(start) > 0):
-        return np.arange(len(start))
+def _order(start: Ints, end: Ints) -> Ints | None:
+    """By start, then the longer first, then as they stand in the file; None where they already are."""
+    if np.all(start[1:] > start[:-1]):
+        return None
     order: Ints = np.lexsort((-end, start))
     return order
 
 
-def _ordered(parts: list[list[Ints]], columns: int) -> list[Ints]:
-    joined = _joined(parts, columns)
-    order = _order(joined)
-    return [column[order] for column in joined]
+def _ordered(parts: list[list[Ints]], columns: int) -> tuple[list[Ints], Ints | None]:
+    """The columns of all parts in order, and that order. The parts are used up: with both, memory would peak here."""
+    if not parts:
+        return [no_ints() for _ in range(columns)], None
+
+    def joined(place: int) -> Ints:
+        whole = np.concatenate([part[place] for part in parts])
+        for part in parts:
+            part[place] = whole[:0]
+        return whole
+
+    start, end = joined(1), joined(2)
+    order = _order(start, end)
+    found = []
+    for place in range(columns):
+        column = {1: start, 2: end}[place] if place in (1, 2) else joined(place)
+        found.append(column if order is None else column[order])
+    parts.clear()
+    return found, order
 
 
 assert len(KINDS) == max(_KINDS.values()) + 1

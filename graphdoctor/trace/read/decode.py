@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from graphdoctor.trace.arrays import NO_CORRELATION
+
 _SPACES_FOR_CONTROLS = bytes(max(code, 32) if code < 32 else code for code in range(256))
 _NOT_A_NUMBER = re.compile(rb'(":\s*)[-+]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])', re.IGNORECASE)
 _LONE_SURROGATE = re.compile(
@@ -26,25 +28,27 @@ _LARGEST_EXACT_US = 2.0**43
 class Args(Struct, gc=False):
     """What every analysis needs of an event's arguments."""
 
-    correlation: int | None = None
+    correlation: int | None = NO_CORRELATION
     device: int | str | None = None
     stream: int | str | None = None
     nbytes: int | float | str | None = field(default=None, name="bytes")
     graph: int | str | None = field(default=None, name="graph id")
+    collective: Any = field(default=None, name="Collective name")
     elements: Any = field(default=None, name="In msg nelems")
+    elements_out: Any = field(default=None, name="Out msg nelems")
     dtype: Any = None
+    group: Any = field(default=None, name="Process Group Name")
+    group_ranks: Any = field(default=None, name="Process Group Ranks")
+    block: Any = field(default=None, name="Bytes")
+    allocated: Any = field(default=None, name="Total Allocated")
+    reserved: Any = field(default=None, name="Total Reserved")
+    memory_kind: Any = field(default=None, name="Device Type")
+    memory_device: Any = field(default=None, name="Device Id")
 
 
-class ArgsWithShapes(Struct, gc=False):
+class ArgsWithShapes(Args, gc=False):
     """The same with what the profiler recorded of an operator's arguments."""
 
-    correlation: int | None = None
-    device: int | str | None = None
-    stream: int | str | None = None
-    nbytes: int | float | str | None = field(default=None, name="bytes")
-    graph: int | str | None = field(default=None, name="graph id")
-    elements: Any = field(default=None, name="In msg nelems")
-    dtype: Any = None
     dims: tuple[Any, ...] | None = field(default=None, name="Input Dims")
     strides: tuple[Any, ...] | None = field(default=None, name="Input Strides")
     dtypes: tuple[Any, ...] | None = field(default=None, name="Input type")

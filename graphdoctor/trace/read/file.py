@@ -1,4 +1,4 @@
-"""A Chrome trace file of torch.profiler (plain or gzip) -> a Trace."""
+"""A trace file, of torch.profiler (plain or gzip) or Nsight Systems -> a Trace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from graphdoctor.trace.api import is_step_mark, which
@@ -17,14 +16,16 @@ from graphdoctor.trace.arrays import About, Shapes, Spans, Trace
 from graphdoctor.trace.read import blocks
 from graphdoctor.trace.read.blocks import CutShort
 from graphdoctor.trace.read.columns import Columns
-from graphdoctor.trace.read.decode import Decoder, Event, Header, header, repair
+from graphdoctor.trace.read.decode import Decoder, Event, Header, header
+from graphdoctor.trace.read.ending import end_of_list, is_json
+from graphdoctor.trace.read.nsight import is_database, read_nsight
 from graphdoctor.trace.read.split import Part, split, structure
 from graphdoctor.values.errors import UsageError
 
-_MOST_LISTS = 64
 _MOST_HELD = 16 << 20  # bytes that are kept until they make a whole event
 _MOST_TRAILER = 16 << 20
 _WORKING = 3  # bytes that explaining takes for each that is read
+_REPORTS = (".nsys-rep", ".qdrep")
 _EXPORT_AGAIN = "export it again with torch.profiler's export_chrome_trace()"
 
 
@@ -35,6 +36,13 @@ def read_trace(path: Path, *, shapes: bool = False, most_bytes: int | None = Non
     explaining may take, as far as it grows with the events. Raises UsageError when the file is missing, is something
     else, takes more, or has nothing that can be read.
     """
+    if path.name.endswith(_REPORTS):
+        raise UsageError(
+            f"{path} is a report of Nsight Systems, which only it can read: export it with `nsys export --type"
+            " sqlite`, and explain what that writes."
+        )
+    if is_database(path):
+        return read_nsight(path, most_bytes)
     return _read(blocks.blocks(path), str(path), shapes=shapes, most_bytes=most_bytes)
 
 
@@ -156,8 +164,8 @@ class _Reader:
             self._cut(_not_whole(self._name, part))
             return text.rstrip(b" \t\r\n,")
         exact = structure(text).list_end
-        is_whole = exact is not None and _is_json(b'{"": [' + text[exact:])
-        end = exact if is_whole else _end_of_list(text)
+        is_whole = exact is not None and is_json(b'{"": [' + text[exact:])
+        end = exact if is_whole else end_of_list(text)
         if end is None:
             self._cut(_not_whole(self._name, part))
             return text
@@ -176,6 +184,7 @@ class _Reader:
             raise UsageError(f"{problem} Nothing in it can be read; {_EXPORT_AGAIN}.")
         operators, shapes = columns.operators()
         names = tuple(map(str, columns.names))
+        exchanges, messages = columns.exchanges()
         operators, shapes, marks = _without_marks(names, operators, shapes)
         return Trace(
             about=_about(self._headers),
@@ -189,6 +198,9 @@ class _Reader:
             frames=columns.spans("frames"),
             annotations=_with_marks(columns.spans("annotations"), marks),
             overheads=columns.spans("overheads"),
+            exchanges=exchanges,
+            messages=messages,
+            memory=columns.memory(),
             shapes=shapes,
             events=columns.events,
             is_cut=self._is_cut,
@@ -239,48 +251,6 @@ def _with_marks(annotations: Spans, marks: Spans) -> Spans:
 def _not_whole(name: str, part: Part) -> str:
     total = part.offset + len(part.content)
     return f"The trace {name} is cut short: its events do not end, at byte {total:,}."
-
-
-def _end_of_list(text: bytes) -> int | None:
-    """Where the list of events ends in the last part of a whole file; None if it does not.
-
-    What follows it are a few fields, some with lists of their own: it is the last "]" with
-    whole events before it and a whole object after it.
-    """
-    place, is_sure = _list_end(text)
-    if is_sure:
-        return place
-    repaired = repair(text)
-    place, _ = _list_end(repaired)
-    return None if place is None else _same_place(text, repaired, place)
-
-
-def _list_end(text: bytes) -> tuple[int | None, bool]:
-    """The likely end, and whether what is before it is whole as well."""
-    likely, end = None, len(text)
-    for _ in range(_MOST_LISTS):
-        end = text.rfind(b"]", 0, end)
-        if end < 0:
-            break
-        if not _is_json(b'{"": [' + text[end:]):
-            continue
-        if _is_json(b"[" + text[:end] + b"]"):
-            return end, True
-        likely = end if likely is None else likely
-    return likely, False
-
-
-def _same_place(text: bytes, repaired: bytes, end: int) -> int:
-    """The place in the text as it was; a repair may have changed its length before the list's end."""
-    return max(0, len(text) - (len(repaired) - end))
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        msgspec.json.decode(text, type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return False
-    return True
 
 
 def _about(headers: list[Header]) -> About:

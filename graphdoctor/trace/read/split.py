@@ -76,7 +76,7 @@ def _header(source: Iterator[bytes], name: str) -> tuple[bytearray, int, bool]:
         if content[begin : begin + 1] != b"{":
             if content.startswith(_DATABASE):
                 raise UsageError(
-                    _other(name, "a database, as Nsight Systems and rocprof write them")
+                    f"{name} is a database that is packed or comes through a pipe: give the unpacked file itself."
                 )
             raise UsageError(
                 f"{name} is not a torch.profiler trace: it begins with {bytes(content[begin : begin + 1])!r} at"

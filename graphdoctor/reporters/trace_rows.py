@@ -1,0 +1,40 @@
+"""Rows of a trace's page: how many are shown, and how names and places of code are written in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from graphdoctor.reporters.page import Page
+from graphdoctor.values.figures import more_bytes_text
+from graphdoctor.values.locations import place_text
+from graphdoctor.values.report import Location
+
+_Row = TypeVar("_Row")
+_ROWS = 6
+_LONGEST_NAME = 60
+
+
+def at(location: Location | None, page: Page) -> str:
+    if location is None:
+        return ""
+    return f" at {place_text(location, page.look.base)} ({location.function})"
+
+
+def short_name(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+
+
+def shown(page: Page, rows: Sequence[_Row]) -> Sequence[_Row]:
+    return rows if page.look.show_all else rows[:_ROWS]
+
+
+def kernel_text(kernel: str) -> str:
+    """A kernel's name without what every name of torch's kernels begins with, shortened."""
+    for part in ("void ", "at::native::", "(anonymous namespace)::"):
+        kernel = kernel.replace(part, "")
+    return short_name(kernel)
+
+
+def bytes_text(count: float) -> str:
+    return more_bytes_text(round(count)).removeprefix("+")

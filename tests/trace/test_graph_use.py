@@ -1,0 +1,101 @@
+"""Graphs in a trace: made anew in steps, replayed, by whom and with which kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphdoctor.reporters import trace_page
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.trace import TraceReport
+from graphdoctor.values.trace_work import GraphUse
+from tests.support.traces import TraceBuilder, launch_bound
+from tests.trace.test_activity import explained
+
+
+def making(*, in_steps: tuple[int, ...], steps: int = 3) -> TraceReport:
+    builder = launch_bound(20, steps=steps)
+    for step in range(steps):
+        begin = 1000.0 + step * 200
+        builder.frame("serve.py(8): warm", begin + 80, 40)
+        if step in in_steps:
+            builder.call("cudaStreamBeginCapture", begin + 81, 2)
+            builder.call("cudaGraphInstantiateWithFlags", begin + 90, 25)
+        graph = builder.call("cudaGraphLaunch", begin + 121, 3)
+        for node in range(4):
+            builder.kernel(graph, begin + 150 + node, 0.5)
+    return explained(builder)
+
+
+def graphs_of(report: TraceReport) -> GraphUse:
+    assert report.graphs is not None
+    return report.graphs
+
+
+def test_graphs_that_are_made_in_every_step_are_the_finding_with_their_line() -> None:
+    report = making(in_steps=(0, 1, 2))
+    found = graphs_of(report)
+    assert (found.captures, found.instantiations, found.instantiation_us) == (1, 1, 25)
+    assert (found.launches, found.kernels, found.made_in_steps) == (1, 4, 3)
+    assert found.location is not None
+    assert found.location.function == "warm"
+    page = " ".join(trace_page.render(report, Look()).split())
+    assert (
+        "All 3 steps make CUDA graphs, 3 CUDA graphs anew, 25 µs a step in instantiation at" in page
+    )
+    assert "1 captures and 1 instantiations (25 µs) at serve.py:8 (warm)" in page
+    assert page.index("Capture before the steps") < page.index("Time of the device")
+
+
+def test_a_graph_that_is_made_once_is_told_from_one_in_every_step() -> None:
+    text = graphs_of(making(in_steps=(1,))).finding
+    assert text.startswith("1 of the 3 steps makes 1 CUDA graph anew")
+    assert "new shape" in text
+    assert graphs_of(making(in_steps=())).finding == ""
+    assert "record more steps" in graphs_of(making(in_steps=(0,), steps=1)).finding
+    assert explained(launch_bound(20)).graphs is None
+
+
+def test_a_trace_of_a_capture_without_steps_is_no_finding() -> None:
+    builder = TraceBuilder()
+    builder.launch((1000, 3), (1010, 5))
+    builder.call("cudaStreamBeginCapture", 1020, 2)
+    found = graphs_of(explained(builder))
+    assert (found.captures, found.finding) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("frame", "maker"),
+    [
+        ("vllm/compilation/cuda_graph.py(208): __call__", "vLLM"),
+        ("/app/sglang/python/sglang/srt/model_executor/cuda_graph_runner.py(9): replay", "SGLang"),
+        ("torch/_inductor/cudagraph_trees.py(1219): run_graph", "torch.compile"),
+        ("model.py(7): forward", "torch.cuda.graphs"),
+    ],
+)
+def test_who_replays_is_told_by_what_is_around_the_launch(frame: str, maker: str) -> None:
+    builder = TraceBuilder()
+    builder.frame(frame, 1040, 40)
+    builder.frame("torch/cuda/graphs.py(139): replay", 1045, 30)
+    graph = builder.call("cudaGraphLaunch", 1050, 5)
+    builder.kernel(graph, 1060, 5, name="gemm")
+    (found,) = graphs_of(explained(builder)).replays
+    assert found.maker == maker
+
+
+def test_replays_of_one_graph_are_known_again_by_their_kernels_or_its_id() -> None:
+    builder = TraceBuilder()
+    for place, names in enumerate((("a", "b"), ("b", "a"), ("a", "c"), ())):
+        graph = builder.call("cudaGraphLaunch", 1000 + place * 100, 5)
+        for node, name in enumerate(names):
+            builder.kernel(graph, 1010 + place * 100 + node * 10, 5, name=name)
+    found = graphs_of(explained(builder)).replays
+    assert [(one.launches, one.kernels, one.device_us, one.graph_id) for one in found] == [
+        (2, 2, 20, 0),
+        (1, 2, 10, 0),
+        (1, 0, 0, 0),
+    ]
+    assert found[1].longest_kernels == ("a", "c")
+    for event in builder.events:
+        if event["cat"] == "kernel":
+            event["args"]["graph id"] = 7
+    assert [one.launches for one in graphs_of(explained(builder)).replays] == [3, 1]

@@ -1,0 +1,117 @@
+"""A SQLite export of Nsight Systems is explained as torch.profiler's trace of the same run is."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from graphdoctor.cli import main
+from graphdoctor.trace import read_trace
+from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
+from graphdoctor.values.errors import UsageError
+from tests.support.nsight import write_nsight
+from tests.support.trace_stories import Story
+from tests.support.traces import launch_bound
+
+FIGURES = (
+    "verdict", "span_ns", "device_busy_ns", "host_ns", "launch_path_ns", "sync_wait_ns", "device_gap_ns",
+    "unattributed_ns", "step_basis", "steps", "syncs", "operators", "launches", "gpu", "work", "graphs", "queue",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5])
+def test_the_same_run_gives_the_same_figures_in_both_formats(tmp_path: Path, seed: int) -> None:
+    story = Story(seed)
+    story.events = [one for one in story.events if one["cat"] != "python_function"]
+    torch_file, nsight_file = (
+        story.write(tmp_path / "t.json"),
+        write_nsight(story, tmp_path / "t.sqlite"),
+    )
+    known = TraceOptions(wall_us=None)
+    from_torch, from_nsight = (
+        msgspec.to_builtins(explain_trace(read_trace(path), path, known))
+        for path in (torch_file, nsight_file)
+    )
+    for name in FIGURES:
+        assert from_nsight[name] == from_torch[name], name
+    assert from_nsight["device_events"] == from_torch["device_events"] > 20
+
+
+def test_ids_of_several_processes_are_kept_apart(tmp_path: Path) -> None:
+    one, two = (
+        read_trace(write_nsight(launch_bound(20), tmp_path / f"{len(pids)}.sqlite", processes=pids))
+        for pids in ((4000,), (4000, 77))
+    )
+    assert len(two.device_events) == 2 * len(one.device_events)
+    assert (one.devices, two.devices) == (("0",), ("0 of process 4000", "0 of process 77"))
+    report = explain_trace(two, Path("two.sqlite"))
+    assert report.joined_share == 1
+    assert report.launch_bound_ns == explain_trace(one, Path("one.sqlite")).launch_bound_ns
+
+
+def test_a_graph_that_was_traced_as_a_whole_is_one_event(tmp_path: Path) -> None:
+    builder = launch_bound(20)
+    launch = builder.call("cudaGraphLaunch", 1150, 3)
+    path = write_nsight(builder, tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER, deviceId INTEGER,"
+            " streamId INTEGER, correlationId INTEGER, globalPid INTEGER, graphId INTEGER)"
+        )
+        row = (1_160_000, 1_165_000, 0, 7, launch, 4000 << 24, 9)
+        database.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, ?, ?, ?, ?, ?, ?)", row
+        )
+        database.commit()
+    graphs = explain_trace(read_trace(path), path).graphs
+    assert graphs is not None
+    (replay,) = graphs.replays
+    assert (replay.graph_id, replay.launches, replay.longest_kernels) == (9, 1, ("CUDA graph 9",))
+
+
+def test_columns_of_another_version_may_be_missing(tmp_path: Path) -> None:
+    path = write_nsight(launch_bound(20), tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path)) as database:
+        for column in ("globalPid", "demangledName", "contextId"):
+            database.execute(f"ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN {column}")
+        database.execute("DROP TABLE NVTX_EVENTS")
+        database.commit()
+    report = explain_trace(read_trace(path), path)
+    assert (report.joined_share, report.kernels) == (1, 20)
+    assert [one.name for one in report.work.kernels] == ["k"]
+
+
+def test_another_database_and_a_broken_one_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    other = tmp_path / "rocpd.db"
+    with closing(sqlite3.connect(other)) as database:
+        database.execute("CREATE TABLE rocpd_kernel_dispatch (start INTEGER)")
+    with pytest.raises(UsageError, match=r"without CUDA.s activities.*record with torch\.profiler"):
+        read_trace(other)
+    whole = write_nsight(launch_bound(400), tmp_path / "t.sqlite").read_bytes()
+    broken = tmp_path / "broken.sqlite"
+    broken.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UsageError, match="cannot be read as an export of Nsight Systems"):
+        read_trace(broken)
+    packed = tmp_path / "packed.sqlite.gz"
+    packed.write_bytes(gzip.compress(whole))
+    with pytest.raises(UsageError, match="packed or comes through a pipe"):
+        read_trace(packed)
+    report = tmp_path / "run.nsys-rep"
+    report.write_bytes(b"\x00")
+    with pytest.raises(UsageError, match="nsys export --type sqlite"):
+        read_trace(report)
+    with pytest.raises(UsageError, match="takes more than 0 MB"):
+        read_trace(tmp_path / "t.sqlite", most_bytes=1000)
+
+
+def test_an_export_is_not_annotated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_nsight(launch_bound(20), tmp_path / "t.sqlite")
+    assert main(["trace", str(path), "--annotate", str(tmp_path / "out.json.gz")]) == 2
+    assert "copies a trace of torch.profiler" in capsys.readouterr().err
+    assert main(["trace", str(path)]) == 0
+    assert "Nsight Systems slows the host" in " ".join(capsys.readouterr().out.split())
