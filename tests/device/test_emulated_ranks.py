@@ -75,6 +75,20 @@ def test_a_collective_is_an_operator_that_a_replay_runs_again(group: EmulatedDev
     assert y.equal(torch.full((4,), 6.0, device="cuda"))
 
 
+def test_a_tensor_that_nobody_waited_for_leaves_its_user_in_doubt(group: EmulatedDevice) -> None:
+    y = torch.ones(4, device="cuda")
+
+    def body(*, waits: bool) -> None:
+        work = dist.all_reduce(y, async_op=True)
+        if waits:
+            work.wait()
+        y.add_(1)
+
+    alone = "world of one rank"
+    assert all(alone in text for text in seen(group, lambda: body(waits=True)).fallbacks)
+    assert any("a race" in text for text in seen(group, lambda: body(waits=False)).fallbacks)
+
+
 @pytest.mark.parametrize(
     ("called", "event"),
     [

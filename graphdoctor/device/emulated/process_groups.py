@@ -19,11 +19,17 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from graphdoctor.device.emulated.data_parallel import ReducingDevice, stand_in_for_data_parallel
+from graphdoctor.device.observe.operators import tensors_of_call
 from graphdoctor.device.observe.patches import Patches
 
 # A rank that never comes must end the others; a CPU may be slower than the GPU that a script was made for.
 LIMIT = timedelta(seconds=120)
 _NCCL = (2, 27, 5)
+_COLLECTIVES = (
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "all_gather_single",
+    "gather", "scatter", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single",
+    "all_to_all", "all_to_all_single",
+)  # fmt: skip
 _HOST_READS_OBJECTS = (
     "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
     "send_object_list", "recv_object_list",
@@ -49,6 +55,11 @@ def stand_in_for_process_groups(device: ReducingDevice, patches: Patches) -> Ite
         patches.replace(c10d, name, lambda original: _object_call(device, groups, original))
     for name in ("is_completed", "is_success"):
         patches.replace(c10d.Work, name, lambda original: _query(device, original))
+    unwaited = _Unwaited(device)
+    for name in _COLLECTIVES:
+        patches.replace(c10d, name, unwaited.beginning)
+    for name in ("wait", "synchronize", "block_current_stream"):
+        patches.replace(c10d.Work, name, unwaited.ending)
     stand_in_for_data_parallel(device, patches)
     for name, value in list(vars(dist).items()):  # the names that torch.distributed has of them
         stand_in = getattr(c10d, name, value)
@@ -169,6 +180,40 @@ def _object_call(
             return original(**given)
 
     return call
+
+
+class _Unwaited:
+    """The works that somebody got, until he waits: meanwhile NCCL may write their tensors."""
+
+    def __init__(self, device: ReducingDevice) -> None:
+        self._table = device.table
+        self._works: dict[int, tuple[Any, frozenset[int]]] = {}  # a work that lives keeps its id
+
+    def beginning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            work = original(*args, **kwargs)
+            if isinstance(work, dist.Work):
+                tensors = tensors_of_call(args, kwargs)
+                numbers = frozenset(self._table.info(tensor).number for tensor in tensors)
+                self._works[id(work)] = (work, numbers)
+                self._tell()
+            return work
+
+        return collective
+
+    def ending(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._works.pop(id(work), None) is not None:
+                self._tell()
+            return original(work, *args, **kwargs)
+
+        return wait
+
+    def _tell(self) -> None:
+        written = (numbers for _, numbers in self._works.values())
+        self._table.unwaited = frozenset().union(*written)
 
 
 def _query(device: ReducingDevice, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,8 @@ _ALONE = (
 )
 _ON_GLOO = "its collectives run over gloo, which copies through the host: whether a capture takes them is unknown"
 
+UNWAITED = "it uses a tensor of an asynchronous collective that nobody has waited for: on a GPU that is a race"
+
 
 def is_collective(op: Op) -> bool:
     """Whether a recorded operator runs on every rank of a group."""
