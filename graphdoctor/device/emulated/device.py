@@ -17,8 +17,8 @@ from graphdoctor.device.emulated.graph import EmulatedGraph
 from graphdoctor.device.emulated.legacy import stand_in_for_legacy_types
 from graphdoctor.device.emulated.local_rank import LocalRank
 from graphdoctor.device.emulated.methods import stand_in_for_methods
-from graphdoctor.device.emulated.shapes import Shapes
 from graphdoctor.device.emulated.process_groups import stand_in_for_process_groups
+from graphdoctor.device.emulated.shapes import Shapes
 from graphdoctor.device.emulated.stand_ins import (
     stand_in_for_python,
     stand_in_for_saving,
@@ -31,7 +31,7 @@ from graphdoctor.device.emulated.streams import (
     StreamState,
 )
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
-from graphdoctor.device.observe.fallback import run_operator
+from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_python
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
@@ -131,7 +131,13 @@ class EmulatedDevice:
             del self._modes.dispatch
 
     def _run(self, call: Call) -> Any:
-        return run_operator(call) if self.shapes is None else self.shapes.run(call)
+        if self.shapes is None:
+            return run_operator(call)
+        if call.facts.is_collective:
+            raise EmulationLimit(
+                f"{call.facts.name} sends values, and the step runs on shapes only"
+            )
+        return self.shapes.run(call)
 
     @property
     def has_values(self) -> bool:

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from graphdoctor.device.emulated.data_parallel import ReducingDevice, stand_in_for_data_parallel
 from graphdoctor.device.observe.operators import tensors_of_call
@@ -97,6 +96,8 @@ class _Groups:
             given = signature.bind(*args, **kwargs).arguments
             asked = _on_gloo(given)
             if _is_alone(given):
+                from torch._C._distributed_c10d import HashStore  # not in every build
+
                 given.update(store=HashStore(), rank=0, world_size=1)
             original(**given)
             self._note(dist.group.WORLD, asked)
