@@ -14,6 +14,7 @@ import torch
 from msgspec.structs import replace
 
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
+from graphdoctor.device.observe.collectives import runs_with_others
 from graphdoctor.device.open import AnyDevice, open_device
 from graphdoctor.diagnose.assemble import Results, assemble, could_not_run, machine_info
 from graphdoctor.diagnose.diagnose import diagnose
@@ -53,6 +54,7 @@ NEVER_ON_GPU = (
     "The step runs on the CPU: put the model and its inputs on the GPU, or let `--device cpu-as-is`"
     " say what a GPU would make of it."
 )
+_NO_STRATEGIES = "Strategies are not compared: the step belongs to a process group, and each needs ranks of its own."
 
 
 def silent(doing: str) -> None:
@@ -339,6 +341,8 @@ def _report(studied: Studied, spec: str | None, setting: Setting) -> Report:
             report = with_traces(report, evidence)
         if options.strategies == ():
             return report
+        if runs_with_others():
+            return replace(report, limits=(*report.limits, _NO_STRATEGIES))
         return compare_strategies(
             report,
             evidence,

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+from unittest import mock
 
 MOST_SAMPLES = 300  # of one entry that are generated to choose from
 PREFERRED = ("float32", "complex64", "int64", "bool", "float64", "int32", "uint8", "float16")
@@ -65,7 +66,8 @@ def load_op_db(capability: Sequence[int] | None) -> list[Any]:
 
 
 def _import_op_db() -> list[Any]:
-    from torch.testing._internal import common_methods_invocations as table
+    with mock.patch("torch.backends.disable_global_flags"):  # for the whole process
+        from torch.testing._internal import common_methods_invocations as table
 
     table.wrapper_set_seed = _without_seed  # type: ignore[attr-defined]
     return list(table.op_db)

@@ -100,11 +100,14 @@ class AnalyzeCommand:
             from graphdoctor.pipeline import analyze_target
 
             report = analyze_target(args.target, _options(args), tell)
+            together = _of_all_ranks(report)
+        if together is None:
+            return 0
 
         from graphdoctor.check.selection import selected
         from graphdoctor.reporters.analysis import REPORTERS
 
-        report = selected(report, project)
+        report = selected(together, project)
         look = look_of(args)
         show_or_save(
             args,
@@ -113,6 +116,22 @@ class AnalyzeCommand:
         )
         _check_judged(args, report)
         return 0
+
+
+def _of_all_ranks(report: Report) -> Report | None:
+    """The report of a launcher's ranks, where one started this process; None where rank 0 shows it."""
+    from graphdoctor.device.processes.launched import gathered, rank_and_count
+
+    if rank_and_count()[1] == 1:
+        return report
+    from graphdoctor.diagnose.all_ranks import merged
+    from graphdoctor.reporters.analysis.json import parse, render
+    from graphdoctor.reporters.look import Look
+
+    texts = gathered(render(report, Look()))
+    if texts is None:
+        return None
+    return merged([parse(text, name=f"rank {rank}") for rank, text in enumerate(texts)])
 
 
 def _check_judged(args: argparse.Namespace, report: Report) -> None:

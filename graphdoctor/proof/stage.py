@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from graphdoctor.device.observe.collectives import is_collective, ranks_agree
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.cost import Cost, Meter
@@ -25,6 +26,11 @@ from graphdoctor.values.report import (
 )
 
 _NOT_COMPARED = Verification("not-verified", 0, 0, "bitwise", "the step ran without values")
+
+_RANKS_DIFFER = (
+    "the ranks call other collectives, or some of them can be captured only in part: ranks that replay"
+    " and ranks that do not would wait for each other"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,8 @@ def capture_and_verify(
     refutes nothing: it is of one mind with the rules. Without `by_gpu` the session's device says it.
     `ran` are the recorded eager iterations, where what they left behind was noted.
     """
+    if not ranks_agree("plan", _collectives_of(recording, plan)):
+        return Captured((CaptureOutcome(str(WHOLE_STEP), "refused", _RANKS_DIFFER),))
     is_gpu = session.device.kind != "emulated" if by_gpu is None else by_gpu
     meter = _meter(session) if session.device.kind != "emulated" else None
     outcome, step = prove_whole_step(session, meter, ran=ran)
@@ -87,6 +95,25 @@ def capture_and_verify(
     if not plan.whole and session.device.has_values:
         outcomes.extend(verify_regions(session, recording.captured, plan))
     return Captured(tuple(outcomes), refuted=refuted)
+
+
+def _collectives_of(recording: Recording, plan: Plan) -> str:
+    """What has to be alike on all ranks, for captures and replays to meet: collectives and regions."""
+    called = [
+        [
+            (op.name, tuple(use.shape for use in op.outputs))
+            for op in iteration.ops
+            if is_collective(op)
+        ]
+        for iteration in recording.captured
+    ]
+    return repr(
+        (
+            called,
+            plan.whole,
+            [(len(planned.spans), planned.region.operators) for planned in plan.regions],
+        )
+    )
 
 
 def _refuted(diagnosis: Diagnosis, recording: Recording) -> Iterator[Finding]:

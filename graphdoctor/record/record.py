@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
+from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.record.host import HostObserver, numpy_generators, state_of
 from graphdoctor.record.operators import OperatorObserver
@@ -51,6 +52,7 @@ def record(
             *_unseen(captured),
             *_cold(eager, captured),
             *_undefined(eager),
+            *_between_ranks(captured),
         ),
     )
 
@@ -84,6 +86,15 @@ def _undefined(eager: tuple[Iteration, ...]) -> Iterator[str]:
         yield (
             f"{path} holds NaN in eager already: a replay that computes NaN there for another"
             " reason would pass as equal."
+        )
+
+
+def _between_ranks(captured: tuple[Iteration, ...]) -> Iterator[str]:
+    """What a recording of collectives does not have."""
+    if any(is_collective(op) for iteration in captured for op in iteration.ops):
+        yield (
+            "Times leave out what collectives take on the network, and how ranks wait for each other;"
+            " of NCCL's own checks none is run (docs/ranks.md)."
         )
 
 

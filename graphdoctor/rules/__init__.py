@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from graphdoctor.rules.backward_beyond_step import BackwardBeyondStep
+from graphdoctor.rules.barrier_in_step import BarrierInStep
 from graphdoctor.rules.capture_dependent_result import CaptureDependentResult
 from graphdoctor.rules.cpu_operator import CpuOperator
 from graphdoctor.rules.data_dependent_branch import DataDependentBranch
 from graphdoctor.rules.data_dependent_shape import DataDependentShape
+from graphdoctor.rules.default_stream_ddp import DefaultStreamDdp
 from graphdoctor.rules.device_to_host_copy import DeviceToHostCopy
 from graphdoctor.rules.explicit_synchronize import ExplicitSynchronize
 from graphdoctor.rules.fragmented import Fragmented
@@ -23,6 +25,7 @@ from graphdoctor.rules.mutated_input import MutatedInput
 from graphdoctor.rules.nested_graph_replay import NestedGraphReplay
 from graphdoctor.rules.non_capturable_optimizer import NonCapturableOptimizer
 from graphdoctor.rules.not_launch_bound import NotLaunchBound
+from graphdoctor.rules.object_collective import ObjectCollective
 from graphdoctor.rules.operators_differ import OperatorsDiffer
 from graphdoctor.rules.rebound_state import ReboundState
 from graphdoctor.rules.repeated_seed import RepeatedSeed
@@ -56,6 +59,9 @@ ALL_RULES: tuple[type[Rule], ...] = (
     UnorderedStreams,
     BackwardBeyondStep,
     NestedGraphReplay,
+    BarrierInStep,
+    ObjectCollective,
+    DefaultStreamDdp,
     OperatorsDiffer,
     ShapesDiffer,
     ScalarsDiffer,

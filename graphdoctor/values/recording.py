@@ -27,6 +27,9 @@ EventKind = Literal[
     "graph-replay",  # a CUDA graph of the user's own was replayed
     "assumed-value",  # a value was needed that no shape tells; the detail says what was assumed
     "cut-short",  # the step failed with what was assumed; the detail is its error
+    "barrier",  # all ranks wait for each other, and the host for its device
+    "object-collective",  # Python objects travelled between ranks as tensors, and the host read them
+    "default-stream-ddp",  # a DDP module that was made on the default stream ran; the detail is CUDA's refusal
     "compile-bypassed",  # torch.compile was run eagerly by the emulated device
 ]
 

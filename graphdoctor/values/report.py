@@ -311,6 +311,14 @@ class Machine(Struct, frozen=True):
     platform: str
 
 
+class RankOutcome(Struct, frozen=True):
+    """What one rank of several says of the step."""
+
+    rank: int
+    verdict: Verdict
+    reason: str
+
+
 class Report(Struct, frozen=True):
     """Everything one analysis found. `reason` is the verdict in one sentence.
 
@@ -339,6 +347,9 @@ class Report(Struct, frozen=True):
     recommendation: Recommendation | None = None
     values: Literal["real", "none"] = "real"  # "none": the step ran on shapes only
     assumptions: tuple[Assumption, ...] = ()
+    ranks: tuple[
+        RankOutcome, ...
+    ] = ()  # of a step of several ranks; the rest is said of all of them
 
     def __str__(self) -> str:
         page: str = _shown_by().page(self)

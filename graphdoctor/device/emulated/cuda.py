@@ -65,11 +65,11 @@ def _presence(device: CapturingDevice, patches: Patches) -> None:
         init=_always(None),
         _lazy_init=_always(None),
         _initialized=True,
-        device_count=_always(1),
-        current_device=_always(0),
+        device_count=_always(device.rank.count),
+        current_device=_always(device.rank.index),
         set_device=_set_device,
-        _exchange_device=_always(0),
-        _maybe_exchange_device=_always(0),
+        _exchange_device=_always(device.rank.index),
+        _maybe_exchange_device=_always(device.rank.index),
         get_device_name=_always(device.name),
         get_device_capability=_always(device.capability),
         get_device_properties=_always(properties),
@@ -157,7 +157,7 @@ def _streams_and_graphs(device: CapturingDevice, patches: Patches) -> None:
 
 def _accelerator(device: CapturingDevice, patches: Patches) -> None:
     for name in ("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"):
-        patches.replace(torch._C, name, lambda original: _always(0))
+        patches.replace(torch._C, name, lambda original: _always(device.rank.index))
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:
         return
@@ -165,10 +165,10 @@ def _accelerator(device: CapturingDevice, patches: Patches) -> None:
         patches,
         accelerator,
         is_available=_always(True),
-        device_count=_always(1),
+        device_count=_always(device.rank.count),
         current_accelerator=_always(torch.device("cuda")),
-        current_device_index=_always(0),
-        current_device_idx=_always(0),
+        current_device_index=_always(device.rank.index),
+        current_device_idx=_always(device.rank.index),
         set_device_index=lambda device: _set_device(device),
         current_stream=lambda *args, **kwargs: device.streams.current,
         set_stream=lambda stream: setattr(device.streams, "current", stream),

@@ -15,7 +15,9 @@ from graphdoctor.device.emulated.cuda import stand_in_for_cuda
 from graphdoctor.device.emulated.functions import LogicalFunctionMode
 from graphdoctor.device.emulated.graph import EmulatedGraph
 from graphdoctor.device.emulated.legacy import stand_in_for_legacy_types
+from graphdoctor.device.emulated.local_rank import LocalRank
 from graphdoctor.device.emulated.methods import stand_in_for_methods
+from graphdoctor.device.emulated.process_groups import stand_in_for_process_groups
 from graphdoctor.device.emulated.shapes import Shapes
 from graphdoctor.device.emulated.stand_ins import (
     stand_in_for_python,
@@ -29,7 +31,7 @@ from graphdoctor.device.emulated.streams import (
     StreamState,
 )
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
-from graphdoctor.device.observe.fallback import run_operator
+from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_python
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
@@ -71,9 +73,11 @@ class EmulatedDevice:
     ) -> None:
         self.capability = capability
         self.name = name
+        self.rank = LocalRank.of_environment()
         self.table = StorageTable()
         self.streams = StreamState(self)
         self.capturing: EmulatedGraph | None = None
+        self.refusals = 0  # of captures so far
         self.order: StreamOrder | None = None  # of the capture under way, or of one assumed
         self.assumes_capture = False
         self.passed_compiler_by = False  # torch.compile was called, and gave the eager code back
@@ -103,6 +107,7 @@ class EmulatedDevice:
             stand_in_for_legacy_types(self, patches)
             stand_in_for_saving(self, patches)
             stand_in_for_threads(self, patches)
+            stack.enter_context(stand_in_for_process_groups(self, patches))
             patches.reach_imported_names()
             stack.enter_context(self.in_this_thread())
             self._stack = stack.pop_all()
@@ -150,7 +155,13 @@ class EmulatedDevice:
             del self._modes.dispatch
 
     def _run(self, call: Call) -> Any:
-        return run_operator(call) if self.shapes is None else self.shapes.run(call)
+        if self.shapes is None:
+            return run_operator(call)
+        if call.facts.is_collective:
+            raise EmulationLimit(
+                f"{call.facts.name} sends values, and the step runs on shapes only"
+            )
+        return self.shapes.run(call)
 
     @property
     def has_values(self) -> bool:
@@ -187,6 +198,16 @@ class EmulatedDevice:
                 return func(*args, **kwargs)
         finally:
             self._dispatch.target = before
+
+    @contextmanager
+    def making_on_cuda(self) -> Iterator[None]:
+        """Let what C++ makes in this block with a device of its own choice lie on the device."""
+        dispatch = self._dispatch
+        before, dispatch.target = dispatch.target, True
+        try:
+            yield
+        finally:
+            dispatch.target = before
 
     def event(self, kind: str, name: str, detail: str = "") -> None:
         """Tell the observers what the host did; raises where a capture under way forbids it."""
@@ -238,7 +259,7 @@ class EmulatedDevice:
             self.table.take_values(tensor)
 
     def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str:
-        """The logical device of a tensor with this storage: "cuda:0" or "cpu"."""
+        """The logical device of a tensor with this storage: "cuda:0", on every rank, or "cpu"."""
         return "cuda:0" if info.cuda else "cpu"
 
 

@@ -14,6 +14,10 @@ from graphdoctor.operators.table import WAITING_NODES
 from graphdoctor.values.recording import Arg, Op, Opaque
 
 CAPTURING = "CUDA error: operation not permitted when stream is capturing"
+_WAITS = frozenset({"sync", "query", "tensor-repr", "graph-replay", "barrier", "object-collective"})
+_REFUSED_IN_ITS_WORDS = frozenset(
+    {"rng-state", "stream-order", "earlier-graph", "default-stream-ddp"}
+)
 _PAGEABLE = (
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "
     "pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
@@ -82,9 +86,9 @@ def argument_of(call: Call, place: int, name: str) -> Any:
 
 def refusal_of_event(kind: str, name: str, detail: str) -> str | None:
     """Why a capture would refuse what the host called; where torch words it, that is the detail."""
-    if kind in ("sync", "query", "tensor-repr", "graph-replay"):
+    if kind in _WAITS:
         return f"{CAPTURING} ({name})"
-    return detail or None if kind in ("rng-state", "stream-order", "earlier-graph") else None
+    return detail or None if kind in _REFUSED_IN_ITS_WORDS else None
 
 
 def _because(call: Call, reason: str) -> str:

@@ -37,7 +37,7 @@ def stand_in_for_random_state(device: LogicalDevice, patches: Patches) -> None:
     for name, function in functions.items():
         for module in (torch.cuda, torch.cuda.random):
             patches.set(module, name, telling(name, function))
-    patches.set(torch.cuda, "default_generators", (generator,))
+    patches.set(torch.cuda, "default_generators", (generator,) * device.rank.count)
     patches.set(torch, "Generator", _generator_class(device, torch.Generator))
 
 
@@ -82,7 +82,7 @@ def _generator_class(
         @property
         def device(self) -> torch.device:
             where: torch.device = self._logical
-            return torch.device("cuda", 0) if where.type == "cuda" else where
+            return torch.device("cuda", emulated.rank.index) if where.type == "cuda" else where
 
         def manual_seed(self, seed: int) -> Any:
             self._tell("manual_seed", "manual_seed", seed)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from graphdoctor.device.emulated.local_rank import LocalRank
 from graphdoctor.device.observe.host_calls import Tells
 
 CPU = torch.device("cpu")
@@ -18,6 +19,7 @@ class LogicalDevice(Tells, Protocol):
 
     name: str
     capability: tuple[int, int]
+    rank: LocalRank
     passed_compiler_by: bool
 
     @property
@@ -39,7 +41,8 @@ class LogicalDevice(Tells, Protocol):
 def wants_cuda(device: Any) -> bool | None:
     """Whether a device argument names CUDA; None for no device, or neither CUDA nor CPU.
 
-    Raises RuntimeError, as CUDA does, for a device index that is not there: one device is emulated.
+    Raises RuntimeError, as CUDA does, for a device index that is not there: one device is emulated,
+    that of this process's rank.
     """
     if device is None:
         return None
@@ -47,7 +50,7 @@ def wants_cuda(device: Any) -> bool | None:
         device = torch.device("cuda", device)
     parsed = torch.device(device)
     if parsed.type == "cuda":
-        if (parsed.index or 0) != 0:
+        if parsed.index is not None and parsed.index != torch.cuda.current_device():
             raise RuntimeError("CUDA error: invalid device ordinal")
         return True
     return False if parsed.type == "cpu" else None

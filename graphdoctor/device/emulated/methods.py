@@ -18,13 +18,14 @@ from graphdoctor.device.emulated.logical import LogicalDevice, wants_cuda
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.values.figures import shortened
 
-CUDA = torch.device("cuda", 0)
 _SHOWN = 8  # of values that were assumed
 
 
 def stand_in_for_methods(device: LogicalDevice, patches: Patches) -> None:
     """Replace the methods and properties of torch.Tensor that depend on the device."""
     table = device.table
+    index = device.rank.index
+    cuda = torch.device("cuda", index)
 
     def bind(method: Callable[..., Any]) -> Callable[..., Any]:
         def bound(self: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
@@ -35,7 +36,7 @@ def stand_in_for_methods(device: LogicalDevice, patches: Patches) -> None:
 
     def where(self: torch.Tensor) -> torch.device:
         if table.is_cuda(self):
-            return CUDA
+            return cuda
         physical: torch.device = BASE.device.__get__(self)
         return physical
 
@@ -45,7 +46,7 @@ def stand_in_for_methods(device: LogicalDevice, patches: Patches) -> None:
     patches.set(torch.Tensor, "device", property(where))
     patches.set(torch.Tensor, "is_cuda", property(table.is_cuda))
     patches.set(torch.Tensor, "is_cpu", property(is_cpu))
-    patches.set(torch.Tensor, "get_device", lambda self: 0 if table.is_cuda(self) else -1)
+    patches.set(torch.Tensor, "get_device", lambda self: index if table.is_cuda(self) else -1)
     patches.set(torch.Tensor, "is_pinned", lambda self, device=None: table.is_pinned(self))
     for method in (_to, _cuda, _cpu, _pin_memory, _numpy, _tolist, _new_tensor, _record_stream):
         patches.set(torch.Tensor, method.__name__[1:], bind(method))

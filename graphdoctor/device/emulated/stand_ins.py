@@ -165,7 +165,7 @@ def _tag(device: LogicalDevice, original: Callable[..., str]) -> Callable[..., s
         if not device.table.lies_on_cuda(_untyped(storage)):
             return original(storage)
         device.event("sync", "torch.save()")  # it copies to the host
-        return "cuda:0"
+        return f"cuda:{device.rank.index}"
 
     return location_tag
 

@@ -77,14 +77,14 @@ class EmulatedStream:
         self.is_default = is_default
         self.priority = priority
         self.stream_id = self.cuda_stream = state.created
-        self.device_index = 0
+        self.device_index = state.device.rank.index
         self.device_type = 1
         self._before: list[EmulatedStream] = []
         state.created += 1
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cuda", 0)
+        return torch.device("cuda", self.device_index)
 
     def wait_event(self, event: EmulatedEvent) -> None:
         event.wait(self)
@@ -126,7 +126,9 @@ class EmulatedStream:
         return hash(self.stream_id)
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Stream device=cuda:0 cuda_stream={self.stream_id:#x}>"
+        return (
+            f"<torch.cuda.Stream device=cuda:{self.device_index} cuda_stream={self.stream_id:#x}>"
+        )
 
 
 class EmulatedEvent:

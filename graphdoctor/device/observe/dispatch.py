@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass_type,
 )
 
+from graphdoctor.device.observe.collectives import UNWAITED, doubt_of_ranks
 from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.operators import (
     Call,
@@ -108,6 +109,10 @@ class LogicalDeviceMode(ObservedMode):
         call.result = self._run(call)
         if call.on_cuda:
             call.fallback = call.fallback or unseen(call.facts)
+            if self.table.unwaited.intersection(info.number for info in call.infos):
+                call.fallback = call.fallback or UNWAITED
+            if call.facts.is_collective:
+                call.fallback = call.fallback or doubt_of_ranks()
             self._mark_new(call)
         elif is_unblocked_copy_to_host(call):
             self.table.info(call.result).pinned = True  # torch allocates the result pinned

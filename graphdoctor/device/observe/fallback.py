@@ -11,6 +11,7 @@ from graphdoctor.device.observe.wider import NARROW, each_tensor, is_slow_when_n
 from graphdoctor.values.errors import CannotDoItHere
 
 _COUNTS = frozenset({"histc"})
+_SHARDED = "the emulated device does not run fully_shard: its parameters are freed and made anew in each step"
 _NO_KERNEL = (
     "not implemented for",
     "not implemented on the CPU",
@@ -28,6 +29,10 @@ class EmulationLimit(CannotDoItHere):
 def run_operator(call: Call) -> Any:
     """Run the call; `call.fallback` says why its result may differ from a GPU's."""
     try:
+        if call.facts.is_collective:
+            return _run_on_all_ranks(call)
+        if call.facts.name.startswith("fsdp."):
+            raise EmulationLimit(_SHARDED)
         if not call.facts.is_aten:  # its implementation may be Python, which names devices
             return call.func(*call.args, **call.kwargs)
         with torch._C.DisableTorchFunction():
@@ -39,6 +44,23 @@ def run_operator(call: Call) -> Any:
         if not call.on_cuda or not _lacks_kernel(call, error):
             raise
         return _run_otherwise(call, error)
+
+
+def _run_on_all_ranks(call: Call) -> Any:
+    """Run a collective and wait for it: on the device, whatever uses its result comes after."""
+    try:
+        result = call.func(*call.args, **call.kwargs)
+        for part in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(part, torch.ScriptObject):
+                torch._C._distributed_c10d.Work.unbox(part).wait()
+            elif isinstance(part, torch.Tensor):
+                torch.ops._c10d_functional.wait_tensor(part)  # nothing, where nothing was begun
+    except RuntimeError as error:
+        raise EmulationLimit(
+            f"{call.facts.name} failed on rank {torch.distributed.get_rank()}, since another rank ended,"
+            f" came too late, or called something else: {_first_line(str(error))}"
+        ) from error
+    return result
 
 
 def _lacks_kernel(call: Call, error: Exception) -> bool:

@@ -27,6 +27,7 @@ class OperatorFacts:
     makes_garbage: bool  # its result has no defined values: empty()
     is_aten: bool
     is_composite: bool  # made of others, that come instead of it, but for inference tensors
+    is_collective: bool  # it runs on every rank of a group, which has to be waited for
     is_marker: bool  # record_function's: no work, only a name in a profile
 
 
@@ -57,6 +58,8 @@ def _read_facts(func: Any) -> OperatorFacts:
         written_args=(
             _RUNNING_STATISTICS
             if base_name in _BATCH_NORMS
+            else (0,)
+            if name.startswith("c10d.") and base_name not in _WRITE_NOTHING
             else tuple(positions[a.name] for a in written if not a.kwarg_only)
         ),
         written_kwargs=tuple(a.name for a in written),
@@ -66,6 +69,7 @@ def _read_facts(func: Any) -> OperatorFacts:
         makes_garbage=base_name in _GARBAGE,
         is_aten=name.startswith("aten."),
         is_composite=_is_composite(func),
+        is_collective=name.startswith(COLLECTIVES),
         is_marker=name.startswith("profiler."),
     )
 
@@ -96,6 +100,10 @@ def parts_in_order(func: Any) -> Callable[..., Any]:
 # native_functions.yaml, and batch_norm in Normalization.cpp and Normalization.cu.
 _RUNNING_STATISTICS = (3, 4)
 _TRAINING = 5
+COLLECTIVES = ("c10d.", "_c10d_functional.", "_c10d_functional_autograd.")
+# The others write their first argument, and their schemas do not say so.
+# Source: torch/csrc/distributed/c10d/Ops.cpp.
+_WRITE_NOTHING = frozenset({"send", "barrier", "monitored_barrier_"})
 _BATCH_NORMS: dict[str, int | None] = {
     "native_batch_norm": _TRAINING,
     "cudnn_batch_norm": _TRAINING,
@@ -188,7 +196,10 @@ class Observer(Protocol):
 
 
 # What is PyTorch's own: op_db and its source say what their kernels do in a capture.
-_PYTORCHS = ("aten", "prims", "prim", "mkldnn", "quantized", "inductor", "rngprims", "debugprims")
+_PYTORCHS = (
+    "aten", "prims", "prim", "mkldnn", "quantized", "inductor", "rngprims", "debugprims",
+    "c10d", "_c10d_functional", "_c10d_functional_autograd",
+)  # fmt: skip
 
 
 def python_body(func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:

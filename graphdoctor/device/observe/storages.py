@@ -85,6 +85,7 @@ class StorageTable:
         self._infos: dict[int, StorageInfo] = {}
         self._next_number = 0
         self._sweep_at = 4096
+        self.unwaited: frozenset[int] = frozenset()  # by number: a collective may still write there
 
     def info(self, tensor: torch.Tensor) -> StorageInfo:
         """The entry of a tensor's storage, made (on the CPU) if it is not known."""

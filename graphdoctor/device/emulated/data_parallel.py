@@ -1,0 +1,106 @@
+"""DistributedDataParallel on the emulated device: what its reducer, which is C++, does on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from graphdoctor.device.emulated.streams import LEGACY, StreamingDevice
+from graphdoctor.device.observe.operators import Call, Observer, tensors_of
+from graphdoctor.device.observe.patches import Patches
+
+
+class ReducingDevice(StreamingDevice, Protocol):
+    """A device on which buckets of gradients can be made; `refusals` counts what captures refused."""
+
+    refusals: int
+
+    def making_on_cuda(self) -> AbstractContextManager[None]: ...
+
+    def attach(self, observer: Observer) -> None: ...
+
+    def detach(self, observer: Observer) -> None: ...
+
+
+@dataclass(slots=True)
+class _Made:
+    """Where a module was made, and the refusals when it last ran."""
+
+    on_default_stream: bool
+    refusals: int
+
+
+def stand_in_for_data_parallel(device: ReducingDevice, patches: Patches) -> None:
+    """Let buckets lie where the parameters lie: the reducer asks for their physical device."""
+    known: WeakKeyDictionary[Any, _Made] = WeakKeyDictionary()
+
+    def initializing(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def _ddp_init_helper(self: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            known[self] = _Made(device.streams.current.is_default, device.refusals)
+            with _like_its_parameters(device, self), _pinning(device, len(parameters)):
+                return original(self, parameters, *args, **kwargs)
+
+        return _ddp_init_helper
+
+    def running(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+            made = known.get(self)
+            if made is not None and made.refusals != device.refusals:
+                made.refusals = device.refusals
+                self.reducer._reset_state()  # a backward pass may have ended half way
+            if made is not None and made.on_default_stream and torch.is_grad_enabled():
+                device.event("default-stream-ddp", "DistributedDataParallel()", LEGACY)
+            with _like_its_parameters(device, self):  # buckets are rebuilt here
+                return original(self, *inputs, **kwargs)
+
+        return _pre_forward
+
+    patches.replace(DistributedDataParallel, "_ddp_init_helper", initializing)
+    patches.replace(DistributedDataParallel, "_pre_forward", running)
+
+
+def _like_its_parameters(device: ReducingDevice, module: Any) -> AbstractContextManager[None]:
+    return device.making_on_cuda() if module.device_type == "cuda" else nullcontext()
+
+
+@contextmanager
+def _pinning(device: ReducingDevice, parameters: int) -> Iterator[None]:
+    """Pin the map of used parameters, as the reducer copies it by pinned memory on a GPU.
+
+    Source: Reducer::all_reduce_local_used_map in torch/csrc/distributed/c10d/reducer.cpp. Back to the
+    host it is copied only where a parameter went unused.
+    """
+    observer = _MapOfUsedParameters(device, parameters)
+    device.attach(observer)
+    try:
+        yield
+    finally:
+        device.detach(observer)
+
+
+class _MapOfUsedParameters:
+    """Sees the map made: one int32 for each parameter, on the host."""
+
+    def __init__(self, device: ReducingDevice, parameters: int) -> None:
+        self._device, self._parameters = device, parameters
+
+    def before(self, call: Call) -> None:
+        """Nothing to see before it is made."""
+
+    def after(self, call: Call) -> None:
+        for tensor in tensors_of(call.result):
+            if tensor.dtype == torch.int32 and tensor.shape == (self._parameters,):
+                info = self._device.table.info(tensor)
+                info.pinned = not info.cuda
+
+    def event(self, kind: str, name: str, detail: str) -> None:
+        """No event makes a tensor."""

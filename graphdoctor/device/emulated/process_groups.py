@@ -1,0 +1,225 @@
+"""`torch.distributed` over "nccl" -> the same groups over gloo, whose calls are told as NCCL's would be.
+
+Ranks are processes, and values really travel between them. What NCCL enqueues on a stream, gloo does
+before the call returns, so that a step sees the results that it would see after `wait()`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from graphdoctor.device.emulated.data_parallel import ReducingDevice, stand_in_for_data_parallel
+from graphdoctor.device.observe.operators import tensors_of_call
+from graphdoctor.device.observe.patches import Patches
+
+# A rank that never comes must end the others; a CPU may be slower than the GPU that a script was made for.
+LIMIT = timedelta(seconds=120)
+_NCCL = (2, 27, 5)
+_COLLECTIVES = (
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "all_gather_single",
+    "gather", "scatter", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single",
+    "all_to_all", "all_to_all_single",
+)  # fmt: skip
+_HOST_READS_OBJECTS = (
+    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
+    "send_object_list", "recv_object_list",
+)  # fmt: skip
+
+
+@contextmanager
+def stand_in_for_process_groups(device: ReducingDevice, patches: Patches) -> Iterator[None]:
+    """Replace what needs NCCL. Groups that were made in the block end with it."""
+    if not dist.is_available() or not dist.is_gloo_available():
+        yield
+        return
+    from torch.distributed import distributed_c10d as c10d
+
+    groups = _Groups()
+    patches.replace(c10d, "init_process_group", groups.initializing)
+    patches.replace(c10d, "new_group", groups.making)
+    patches.replace(c10d, "get_backend", groups.telling)
+    patches.replace(c10d, "is_nccl_available", lambda original: lambda: True)
+    patches.set(torch.cuda.nccl, "version", lambda: _NCCL)  # error messages name it
+    patches.replace(c10d, "barrier", lambda original: _barrier(device, groups, original))
+    for name in _HOST_READS_OBJECTS:
+        patches.replace(c10d, name, lambda original: _object_call(device, groups, original))
+    for name in ("is_completed", "is_success"):
+        patches.replace(c10d.Work, name, lambda original: _query(device, original))
+    unwaited = _Unwaited(device)
+    for name in _COLLECTIVES:
+        patches.replace(c10d, name, unwaited.beginning)
+    for name in ("wait", "synchronize", "block_current_stream"):
+        patches.replace(c10d.Work, name, unwaited.ending)
+    stand_in_for_data_parallel(device, patches)
+    for name, value in list(vars(dist).items()):  # the names that torch.distributed has of them
+        stand_in = getattr(c10d, name, value)
+        if callable(value) and stand_in is not value:
+            patches.set(dist, name, stand_in)
+    was_initialized = dist.is_initialized()
+    try:
+        yield
+    finally:
+        if dist.is_initialized() and not was_initialized:
+            dist.destroy_process_group()
+
+
+class _Groups:
+    """The process groups, with the backend that each was asked for."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, str] = {}  # by the group's name
+
+    def backend_of(self, group: Any) -> str | None:
+        """What was asked for; None for a group from before."""
+        group = group or dist.distributed_c10d._get_default_group()
+        return self._asked.get(getattr(group, "group_name", ""))
+
+    def waits_for_the_device(self, group: Any) -> bool:
+        """Whether what the host needs of others goes through the device: without a backend for the CPU."""
+        asked = self.backend_of(group)
+        return asked is not None and "nccl" in asked and "gloo" not in asked
+
+    def initializing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            given = signature.bind(*args, **kwargs).arguments
+            asked = _on_gloo(given)
+            if _is_alone(given):
+                from torch._C._distributed_c10d import HashStore  # not in every build
+
+                given.update(store=HashStore(), rank=0, world_size=1)
+            original(**given)
+            self._note(dist.group.WORLD, asked)
+
+        return init_process_group
+
+    def making(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @wraps(original)
+        def new_group(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            inherited = self.backend_of(None) if given.get("backend") is None else None
+            asked = _on_gloo(given)
+            made = original(**given)
+            self._note(made, inherited or asked)
+            return made
+
+        return new_group
+
+    def telling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def get_backend(group: Any = None) -> Any:
+            asked = self.backend_of(group)
+            return original(group) if asked is None or "," in asked else asked
+
+        return get_backend
+
+    def _note(self, group: Any, asked: str) -> None:
+        name = getattr(group, "group_name", None)  # a rank outside the group gets no group
+        if name is not None:
+            self._asked[name] = asked
+
+
+def _on_gloo(given: dict[str, Any]) -> str:
+    """Change a call's arguments to gloo's; returns the backend that was asked for."""
+    asked = str(given.get("backend") or "cpu:gloo,cuda:nccl").lower()
+    if "nccl" in asked:
+        given["backend"] = "gloo"
+        given.pop("pg_options", None)
+        given.pop("device_id", None)
+    given["timeout"] = min(given.get("timeout") or LIMIT, LIMIT)
+    return asked
+
+
+def _is_alone(given: dict[str, Any]) -> bool:
+    """No launcher and no argument says which ranks there are."""
+    said = any(name in given for name in ("init_method", "store", "rank", "world_size"))
+    return not said and "RANK" not in os.environ and "WORLD_SIZE" not in os.environ
+
+
+def _barrier(
+    device: ReducingDevice, groups: _Groups, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The host waits for the stream, also where it waits for the work of an asynchronous one."""
+
+    @wraps(original)
+    def barrier(group: Any = None, async_op: bool = False, *args: Any, **kwargs: Any) -> Any:
+        if groups.waits_for_the_device(group):
+            device.event("barrier", "torch.distributed.barrier()")
+        kwargs.pop("device_ids", None)
+        with torch._C._DisableTorchDispatch():
+            return original(group, async_op, **kwargs)
+
+    return barrier
+
+
+def _object_call(
+    device: ReducingDevice, groups: _Groups, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Pickled objects travel as tensors of the device: copied there, and read on the host."""
+    signature = inspect.signature(original)
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        if groups.waits_for_the_device(given.get("group")):
+            device.event("object-collective", f"torch.distributed.{original.__name__}()")
+            given.pop("device", None)
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            return original(**given)
+
+    return call
+
+
+class _Unwaited:
+    """The works that somebody got, until he waits: meanwhile NCCL may write their tensors."""
+
+    def __init__(self, device: ReducingDevice) -> None:
+        self._table = device.table
+        self._works: dict[int, tuple[Any, frozenset[int]]] = {}  # a work that lives keeps its id
+
+    def beginning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            work = original(*args, **kwargs)
+            if isinstance(work, dist.Work):
+                tensors = tensors_of_call(args, kwargs)
+                numbers = frozenset(self._table.info(tensor).number for tensor in tensors)
+                self._works[id(work)] = (work, numbers)
+                self._tell()
+            return work
+
+        return collective
+
+    def ending(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._works.pop(id(work), None) is not None:
+                self._tell()
+            return original(work, *args, **kwargs)
+
+        return wait
+
+    def _tell(self) -> None:
+        written = (numbers for _, numbers in self._works.values())
+        self._table.unwaited = frozenset().union(*written)
+
+
+def _query(device: ReducingDevice, original: Callable[..., Any]) -> Callable[..., Any]:
+    def query(self: Any) -> Any:
+        device.event("query", f"Work.{original.__name__}()")
+        return original(self)
+
+    return query

@@ -1,0 +1,51 @@
+"""What each rank of a launcher such as torchrun found -> all of it, on rank 0."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+from graphdoctor.values.errors import CannotDoItHere
+
+_LIMIT_S = 120.0  # by when the last rank has to be done, once rank 0 is
+
+
+def rank_and_count() -> tuple[int, int]:
+    """This process's rank and how many there are, as a launcher says it; 0 of 1 without one."""
+    try:
+        rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        return 0, 1
+    return (rank, count) if 0 <= rank < count else (0, 1)
+
+
+def gathered(text: str) -> list[bytes] | None:
+    """The texts of all ranks, in their order, on rank 0; None on the others.
+
+    Raises CannotDoItHere where a rank is not done in time.
+    """
+    from torch._C._distributed_c10d import TCPStore
+
+    rank, count = rank_and_count()
+    has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=rank == 0 and not has_store,
+        timeout=timedelta(seconds=_LIMIT_S),
+        wait_for_workers=False,
+    )
+    run = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    key = f"graphdoctor/{run}/report"
+    store.set(f"{key}/{rank}", text)
+    if rank != 0:
+        return None
+    found = []
+    for other in range(count):
+        try:
+            found.append(store.get(f"{key}/{other}"))
+        except RuntimeError as error:
+            raise CannotDoItHere(
+                f"rank {other} had no report {_LIMIT_S:g} s after rank 0: see what it printed"
+            ) from error
+    return found

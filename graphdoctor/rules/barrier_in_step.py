@@ -1,0 +1,61 @@
+"""A recording -> the barriers between ranks inside the step."""
+
+from __future__ import annotations
+
+from graphdoctor.rules.rule import EventRule
+
+
+class BarrierInStep(EventRule):
+    """The step waits for the other ranks at a barrier.
+
+    Over NCCL `torch.distributed.barrier()` reduces one number over all ranks, and the host waits for
+    its stream until that is done; with `async_op=True` it waits in `work.wait()`. CUDA refuses to
+    wait for a stream that is recorded.
+
+    It is a false alarm where the call is not made in production, such as one around a timer.
+
+    Put it around the step. Inside, nothing needs it: collectives on one stream keep their order.
+    """
+
+    id = "GD119"
+    name = "barrier-in-step"
+    effect = "capture-fails"
+    makes_host_wait = True
+    evidence = (
+        "source: ProcessGroupNCCL::barrier and WorkNCCL::wait in PyTorch's ProcessGroupNCCL.cpp; two H200s refused"
+        " such a capture, with and without async_op, on 2026-11-22"
+    )
+    fix = "Move it outside the step; collectives on one stream keep their order without it."
+    kind = "barrier"
+    says = " makes the host wait until every rank is here."
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group("nccl")
+
+        def step(x):
+            y = x @ x.T
+            dist.all_reduce(y)
+            dist.barrier()  # <- GD119
+            return y.relu()
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group("nccl")
+
+        def step(x):
+            y = x @ x.T
+            dist.all_reduce(y)
+            return y.relu()
+
+        return step, (torch.randn(8, 16, device="cuda"),)

@@ -1,0 +1,61 @@
+"""A recording -> the Python objects that travel between ranks inside the step."""
+
+from __future__ import annotations
+
+from graphdoctor.rules.rule import EventRule
+
+
+class ObjectCollective(EventRule):
+    """The step sends Python objects between ranks.
+
+    Over NCCL `broadcast_object_list`, `all_gather_object` and their kin pickle each object, copy its
+    bytes to the device, send them, and read them on the host. Each of the copies stops a capture.
+
+    It is a false alarm where the call is not made in production, such as one that collects what
+    only a log needs.
+
+    Send tensors, with a collective of tensors. What the host needs goes outside the step, or through
+    a group of `new_group(backend="gloo")`, and does not change from step to step.
+    """
+
+    id = "GD120"
+    name = "object-collective"
+    effect = "capture-fails"
+    makes_host_wait = True
+    evidence = (
+        "source: _object_to_tensor and _tensor_to_object in PyTorch's distributed_c10d.py; two H200s refused to"
+        " capture broadcast_object_list and all_gather_object on 2026-11-22"
+    )
+    fix = "Send a tensor instead of an object, or move the call outside the step."
+    kind = "object-collective"
+    says = " copies pickled objects to the device and reads them on the host."
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group("nccl")
+
+        def step(x):
+            scales = [2.0]
+            dist.broadcast_object_list(scales)  # <- GD120
+            return x * scales[0]
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group("nccl")
+
+        def step(x):
+            scale = torch.full((), 2.0, device="cuda")
+            dist.broadcast(scale, src=0)
+            return x * scale
+
+        return step, (torch.randn(8, 16, device="cuda"),)

@@ -1,0 +1,168 @@
+"""Process groups on the emulated device: what a step of several ranks sees, in a world of one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from graphdoctor.device.emulated import EmulatedDevice
+from tests.support.emulated import Seen, captured, device
+
+__all__ = ["device"]
+
+WAITS = "operation not permitted when stream is capturing"
+
+
+@pytest.fixture
+def group(device: EmulatedDevice) -> EmulatedDevice:
+    """The only rank of a group over what is called nccl."""
+    dist.init_process_group("nccl")
+    return device
+
+
+def seen(device: EmulatedDevice, body) -> Seen:
+    observer = Seen()
+    with device.observed_by(observer):
+        body()
+    return observer
+
+
+def refusal_of(body) -> str:
+    """What the capture refused, which torch.cuda.graph hides behind an error of its own."""
+    with pytest.raises(RuntimeError, match="during capture") as error:
+        captured(body)
+    return str(error.value.__context__)
+
+
+def test_a_group_over_nccl_says_so_and_ends_with_the_device() -> None:
+    with EmulatedDevice():
+        dist.init_process_group("nccl")
+        assert dist.get_backend() == "nccl"
+        assert dist.is_nccl_available()
+    assert not dist.is_initialized()
+    assert not dist.is_nccl_available() or torch.cuda.is_available()
+
+
+def test_each_rank_has_the_device_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with EmulatedDevice():
+        assert torch.cuda.device_count() == 2
+        assert torch.ones(2, device="cuda").device == torch.device("cuda", 1)
+        assert torch.ones(2).to("cuda:1").get_device() == 1
+        with pytest.raises(RuntimeError, match="invalid device ordinal"):
+            torch.ones(2, device="cuda:0")
+
+
+def test_a_collective_is_an_operator_that_a_replay_runs_again(group: EmulatedDevice) -> None:
+    x, y = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
+
+    def body() -> None:
+        y.copy_(x)
+        work = dist.all_reduce(y, async_op=True)
+        work.wait()
+        y.add_(1)
+
+    observed = seen(group, body)
+    assert "allreduce_" in observed.calls
+    assert observed.events == []
+    graph, _ = captured(body)
+    assert [entry.facts.base_name for entry in graph._tape.entries][1] == "allreduce_"
+    x.fill_(5)
+    graph.replay()
+    assert y.equal(torch.full((4,), 6.0, device="cuda"))
+
+
+def test_a_tensor_that_nobody_waited_for_leaves_its_user_in_doubt(group: EmulatedDevice) -> None:
+    y = torch.ones(4, device="cuda")
+
+    def body(*, waits: bool) -> None:
+        work = dist.all_reduce(y, async_op=True)
+        if waits:
+            work.wait()
+        y.add_(1)
+
+    alone = "world of one rank"
+    assert all(alone in text for text in seen(group, lambda: body(waits=True)).fallbacks)
+    assert any("a race" in text for text in seen(group, lambda: body(waits=False)).fallbacks)
+
+
+@pytest.mark.parametrize(
+    ("called", "event"),
+    [
+        (lambda: dist.barrier(), "barrier"),
+        (lambda: dist.barrier(async_op=True).wait(), "barrier"),
+        (lambda: dist.broadcast_object_list([1]), "object-collective"),
+        (lambda: dist.all_gather_object([None], 1), "object-collective"),
+    ],
+)
+def test_a_capture_refuses_what_makes_the_host_wait_for_ranks(
+    group: EmulatedDevice, called, event: str
+) -> None:
+    observed = seen(group, called)
+    assert [kind for kind, _ in observed.events] == [event]
+    assert WAITS in refusal_of(called)
+
+
+def test_objects_over_a_group_for_the_host_do_not_touch_the_device(device: EmulatedDevice) -> None:
+    dist.init_process_group("cpu:gloo,cuda:nccl")
+    assert seen(device, lambda: dist.broadcast_object_list([1])).events == []
+
+
+def test_asking_whether_a_collective_is_done_is_refused(group: EmulatedDevice) -> None:
+    y = torch.ones(4, device="cuda")
+    assert WAITS in refusal_of(lambda: dist.all_reduce(y, async_op=True).is_completed())
+
+
+class Halves(torch.nn.Module):
+    """Of its two layers the second may go unused."""
+
+    def __init__(self, *, uses_both: bool) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4, device="cuda")
+        self.second = torch.nn.Linear(4, 4, device="cuda")
+        self.uses_both = uses_both
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        return self.second(y) if self.uses_both else y
+
+
+def training(*, uses_both: bool = True, side: bool = True, **options: bool):
+    """A warmed-up DDP module's training step."""
+    stream = torch.cuda.Stream() if side else torch.cuda.default_stream()
+    with torch.cuda.stream(stream):
+        model = DistributedDataParallel(Halves(uses_both=uses_both), **options)
+    x = torch.ones(2, 4, device="cuda")
+
+    def step() -> None:
+        model.zero_grad()
+        model(x).sum().backward()
+
+    for _ in range(3):
+        step()
+    return step
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"static_graph": True}, {"find_unused_parameters": True}], ids=str
+)
+def test_a_step_of_ddp_made_on_a_side_stream_is_captured(
+    group: EmulatedDevice, options: dict[str, bool]
+) -> None:
+    graph, _ = captured(training(**options))
+    graph.replay()
+
+
+def test_an_unused_parameter_is_read_on_the_host_and_the_module_works_after_the_refusal(
+    group: EmulatedDevice,
+) -> None:
+    step = training(uses_both=False, find_unused_parameters=True)
+    assert "a blocking copy from device to host" in refusal_of(step)
+    step()
+
+
+def test_ddp_made_on_the_default_stream_is_refused(group: EmulatedDevice) -> None:
+    assert "legacy stream" in refusal_of(training(side=False))
