@@ -39,6 +39,7 @@ HEAD_COUNTS = dict.fromkeys(
         "num_decoder_attention_heads",
         "linear_num_key_heads",
         "linear_num_value_heads",
+        "linear_num_heads",
     ),
     HEADS,
 )
@@ -53,6 +54,7 @@ HEAD_DIMS = dict.fromkeys(
         "qk_rope_head_dim",
         "linear_key_head_dim",
         "linear_value_head_dim",
+        "linear_head_dim",
         "global_head_dim",
     ),
     HEAD_DIM,
