@@ -21,7 +21,6 @@ JUDGED = DATA / "accuracy_judged.jsonl"
 DYNAMO = DATA / "accuracy_dynamo.jsonl"  # --mode inference, then --mode training
 EXPORT = DATA / "accuracy_export.jsonl"
 BESIDE_GPU = DATA / "accuracy_beside_h200_torch2.11.jsonl"  # the same with --device emulated,raw
-ON_A_GPU = (DATA / "accuracy_raw_h200_torch2.11.jsonl", DATA / "accuracy_h200_torch2.11.jsonl")
 
 
 def page(lines: list[Line], judged: list[Line]) -> str:
@@ -29,10 +28,7 @@ def page(lines: list[Line], judged: list[Line]) -> str:
     seen = {(each["rule"], each["place"]): each for each in judged if "rule" in each}
     parts = [opening(about, models), totals(models), findings(models, seen)]
     parts += [without_findings(models, judged)]
-    if BESIDE_GPU.exists():  # all families; until then two runs on fewer models of transformers
-        parts.insert(1, beside_gpu(jsonl(BESIDE_GPU)))
-    else:
-        parts += [against(models, jsonl(each), judged=judged) for each in ON_A_GPU if each.exists()]
+    parts.insert(1, beside_gpu(jsonl(BESIDE_GPU), judged))
     notes = [each["tracers"] for each in judged if "tracers" in each]
     parts.append(beside_tracers(models, jsonl(DYNAMO), jsonl(EXPORT), notes=notes))
     parts += [failures(models), every_model(models)]
@@ -101,7 +97,11 @@ def findings(models: list[Line], seen: dict[tuple[str, str], Line]) -> str:
 
 def without_findings(models: list[Line], judged: list[Line]) -> str:
     """Verdicts that no finding explains."""
-    why = {(each["model"], each["mode"]): each for each in judged if "model" in each}
+    why = {
+        (each["model"], each["mode"]): each
+        for each in judged
+        if "judgement" in each and "model" in each
+    }
     title = ["## Not safe, and no finding says why", ""]
     rows = []
     for each in models:
@@ -112,50 +112,6 @@ def without_findings(models: list[Line], judged: list[Line]) -> str:
     if not rows:
         return "\n".join([*title, "None.", ""])
     return "\n".join([*title, *table(("model", "mode", "verdict", "reason", "judgement"), rows)])
-
-
-def against(models: list[Line], lines: list[Line], *, judged: list[Line]) -> str:
-    """What the emulated device said beside what a GPU did with the same architectures."""
-    about, others = lines[0], {(each["model"], each.get("mode")): each for each in lines[1:]}
-    word = "Captured by CUDA alone" if about["device"] == "raw" else "graphdoctor on a GPU"
-    counts: Counter[tuple[str, str]] = Counter()
-    lines_found: Counter[bool] = Counter()
-    rows = []
-    for each in models:
-        other = others.get((each["model"], each.get("mode")))
-        if "verdict" not in each or other is None or outcome(other) is None:
-            continue
-        will_capture = not any(rule.startswith("GD1") for rule in hazards(each))
-        mine = (
-            each["verdict"] if about["device"] == "cuda" else ("refused", "captured")[will_capture]
-        )
-        counts[mine, str(outcome(other))] += 1
-        if other.get("place") and mine == "refused":
-            names = {f["place"].rpartition("/")[2] for f in each["findings"]}
-            lines_found[other["place"] in names] += 1
-        if mine != outcome(other):
-            why = other.get("error") or " ".join(other.get("reason", "").split()[:40])
-            where = other.get("place") or " ".join(
-                finding["place"] for finding in other.get("findings", ())
-            )
-            rows.append((each["model"], each["mode"], mine, outcome(other), where, why))
-    with_versions = f"H200, torch {about['torch']}, transformers {about['transformers']}"
-    pairs = ((mine, theirs, count) for (mine, theirs), count in counts.most_common())
-    parts = [f"## {word} ({with_versions})", ""]
-    parts += table(("emulated device", "H200", "steps"), pairs)
-    if lines_found:
-        refused = lines_found.total()
-        parts += [f"The line where CUDA refused is among the findings of {lines_found[True]}"]
-        parts += [f"of the {refused} steps that it refused.", ""]
-    if rows:
-        notes = [each["difference"] for each in judged if "difference" in each]
-        parts += ["Where they differ:", "", *notes, ""]
-        parts += table(("model", "mode", "emulated", "H200", "line", "H200's reason"), rows)
-    return "\n".join(parts)
-
-
-def outcome(line: Line) -> str | None:
-    return line.get("raw") or line.get("verdict")
 
 
 def hazards(line: Line) -> list[str]:

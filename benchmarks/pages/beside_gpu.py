@@ -15,21 +15,38 @@ COLUMNS = {
     "safe": "safe, and captured",
     "found": "found",
     "missed": "missed",
+    "undecided": "undecided",
     "false alarm": "false alarms",
     "not analyzed": "not analyzed",
     "no GPU answer": "no answer from the GPU",
 }
 
 
-def beside_gpu(lines: list[Line]) -> str:
+# Why a model was not built, by words of its error; others are told by the error's type.
+UNBUILT = (
+    ("parameters are too many", "no configuration of it was small enough"),
+    ("no small configuration", "no small configuration of it could be made"),
+    ("ModuleNotFoundError", "it needs a library that was not installed"),
+    ("ImportError", "it needs a library that was not installed"),
+    ("OSError", "it wants to download something"),
+    ("missing ", "it needs arguments that the builder does not make"),
+    ("have to specify", "it needs arguments that the builder does not make"),
+    ("cannot be `None`", "it needs arguments that the builder does not make"),
+)
+
+
+def beside_gpu(lines: list[Line], read: list[Line]) -> str:
+    """`read` holds what was found out by hand: the steps that the run does not decide, and notes."""
     about, steps = lines[0], _steps(lines[1:])
+    why = {(e["family"], e["model"], e["mode"]): e["undecided"] for e in read if "undecided" in e}
+    notes = {each["section"]: each["note"] for each in read if "section" in each}
     judged = {key: judgement(*both) for key, both in steps.items()}
+    judged |= {key: "undecided" for key in why if judged.get(key) == "missed"}
     parts = [_opening(about, judged), _by_family(judged), _lines_found(steps, judged)]
     for word in ("missed", "false alarm"):
-        parts.append(_disagreements(word, steps, judged))
-    return "\n".join(
-        [*parts, _not_analyzed(steps, judged), _not_captured(steps, judged), _not_built(lines)]
-    )
+        parts.append(_disagreements(word, steps, judged, note=notes.get(word, "")))
+    parts += [_undecided(steps, judged, why), _not_analyzed(steps, judged, notes)]
+    return "\n".join([*parts, _not_captured(steps, judged), _not_built(lines)])
 
 
 def _steps(lines: list[Line]) -> dict[Key, tuple[Line, Line]]:
@@ -71,7 +88,8 @@ and seeds. {models} models, {len(judged)} steps: {words}.
 "Found" is a step that the GPU refused to capture, or whose replay was not what eager computes, and that was
 not called safe. "Missed" was called safe; "false alarms" were not, and the GPU captured them and replayed
 them rightly. A replay counts as right within ten times eager's own deviation and a thousandth of the
-tensor's largest value.
+tensor's largest value. "Undecided" was called safe and replayed something else, for a reason that lies in how
+this run compared.
 """
 
 
@@ -92,18 +110,32 @@ def _lines_found(steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str]) ->
     """How often the very line of the refusal is named."""
     named: Counter[bool] = Counter()
     for key, (emulated, raw) in steps.items():
-        if judged[key] == "found" and raw["raw"] == "refused" and raw["place"]:
+        # Where all packages lie in a folder of the name torch, this run kept the benchmark's own line.
+        if judged[key] == "found" and raw["raw"] == "refused" and not is_ours(raw["place"]):
             places = {each["place"].rpartition("/")[2] for each in emulated["findings"]}
             named[raw["place"] in places] += 1
+    refused = sum(
+        judged[key] == "found" and raw["raw"] == "refused" for key, (_, raw) in steps.items()
+    )
     if not named:
-        return ""
+        return (
+            f"Of the {refused} steps that CUDA refused and that were found, the run kept no line of a model: whether\n"
+            "the line of the refusal is among the findings cannot be told from it.\n"
+        )
     return (
-        f"The line where CUDA refused is among the findings of {named[True]} of the {named.total()}\n"
-        "steps that it refused and that were found.\n"
+        f"Of the {refused} steps that CUDA refused and that were found, the run kept a line of the model, where\n"
+        f"it was refused, for {named.total()}: it is among the findings of {named[True]} of them.\n"
     )
 
 
-def _disagreements(word: str, steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str]) -> str:
+def is_ours(place: str) -> bool:
+    """Whether a line is none of the model's: none at all, or the benchmark's own."""
+    return not place or place.startswith("zoo")
+
+
+def _disagreements(
+    word: str, steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str], *, note: str
+) -> str:
     rows = []
     for key, (emulated, raw) in sorted(steps.items()):
         if judged[key] == word:
@@ -111,14 +143,27 @@ def _disagreements(word: str, steps: dict[Key, tuple[Line, Line]], judged: dict[
             fact = f"{raw['raw']} {raw['place']} {raw['error']}".strip()
             rows.append((*key, emulated["verdict"], said or emulated["reason"], fact))
     head = ("family", "model", "mode", "verdict", "findings", "GPU")
-    return _titled(COLUMNS[word].capitalize(), head, rows)
+    return _titled(COLUMNS[word].capitalize(), head, rows, note=note)
+
+
+def _undecided(
+    steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str], why: dict[Key, str]
+) -> str:
+    rows = [
+        (*key, steps[key][1]["error"], why[key])
+        for key, word in sorted(judged.items())
+        if word == "undecided"
+    ]
+    return _titled("Undecided by this run", ("family", "model", "mode", "GPU", "why"), rows)
 
 
 def _hazards(line: Line) -> list[dict[str, Any]]:
     return [each for each in line["findings"] if not each["rule"].startswith("GD3")]
 
 
-def _not_analyzed(steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str]) -> str:
+def _not_analyzed(
+    steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str], notes: dict[str, str]
+) -> str:
     rows: list[Cells] = []
     for key, (emulated, raw) in sorted(steps.items()):
         if judged[key] == "not analyzed":
@@ -127,7 +172,8 @@ def _not_analyzed(steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str]) -
                 "not asked",
             )
             rows.append((*key, " ".join(why.split())[:200], raw.get("raw", "")))
-    return _titled("Not analyzed", ("family", "model", "mode", "why", "GPU"), rows)
+    head = ("family", "model", "mode", "why", "GPU")
+    return _titled("Not analyzed", head, rows, note=notes.get("not analyzed", ""))
 
 
 def _not_captured(steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str]) -> str:
@@ -140,25 +186,35 @@ def _not_captured(steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str]) -
 
 
 def _not_built(lines: list[Line]) -> str:
-    rows = []
-    for family in sorted({each["family"] for each in lines[1:]}):
-        names = sorted(_unbuilt(lines, family))
-        if names:
-            rows.append((family, f"{len(names)}: {', '.join(names)}"))
+    """By family and reason, the most frequent first."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for family, model, why in _unbuilt(lines):
+        groups.setdefault((family, why), []).append(model)
+    ordered = sorted(groups.items(), key=lambda group: (group[0][0], -len(group[1]), group[0][1]))
+    rows = [(*key, f"{len(names)}: {', '.join(sorted(names))}") for key, names in ordered]
+    total = sum(len(names) for names in groups.values())
     return _titled(
-        "Not built: no small model of it ran in plain PyTorch", ("family", "models"), rows
+        f"Not built: no small model of {total} types ran in plain PyTorch",
+        ("family", "why", "models"),
+        rows,
     )
 
 
-def _unbuilt(lines: list[Line], family: str) -> Iterator[str]:
+def _unbuilt(lines: list[Line]) -> Iterator[tuple[str, str, str]]:
+    """Family, model and reason."""
     for each in lines[1:]:
-        if each["family"] == family and (
-            "not_built" in each or ("crash" in each and "mode" not in each)
-        ):
-            yield each["model"]
+        if "not_built" in each:
+            yield each["family"], each["model"], _why_unbuilt(each["not_built"])
+        elif "crash" in each and "mode" not in each:
+            yield each["family"], each["model"], each["crash"]
 
 
-def _titled(title: str, head: Cells, rows: list[Any]) -> str:
-    return "\n".join(
-        [f"### {title}", "", *(table(map(str, head), rows) if rows else ["None.", ""])]
-    )
+def _why_unbuilt(error: str) -> str:
+    known = next((words for mark, words in UNBUILT if mark in error), None)
+    return known or f"{error.partition(':')[0]} in its constructor or its first eager run"
+
+
+def _titled(title: str, head: Cells, rows: list[Any], *, note: str = "") -> str:
+    said = [note, ""] if note and rows else []
+    shown = table(map(str, head), rows) if rows else ["None.", ""]
+    return "\n".join([f"### {title}", "", *said, *shown])

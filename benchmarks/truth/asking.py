@@ -74,6 +74,7 @@ def _target(built: Built, *, mode: str, device: str) -> Callable[[], Any]:
 def training(built: Built, place: str) -> SimpleNamespace:
     """Forward, backward and an SGD step in training mode, on the model's own loss."""
     model = built.model.train().to(place)
+    away_from_zero(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step(**inputs: Any) -> torch.Tensor:
@@ -90,6 +91,19 @@ def training(built: Built, place: str) -> SimpleNamespace:
         )
 
     return SimpleNamespace(step=step, inputs=fresh, state={"model": model, "optimizer": optimizer})
+
+
+def away_from_zero(model: torch.nn.Module) -> None:
+    """Give parameters that begin at zero other values, as training would.
+
+    Some have no gradient but its rounding, such as the bias of attention's keys, which the softmax
+    takes out again. After a step from zero they would hold nothing else, and two sums of the same
+    numbers in another order would be called different.
+    """
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point() and not parameter.any():
+                parameter.normal_(std=0.02)
 
 
 def summary(report: Report) -> dict[str, Any]:

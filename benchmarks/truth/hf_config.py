@@ -39,6 +39,7 @@ HEAD_COUNTS = dict.fromkeys(
         "num_decoder_attention_heads",
         "linear_num_key_heads",
         "linear_num_value_heads",
+        "linear_num_heads",
     ),
     HEADS,
 )
@@ -53,6 +54,7 @@ HEAD_DIMS = dict.fromkeys(
         "qk_rope_head_dim",
         "linear_key_head_dim",
         "linear_value_head_dim",
+        "linear_head_dim",
         "global_head_dim",
     ),
     HEAD_DIM,
@@ -146,6 +148,9 @@ LADDER: tuple[Mapping[str, int], ...] = (
 )
 # Rotary embeddings of time, height and width, whose sections only a checkpoint's settings name.
 THREE_PARTS = ("qwen2_vl_text", "qwen2_5_vl_text")
+# Attention draws inside its kernels, and where code asks whether it is captured, it may take another
+# kernel, whose mask is as good and not eager's: a comparison could not tell that from a mistake.
+ATTENTION_DROPOUTS = ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop")
 LIST_DEPTHS = ("depths", "num_layers", "layer_depths", "num_blocks", "layers")
 
 
@@ -228,6 +233,8 @@ def _values(config: Any) -> dict[str, Any]:
 def _small(name: str, value: Any, sizes: Mapping[str, int], renamed: dict[int, int]) -> Any:
     if name.endswith(("token_id", "token_index")) and "vocab_size" in sizes:
         return _special(value, renamed)
+    if name in ATTENTION_DROPOUTS:
+        return 0.0
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int) and name in sizes:

@@ -9,6 +9,7 @@ import random
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ ROUNDS = 3
 ROUNDING = 1e-3  # of a tensor's largest value: other kernels may be chosen within a capture
 DEVIATIONS = 10  # how many times eager's own deviation, where eager is not deterministic
 DEEPEST = 8
+# Whole paths: a name alone, such as "/torch/", may stand in the path of every package.
+OURS_AND_TORCHS = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parent}/")
 
 Values = list[torch.Tensor]
 
@@ -203,7 +206,7 @@ def innermost(error: BaseException) -> BaseException:
 def place_of(error: BaseException) -> str:
     """The nearest line outside torch, by the name of its file without folders; a backward has none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not any(each in frame.filename for each in ("/torch/", "/raw_capture.py", "/asking.py")):
+        if not frame.filename.startswith(OURS_AND_TORCHS):
             return f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
     return ""
 

@@ -42,8 +42,9 @@ def verify_regions(
 
 
 def _watch(session: Session, iteration: Iteration, trials: Sequence[_Trial]) -> None:
-    table = session.device.table
-    runs = [RegionRun(Tape(table) if trial.first is None else None) for trial in trials]
+    table, one = session.device.table, session.device.kind == "emulated"
+    tapes = [Tape(table, one_generator=one) if t.first is None else None for t in trials]
+    runs = list(map(RegionRun, tapes))
     spans = [trial.planned.ops_in(iteration.index) for trial in trials]
     watcher = RegionWatcher(table, iteration, spans, runs)
     inputs = session.inputs(iteration.index)

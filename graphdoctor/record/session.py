@@ -22,6 +22,10 @@ from graphdoctor.target.user_code import user_code
 WARM_UPS = 3  # torch's own advice before a capture; the first iterations create state
 # There are no libraries that tune themselves: the first run makes state, the second is the first to find it.
 _EMULATED_WARM_UPS = 2
+_AS_CAPTURED = (
+    "running the step in eager worked, but running it as in a capture, where"
+    " torch.cuda.is_current_stream_capturing() is true,"
+)
 FEWEST_REPLAYS = 3  # one may agree by chance, and the second is the first that can see old state
 
 
@@ -103,7 +107,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
             given = run(first)
         if before is not None:
             before.restore()
-        with device.assuming_capture():
+        with user_code(_AS_CAPTURED), device.assuming_capture():
             run(first)
         if before is not None:
             before.restore()

@@ -20,7 +20,9 @@ class CpuOperator(RecordingRule):
     operator runs once, at the capture, and every replay uses what it gave then.
 
     It is a false alarm where the result is the same in each step. Constants are not reported, nor
-    are results that are merely returned.
+    are results that are merely returned, nor a draw of `torch.rand` that is only compared with a
+    number that no draw reaches, such as `torch.rand([]) < 0.0`: whether layers are dropped at a
+    rate of 0 is decided before the draw.
 
     Compute it on the device: `torch.rand((), device=x.device)`, and choose with `torch.where`; or
     compute it before the step and pass it as an input.

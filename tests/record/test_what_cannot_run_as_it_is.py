@@ -1,11 +1,13 @@
-"""Compiled code: said, and no crash."""
+"""Compiled code, and steps that only eager can run: said, and no crash."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import graphdoctor
 from graphdoctor.record.place import COMPILED
+from graphdoctor.values.errors import UserCodeError
 from graphdoctor.values.report import Report
 
 
@@ -39,3 +41,14 @@ def test_what_is_compiled_while_the_target_is_made_is_said_too() -> None:
 
 def test_what_is_not_compiled_has_no_such_note() -> None:
     assert COMPILED not in analyzed(torch.nn.Linear(8, 8), torch.randn(2, 8)).target.notes
+
+
+def test_a_step_that_fails_on_the_way_that_it_takes_in_a_capture_only_is_said_to_run_in_eager() -> (
+    None
+):
+    def step(x: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones(3) if torch.cuda.is_current_stream_capturing() else torch.ones(4)
+        return x + mask.to(x.device)
+
+    with pytest.raises(UserCodeError, match="in eager worked, but running it as in a capture"):
+        analyzed(step, torch.randn(2, 4))

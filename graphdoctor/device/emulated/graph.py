@@ -72,7 +72,7 @@ class EmulatedGraph:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         if pool is not None:
             self._pool = pool
-        self._tape = Tape(device.table)
+        self._tape = Tape(device.table, one_generator=True)
         self._finished = False
         self._invalid = None
         self._order = device.order = StreamOrder(device)

@@ -58,17 +58,24 @@ class Tape:
     Scalars are frozen as they were. A CPU tensor of no dimension is frozen too: CUDA kernels take
     its value as an argument, and only copies read host memory in a replay. Random operators draw
     afresh.
+
+    `one_generator`: the device draws from the host's generator, as the emulated one does. What the
+    host drew is then drawn again, and thrown away: a GPU's own generator is where it was in eager.
     """
 
-    def __init__(self, table: StorageTable) -> None:
+    def __init__(self, table: StorageTable, *, one_generator: bool) -> None:
         self._table = table
+        self._one_generator = one_generator
         self.entries: list[TapeEntry] = []
         self._made_on_cpu: dict[int, FromEntry] = {}  # by storage number
+        self._host_draws: dict[int, list[Call]] = {}  # by how many entries came before
 
     def add(self, call: Call, location: Location | None) -> None:
         """Keep a call that ran on the device, unless replaying it would do nothing (a view)."""
         to_host = is_unblocked_copy_to_host(call)
         if not call.on_cuda and not to_host:
+            if self._one_generator and _draws_by_default(call):
+                self._host_draws.setdefault(len(self.entries), []).append(self._kept_draw(call))
             return
         made = self._made(call)
         is_kept = self._table.is_pinned if to_host else self._table.is_cuda
@@ -109,6 +116,11 @@ class Tape:
             if isinstance(item, torch.Tensor) and number(item).number not in read
         )
 
+    def _kept_draw(self, call: Call) -> Call:
+        args = tuple(self._freeze(value, by_value=True) for value in call.args)
+        kwargs = {n: self._freeze(value, by_value=True) for n, value in call.kwargs.items()}
+        return Call(call.func, call.facts, args, kwargs)
+
     def _freeze(self, value: Any, *, by_value: bool) -> Any:
         if isinstance(value, torch.Tensor):
             if not self._table.is_cuda(value):
@@ -137,6 +149,7 @@ class Tape:
             wanted = {source.entry for source in self._made_on_cpu.values()}
             kept: dict[int, Any] = {}
             for index, entry in enumerate(self.entries):
+                self._draw_on_the_host(index)
                 torch._C._set_grad_enabled(entry.grad_enabled)
                 result = run_operator(entry.call(kept))
                 if index in wanted:
@@ -145,6 +158,13 @@ class Tape:
                     made = result if position is None else result[position]
                     if made is not tensor:
                         _fill(tensor, made)
+            self._draw_on_the_host(len(self.entries))
+
+    def _draw_on_the_host(self, place: int) -> None:
+        for draw in self._host_draws.get(place, ()):
+            args = tuple(map(_copied, draw.args))
+            kwargs = {name: _copied(value) for name, value in draw.kwargs.items()}
+            run_operator(Call(draw.func, draw.facts, args, kwargs))
 
     def last_writer(self, tensor: torch.Tensor) -> tuple[str, Location | None] | None:
         """The last operator that wrote into a tensor's storage, and its line."""
@@ -155,6 +175,23 @@ class Tape:
             if any(self._table.info(item).number == wanted for item in written):
                 return entry.facts.name, entry.location
         return None
+
+
+def _draws_by_default(call: Call) -> bool:
+    """Whether a call draws from the default generator."""
+    default: Any = torch.default_generator
+    generator = call.kwargs.get("generator") or default
+    # torch hands operators another wrapper of the same one.
+    return call.facts.is_random and bool(generator._cdata == default._cdata)
+
+
+def _copied(value: Any) -> Any:
+    """What a draw may write into: the host's own tensors stay as they are."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_copied, value))
+    return value
 
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from graphdoctor.rules.causes.copies import transfer_of
 from graphdoctor.rules.causes.differences import Found, differences
+from graphdoctor.rules.causes.draws import is_settled, is_uniform_draw
 from graphdoctor.rules.causes.reads import is_read
 from graphdoctor.rules.causes.source import names_in, statement_at
 from graphdoctor.rules.rule import once
@@ -142,9 +143,11 @@ class _Walk:
             change.path.rpartition(".")[2] for change in iteration.changes if change.kind == "value"
         )
         self.origins: dict[int, Origin] = {}
+        self.uniform: set[int] = set()  # storages that hold a draw of rand() as it was drawn
 
     def run(self) -> Iterator[Steering]:
         for op in self.iteration.ops:
+            self.uniform.difference_update(op.writes)
             host = [use for use in op.inputs if not use.is_cuda]
             if transfer_of(op) is not None:
                 self._crosses(op)
@@ -183,6 +186,8 @@ class _Walk:
 
     def _result(self, op: Op, host: list[TensorUse]) -> Origin:
         if _RANDOM in op.tags and not op.is_view:
+            if is_uniform_draw(op):
+                self.uniform.update(use.storage for use in op.outputs)
             return Origin("operator", op)
         if op.base_name in ("lift_fresh", "lift"):
             return (
@@ -192,6 +197,8 @@ class _Walk:
             )
         if (self.iteration.index, op.index) in self.changing:
             return Origin("python", op)
+        if is_settled(op) and host[0].storage in self.uniform:
+            return _CONSTANT
         sources = [origin for origin in map(self.origin, host) if origin.kind != "constant"]
         if not sources:
             return _CONSTANT
