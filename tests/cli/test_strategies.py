@@ -25,8 +25,10 @@ Analysis = Callable[[Report], list[AnalyzeOptions]]
 
 
 @pytest.fixture
-def analysis(monkeypatch: pytest.MonkeyPatch) -> Analysis:
+def analysis(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Analysis:
     """Puts a report in the place of the pipeline; gives the options that reach it."""
+    (tmp_path / "model.py").touch()
+    monkeypatch.chdir(tmp_path)
 
     def install(report: Report) -> list[AnalyzeOptions]:
         seen: list[AnalyzeOptions] = []

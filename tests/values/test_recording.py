@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphdoctor.diagnose.diagnose import diagnose
+from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
 from graphdoctor.values.recording import HostEvent, Opaque, Recording
 from tests.steps.making import data, steps_of
 from tests.support.builders import iteration, op, recording, tensor
@@ -40,7 +40,13 @@ def test_a_recording_comes_back_as_it_was(step, name: str) -> None:
     made = recorded(step)
     read = FORMATS[name].decode(FORMATS[name].encode(made), type=Recording)
     assert read == made
-    assert diagnose(read) == diagnose(made)
+    assert without_columns(diagnose(read)) == without_columns(diagnose(made))
+
+
+def without_columns(diagnosis: Diagnosis) -> Diagnosis:
+    """Which expression of a line is known only in the process that recorded it."""
+    findings = tuple(msgspec.structs.replace(found, columns=None) for found in diagnosis.findings)
+    return msgspec.structs.replace(diagnosis, findings=findings)
 
 
 @pytest.mark.parametrize("name", FORMATS)
