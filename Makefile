@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself; nothing but make and Python 3.11 or newer is needed.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint check fix bench docs results setup
+.PHONY: help demo test test-fast lint check fix bench docs results matrix setup
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,6 +48,10 @@ docs: $(READY) ## write docs/rules/, the schemas and the README's demo anew
 results: $(READY) ## write docs/results.md and docs/accuracy.md from what was measured
 	$(BIN)/python benchmarks/pages/results.py
 	$(BIN)/python benchmarks/pages/accuracy.py
+
+matrix: $(READY) ## run the suite's quick half with other versions of torch, which takes gigabytes
+	$(BIN)/python benchmarks/truth/matrix.py 2.6.0 2.9.1 2.15.0
+	$(BIN)/python benchmarks/pages/versions.py
 
 setup: $(READY) ## make .venv with the pinned dependencies
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from graphdoctor.values.report import Location, Range, Term
 from graphdoctor.values.trace_work import DeviceWork, GraphUse
 
-TRACE_SCHEMA_VERSION = 1
+TRACE_SCHEMA_VERSION = 2
 
 TraceVerdict = Literal[
     "launch-bound", "sync-bound", "host-bound", "gpu-bound", "mixed", "cannot-tell"
