@@ -29,9 +29,10 @@ class WatchCommand:
 
     Graphs, captures, replays, recompilations and eager calls of captured models
     are counted; launches, syncs and copies are sampled, in windows that take at
-    most 0.5% of the program's time. A line on stderr says what happened since the one before; the
-    report comes at the end, and whenever SIGUSR1 is sent. The program runs on its
-    own device and ends with its own exit code. Child processes are not watched.
+    most 0.5% of the program's time. A line on stderr says what happened since the
+    one before; the report comes at the end, and whenever SIGUSR1 is sent. The
+    program runs on its own device and ends with its own exit code. Child processes
+    are not watched.
     """
 
     name = "watch"
