@@ -175,3 +175,18 @@ def test_nothing_is_left_when_whoever_started_it_is_ended(
     parent.wait(60)
     assert are_gone(pids)
     assert number != signal.SIGINT or [*folder.iterdir()] == []
+
+
+def test_the_stack_of_c_functions_hides_no_line_of_python() -> None:
+    """As Python 3.14 writes it."""
+    output = (
+        "Fatal Python error: Segmentation fault\n\n"
+        "Current thread 0x00007f258c50b200 [python] (most recent call first):\n"
+        '  File "model.py", line 4 in forward\n'
+        '  File "model.py", line 9 in step\n\n'
+        "Current thread's C stack trace (most recent call first):\n"
+        '  Binary file "/usr/bin/python", at _Py_DumpStack+0x4a [0x49b2f9]\n'
+        '  Binary file "/usr/lib/libffi.so.8", at ffi_call+0x155 [0x7f258c10ffe5]\n'
+    )
+    ended = Ended(None, output, -11, time_limit_s=60.0)
+    assert [frame["function"] for frame in ended.frames()] == ["forward", "step"]

@@ -16,6 +16,8 @@ from graphdoctor.values.escape import visible
 JOB, RESULT, OUTPUT = "job", "result", "output.txt"  # in the private folder of a process
 BEFORE_THE_END_S = 1.0  # a process whose time is nearly over writes down where it is
 _MOST_WORDS = 300
+# Since Python 3.14 the stack of C functions follows that of Python's.
+_C_STACK = re.compile(r"^.*'s C stack trace \(most recent call first\):\n(?:  .*\n?)*", re.M)
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.*)')
 
 
@@ -89,12 +91,16 @@ class Ended:
         return f"its process was ended by {name}{hint}"
 
     @property
+    def _said(self) -> str:
+        return _C_STACK.sub("", self.output)
+
+    @property
     def last_words(self) -> str:
         """The last line that it printed, or ""."""
-        said = self.output.strip().splitlines()
+        said = self._said.strip().splitlines()
         return visible(said[-1])[:_MOST_WORDS] if said else ""
 
     def frames(self) -> Iterator[re.Match[str]]:
         """The main thread's, as faulthandler wrote them last, innermost first: file, line, function."""
-        _, _, dump = self.output.rpartition("(most recent call first):")
+        _, _, dump = self._said.rpartition("(most recent call first):")
         return filter(None, map(_FRAME.match, dump.splitlines()))
