@@ -5,6 +5,7 @@ python benchmarks/pages/versions.py
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from tables import Row, jsonl, table
@@ -51,6 +52,18 @@ def row(each: Row) -> list[str]:
     ]
 
 
+def failures(rows: list[Row]) -> Iterator[str]:
+    """A line for each test; its parameters follow."""
+    for each in rows:
+        found: dict[str, list[str]] = {}
+        for name in each["failed"]:
+            test, _, parameters = name.partition("[")
+            found.setdefault(test, []).append(parameters.removesuffix("]"))
+        for test, parameters in found.items():
+            of = ": " + ", ".join(parameters) if any(parameters) else ""
+            yield f"- torch {each['torch']}: `{test}`{of}"
+
+
 def main() -> None:
     rows = sorted(
         jsonl(DATA), key=lambda each: [int(n) for n in each["torch"].split("+")[0].split(".")]
@@ -66,10 +79,10 @@ def main() -> None:
         "skipped",
         "date",
     ]
-    failures = [f"- torch {each['torch']}: `{name}`" for each in rows for name in each["failed"]]
     parts = [OPENING, "\n".join(table(names, [row(each) for each in rows])), READING]
-    if failures:
-        parts.append("What failed:\n\n" + "\n".join(failures) + "\n")
+    parts += [f"torch {each['torch']}: {each['note']}.\n" for each in rows if each.get("note")]
+    if any(each["failed"] for each in rows):
+        parts.append("What failed:\n\n" + "\n".join(failures(rows)) + "\n")
     PAGE.write_text("\n".join(parts), encoding="utf-8")
 
 
