@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -12,6 +14,13 @@ import pytest
 from hypothesis import settings
 
 from tests.support.touched import SECONDS
+
+# A shell ignores SIGINT for what it starts in the background, and tests send it to processes of theirs.
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    and threading.current_thread() is threading.main_thread()
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Shared machines stall for longer than hypothesis' deadline of 200 ms.
 settings.register_profile("graphdoctor", deadline=None, max_examples=60)
