@@ -48,14 +48,8 @@ class RunCommand:
     help = "run a program and diagnose its steps"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add_program_arguments(parser)
         add = parser.add_argument
-        add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
-        add(
-            "program",
-            nargs=argparse.REMAINDER,
-            metavar="SCRIPT [--] ARGUMENTS",
-            help="the script, and its own arguments",
-        )
         add(
             "--device",
             choices=("auto", "cuda", "emulated", "cpu-as-is"),
@@ -156,6 +150,19 @@ def _stdout_for_json(args: argparse.Namespace) -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(saved, 1)
         os.close(saved)
+
+
+def add_program_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which program, as Python's own command line names it: `program_of` reads it."""
+    parser.add_argument(
+        "-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does"
+    )
+    parser.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT [--] ARGUMENTS",
+        help="the script, and its own arguments",
+    )
 
 
 def program_of(args: argparse.Namespace) -> Program:

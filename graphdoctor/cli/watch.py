@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from graphdoctor.cli.analyze import seconds
 from graphdoctor.cli.output import add_color_argument, check_json_writable, look_of
-from graphdoctor.cli.run import program_of
+from graphdoctor.cli.run import add_program_arguments, program_of
 from graphdoctor.values.errors import GraphDoctorError
 
 if TYPE_CHECKING:
@@ -39,14 +39,8 @@ class WatchCommand:
     help = "count what a running program does with its GPU, at little cost"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add_program_arguments(parser)
         add = parser.add_argument
-        add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
-        add(
-            "program",
-            nargs=argparse.REMAINDER,
-            metavar="SCRIPT [--] ARGUMENTS",
-            help="the script, and its own arguments",
-        )
         add("--every", type=seconds, default=DEFAULT_EVERY_S, metavar="TIME",
             help="how often to write a line: 30s (the default), 5m ...")  # fmt: skip
         add("--json", metavar="FILE", help="save each report there too, over the one before")
