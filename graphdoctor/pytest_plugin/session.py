@@ -13,10 +13,10 @@ import pytest
 from graphdoctor.check.baseline import Accepted, Baseline, Entry, make, read, render
 from graphdoctor.check.gate import merged
 from graphdoctor.check.settings.files import Project, load
-from graphdoctor.reporters.analysis.json import writable
 from graphdoctor.reporters.check import CHECK_REPORTERS
 from graphdoctor.reporters.files import check_writable, save
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import writable
 from graphdoctor.values.check import Check
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.spelling import meant

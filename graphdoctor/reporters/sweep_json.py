@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from graphdoctor.reporters.analysis.json import writable
+from graphdoctor.reporters.plain_json import described, written
 from graphdoctor.values.sweep import SWEEP_SCHEMA_VERSION, Sweep
 
 
 def render(sweep: Sweep) -> str:
-    """Indented JSON; text that is no valid unicode is escaped."""
-    encoded = msgspec.json.encode(writable(msgspec.to_builtins(sweep)))
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    """Indented JSON."""
+    return written(sweep)
 
 
 def schema() -> dict[str, Any]:
     """The JSON schema of a sweep."""
-    (reference,), components = msgspec.json.schema_components(
-        [Sweep], ref_template="#/$defs/{name}"
+    return described(
+        Sweep,
+        title="graphdoctor sweep",
+        written_by="`graphdoctor sweep --json` writes",
+        version=SWEEP_SCHEMA_VERSION,
     )
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "graphdoctor sweep",
-        "description": f"What `graphdoctor sweep --json` writes, version {SWEEP_SCHEMA_VERSION}.",
-        **reference,
-        "$defs": components,
-    }

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from graphdoctor.reporters.analysis.json import writable
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import written
 from graphdoctor.values.check import CHECK_SCHEMA_VERSION, Check
 from graphdoctor.values.errors import UsageError
 
@@ -18,8 +18,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 def render(check: Check, look: Look) -> str:
     """Indented JSON; any text and any number can be written and read again."""
-    encoded = msgspec.json.encode(writable(msgspec.to_builtins(check)))
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    return written(check)
 
 
 def is_check(content: bytes) -> bool:
