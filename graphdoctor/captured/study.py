@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from graphdoctor import pipeline
 from graphdoctor.captured.forward_graph import GuardedGraph, Setup, Traits
 from graphdoctor.captured.parts import Parts, graph_parts
 from graphdoctor.device.emulated import EmulationLimit
@@ -19,7 +18,7 @@ from graphdoctor.graphs.calls import Unwatchable
 from graphdoctor.graphs.modules import modules_by_path
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.operators import draws
-from graphdoctor.pipeline import Setting, generators_kept, put_back
+from graphdoctor.pipeline import Setting, generators_kept, put_back, stages
 from graphdoctor.proof.stage import prove_whole_step
 from graphdoctor.record import Session
 from graphdoctor.strategies.evidence import Studied
@@ -88,7 +87,7 @@ def target_of(model: torch.nn.Module, inputs: Inputs) -> Target:
 
 
 def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
-    studied = pipeline.study(target, Setting(device))
+    studied = stages.study(target, Setting(device))
     known = known_from(studied)
     if not known.obstacles:
         made = _capture(studied, setup)

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from graphdoctor import pipeline
 from graphdoctor.captured.parts import Parts, graph_parts
 from graphdoctor.captured.study import Study, alone, known_from, safe_modules, target_of
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.graphs.guards import Modes
-from graphdoctor.pipeline import Setting, put_back
+from graphdoctor.pipeline import Setting, put_back, stages
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.state.tree import leaves, map_leaves
 
@@ -35,7 +34,7 @@ def study_training(
 def _study(
     model: torch.nn.Module, target: Target, device: AnyDevice, context: Modes
 ) -> tuple[Study, Parts | str]:
-    studied = pipeline.study(target, Setting(device))
+    studied = stages.study(target, Setting(device))
     known = known_from(studied)
     wanted = safe_modules(studied) if known.obstacles else {"": model}
     return known, graph_parts(studied.session, wanted, known.launches, context=context)

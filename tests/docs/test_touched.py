@@ -19,7 +19,7 @@ def room(name: str) -> set[str]:
         ("graphdoctor/trace/nesting.py", room("trace")),  # no file is named after it
         ("graphdoctor/estimate/predict.py", {"estimate/test_predict.py"}),
         ("graphdoctor/rules/causes/align.py", {"rules/test_align.py"}),
-        ("graphdoctor/pipeline.py", room("pipeline")),
+        ("graphdoctor/pipeline/stages.py", room("pipeline")),
         ("graphdoctor/estimate/gpus/h200.toml", room("estimate")),
         ("tests/trace/test_lanes.py", {"trace/test_lanes.py"}),
         ("tests/support/mini_recorder.py", {"partition/test_fx.py", "partition/test_partition.py"}),

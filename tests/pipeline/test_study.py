@@ -12,7 +12,7 @@ from torch import nn
 import graphdoctor
 from graphdoctor import pipeline
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
-from graphdoctor.pipeline import Setting, open_setting, proven, put_back, silent, study
+from graphdoctor.pipeline import Setting, open_setting, proven, put_back, silent, stages, study
 from graphdoctor.record.place import place
 from graphdoctor.sweep import run, sweep_object
 from graphdoctor.target import from_object
@@ -74,7 +74,7 @@ def test_capture_studies_with_the_defaults_of_an_analysis_and_runs_no_later_stag
     mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings: list[Setting] = []
-    studied = pipeline.study
+    studied = stages.study
 
     def noted(target: Any, setting: Setting) -> object:
         settings.append(setting)
@@ -83,9 +83,9 @@ def test_capture_studies_with_the_defaults_of_an_analysis_and_runs_no_later_stag
     def unwanted(*args: object) -> NoReturn:
         raise AssertionError("capture() shows no costs and measures nothing")
 
-    monkeypatch.setattr(pipeline, "study", noted)
+    monkeypatch.setattr(stages, "study", noted)
     for stage in ("with_costs", "capture_and_verify", "time_step", "assemble"):
-        monkeypatch.setattr(pipeline, stage, unwanted)
+        monkeypatch.setattr(stages, stage, unwanted)
     with EmulatedDevice():
         model = Halves().cuda().train(mode == "training")
         fast = graphdoctor.capture(model, torch.randn(2, 8, device="cuda"), mode=mode)
@@ -101,7 +101,7 @@ def test_what_cannot_be_emulated_after_the_recording_is_not_verified_either(
     def limited(*args: object, ran: object) -> NoReturn:
         raise EmulationLimit("aten.odd has no kernel on the CPU")
 
-    monkeypatch.setattr(pipeline, "capture_and_verify", limited)
+    monkeypatch.setattr(stages, "capture_and_verify", limited)
     report = analyzed(lambda data: data * 2, torch.randn(2, 8))
     assert (report.verdict, report.limits) == ("unknown", ("aten.odd has no kernel on the CPU",))
 
@@ -131,7 +131,7 @@ def test_the_graph_is_there_in_the_block_and_given_back_behind_it(
         steps.append(captured.step)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(pipeline, "time_step", failing)
+    monkeypatch.setattr(stages, "time_step", failing)
     with pytest.raises(ZeroDivisionError):
         proved(lambda data: data * 2, look)
     assert steps[1].outputs is None

@@ -140,7 +140,7 @@ def believed_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(emulated, "kind", "cuda", raising=False)
             yield emulated
 
-    monkeypatch.setattr("graphdoctor.pipeline.open_device", open_device)
+    monkeypatch.setattr("graphdoctor.pipeline.setting.open_device", open_device)
     monkeypatch.setattr("graphdoctor.measure.speed._BUDGET_S", 0.05)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 

@@ -1,0 +1,116 @@
+"""A program that runs as Python would -> a report for each step that it repeats, where it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+
+import torch
+
+from graphdoctor.device.emulated import EmulationLimit
+from graphdoctor.device.open import AnyDevice
+from graphdoctor.diagnose.assemble import could_not_run, machine_info
+from graphdoctor.diagnose.of_program import program_report
+from graphdoctor.pipeline.setting import Progress, Setting, open_setting
+from graphdoctor.pipeline.stages import report_of, study
+from graphdoctor.record.between import BetweenSteps, Waits
+from graphdoctor.record.place import place
+from graphdoctor.strategies.choice import check_names
+from graphdoctor.target import Target, named_tensors
+from graphdoctor.target.program.launch import Program, run_program
+from graphdoctor.target.program.quiet import quiet, without_side_effects
+from graphdoctor.target.program.watch import Watch
+from graphdoctor.target.state.tree import input_leaves
+from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.options import RunOptions
+from graphdoctor.values.program import ProgramReport
+from graphdoctor.values.report import Report
+
+NEVER_ON_GPU = (
+    "The step runs on the CPU: put the model and its inputs on the GPU, or let `--device cpu-as-is`"
+    " say what a GPU would make of it."
+)
+
+
+def diagnose_program(
+    program: Program, options: RunOptions, progress: Progress
+) -> tuple[ProgramReport, str]:
+    """Run a program as Python would and diagnose the steps that it repeats, where they stand.
+
+    Also what Python would have written to stderr at its end. The program goes on after each
+    diagnosis as if there had been none. Raises UsageError where there is no such program.
+    """
+    check_names(options.analyze.strategies)
+    with _setting_of_program(options, progress) as setting:
+
+        def diagnose_step(target: Target) -> Report | str:
+            with quiet():
+                return _of_step(target, options, setting, progress)
+
+        def observe(waits: Waits) -> AbstractContextManager[None]:
+            if setting is None:
+                return nullcontext()
+            return setting.device.observed_by(BetweenSteps(setting.device.table, waits))
+
+        watch = Watch(diagnose_step, options.bounds, observe)
+        with watch.on():
+            ended = run_program(program, lambda: watch.has_ended)
+        now = time.perf_counter()
+        wall_s = now - (watch.first_s or now) - watch.diagnosis_s
+        watch.finish()
+        machine = machine_info(setting.device) if setting is not None else None
+        return program_report(program, ended, watch, wall_s=wall_s, machine=machine), ended.text
+
+
+@contextmanager
+def _setting_of_program(options: RunOptions, progress: Progress) -> Iterator[Setting | None]:
+    """None where the program is left on the CPU: each step then gets a device for its diagnosis."""
+    if options.is_left_on_cpu:
+        yield None
+        return
+    with open_setting(options.analyze, progress) as setting:
+        yield setting
+
+
+def _of_step(
+    target: Target, options: RunOptions, setting: Setting | None, progress: Progress
+) -> Report | str:
+    """The report, or why there is none."""
+    if setting is None:
+        emulated = replace(options.analyze, device="emulated")
+        with open_setting(emulated, progress) as own:
+            return _of_step(target, options, own, progress)
+    setting = _apart(setting, target)
+    step = target.step
+
+    def harmless(*args: object, **kwargs: object) -> object:
+        with without_side_effects():
+            return step(*args, **kwargs)
+
+    try:
+        if not options.is_left_on_cpu and not _is_on(setting.device, target):
+            return NEVER_ON_GPU
+        placed = place(replace(target, step=harmless), setting.device)
+        return report_of(study(placed, setting), None, setting)
+    except EmulationLimit as limit:
+        return could_not_run(target, setting.device, str(limit))
+    except GraphDoctorError as error:
+        return str(error)
+
+
+def _apart(setting: Setting, target: Target) -> Setting:
+    """With a folder for the traces of this step alone."""
+    if setting.options.trace_dir is None:
+        return setting
+    folder = os.path.join(setting.options.trace_dir, re.sub(r"[^\w.-]+", "_", target.name))
+    return replace(setting, options=replace(setting.options, trace_dir=folder))
+
+
+def _is_on(device: AnyDevice, target: Target) -> bool:
+    first = target.fresh_inputs()
+    tensors = [*named_tensors(target.roots).values(), *input_leaves(first).values()]
+    return any(isinstance(t, torch.Tensor) and device.table.is_cuda(t) for t in tensors)

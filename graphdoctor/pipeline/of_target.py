@@ -1,0 +1,136 @@
+"""A target, in memory or by its file -> its report, with values or on shapes only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
+from graphdoctor.device.open import AnyDevice
+from graphdoctor.diagnose.assemble import could_not_run
+from graphdoctor.pipeline.setting import Progress, Setting, open_setting, put_back, silent
+from graphdoctor.pipeline.stages import report_of, study
+from graphdoctor.record.memory import lacks_memory
+from graphdoctor.record.place import place
+from graphdoctor.record.session import on_meta
+from graphdoctor.record.without_values import NO_VALUES, without_values
+from graphdoctor.strategies.choice import check_names
+from graphdoctor.target import Target, from_object, resolve
+from graphdoctor.values.errors import UsageError
+from graphdoctor.values.options import AnalyzeOptions, DeviceChoice, ValuesChoice
+from graphdoctor.values.report import Mode, Report
+
+
+def analyze(
+    subject: object,
+    *inputs: object,
+    mode: Mode | None = None,
+    device: DeviceChoice = "auto",
+    iterations: int = 4,
+    gpu: str = "h100",
+    strategies: Sequence[str] | None = None,
+    budget_s: float = 120.0,
+    vary_inputs: bool = True,
+    values: ValuesChoice = "auto",
+    **kwargs: object,
+) -> Report:
+    """Diagnose a module on its inputs, or what a function returns as `graphdoctor_target()` would.
+
+    `strategies` are compared within `budget_s` seconds: () for none, None for those that fit; on a
+    real GPU only the whole step as one graph, since the others need a target in a file.
+    Without `vary_inputs` every iteration gets the inputs as given; else other values of the same make,
+    where the step accepts them. `values` "none" runs the step on shapes only, which takes neither
+    memory nor time to compute, and proves less; "auto" does so for weights on the meta device, and where
+    the memory would not suffice. Everything that the analysis touches is afterwards as it was before. Raises
+    `graphdoctor.values.errors.UserCodeError` where the step itself fails.
+    """
+    options = AnalyzeOptions(
+        mode=mode,
+        device=device,
+        iterations=iterations,
+        gpu=gpu,
+        strategies=tuple(strategies) if strategies is not None else None,
+        budget_s=budget_s,
+        fixed_inputs=not vary_inputs,
+        values=values,
+    )
+    return _analyze(
+        lambda: from_object(subject, *inputs, mode=mode, **kwargs), None, options, silent
+    )
+
+
+def analyze_target(spec: str, options: AnalyzeOptions, progress: Progress) -> Report:
+    """Diagnose what `file.py`, `file.py:name` or `package.module:name` describes."""
+    return _analyze(
+        lambda: resolve(spec, mode=options.mode, inputs=options.inputs), spec, options, progress
+    )
+
+
+def _analyze(
+    find: Callable[[], Target], spec: str | None, options: AnalyzeOptions, progress: Progress
+) -> Report:
+    """`spec` finds the target again in another process; None: nothing does."""
+    check_names(options.strategies)
+    options = _of_device_that_can(options)
+    with open_setting(options, progress) as setting:
+        progress("finding the model")
+        target = find()
+        why = _why_without_values(target, setting)
+        if not why or setting.device.kind == "emulated":
+            return _analyze_found(target, why, spec, setting)
+        target.close()
+    return _analyze(find, spec, replace(options, device="auto", values="none"), progress)
+
+
+def _of_device_that_can(options: AnalyzeOptions) -> AnalyzeOptions:
+    """Without values no GPU is of use: the emulated device runs the step."""
+    if options.values != "none":
+        return options
+    if options.device == "cuda":
+        raise UsageError(
+            "A step on shapes only (values none) runs nothing on a GPU: leave --device cuda out, or"
+            " --values none."
+        )
+    return replace(options, device="emulated")
+
+
+def _analyze_found(target: Target, why: str, spec: str | None, setting: Setting) -> Report:
+    """`why` the step is to run without values; "" runs it with them."""
+    device = setting.device
+    if why:  # nothing can be verified or profiled
+        options = replace(setting.options, strategies=(), trace_dir=None)
+        setting = replace(setting, options=options)
+    try:
+        with (
+            _values_left_out(target, why, device) as given,
+            put_back(given, device.table.holds_values),
+        ):
+            placed = place(given, device)
+            try:
+                return report_of(study(placed, setting), spec, setting)
+            except EmulationLimit as limit:
+                return could_not_run(placed, device, str(limit))
+    except EmulationLimit as limit:
+        target.close()
+        return could_not_run(target, device, str(limit))
+
+
+def _why_without_values(target: Target, setting: Setting) -> str:
+    """Why the step has to run on shapes only, as a clause; "" where it can run with values."""
+    wanted = setting.options.values
+    if wanted != "auto":
+        return "as was asked for" if wanted == "none" else ""
+    if empty := on_meta(target):
+        return f"{empty}, which holds no values"
+    return lacks_memory(target) if setting.device.kind == "emulated" else ""
+
+
+@contextmanager
+def _values_left_out(target: Target, why: str, device: AnyDevice) -> Iterator[Target]:
+    if not why or not isinstance(device, EmulatedDevice):
+        yield target
+        return
+    note = f"{NO_VALUES}: {why}"
+    with without_values(replace(target, notes=(*target.notes, note)), device) as given:
+        yield given

@@ -1,0 +1,68 @@
+"""Where and how a step is studied: the device, the options, and what is put back afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from graphdoctor.device.open import AnyDevice, open_device
+from graphdoctor.estimate.gpus import DeviceProfile, load_profile
+from graphdoctor.target import Snapshot, Target, snapshot
+from graphdoctor.target.state.snapshot import Held, always
+from graphdoctor.values.options import AnalyzeOptions
+
+Progress = Callable[[str], None]
+_DEFAULTS = AnalyzeOptions()
+
+
+def silent(doing: str) -> None:
+    """Report no progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where and how a step is studied, and where progress is reported."""
+
+    device: AnyDevice
+    options: AnalyzeOptions = _DEFAULTS
+    progress: Progress = silent
+
+    @property
+    def profile(self) -> DeviceProfile:
+        """The profile of the GPU that predictions are for."""
+        return load_profile(self.options.gpu)
+
+
+@contextmanager
+def open_setting(options: AnalyzeOptions, progress: Progress) -> Iterator[Setting]:
+    """Inside the block, code that says "cuda" runs on the device of the options."""
+    profile = load_profile(options.gpu)  # raises for an unknown name before anything runs
+    with generators_kept(), open_device(options.device, profile) as device:
+        yield Setting(device, options, progress)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Restore random generators and torch's global settings, whatever the user's code did to them."""
+    before = snapshot({})
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+@contextmanager
+def put_back(target: Target, held: Held = always) -> Iterator[Snapshot]:
+    """Inside the block the target may run; afterwards its state is restored and it is closed.
+
+    Memory that is not `held` has no values to restore.
+    """
+    try:
+        before = snapshot(target.roots, held=held)
+        try:
+            yield before
+        finally:
+            before.restore()
+    finally:
+        target.close()

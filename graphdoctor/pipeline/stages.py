@@ -1,0 +1,127 @@
+"""The stages in a row: target -> recording -> diagnosis -> plan -> graphs, verified -> times -> report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from msgspec.structs import replace
+
+from graphdoctor.device.observe.collectives import runs_with_others
+from graphdoctor.diagnose.assemble import Results, assemble
+from graphdoctor.diagnose.diagnose import diagnose
+from graphdoctor.estimate import launches, with_costs
+from graphdoctor.measure.profile import ready_for_graphs
+from graphdoctor.measure.speed import time_step
+from graphdoctor.partition import partition
+from graphdoctor.pipeline.setting import Setting
+from graphdoctor.proof.eager_runs import EagerRuns
+from graphdoctor.proof.stage import capture_and_verify
+from graphdoctor.record import Session, prepare, record
+from graphdoctor.record.variation import narrowed, with_fixed_inputs
+from graphdoctor.strategies.evidence import Evidence, Studied
+from graphdoctor.strategies.side_by_side import compare_strategies
+from graphdoctor.target import Target
+from graphdoctor.values.errors import UsageError, UserCodeError
+from graphdoctor.values.recording import Recording
+from graphdoctor.values.report import Report
+
+_NO_STRATEGIES = "Strategies are not compared: the step belongs to a process group, and each needs ranks of its own."
+
+
+def study(target: Target, setting: Setting) -> Studied:
+    """Record the step, diagnose it, and cut it into regions; nothing is captured yet."""
+    if setting.options.fixed_inputs:
+        target = with_fixed_inputs(target)
+    session, ran, recording = _recorded(target, setting)
+    setting.progress("diagnosing")
+    diagnosis = diagnose(recording)
+    plan = partition(recording, diagnosis, profile=setting.profile)
+    return Studied(session, recording, diagnosis, plan, ran)
+
+
+def _recorded(target: Target, setting: Setting) -> tuple[Session, EagerRuns | None, Recording]:
+    """Inputs whose other values turn out not to go together after all are kept as given."""
+    setting.progress("warming up")
+    try:
+        session = prepare(target, setting.device, iterations=setting.options.iterations)
+        is_exact = setting.device.kind == "emulated" and setting.device.has_values
+        ran = EagerRuns(session) if is_exact else None
+        look = ran.look if ran is not None else None
+        return session, ran, record(session, progress=setting.progress, look=look)
+    except UserCodeError as error:
+        fewer = narrowed(target, error)
+        if fewer is None:
+            raise
+        return _recorded(fewer, setting)
+
+
+@contextmanager
+def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidence]]:
+    """Capture, verify and time what was studied; inside the block its graph can be replayed.
+
+    The findings get what they cost a step.
+    """
+    session, recording, plan = studied.session, studied.recording, studied.plan
+    _check_not_empty(recording)
+    costed = with_costs(studied.diagnosis.findings, recording, setting.profile)
+    diagnosis = replace(studied.diagnosis, findings=costed)
+    setting.progress("capturing and verifying")
+    captured = capture_and_verify(session, recording, diagnosis, plan, ran=studied.ran)
+    kept = tuple(found for found in diagnosis.findings if found not in captured.refuted)
+    diagnosis = replace(diagnosis, findings=kept)
+    try:
+        setting.progress("estimating the speed-up")
+        speed = time_step(session, recording, captured, plan, setting.options, setting.profile)
+        results = Results(
+            findings=diagnosis.findings,
+            regions=tuple(planned.region for planned in plan.regions),
+            safe_modules=plan.safe_modules,
+            captures=captured.outcomes,
+            estimate=speed.estimate,
+            measurement=speed.measurement,
+            limits=(*captured.limits, *speed.limits),
+        )
+        evidence = Evidence(session, recording, diagnosis, plan, studied.ran, captured, speed)
+        yield assemble(session, recording, results), evidence
+    finally:
+        captured.release()
+
+
+def report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
+    """All that is said of the step; `spec` finds its target again in another process."""
+    options = setting.options
+    if setting.device.kind == "cuda" and (
+        options.trace_dir is not None or options.strategies != ()
+    ):
+        ready_for_graphs()
+    with proven(studied, setting) as (report, evidence):
+        if options.trace_dir is not None:
+            from graphdoctor.reporters.tensorboard import with_traces  # brings rich and tensorboard
+
+            report = with_traces(report, evidence)
+        if options.strategies == ():
+            return report
+        if runs_with_others():
+            return replace(report, limits=(*report.limits, _NO_STRATEGIES))
+        return compare_strategies(
+            report,
+            evidence,
+            options=options,
+            profile=setting.profile,
+            spec=spec,
+            progress=setting.progress,
+        )
+
+
+def _check_not_empty(recording: Recording) -> None:
+    if not any(op.is_cuda for iteration in recording.captured for op in iteration.ops):
+        raise UsageError(
+            "The step ran no operator on the CUDA device, so there is nothing to capture: "
+            "put the model and its inputs on the device, and let the step call it."
+        )
+    if not any(launches(op) for iteration in recording.captured for op in iteration.ops):
+        raise UsageError(
+            "The step launches nothing on the CUDA device: it only makes views and allocations, so "
+            "there is nothing to capture."
+        )
