@@ -13,12 +13,16 @@ from graphdoctor import __version__
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.assumptions import assumptions, cut_short
+from graphdoctor.diagnose.diagnose import excerpt_at
 from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.diagnose.verdict import judge
 from graphdoctor.record import Session
+from graphdoctor.rules.capture_dependent_result import CaptureDependentResult
 from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.not_launch_bound import not_launch_bound
 from graphdoctor.target import Target
+from graphdoctor.target.user_code import user_frames
+from graphdoctor.values.errors import RaisesInCapture
 from graphdoctor.values.figures import names_text
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import (
@@ -26,14 +30,20 @@ from graphdoctor.values.report import (
     CaptureOutcome,
     Estimate,
     Finding,
+    Location,
     Machine,
     Measurement,
     Region,
     Report,
     TargetInfo,
+    Verdict,
     outcome_of_whole_step,
 )
 
+_WHY_RAISES = (
+    "Code may ask whether it is being captured, and take another path then. Here that path raises, so"
+    " that a capture ends there."
+)
 _NO_VALUES = "The step ran on shapes only: no replay was compared with eager, and no strategy or trace was tried."
 
 
@@ -98,14 +108,51 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
 
 def could_not_run(target: Target, device: AnyDevice, why: str) -> Report:
     """The report of a step that the emulated device cannot run: nothing is known, and that is said."""
+    return _without_recording(
+        target, device, verdict="unknown", reason=f"Not verified: {why}", limits=(why,)
+    )
+
+
+def raises_in_capture(target: Target, device: AnyDevice, error: RaisesInCapture) -> Report:
+    """The report of a step that runs in eager and raises while it is captured: nothing else is known."""
+    frames = user_frames(error.__cause__) if error.__cause__ is not None else []
+    place = (
+        Location(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name) if frames else None
+    )
+    finding = replace(
+        CaptureDependentResult.finding(f"{str(error)[:1].upper()}{str(error)[1:]}.", place),
+        effect="capture-fails",
+        why=_WHY_RAISES,
+        excerpt=excerpt_at(place),
+        certainty="confirmed",
+    )
+    return _without_recording(
+        target,
+        device,
+        verdict="unsafe",
+        reason="The step raises where torch.cuda.is_current_stream_capturing() is true.",
+        findings=(finding,),
+        limits=("Nothing else is known: the step ends there.",),
+    )
+
+
+def _without_recording(
+    target: Target,
+    device: AnyDevice,
+    *,
+    verdict: Verdict,
+    reason: str,
+    limits: tuple[str, ...],
+    findings: tuple[Finding, ...] = (),
+) -> Report:
     return Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         target=target_info(target),
         machine=machine_info(device),
-        verdict="unknown",
-        reason=f"Not verified: {why}",
-        findings=(),
+        verdict=verdict,
+        reason=reason,
+        findings=findings,
         regions=(),
         safe_modules=(),
         captures=(),
@@ -113,7 +160,7 @@ def could_not_run(target: Target, device: AnyDevice, why: str) -> Report:
         measurement=None,
         operators=0,
         iterations=0,
-        limits=(why,),
+        limits=limits,
     )
 
 

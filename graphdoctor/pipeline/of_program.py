@@ -13,7 +13,7 @@ import torch
 
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
-from graphdoctor.diagnose.assemble import could_not_run, machine_info
+from graphdoctor.diagnose.assemble import could_not_run, machine_info, raises_in_capture
 from graphdoctor.diagnose.of_program import program_report
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting
 from graphdoctor.pipeline.stages import report_of, study
@@ -25,7 +25,7 @@ from graphdoctor.target.program.launch import Program, run_program
 from graphdoctor.target.program.quiet import quiet, without_side_effects
 from graphdoctor.target.program.watch import Watch
 from graphdoctor.target.state.tree import input_leaves
-from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.errors import GraphDoctorError, RaisesInCapture
 from graphdoctor.values.options import RunOptions
 from graphdoctor.values.program import ProgramReport
 from graphdoctor.values.report import Report
@@ -98,6 +98,8 @@ def _of_step(
         return report_of(study(placed, setting), None, setting)
     except EmulationLimit as limit:
         return could_not_run(target, setting.device, str(limit))
+    except RaisesInCapture as error:
+        return raises_in_capture(target, setting.device, error)
     except GraphDoctorError as error:
         return str(error)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
 from graphdoctor.device.open import AnyDevice
-from graphdoctor.diagnose.assemble import could_not_run
+from graphdoctor.diagnose.assemble import could_not_run, raises_in_capture
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting, put_back, silent
 from graphdoctor.pipeline.stages import report_of, study
 from graphdoctor.record.memory import lacks_memory
@@ -17,7 +17,7 @@ from graphdoctor.record.session import on_meta
 from graphdoctor.record.without_values import NO_VALUES, without_values
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.target import Target, from_object, resolve
-from graphdoctor.values.errors import UsageError
+from graphdoctor.values.errors import RaisesInCapture, UsageError
 from graphdoctor.values.options import AnalyzeOptions, DeviceChoice, ValuesChoice
 from graphdoctor.values.report import Mode, Report
 
@@ -111,6 +111,8 @@ def _analyze_found(target: Target, why: str, spec: str | None, setting: Setting)
                 return report_of(study(placed, setting), spec, setting)
             except EmulationLimit as limit:
                 return could_not_run(placed, device, str(limit))
+            except RaisesInCapture as error:
+                return raises_in_capture(placed, device, error)
     except EmulationLimit as limit:
         target.close()
         return could_not_run(target, device, str(limit))

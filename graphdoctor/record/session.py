@@ -18,6 +18,7 @@ from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
+from graphdoctor.values.errors import RaisesInCapture, UserCodeError
 
 WARM_UPS = 3  # torch's own advice before a capture; the first iterations create state
 # There are no libraries that tune themselves: the first run makes state, the second is the first to find it.
@@ -107,8 +108,11 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
             given = run(first)
         if before is not None:
             before.restore()
-        with user_code(_AS_CAPTURED), device.assuming_capture():
-            run(first)
+        try:
+            with user_code(_AS_CAPTURED), device.assuming_capture():
+                run(first)
+        except UserCodeError as error:
+            raise RaisesInCapture(str(error), error.frames) from error.__cause__
         if before is not None:
             before.restore()
     with scopes.followed():

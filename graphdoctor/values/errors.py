@@ -25,6 +25,10 @@ class UserCodeError(GraphDoctorError):
         self.frames = frames
 
 
+class RaisesInCapture(UserCodeError):
+    """The step runs in eager, and fails on the path that it takes while it is captured."""
+
+
 class CannotDoItHere(GraphDoctorError):
     """The machine lacks what was asked for, such as a GPU or a package."""
 

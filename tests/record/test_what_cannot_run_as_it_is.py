@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import linecache
+
 import torch
 
 import graphdoctor
 from graphdoctor.record.place import COMPILED
-from graphdoctor.values.errors import UserCodeError
 from graphdoctor.values.report import Report
 
 
@@ -43,12 +43,14 @@ def test_what_is_not_compiled_has_no_such_note() -> None:
     assert COMPILED not in analyzed(torch.nn.Linear(8, 8), torch.randn(2, 8)).target.notes
 
 
-def test_a_step_that_fails_on_the_way_that_it_takes_in_a_capture_only_is_said_to_run_in_eager() -> (
-    None
-):
+def test_a_step_that_raises_while_it_is_captured_only_is_unsafe() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         mask = torch.ones(3) if torch.cuda.is_current_stream_capturing() else torch.ones(4)
-        return x + mask.to(x.device)
+        return x + mask.to(x.device)  # the sizes differ
 
-    with pytest.raises(UserCodeError, match="in eager worked, but running it as in a capture"):
-        analyzed(step, torch.randn(2, 4))
+    report = analyzed(step, torch.randn(2, 4))
+    (finding,) = report.findings
+    assert (report.verdict, finding.rule, finding.effect) == ("unsafe", "GD214", "capture-fails")
+    assert "Running the step in eager worked, but running it as in a capture" in finding.message
+    assert finding.location is not None
+    assert linecache.getline(__file__, finding.location.line).endswith("# the sizes differ\n")
