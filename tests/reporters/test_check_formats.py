@@ -21,7 +21,13 @@ from graphdoctor.reporters.check import CHECK_REPORTERS, github, markdown
 from graphdoctor.reporters.check.json import parse
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.check import Check, Fault
-from graphdoctor.values.report import Columns, Location
+from graphdoctor.values.report import (
+    ON_FRESH_INPUTS,
+    CaptureOutcome,
+    Columns,
+    Location,
+    Verification,
+)
 from tests.support.checking import HOSTILE, checked, finding, hostile_check, report
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "sarif-2.1.0.json").read_bytes())
@@ -229,6 +235,17 @@ def test_full_page_fits_80_columns_and_has_what_is_new_first() -> None:
     page = rendered("full", many(3))
     assert max(map(len, page.splitlines())) <= 80
     assert page.index("New findings") < page.index("Targets")
+
+
+def test_full_page_says_which_inputs_a_safe_verdict_was_not_proved_for() -> None:
+    def proved(inputs: str) -> CaptureOutcome:
+        verification = Verification("verified", 4, 2, "bitwise", inputs=inputs)
+        return CaptureOutcome("whole step", "captured", verification=verification)
+
+    fixed, fresh = proved("on the given inputs only"), proved(ON_FRESH_INPUTS)
+    page = rendered("full", checked({"fixed": report(captures=(fixed,))}))
+    assert "proved on the given inputs only" in page
+    assert "proved" not in rendered("full", checked({"fresh": report(captures=(fresh,))}))
 
 
 def test_one_finding_of_two_targets_is_told_once() -> None:

@@ -8,6 +8,7 @@ from graphdoctor.reporters.page import POINTER, VERTICAL, Page, listed
 from graphdoctor.values.check import Check, CheckedTarget, Occurrence, Severity, occurrences
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.report import ON_FRESH_INPUTS, outcome_of_whole_step
 
 SHOWN_IN_FULL = 10
 STALE_SHOWN = 5
@@ -143,6 +144,8 @@ def _write_targets(page: Page, check: Check) -> None:
         if target.figures is not None:
             counted = f"{wording.figures_text(target.figures)}; {wording.findings_text(target)}"
             page.paragraph(counted, indent=INDENT, style="dim")
+        if note := _inputs_note(target):
+            page.paragraph(note, indent=INDENT, style="yellow")
         for better in target.improvements:
             page.paragraph(f"better: {better}", indent=INDENT, style="green")
     for note in check.notes:
@@ -153,6 +156,15 @@ def _state(target: CheckedTarget) -> str:
     if target.report is not None:
         return target.report.verdict
     return target.fault.kind if target.fault is not None else "unknown"
+
+
+def _inputs_note(target: CheckedTarget) -> str:
+    """What the proof had no other values of, as on the page of an analysis; "" where it had all."""
+    whole = outcome_of_whole_step(target.report.captures) if target.report is not None else None
+    verification = whole.verification if whole is not None else None
+    if verification is None or verification.inputs == ON_FRESH_INPUTS:
+        return ""
+    return f"proved {verification.inputs}"
 
 
 def _state_style(target: CheckedTarget) -> str:
