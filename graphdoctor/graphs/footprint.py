@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from graphdoctor.graphs.compare import Gap, gap_between, has_same_bits
 from graphdoctor.graphs.static_inputs import is_same_value
@@ -36,7 +38,24 @@ def footprint(roots: Mapping[str, object], inputs: Inputs, outputs: object) -> F
     tensors |= {path: tensor for path, tensor in state.items() if path not in tensors}
     for part in given:
         tensors |= named_tensors(part)
-    return Footprint(tensors, named_values(returned), named_values(roots))
+    return Footprint(dict(_dense_parts(tensors)), named_values(returned), named_values(roots))
+
+
+def _dense_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """A nested tensor has no shape to compare: the tensors that it is made of stand for it."""
+    for path, tensor in tensors.items():
+        if not tensor.is_nested:
+            yield path, tensor
+            continue
+        with _disable_current_modes():  # no part of the step
+            nested: Any = tensor.detach()
+            yield f"{path}.values()", nested.values()
+            if nested.layout == torch.strided:
+                yield f"{path}.sizes", nested._nested_tensor_size()
+                continue
+            yield f"{path}.offsets()", nested.offsets()
+            if nested.lengths() is not None:
+                yield f"{path}.lengths()", nested.lengths()
 
 
 def keep(seen: Footprint, before: Footprint | None = None) -> Footprint:

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 import graphdoctor
+from graphdoctor.graphs.footprint import footprint, gaps_between
+from graphdoctor.proof.digest import digest
+from graphdoctor.target.target import Inputs
 
 ROWS = (torch.randn(3, 8), torch.randn(5, 8))
 Step = Callable[..., torch.Tensor]
@@ -89,3 +92,28 @@ def test_the_option_is_the_fix(encoder: torch.nn.TransformerEncoder, mask: torch
         encoder, torch.randn(3, 7, 32), src_key_padding_mask=mask, device="emulated", strategies=()
     )
     assert report.verdict == "safe"
+
+
+def test_steps_that_return_one_are_compared_by_its_parts() -> None:
+    def strided(*rows: torch.Tensor) -> torch.Tensor:
+        return torch.nested.as_nested_tensor(list(rows))
+
+    def jagged(*rows: torch.Tensor) -> torch.Tensor:
+        return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged) * 2
+
+    report = graphdoctor.analyze(strided, *ROWS, device="emulated", strategies=())
+    verification = report.captures[0].verification
+    assert report.verdict == "safe"
+    assert verification is not None
+    assert (verification.status, verification.tensors) == ("verified", 2 + len(ROWS))
+    report = graphdoctor.analyze(jagged, *ROWS, device="emulated", strategies=())
+    assert "GD105" in {finding.rule for finding in report.findings}
+
+
+def test_another_split_of_the_same_values_is_a_difference() -> None:
+    rows = torch.arange(6.0)
+    one = torch.nested.as_nested_tensor([rows[:2], rows[2:]])
+    other = torch.nested.as_nested_tensor([rows[:3], rows[3:]])
+    seen, replayed = (footprint({}, Inputs((), {}), made) for made in (one, other))
+    assert [gap.path for gap in gaps_between(seen, replayed)] == ["output.sizes"]
+    assert digest(seen) != digest(replayed)
