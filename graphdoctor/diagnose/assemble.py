@@ -24,6 +24,7 @@ from graphdoctor.target import Target
 from graphdoctor.target.user_code import user_frames
 from graphdoctor.values.errors import RaisesInCapture
 from graphdoctor.values.figures import names_text
+from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import (
     SCHEMA_VERSION,
@@ -230,11 +231,11 @@ def _rebound(target: Target, recording: Recording) -> Iterator[str]:
 
 
 def _doubts(recording: Recording) -> Iterator[str]:
-    """Where the emulated result may not be a GPU's, each reason once."""
-    seen = dict.fromkeys(
-        op.fallback
-        for iteration in recording.captured
-        for op in iteration.ops
-        if op.fallback is not None
-    )
-    yield from seen
+    """Where the emulated result may not be a GPU's: each reason once, with its first place."""
+    seen: dict[str, Location | None] = {}
+    for iteration in recording.captured:
+        for op in iteration.ops:
+            if op.fallback is not None:
+                seen.setdefault(op.fallback, op.location)
+    for reason, place in seen.items():
+        yield f"{reason} ({file_line(place)})" if place is not None else reason

@@ -15,7 +15,6 @@ from graphdoctor.values.recording import Arg, External, HostEvent, Op, Opaque, O
 from graphdoctor.values.report import Location
 
 _NO_FORWARD = 2**64 - 1  # the sequence number of AccumulateGrad, which has no forward operator
-_MIXED = "a GPU refuses tensors of dimension > 0 on different devices in one operator"
 # Operators that take a CPU tensor beside CUDA tensors on purpose, and copy it.
 _TAKES_BOTH = frozenset(
     {"copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index",
@@ -212,7 +211,10 @@ def _doubt(call: Call) -> str | None:
     if call.fallback is not None:
         return call.fallback
     if call.mixed and call.facts.base_name not in _TAKES_BOTH:
-        return _MIXED
+        return (
+            f"{call.facts.name} gets tensors on the device and on the CPU, which a GPU refuses but for those"
+            " of dimension 0"
+        )
     return None
 
 

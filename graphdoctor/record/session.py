@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -108,11 +108,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
             given = run(first)
         if before is not None:
             before.restore()
-        try:
-            with user_code(_AS_CAPTURED), device.assuming_capture():
-                run(first)
-        except UserCodeError as error:
-            raise RaisesInCapture(str(error), error.frames) from error.__cause__
+        _run_as_captured(lambda: run(first), device)
         if before is not None:
             before.restore()
     with scopes.followed():
@@ -130,6 +126,25 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         target = in_turn(target, (first, *batches))
     start = before or snapshot(target.roots, held=device.table.holds_values)
     return Session(target, device, batches, start, scopes)
+
+
+def _run_as_captured(run: Callable[[], object], device: Device) -> None:
+    """Raises RaisesInCapture where only this path raises; what raises now and then is the user's error."""
+
+    def on_this_path() -> None:
+        with user_code(_AS_CAPTURED), device.assuming_capture():
+            run()
+
+    try:
+        on_this_path()
+    except UserCodeError as error:
+        run()
+        try:
+            on_this_path()
+        except UserCodeError as again:
+            raise RaisesInCapture(str(again), again.frames) from again.__cause__
+        assert error.__cause__ is not None
+        raise error.__cause__ from None
 
 
 def _warm_ups(device: Device) -> int:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import serialization
+from torch import overrides, serialization
+from torch.utils._python_dispatch import _disable_current_modes
 
 from graphdoctor.device.emulated.logical import LogicalDevice, wants_cuda
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.host_calls import note_refused_optimizers, telling_repr
-from graphdoctor.device.observe.patches import Patches
+from graphdoctor.device.observe.patches import Patches, let_scripts_ask_for_overrides
 
 
 def stand_in_for_python(device: LogicalDevice, patches: Patches) -> None:
@@ -27,6 +29,7 @@ def stand_in_for_python(device: LogicalDevice, patches: Patches) -> None:
     note_refused_optimizers(device, patches)
     _group_by_logical_device(device, patches)
     _compile_bypass(device, patches)
+    _programs_from_code(patches)
     _nested_tensors(device, patches)
     _one_gpu_parallel(patches)
     patches.set(torch._C, "_cuda_jiterator_compile_and_launch_kernel", _no_kernels_from_text)
@@ -127,6 +130,48 @@ def _compile_bypass(device: LogicalDevice, patches: Patches) -> None:
     patches.set(torch, "compile", run_eagerly)
     patches.set(torch.nn.Module, "compile", compile_in_place)
     patches.set(torch.jit, "trace", traced)
+
+
+def _programs_from_code(patches: Patches) -> None:
+    """What reads the model's code or traces it runs below the modes, on plain CPU tensors.
+
+    `torch.cond` would trace its branches to differentiate them; run in eager, they do that themselves.
+    """
+
+    def exporting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def export(*args: Any, **kwargs: Any) -> Any:
+            with _below_modes():
+                return original(*args, **kwargs)
+
+        return export
+
+    def scripting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def script(*args: Any, **kwargs: Any) -> Any:
+            let_scripts_ask_for_overrides()
+            return original(*args, **kwargs)
+
+        return script
+
+    def cond(
+        pred: Any,
+        true_fn: Callable[..., Any],
+        false_fn: Callable[..., Any],
+        operands: Iterable[Any] = (),
+    ) -> Any:
+        return (true_fn if pred else false_fn)(*operands)
+
+    patches.replace(torch.export, "export", exporting)
+    patches.replace(torch.jit, "script", scripting)
+    patches.set(torch, "cond", cond)
+
+
+@contextmanager
+def _below_modes() -> Iterator[None]:
+    with ExitStack() as stack:
+        for _ in range(torch._C._len_torch_function_stack()):
+            stack.enter_context(overrides._pop_mode_temporarily())
+        stack.enter_context(_disable_current_modes())
+        yield
 
 
 def _nested_tensors(device: LogicalDevice, patches: Patches) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass_type,
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import (
 
 from graphdoctor.device.observe.collectives import UNWAITED, doubt_of_ranks
 from graphdoctor.device.observe.fallback import run_operator
+from graphdoctor.device.observe.higher_order import in_parts
 from graphdoctor.device.observe.operators import (
     Call,
     Observer,
@@ -36,6 +38,8 @@ _LAST_RESULT_ON_HOST = frozenset({"_pack_padded_sequence"})
 class ObservedMode(TorchDispatchMode):
     """Shows every operator to the observers, before and after it ran; how it runs is the device's."""
 
+    supports_higher_order_operators = True  # torch asks for it since 2.9
+
     def __init__(self, table: StorageTable, observers: tuple[Observer, ...] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.table = table
@@ -55,6 +59,9 @@ class ObservedMode(TorchDispatchMode):
     ) -> Any:
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # it is made of plain tensors: their operators will come here
+        if isinstance(func, HigherOrderOperator):
+            with self:  # the operators in it come here
+                return in_parts(func)(*args, **(kwargs or {}))
         facts = facts_of(func)
         if facts.is_marker:
             return func(*args, **(kwargs or {}))

@@ -197,9 +197,13 @@ class Observer(Protocol):
 
 # What is PyTorch's own: op_db and its source say what their kernels do in a capture.
 _PYTORCHS = (
-    "aten", "prims", "prim", "mkldnn", "quantized", "inductor", "rngprims", "debugprims",
+    "aten", "prims", "prim", "inductor", "rngprims", "debugprims",
     "c10d", "_c10d_functional", "_c10d_functional_autograd",
 )  # fmt: skip
+
+
+# Most of these have no kernel for CUDA, and a build for the CPU cannot tell which do.
+_FOR_CPUS = ("quantized.", "_quantized.", "mkldnn.", "onednn.")
 
 
 def python_body(func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
@@ -220,6 +224,8 @@ def unseen(facts: OperatorFacts) -> str | None:
     """Why the emulated result of a call may not be a GPU's; None for PyTorch's own operators."""
     if _is_pytorchs(facts):
         return None
+    if facts.name.startswith(_FOR_CPUS):
+        return f"{facts.name} is made for CPUs: whether a GPU has a kernel for it is unknown"
     return f"{facts.name} is not PyTorch's own: whether its kernel waits for the device is unknown"
 
 

@@ -120,3 +120,9 @@ def _any_overrides(values: object) -> bool:
 
 def _any_argument_overrides(*values: object) -> bool:
     return any(map(_overrides, values))
+
+
+def let_scripts_ask_for_overrides() -> None:
+    """TorchScript knows torch's own checks by what they are; here are others in their places."""
+    for check in (_overrides, _any_overrides, _any_argument_overrides):
+        torch.jit._builtins._register_builtin(check, "aten::has_torch_function")
