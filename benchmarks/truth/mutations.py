@@ -1,6 +1,6 @@
 """Small mistakes put into the code of some rooms -> how many of them the tests of these rooms find.
 
-    python benchmarks/truth/mutations.py --rooms trace,estimate --count 40 --seed 1 [--jobs 2]
+    python benchmarks/truth/mutations.py --rooms trace,estimate --count 40 --seed 1 [--jobs 2] [--out OUT.jsonl]
 
 A mutation turns one comparison, changes one sign, one `not`, one `min` or one number, in a copy of the
 project; then the tests in tests/<room> run there until the first that fails. A mutation that no test
@@ -13,11 +13,13 @@ import argparse
 import ast
 import copy
 import importlib.util
+import json
 import multiprocessing
 import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -230,6 +232,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="append what was drawn and what became of it")
     parser.add_argument("--list", action="store_true", help="only say what would be changed")
     options = parser.parse_args()
     rooms = options.rooms.split(",")
@@ -243,9 +246,21 @@ def main() -> None:
             trees.put(Tree.copied(Path(scratch, str(number))))
         limits = _time_limits(rooms, trees)
         survived = _examined(chosen, trees, limits, options.jobs)
+    if options.out:
+        with options.out.open("a") as out:
+            out.writelines(_row(one, options.seed, one in survived) for one in chosen)
     for room in rooms:
         died = Counter(one in survived for one in chosen if one.room == room)
         print(f"{room}: {died[False]} of {died.total()} died (seed {options.seed})")
+
+
+def _row(mutation: Mutation, seed: int, survived: bool) -> str:
+    """A line of JSON. The commit says what the file's lines were."""
+    command = ("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD")
+    head = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    row = {"room": mutation.room, "seed": seed, "commit": head, "file": mutation.file.as_posix()}
+    row |= {"line": mutation.line, "old": mutation.old, "new": mutation.new, "survived": survived}
+    return json.dumps(row) + "\n"
 
 
 def _time_limits(rooms: Sequence[str], trees: SimpleQueue[Tree]) -> dict[str, float]:

@@ -28,8 +28,8 @@ class Comment:
     rules: tuple[str, ...]
     reason: str
     is_for_file: bool
-    first: int = 0
-    last: int = 0
+    first: int
+    last: int
     is_block: bool = False
 
     @property

@@ -17,7 +17,7 @@ from graphdoctor.diagnose.assemble import could_not_run, machine_info, raises_in
 from graphdoctor.diagnose.of_program import program_report
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting
 from graphdoctor.pipeline.stages import report_of, study
-from graphdoctor.record.between import BetweenSteps, Waits
+from graphdoctor.record.between_steps import BetweenSteps, Waits
 from graphdoctor.record.place import place
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.target import Target, named_tensors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -263,9 +264,19 @@ def sample_of(value: object) -> Sample | None:
         step = max(1, -(-flat.numel() // _MOST))
         values = flat[::step].double().cpu()
         eps = torch.finfo(flat.dtype).eps if flat.dtype.is_floating_point else 0.0
-        finite = flat[flat.isfinite()] if flat.dtype.is_floating_point else flat
-        scale = float(finite.abs().max()) if finite.numel() and eps else 0.0
+        scale = _largest(flat) if eps else 0.0
     return Sample(tuple(values.tolist()), scale=scale, eps=eps)
+
+
+def _largest(flat: torch.Tensor) -> float:
+    """The largest finite magnitude among these values."""
+    if flat.dtype.itemsize == 1:
+        flat = flat.float()  # float8 lacks the operators
+    low, high = torch.aminmax(flat)
+    if math.isfinite(largest := max(-float(low), float(high))):
+        return largest
+    finite = flat[flat.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
 
 
 class HostState:

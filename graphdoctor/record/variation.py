@@ -298,4 +298,6 @@ def _is_finite(result: object) -> bool:
 def _has_finite_values(leaf: object) -> bool:
     if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or leaf.is_nested:
         return True
-    return bool(parts_of(leaf)[0].detach().isfinite().all())
+    values = parts_of(leaf)[0].detach()
+    # float8 lacks the operator.
+    return bool((values.float() if values.dtype.itemsize == 1 else values).isfinite().all())

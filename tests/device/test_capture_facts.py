@@ -7,6 +7,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -121,9 +122,14 @@ def test_the_emulated_device_captures_what_a_gpu_captured(name: str, mode: str) 
     assert agrees != (name in NOT_EMULATED), outcome.get("error", "captured")
 
 
+@cache
+def diagnosis_of(name: str) -> Diagnosis:
+    return diagnosed(build(name))
+
+
 @every_step
 def test_the_diagnosis_finds_what_a_gpu_refused(name: str) -> None:
-    diagnosis = diagnosed(build(name))
+    diagnosis = diagnosis_of(name)
     fails = any(finding.effect == "capture-fails" for finding in diagnosis.findings)
     agrees = fails != H200[name, "thread_local"]
     may_differ(name, agrees=agrees)
@@ -160,7 +166,7 @@ if STORES_NUMBERS_BY_FILLING:
 @pytest.mark.parametrize("row", ROWS)
 def test_the_limits_page_names_the_rules_that_find_a_hazard(row: str) -> None:
     (found_by,) = re.findall(rf"^\| {row} \| [^|]* \| ([^|]*) \|", LIMITS.read_text(), re.M)
-    found = {finding.rule for finding in diagnosed(build(ROWS[row])).findings}
+    found = {finding.rule for finding in diagnosis_of(ROWS[row]).findings}
     if found_by == "none":
         assert not found
     else:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.observe import patches
 from tests.support.emulated import captured
 
 # Names that torch itself makes on first use, and caches.
@@ -150,6 +151,43 @@ def test_names_taken_meanwhile_are_given_back() -> None:
     assert module.has_gpu is torch.cuda.is_available
     assert module.Stream is torch.cuda.Stream and module.compile is torch.compile
     assert next(modules, None) is None
+
+
+def test_a_name_that_is_written_to_is_reached_however_often_the_device_was_entered() -> None:
+    """Modules are looked through again only where somebody has written to them since."""
+    for module in module_that_runs("has_gpu = None"):
+        for _ in range(2):
+            with EmulatedDevice():
+                assert module.has_gpu is None
+        module.has_gpu = torch.cuda.is_available
+        for _ in range(2):
+            with EmulatedDevice():
+                assert module.has_gpu()
+            assert module.has_gpu is torch.cuda.is_available
+        module.has_gpu = None
+        with EmulatedDevice():
+            module.has_gpu = torch.cuda.is_available
+        assert module.has_gpu is torch.cuda.is_available
+
+
+def test_what_somebody_else_put_into_torch_is_reached_by_name_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in module_that_runs("has_gpu = lambda: 'perhaps'"):
+        with EmulatedDevice():
+            pass
+        theirs = module.has_gpu
+        monkeypatch.setattr(torch.cuda, "is_available", theirs)
+        with EmulatedDevice():
+            assert module.has_gpu() is True
+        assert module.has_gpu is theirs and torch.cuda.is_available is theirs
+
+
+def test_names_are_reached_where_no_version_says_what_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patches, "_version", lambda: None)
+    test_a_name_that_is_written_to_is_reached_however_often_the_device_was_entered()
 
 
 def test_a_device_can_be_entered_again() -> None:

@@ -1,4 +1,4 @@
-"""The report of a step that could not be run: nothing is known, and nothing is claimed."""
+"""The report says what is known, how surely, and of a step that could not be run nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.diagnose.assemble import could_not_run
+from graphdoctor.pipeline import analyze
 from graphdoctor.target import from_object
 
 
@@ -22,3 +23,23 @@ def test_of_a_step_that_could_not_run_nothing_is_counted_found_or_called_safe() 
     assert (report.estimate, report.measurement) == (None, None)
     assert not (report.findings or report.regions or report.safe_modules or report.captures)
     assert report.machine.device == "emulated"
+
+
+def read_twice(x: torch.Tensor) -> float:
+    smallest = x.min().item()
+    return x.max().item() - smallest
+
+
+def test_the_hazard_that_the_machine_refused_is_confirmed_and_the_others_are_not() -> None:
+    report = analyze(read_twice, torch.ones(4))
+    first = read_twice.__code__.co_firstlineno + 1
+    reads = [one for one in report.findings if one.effect == "capture-fails"]
+    assert [(one.location and one.location.line, one.certainty) for one in reads] == [
+        (first, "confirmed"), (first + 1, "likely"),
+    ]  # fmt: skip
+
+
+def test_a_step_that_was_captured_has_no_confirmed_hazard() -> None:
+    report = analyze(lambda x: x * 2, torch.ones(4))
+    assert [capture.status for capture in report.captures] == ["captured"]
+    assert not [one for one in report.findings if one.certainty == "confirmed"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose, excerpt_at
 from graphdoctor.rules import ALL_RULES
@@ -131,6 +132,18 @@ def test_a_library_s_line_is_a_finding_for_each_line_of_the_user_that_calls_it(s
         (LIBRARY, 3, 2),
         (LIBRARY, 9, 1),
     ]
+
+
+def test_of_several_hits_on_one_line_the_first_that_ran_says_from_where(source: str) -> None:
+    def reads(*calls: tuple[int, str]) -> list[Op]:
+        return [
+            replace(_read(n, Location(source, 3), Location(source, line)), module=module)
+            for n, (line, module) in enumerate(calls)
+        ]
+
+    first, then = reads((7, "a"), (9, "b")), reads((9, "c"), (7, "d"))
+    (finding,) = diagnose(recording(iteration(0, first), iteration(1, then))).findings
+    assert (finding.count, finding.module, finding.stack) == (2, "a", (Location(source, 7),))
 
 
 def test_operators_without_a_line_are_told_apart_by_name_and_module() -> None:

@@ -110,6 +110,17 @@ def test_a_finding_is_marked_with_the_comment_s_reason_and_line(source: str) -> 
     assert plain == findings
 
 
+def test_a_finding_without_a_line_is_left_out_by_comments_for_the_file_alone(
+    tmp_path: Path,
+) -> None:
+    nowhere = msgspec.structs.replace(finding(2), location=None)
+    for comment, is_marked in (("ignore", False), ("file-ignore", True)):
+        file = tmp_path / f"{comment}.py"
+        file.write_text(f"x.item()  # graphdoctor: {comment}[GD101] known\n")
+        ((found,), _) = marked([nowhere], [ran(str(file), 1)], file=str(file))
+        assert (found.suppressed is not None) == is_marked
+
+
 def test_unused_comments_are_told_of_code_that_ran_only(source: str) -> None:
     _, idle = marked([finding(2, file=source)], [ran(source, 3)], file=source)
     assert [(one.location.line, one.rule, one.kind) for one in idle] == [

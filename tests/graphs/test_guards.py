@@ -88,7 +88,7 @@ class TestDictVersions:
         assert not watched.versions.are_same()
 
     def test_without_versions_each_look_compares(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(dict_versions, "_version_function", lambda: None)
+        monkeypatch.setattr(dict_versions, "version_function", lambda: None)
         watched = _Watched(3)
         assert watched.versions.are_same() and watched.comparisons == 1
         watched.live[0]["a"] = 5
@@ -98,7 +98,7 @@ class TestDictVersions:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(torch._C._dynamo.guards, "dict_version", lambda each: 1)
-        assert dict_versions._version_function() is None
+        assert dict_versions.version_function() is None
 
     def test_capture_under_the_emulator_imports_no_dynamo(self) -> None:
         code = (

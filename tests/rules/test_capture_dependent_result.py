@@ -308,3 +308,19 @@ def test_a_sample_is_spread_over_the_tensor_and_bounded() -> None:
     assert sample_of(torch.tensor([1 + 2j])) == Sample((1.0, 2.0), 2.0, sample.eps)
     assert sample_of(torch.tensor([True, False])) == Sample((1.0, 0.0), 0.0, 0.0)
     assert sample_of(torch.empty(0)) is None and sample_of("text") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        (torch.tensor([1.0, -3.0, math.nan, math.inf, -math.inf]), 3.0),
+        (torch.tensor([math.nan]), 0.0),
+        (torch.tensor([-2.0, 1.0]), 2.0),
+        (torch.tensor([1.0, -448.0]).to(torch.float8_e4m3fn), 448.0),
+    ],
+)
+def test_the_scale_of_a_sample_is_its_largest_finite_magnitude(
+    values: torch.Tensor, scale: float
+) -> None:
+    sample = sample_of(values)
+    assert sample is not None and sample.scale == scale

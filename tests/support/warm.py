@@ -95,7 +95,8 @@ def _serve(address: str) -> None:
     import select
     import shutil
 
-    for module in (CLI, "graphdoctor.check.one_target"):
+    # Optimizers import the last, which takes over a second.
+    for module in (CLI, "graphdoctor.check.one_target", "torch._dynamo"):
         importlib.import_module(module)
     lend(address)
     gc.freeze()  # what is loaded now stays shared

@@ -99,6 +99,20 @@ def test_another_threads_python_explains_a_thread_that_says_nothing() -> None:
     assert cause.share > 0.9
 
 
+def test_of_another_threads_functions_the_one_that_ran_in_the_middle_of_the_silence_is_named() -> (
+    None
+):
+    builder, begins = stepping()
+    for begin in begins:
+        builder.frame("train.py(10): train", begin - 60, 40_000)
+        builder.frame("metrics.py(2): read", begin + 50, 900, thread=7)
+        builder.frame("metrics.py(4): crunch", begin + 1000, 36_000, thread=7)
+        for place in range(3):
+            builder.frame("metrics.py(9): tell", begin + 37_100 + place * 900, 800, thread=7)
+    causes = [one for one in explained(builder).gap_causes if one.kind == "another-thread"]
+    assert [one.location and one.location.function for one in causes] == ["crunch"]
+
+
 def test_a_thread_inside_of_c_code_is_not_said_to_wait_for_another() -> None:
     builder, begins = stepping()
     for begin in begins:

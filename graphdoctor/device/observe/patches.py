@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
+from functools import cache
 from types import ModuleType, TracebackType
+from typing import ClassVar
 
 import torch
+
+from graphdoctor.target.state.dict_versions import version_function
 
 _MISSING = object()
 
@@ -14,8 +18,12 @@ _MISSING = object()
 class Patches:
     """A stack of replaced attributes; leaving the block restores them in reverse order."""
 
+    # What was looked for the last time, by id, and the versions of modules' names that had none of it.
+    _searched: ClassVar[tuple[Set[int], Set[int]]] = (frozenset(), frozenset())
+
     def __init__(self) -> None:
         self._undo: list[tuple[object, str, object, object]] = []
+        self._versions: Set[int] = frozenset()  # of modules' names, once all had the stand-ins
 
     def set(self, owner: object, name: str, value: object) -> None:
         """Replace an attribute that exists, or add one that does not."""
@@ -37,8 +45,9 @@ class Patches:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Modules that were imported meanwhile took stand-ins by name.
-        _rename({id(new): old for new, old in self._replaced()})
+        # Modules that were imported or written to meanwhile took stand-ins by name.
+        stand_ins = {id(new): old for new, old in self._replaced()}
+        _rename(stand_ins, [module for module, at in _modules() if at not in self._versions])
         while self._undo:
             owner, name, value, _ = self._undo.pop()
             if value is _MISSING:
@@ -48,7 +57,16 @@ class Patches:
 
     def reach_imported_names(self) -> None:
         """Replace what modules had taken before by name: `from torch.cuda import is_available`."""
-        self._undo += _rename({id(old): new for new, old in self._replaced()})
+        originals = {id(old): new for new, old in self._replaced()}
+        values, versions = Patches._searched
+        without = versions if originals.keys() <= values else frozenset()
+        modules = _modules()
+        changes = _rename(originals, [module for module, at in modules if at not in without])
+        self._undo += changes
+        holding = {id(module) for module, *_ in changes}
+        found = {at for module, at in modules if at is not None and id(module) not in holding}
+        Patches._searched = frozenset(originals), found
+        self._versions = {at for _, at in _modules() if at is not None}
 
     def _replaced(self) -> Iterator[tuple[object, object]]:
         """Functions and classes of modules: the stand-in, and what it stands for."""
@@ -57,18 +75,35 @@ class Patches:
                 yield new, old
 
 
-def _rename(wanted: dict[int, object]) -> list[tuple[object, str, object, object]]:
-    """Give other modules' names another value, wherever they have one of those in the table."""
+def _rename(
+    wanted: dict[int, object], modules: Iterable[ModuleType]
+) -> list[tuple[object, str, object, object]]:
+    """Give these modules' names another value, wherever they have one of those in the table."""
     changes: list[tuple[object, str, object, object]] = [
         (module, name, value, wanted[id(value)])
-        for module in list(sys.modules.values())
-        if isinstance(module, ModuleType)
+        for module in modules
         for name, value in list(vars(module).items())
         if id(value) in wanted and not module.__name__.startswith("graphdoctor.")
     ]
     for module, name, _, new in changes:
         setattr(module, name, new)
     return changes
+
+
+def _modules() -> list[tuple[ModuleType, int | None]]:
+    """Each module with the version of its names, which changes whenever one of them is written to.
+
+    What was looked through at a version need not be again: to go through torch's hundred thousand
+    names takes longer than a small step.
+    """
+    version = _version()
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    return [(module, version(vars(module)) if version else None) for module in modules]
+
+
+@cache
+def _version() -> Callable[[dict[str, object]], int] | None:
+    return version_function()
 
 
 def hide_function_mode_from_python(patches: Patches) -> None:

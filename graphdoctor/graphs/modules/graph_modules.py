@@ -102,21 +102,21 @@ def _graphed(module: torch.nn.Module, seen: Observations, how: _How) -> tuple[Gr
         raise _LeftOut(_NOT_CALLED)
     choices, _, modes = how
     captured: dict[Signature, tuple[Inputs, list[Graph]]] = {}
-    troubles: list[str] = []
+    reasons: list[str] = []
     left = choices.most_graphs
     for signature, observed in seen.calls.items():
         count = min(left, observed.at_once if observed.given is not None else 1)
-        trouble = observed.trouble
-        if not trouble and count:
-            made, trouble = _captured(module, observed, count, how)
+        reason = observed.reason
+        if not reason and count:
+            made, reason = _captured(module, observed, count, how)
             if made:
                 captured[signature] = made[0][0], [graph for _, graph in made]
                 left -= len(made)
-        if trouble:
-            troubles.append(trouble)
+        if reason:
+            reasons.append(reason)
     if not captured:
-        raise _LeftOut(troubles[0])
-    return GraphedModule(module, modes, captured), "; ".join(dict.fromkeys(troubles))
+        raise _LeftOut(reasons[0])
+    return GraphedModule(module, modes, captured), "; ".join(dict.fromkeys(reasons))
 
 
 def _captured(
@@ -130,8 +130,8 @@ def _captured(
         for _ in range(count):
             body = Body(module, module.forward, observed)
             call = ToCapture(body, static_tensors(observed), observed, choices, lane)
-            if not made and (trouble := _trouble(call, module)):
-                return made, trouble
+            if not made and (reason := _reason_against(call, module)):
+                return made, reason
             made.append((call.described, _graph(call)))
     except (GraphDoctorError, KeyboardInterrupt, GeneratorExit):
         raise
@@ -150,7 +150,7 @@ def _graph(call: ToCapture) -> Graph:
     return TrainingGraph(call) if call.observed.wants_gradients else InferenceGraph(call)
 
 
-def _trouble(call: ToCapture, module: torch.nn.Module) -> str:
+def _reason_against(call: ToCapture, module: torch.nn.Module) -> str:
     """Why a graph would not stand for the call, though it could be captured."""
     own = memory_of(Guard({"": module}, around=module).tensors)
     if call.reads_foreign_memory(own):

@@ -68,7 +68,7 @@ class Observed:
     `sample` is the first of them, on memory of its own, and `returned` how its outputs are nested.
     `at_once` is how many of them waited for their backward pass at the same time;
     `wants_gradients`: some output hangs on autograd. `given` are the outputs, by position, for which
-    a gradient came; None where no backward pass was seen. `trouble` says why no graph can serve them.
+    a gradient came; None where no backward pass was seen. `reason` says why no graph can serve them.
     """
 
     mode: Mode
@@ -78,7 +78,7 @@ class Observed:
     waiting: int = 0
     returned: Nesting | None = None
     given: set[int] | None = None
-    trouble: str = ""
+    reason: str = ""
 
 
 @dataclass
@@ -114,17 +114,17 @@ def _watched_call(
 ) -> Any:
     try:
         signature, tensors = signature_of(args, kwargs)
-    except Unwatchable as reason:
+    except Unwatchable as error:
         unknown = Mode(torch.is_grad_enabled(), autocast=False, dtype=None)
-        seen.calls[Signature(unknown, (), ())] = Observed(unknown, Inputs(), trouble=str(reason))
+        seen.calls[Signature(unknown, (), ())] = Observed(unknown, Inputs(), reason=str(error))
         return forward(*args, **kwargs)
     call = seen.calls.get(signature)
     if call is None:
         call = Observed(signature.mode, clone_inputs(Inputs(args, kwargs)))
-        call.trouble = (
+        call.reason = (
             modes.difference()
-            or _trouble_of_sample(signature, tensors, call.sample)
-            or _trouble_of_arguments(module, tensors)
+            or _reason_in_sample(signature, tensors, call.sample)
+            or _reason_in_arguments(module, tensors)
         )
         seen.calls[signature] = call
     with _watching_state(module, tensors, call):
@@ -133,18 +133,18 @@ def _watched_call(
     return outputs
 
 
-def _trouble_of_sample(given: Signature, tensors: list[torch.Tensor], sample: Inputs) -> str:
+def _reason_in_sample(given: Signature, tensors: list[torch.Tensor], sample: Inputs) -> str:
     """The sample has to be the same call, with every tensor of it on memory of its own."""
     own = set(map(id, tensors))
     try:
         key, copied = signature(sample.args, sample.kwargs)
-    except Unwatchable as reason:
-        return str(reason)
+    except Unwatchable as error:
+        return str(error)
     is_like = key == given.key and not any(id(tensor) in own for tensor in copied)
     return "" if is_like else "its arguments are nested in a way that cannot be copied"
 
 
-def _trouble_of_arguments(module: torch.nn.Module, tensors: list[torch.Tensor]) -> str:
+def _reason_in_arguments(module: torch.nn.Module, tensors: list[torch.Tensor]) -> str:
     own = memory_of(named_tensors({"module": module}).values())
     for tensor in tensors:
         if not tensor.is_cuda:
@@ -161,7 +161,7 @@ def _watching_state(
     module: torch.nn.Module, given: list[torch.Tensor], call: Observed
 ) -> Iterator[None]:
     """Note what a forward changes that a replay would not: attributes, tensors' identity, inputs."""
-    if call.trouble:
+    if call.reason:
         yield
         return
     tensors, values = named_state({"module": module})
@@ -169,7 +169,7 @@ def _watching_state(
     copies = [tensor.detach().clone() for tensor in given]
     yield
     tensors_now, values_now = named_state({"module": module})
-    call.trouble = call.trouble or (
+    call.reason = call.reason or (
         _changed_value(values, values_now)
         or _changed_tensor(tensors, tensors_now)
         or _written_input(given, versions, copies)
@@ -217,11 +217,11 @@ def _follow(
     """Look at what a call returned, and note when its backward pass comes."""
     try:
         tensors = tensors_in(outputs)
-        trouble = _trouble_of_outputs(module, given, tensors) or _trouble_of_nesting(call, outputs)
-    except Unwatchable as reason:
-        call.trouble = call.trouble or str(reason)
+        reason = _reason_in_outputs(module, given, tensors) or _reason_in_nesting(call, outputs)
+    except Unwatchable as error:
+        call.reason = call.reason or str(error)
         return
-    call.trouble = call.trouble or trouble
+    call.reason = call.reason or reason
     wanting = [index for index, tensor in enumerate(tensors) if tensor.requires_grad]
     if not wanting:
         call.at_once = max(call.at_once, 1)
@@ -234,7 +234,7 @@ def _follow(
         tensors[index].register_hook(partial(_gradient_came, call, came, index))
 
 
-def _trouble_of_outputs(
+def _reason_in_outputs(
     module: torch.nn.Module, given: list[torch.Tensor], returned: list[torch.Tensor]
 ) -> str:
     if not returned:
@@ -250,7 +250,7 @@ def _trouble_of_outputs(
     return ""
 
 
-def _trouble_of_nesting(call: Observed, outputs: object) -> str:
+def _reason_in_nesting(call: Observed, outputs: object) -> str:
     if call.returned is None:
         call.returned = Nesting(outputs)
         return ""
@@ -262,8 +262,8 @@ def _gradient_came(call: Observed, came: set[int], index: int, gradient: torch.T
     if not came:
         call.waiting -= 1
     if index in came:
-        call.trouble = call.trouble or "its backward pass runs twice for one forward"
+        call.reason = call.reason or "its backward pass runs twice for one forward"
     if torch.is_grad_enabled():
-        call.trouble = call.trouble or "its gradients are differentiated again"
+        call.reason = call.reason or "its gradients are differentiated again"
     came.add(index)
     call.given = (call.given or set()) | {index}

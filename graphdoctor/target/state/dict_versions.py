@@ -29,7 +29,7 @@ class DictVersions:
     def __init__(self, dicts: Iterable[dict[Any, Any]], compare: Callable[[], bool]) -> None:
         self._dicts = tuple(dicts)
         self._compare = compare
-        self._version = _version_function()
+        self._version = version_function()
         self._versions = self._now()
         self._check = _check_of(self._dicts) if self._version is not None else None
         self._calm = 0
@@ -67,7 +67,7 @@ class DictVersions:
         return list(map(self._version, self._dicts)) if self._version is not None else []
 
 
-def _version_function() -> Callable[[dict[Any, Any]], int] | None:
+def version_function() -> Callable[[dict[Any, Any]], int] | None:
     """torch's, where it exists and notices every kind of write."""
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     version = getattr(guards, "dict_version", None)
