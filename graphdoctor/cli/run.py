@@ -134,10 +134,12 @@ def _with_patch(
     if not diff or not sources:
         return report
     from graphdoctor.reporters.files import save
-    from graphdoctor.strategies.patch.rerun import Task
+    from graphdoctor.strategies.patch.rerun import MOST_STEPS, MOST_STEPS_ON_GPU, Task
 
     chosen = options.analyze
-    task = Task(program, folder, {}, chosen.device, chosen.gpu)
+    is_on_gpu = report.machine is not None and report.machine.device == "cuda"
+    most = MOST_STEPS_ON_GPU if is_on_gpu else MOST_STEPS
+    task = Task(program, folder, chosen.device, chosen.gpu, most)
     report = tried(report, sources, task, time_limit_s=chosen.budget_s, progress=_tell)
     if report.patch is not None and report.patch.diff:
         save(report.patch.diff, Path(diff))

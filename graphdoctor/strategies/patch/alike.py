@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from graphdoctor.strategies.patch.rerun import Run
-from graphdoctor.values.figures import count_text, shortened
+from graphdoctor.values.figures import count_text, shortened, time_text
 
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)")
 _OF_TIME = re.compile(
@@ -61,7 +61,8 @@ def likeness(
     if said is None:
         return Likeness(False, "The weights that the changed program leaves are others.")
     printed = _printed(len(lines), len(different)) if lines else ""
-    return Likeness(True, f"{'; '.join(filter(None, (printed, said, _replayed(changed))))}.")
+    clauses = (printed, said, _replayed(changed), _times(plain, changed))
+    return Likeness(True, f"{'; '.join(filter(None, clauses))}.")
 
 
 def needs_another(plain: Run, changed: Run) -> bool:
@@ -193,3 +194,14 @@ def _replayed(changed: Run) -> str:
     if not changed.replays:
         return ""
     return f"{count_text(changed.replays, 'call')} {'was' if changed.replays == 1 else 'were'} replayed"
+
+
+def _times(plain: Run, changed: Run) -> str:
+    """On a GPU, what a step took in the two runs, with all that the program does around it."""
+    if plain.step_us is None or changed.step_us is None:
+        return ""
+    faster = plain.step_us / changed.step_us
+    return (
+        f"a step took {time_text(plain.step_us)} as it is and {time_text(changed.step_us)} changed,"
+        f" {faster:.2f}x, in one run of each"
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from contextlib import closing
 
 from msgspec.structs import replace
 
@@ -17,7 +16,7 @@ from graphdoctor.strategies.patch.edits import (
     unified,
 )
 from graphdoctor.strategies.patch.proposals import NoProposal, Proposal, proposal_for
-from graphdoctor.strategies.patch.rerun import Task, runs_of
+from graphdoctor.strategies.patch.rerun import Task, reruns
 from graphdoctor.values.program import Patch, ProgramReport, ProgramStep
 
 Progress = Callable[[str], None]
@@ -50,32 +49,40 @@ def tried(
 ) -> ProgramReport:
     """The report with its diff if the program gives the same results with it, and else without.
 
-    The program of the task is run again, as it is and changed, in processes of its own.
+    The program of the task is run again, as it is and changed, in processes of its own, each for
+    `time_limit_s` at the most.
     """
     patch = report.patch
     if patch is None or not patch.diff:
         return report
-    changed = dataclasses.replace(
-        task, sources={file: after for file, (_, after) in sources.items()}
-    )
-    found = _compared(task, changed, time_limit_s, progress, captures=_CAPTURE in patch.diff)
+    after = {file: text for file, (_, text) in sources.items()}
+    captures = _CAPTURE in patch.diff
+    found = _compared(task, after, time_limit_s, progress, captures=captures)
     if found.is_same:
         return replace(report, patch=replace(patch, status="same results", tried=found.sentence))
     return replace(report, patch=Patch("left out", tried=found.sentence))
 
 
 def _compared(
-    task: Task, changed: Task, time_limit_s: float, progress: Progress, *, captures: bool
+    task: Task,
+    after: dict[str, str],
+    time_limit_s: float,
+    progress: Progress,
+    *,
+    captures: bool,
 ) -> Likeness:
-    with closing(runs_of(task, changed, task, time_limit_s=time_limit_s)) as runs:
+    """The changed program takes as many steps as the program as it is took in half of its time."""
+    with reruns(time_limit_s) as run:
         progress("running the program again, as it is")
-        one = next(runs)
+        plain = run(dataclasses.replace(task, enough_s=time_limit_s / 2))
+        most = plain.steps if plain.was_stopped else task.most_steps
+        same = dataclasses.replace(task, most_steps=most)
         progress("running the changed program")
-        other = next(runs)
-        if not needs_another(one, other):
-            return likeness(one, other, captures=captures)
+        changed = run(dataclasses.replace(same, sources=after))
+        if not needs_another(plain, changed):
+            return likeness(plain, changed, captures=captures)
         progress("running the program as it is once more")
-        return likeness(one, other, next(runs), captures=captures)
+        return likeness(plain, changed, run(same), captures=captures)
 
 
 def _proposal(step: ProgramStep) -> Proposal | str:

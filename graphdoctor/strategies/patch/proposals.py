@@ -13,6 +13,8 @@ from graphdoctor.values.program import CalledModule, ProgramStep
 from graphdoctor.values.report import Range, Report, StrategyOutcome
 
 _LEAST_GAIN = 1.05
+# On a GPU no process of its own finds a program's step again; the changed program itself is then the proof.
+_NOT_TRIED = ("planned", "unfit", "timed-out")
 _CACHE = "cache_implementation"
 _OTHER_CACHES = frozenset({_CACHE, "past_key_values", "use_cache", "generation_config", None})
 
@@ -84,6 +86,8 @@ def _gain(report: Report) -> str:
         return ""  # the whole step is one graph already, so its parts were not tried
     if row is None:
         raise NoProposal("no strategy was compared, so nothing says what a change would gain")
+    if row.status in _NOT_TRIED and row.predicted is not None:
+        return f" ({_figure(row)})"
     if row.status != "verified":
         raise NoProposal(f"graphs of its modules were not shown to be right: {row.reason}")
     return f" ({_figure(row)})"

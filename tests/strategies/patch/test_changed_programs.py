@@ -12,7 +12,7 @@ import pytest
 
 from graphdoctor.pipeline import diagnose_program
 from graphdoctor.strategies.patch.made import tried, with_patch
-from graphdoctor.strategies.patch.rerun import Task
+from graphdoctor.strategies.patch.rerun import MOST_STEPS, Task
 from graphdoctor.target.program.launch import Program
 from graphdoctor.values.options import AnalyzeOptions, Bounds, RunOptions
 from graphdoctor.values.program import ProgramReport
@@ -38,7 +38,7 @@ def patched(file: Path) -> tuple[ProgramReport, dict[str, tuple[str, str]], Prog
 
 def tried_in(file: Path, made: tuple[ProgramReport, dict[str, tuple[str, str]], Program]) -> ProgramReport:  # fmt: skip
     report, sources, program = made
-    task = Task(program, str(file.parent), {}, "emulated", "h100")
+    task = Task(program, str(file.parent), "emulated", "h100", MOST_STEPS)
     return tried(report, sources, task, time_limit_s=120.0, progress=lambda doing: None)
 
 
