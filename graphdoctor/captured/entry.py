@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from graphdoctor.captured.forward_graph import GuardedGraph, Setup
-from graphdoctor.captured.module import CapturedModel, is_captured, module_of
+from graphdoctor.captured.module import (
+    CapturedModel,
+    answer_with,
+    become,
+    is_captured,
+    module_of,
+)
 from graphdoctor.captured.plan import CapturePlan, inference_plan, training_plan
 from graphdoctor.captured.readiness import unready
 from graphdoctor.captured.replays import Replays
@@ -24,6 +33,7 @@ from graphdoctor.target import Inputs
 from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.report import Mode
 
+_NOT_YET = "it is studied on its first call, which has not come yet"
 _NO_GPU = "there is no GPU here that torch can use"
 
 
@@ -37,20 +47,41 @@ def capture(
 ) -> Any:
     """Give a module that is the model, and replays CUDA graphs of it where that is proved safe.
 
-    `inputs` and `kwargs` are those of one call; the model and they are on the device already. What
-    cannot be captured runs eagerly, and `explain()` of the result says why; so do calls that are not
-    what was captured. `mode` "training" also captures the backward pass; None decides by the model's
-    training flag. Up to `max_graphs` graphs are made, for inputs of other shapes. Without
-    `clone_outputs` the next call writes over the outputs of the one before.
+    `inputs` and `kwargs` are those of one call; the model and they are on the device already. Without
+    them, the first call of the kind that `mode` says is studied when it comes. What cannot be captured
+    runs eagerly, and `explain()` of the result says why; so do calls that are not what was captured.
+    `mode` "training" also captures the backward pass; None decides by the model's training flag. Up to
+    `max_graphs` graphs are made, for inputs of other shapes. Without `clone_outputs` the next call
+    writes over the outputs of the one before.
 
     Raises `UsageError` for what is no module or was captured or compiled before, and
     `UserCodeError` where the model itself fails.
     """
     _check(model, max_graphs)
-    given = Inputs(inputs, kwargs)
+    how = _How(mode, max_graphs, clone_outputs)
+    if not inputs and not kwargs:
+        return _on_first_call(model, how)
+    return module_of(model, _captured(model, Inputs(inputs, kwargs), how))
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """The choices of `capture`."""
+
+    mode: Mode | None
+    max_graphs: int
+    clones: bool
+
+    def is_for(self, model: torch.nn.Module) -> bool:
+        """Whether a call of the model that is made now is of the kind to capture."""
+        wants = torch.is_grad_enabled() and any(p.requires_grad for p in model.parameters())
+        return self.mode is None or (self.mode == "training") == wants
+
+
+def _captured(model: torch.nn.Module, given: Inputs, how: _How) -> CapturedModel:
     if not _has_device():
         return _eager(model, _plan_without_gpu(model, given))
-    setup = Setup(Modes(), clones=clone_outputs)
+    setup = Setup(Modes(), clones=how.clones)
     if reason := unready(model, given):
         return _eager(model, CapturePlan("eager", obstacles=(reason,)))
 
@@ -61,9 +92,9 @@ def capture(
             more = study(model, others, device, setup)
         return more.graph if more.graph is not None else "; ".join(more.obstacles)
 
-    replays = Replays(model, context=setup.context, max_graphs=max_graphs, grow=grow)
+    replays = Replays(model, context=setup.context, max_graphs=how.max_graphs, grow=grow)
     with _watched_device() as device:
-        if (mode or _mode_of(model)) == "training":
+        if (how.mode or _mode_of(model)) == "training":
             known, made = study_training(model, given, device, setup.context)
             plan, parts = training_plan(known, made)
             replays.training = parts
@@ -74,7 +105,45 @@ def capture(
             if found.graph is not None:
                 replays.add(found.graph)
     replays.why_not = plan.obstacles[0] if plan.obstacles else replays.why_not
-    return module_of(model, CapturedModel(model, plan, replays, parts))
+    return CapturedModel(model, plan, replays, parts)
+
+
+def _on_first_call(model: torch.nn.Module, how: _How) -> Any:
+    """The model, which is studied when it is first called as `how` says, with that call's inputs."""
+    waiting = _eager(model, CapturePlan("eager", obstacles=(_NOT_YET,)))
+    made = module_of(model, waiting)
+    lock, this = threading.Lock(), weakref.ref(made)
+
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        captured = this()
+        is_now = how.is_for(model) and not _is_recorded()
+        if captured is None or not is_now or not lock.acquire(blocking=False):
+            return model(*args, **kwargs)
+        try:
+            become(captured, _studied(model, Inputs(args, kwargs), how))
+        finally:
+            lock.release()
+        return captured(*args, **kwargs)
+
+    answer_with(made, call)
+    return made
+
+
+def _studied(model: torch.nn.Module, given: Inputs, how: _How) -> CapturedModel:
+    """In the middle of a program, which goes on in eager whatever the study says."""
+    if not _has_device():
+        return _eager(model, CapturePlan("eager", obstacles=(_NO_GPU,)))
+    try:
+        return _captured(model, given, how)
+    except GraphDoctorError as error:
+        return _eager(model, CapturePlan("eager", obstacles=(str(error),)))
+
+
+def _is_recorded() -> bool:
+    """Whether the caller captures or compiles what runs now."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _mode_of(model: torch.nn.Module) -> Mode:
@@ -101,11 +170,11 @@ def _check(model: object, max_graphs: int) -> None:
         )
 
 
-def _eager(model: torch.nn.Module, plan: CapturePlan) -> Any:
+def _eager(model: torch.nn.Module, plan: CapturePlan) -> CapturedModel:
     """The model as it is, under the same interface."""
     replays = Replays(model, context=Modes(), max_graphs=1, grow=lambda others: plan.obstacles[0])
     replays.why_not = plan.obstacles[0]
-    return module_of(model, CapturedModel(model, plan, replays))
+    return CapturedModel(model, plan, replays)
 
 
 def _plan_without_gpu(model: torch.nn.Module, inputs: Inputs) -> CapturePlan:

@@ -11,6 +11,7 @@ import copy
 import copyreg
 import types
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from graphdoctor.values.errors import UsageError
 OWN_NAMES = ("plan", "coverage", "fallbacks", "explain", "release")
 _SLOT = "_graphdoctor_captured"
 _CALL_SLOT = "_graphdoctor_call"
+Call = Callable[[tuple[Any, ...], dict[str, Any]], object]
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -81,8 +83,9 @@ def module_of(model: torch.nn.Module, captured: CapturedModel) -> Any:
     members = {name: value for name, value in _MEMBERS.items() if name not in taken}
     kind = type(model)
     try:
+        # The name stays: libraries write it into what they save, and look models up by it.
         derived = types.new_class(
-            f"Captured{kind.__name__}", (kind,), exec_body=lambda body: body.update(members)
+            kind.__name__, (kind,), exec_body=lambda body: body.update(members)
         )
         made: Any = derived.__new__(derived)  # type: ignore[call-overload]
         object.__setattr__(made, "__dict__", model.__dict__)
@@ -90,9 +93,19 @@ def module_of(model: torch.nn.Module, captured: CapturedModel) -> Any:
         raise UsageError(
             f"capture() makes a subclass of {kind.__name__}, which that class does not allow: {error}"
         ) from error
-    object.__setattr__(made, _SLOT, captured)
-    object.__setattr__(made, _CALL_SLOT, captured.replays.call)
+    become(made, captured)
     return made
+
+
+def become(module: object, captured: CapturedModel) -> None:
+    """Let a captured module be run by this from now on."""
+    object.__setattr__(module, _SLOT, captured)
+    answer_with(module, captured.replays.call)
+
+
+def answer_with(module: object, call: Call) -> None:
+    """Let a captured module answer its calls by a function of their arguments."""
+    object.__setattr__(module, _CALL_SLOT, call)
 
 
 def is_captured(module: object) -> bool:

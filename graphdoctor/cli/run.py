@@ -75,6 +75,9 @@ class RunCommand:
         add("--budget", type=seconds, default=DEFAULT_BUDGET_S, metavar="TIME",
             help="how long strategies may take for each step: 120s (the default), 2m ...")  # fmt: skip
         add_json_argument(parser, "report")
+        add("--diff", metavar="FILE",
+            help="run the program again, as it is and with what is proposed, and write the changes as"
+            " a diff if its results are the same")  # fmt: skip
         add("--trace-dir", metavar="DIR",
             help="write runs for TensorBoard and Perfetto into this folder")  # fmt: skip
         add_page_arguments(parser)
@@ -82,28 +85,65 @@ class RunCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         check_json_writable(args)
-        for name in ("json", "trace_dir"):  # the program may go to another folder
+        if args.diff:
+            _check_diff(args)
+        for name in ("json", "trace_dir", "diff"):  # the program may go to another folder
             if (path := getattr(args, name)) and path != STDOUT:
                 setattr(args, name, os.path.abspath(path))
         program = program_of(args)
-        process, look = os.getpid(), look_of(args, sys.stderr)
+        process, folder, look = os.getpid(), os.getcwd(), look_of(args, sys.stderr)
+        options = _options(args)
         from graphdoctor.check.settings.files import load
 
         project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
         with _stdout_for_json(args):
             from graphdoctor.pipeline import diagnose_program
 
-            report, said = diagnose_program(program, _options(args), _tell)
+            report, said = diagnose_program(program, options, _tell)
         if os.getpid() != process:  # a child that the program forked
             return report.exit_code
         if said:
             print(said, file=sys.stderr)
+        report = _with_patch(report, program, options, folder=folder, diff=args.diff)
 
         from graphdoctor.check.selection import selected_steps
 
         _show(selected_steps(report, project), args, look)
         _leave_threads(report)
         return report.exit_code
+
+
+def _check_diff(args: argparse.Namespace) -> None:
+    from graphdoctor.reporters.files import check_writable
+
+    check_writable(Path(args.diff))
+    if args.device == "cpu-as-is":
+        raise UsageError(
+            "--diff runs the program on a device, and --device cpu-as-is leaves it on the CPU: leave one of"
+            " them out"
+        )
+
+
+def _with_patch(
+    report: ProgramReport, program: Program, options: RunOptions, *, folder: str, diff: str | None
+) -> ProgramReport:
+    """What to change, tried where a diff is wanted; its file is written where there is something to write."""
+    from graphdoctor.strategies.patch.made import tried, with_patch
+
+    report, sources = with_patch(report, folder)
+    if not diff or not sources:
+        return report
+    from graphdoctor.reporters.files import save
+    from graphdoctor.strategies.patch.rerun import MOST_STEPS, MOST_STEPS_ON_GPU, Task
+
+    chosen = options.analyze
+    is_on_gpu = report.machine is not None and report.machine.device == "cuda"
+    most = MOST_STEPS_ON_GPU if is_on_gpu else MOST_STEPS
+    task = Task(program, folder, chosen.device, chosen.gpu, most)
+    report = tried(report, sources, task, time_limit_s=chosen.budget_s, progress=_tell)
+    if report.patch is not None and report.patch.diff:
+        save(report.patch.diff, Path(diff))
+    return report
 
 
 def _show(report: ProgramReport, args: argparse.Namespace, look: Look) -> None:

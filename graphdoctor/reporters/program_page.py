@@ -7,10 +7,11 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import HORIZONTAL, Page
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.locations import line_of, path_text, place_text
-from graphdoctor.values.program import ProgramReport, ProgramStep
+from graphdoctor.values.program import Patch, ProgramReport, ProgramStep
 
 _VERDICTS = {"safe": "SAFE", "partly-safe": "PARTLY SAFE", "unsafe": "UNSAFE", "unknown": "UNKNOWN"}
 _MOST_WAITS = 6
+_MOST_DIFF = 40
 _STYLES = {"safe": "green", "partly-safe": "yellow", "unsafe": "red", "unknown": "blue"}
 
 
@@ -63,6 +64,7 @@ def _write_overview(page: Page, report: ProgramReport) -> None:
             (f"     {report.loading_s / report.wall_s:>4.0%}  ", "dim"), ("DataLoader", "dim")
         )
     _write_between(page, report)
+    _write_changes(page, report)
     for note in report.notes:
         page.labelled("  Note", note, style="yellow")
 
@@ -79,6 +81,40 @@ def _write_between(page: Page, report: ProgramReport) -> None:
         page.hanging("  ", f"{where} {wait.operation}, {often} ({step.name})")
     if len(waits) > _MOST_WAITS and not page.look.show_all:
         page.line((f"  ... and {len(waits) - _MOST_WAITS} more; --all shows them", "dim"))
+
+
+def _write_changes(page: Page, report: ProgramReport) -> None:
+    """What to change in the program, as a diff in its own names."""
+    patch = report.patch
+    if patch is None and not any(step.no_change for step in report.steps):
+        return
+    page.heading("What to change", patch.status if patch is not None else "nothing")
+    for number, step in enumerate(report.steps, start=1):
+        if said := step.change or step.no_change:
+            why = said if step.change else f"no change: {said.rstrip('.')}"
+            page.hanging(f"  {number}  ", f"{why}.", style="" if step.change else "dim")
+    if patch is None:
+        return
+    if patch.diff:
+        page.blank()
+        lines = patch.diff.splitlines()
+        most = len(lines) if page.look.show_all else _MOST_DIFF
+        page.code("\n".join(lines[:most]), indent=2)
+        if len(lines) > most:
+            page.line((f"  ... and {len(lines) - most} more lines; --all shows them", "dim"))
+        page.blank()
+    page.hanging("  ", _of_patch(patch))
+
+
+def _of_patch(patch: Patch) -> str:
+    if patch.status == "left out":
+        return f"There is no diff. {patch.tried}"
+    if patch.status == "same results":
+        return f"Tried: {patch.tried} Apply it with `patch -p1` in {patch.folder}."
+    return (
+        "Not tried yet: `--diff FILE` runs the program again, as it is and changed, and writes the diff"
+        " if the results are the same."
+    )
 
 
 def _on_cpu(report: ProgramReport) -> str:

@@ -21,6 +21,23 @@ class HostWait(Struct, frozen=True):
     count: float
 
 
+class CalledModule(Struct, frozen=True):
+    """A module that a step calls from outside any other.
+
+    `expression` is what the program calls it, such as "model" or "self.net", and `line` the last one
+    of the statement in `file` that puts it there; without them, `reason` says why it cannot be put in
+    another's place, as a clause. `trains`: it is called with gradients.
+    """
+
+    kind: str
+    expression: str = ""
+    file: str = ""
+    line: int = 0
+    column: int = 0
+    trains: bool = False
+    reason: str = ""
+
+
 class ProgramStep(Struct, frozen=True):
     """A kind of step that the program repeats.
 
@@ -41,6 +58,26 @@ class ProgramStep(Struct, frozen=True):
     report: Report | None = None
     reason: str = ""
     between: tuple[HostWait, ...] = ()
+    modules: tuple[CalledModule, ...] = ()
+    caller: Location | None = None  # the program's own line that led to the step
+    change: str = ""  # what the program's patch does for this step, as a clause
+    no_change: str = ""  # or why it does nothing
+
+
+PatchStatus = Literal["not tried", "same results", "left out"]
+
+
+class Patch(Struct, frozen=True):
+    """Changes of the program's own files, as one unified diff to apply in `folder` with `patch -p1`.
+
+    "same results": the program ran as it is and changed, and what could be compared was alike, as
+    `tried` says. "left out": it was not, or could not be compared, so there is no diff.
+    """
+
+    status: PatchStatus
+    diff: str = ""
+    folder: str = ""
+    tried: str = ""
 
 
 class ProgramReport(Struct, frozen=True):
@@ -63,3 +100,4 @@ class ProgramReport(Struct, frozen=True):
     steps: tuple[ProgramStep, ...]
     loading_s: float = 0.0
     notes: tuple[str, ...] = ()
+    patch: Patch | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 from weakref import ref
 
@@ -20,11 +22,25 @@ class Tallied(Protocol):
 
 
 _LIVING: list[ref[Tallied]] = []
+_KEEPING: list[list[Tallied]] = []
 
 
 def register(tallied: Tallied) -> None:
     """Let `tallies` find it as long as it lives."""
     _LIVING.append(ref(tallied, _LIVING.remove))
+    for kept in _KEEPING:
+        kept.append(tallied)
+
+
+@contextmanager
+def kept_tallies() -> Iterator[list[Tallied]]:
+    """All that are made in the block, also those that nobody else holds any more."""
+    kept: list[Tallied] = []
+    _KEEPING.append(kept)
+    try:
+        yield kept
+    finally:
+        _KEEPING.remove(kept)
 
 
 def tallies() -> list[Tallied]:

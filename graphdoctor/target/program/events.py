@@ -19,7 +19,8 @@ from torch.utils.data import dataloader
 from graphdoctor.target.frames import is_machinery
 
 Kind = Literal[
-    "forward", "backward", "zero-grad", "step", "stepped", "clip", "scaler", "schedule", "made"
+    "forward", "backward", "zero-grad", "step", "stepped", "clip", "scaler", "schedule", "made",
+    "compiled",
 ]  # fmt: skip
 MOST_FRAMES = 60
 
@@ -83,6 +84,8 @@ def make_event(kind: Kind, subject: object, depth: int = 3) -> Event:
 _METHODS: tuple[tuple[Any, str, Kind], ...] = (
     (torch.autograd, "backward", "backward"),
     (torch.optim.Optimizer, "__init__", "made"),
+    (torch, "compile", "compiled"),
+    (torch.nn.Module, "compile", "compiled"),
     (torch.optim.Optimizer, "zero_grad", "zero-grad"),
     (torch.nn.Module, "zero_grad", "zero-grad"),
     (torch.nn.utils, "clip_grad_norm_", "clip"),

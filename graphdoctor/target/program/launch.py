@@ -8,12 +8,13 @@ import runpy
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
 
+from graphdoctor.target.program.changed_files import instead_of
 from graphdoctor.target.program.ending import ProgramEnded
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.program import Ending
@@ -45,13 +46,17 @@ class Ended:
     text: str = ""
 
 
-def run_program(program: Program, is_ended: Callable[[], bool]) -> Ended:
+def run_program(
+    program: Program, is_ended: Callable[[], bool], *, sources: Mapping[str, str] | None = None
+) -> Ended:
     """Run it as `__main__` to its end, with all threads that Python would wait for.
 
-    `is_ended`: whether graphdoctor ended it. Raises UsageError where there is no such program.
+    `is_ended`: whether graphdoctor ended it. `sources` has other text for files, by their paths, which
+    runs in their place. Raises UsageError where there is no such program.
     """
-    main = _script(program) if not program.is_module else _module(program)
-    with _as_main(program):
+    changed = sources or {}
+    main = _script(program, changed) if not program.is_module else _module(program)
+    with _as_main(program), instead_of(changed):
         ended = _run(main, is_ended)
         if ended.ending == "finished":
             ended = _after_threads(ended)
@@ -90,7 +95,7 @@ def _after_threads(ended: Ended) -> Ended:
     return ended
 
 
-def _script(program: Program) -> Callable[[], None]:
+def _script(program: Program, changed: Mapping[str, str]) -> Callable[[], None]:
     path = Path(program.name)
     if not path.is_file():
         raise UsageError(
@@ -98,7 +103,7 @@ def _script(program: Program) -> Callable[[], None]:
         )
     file = os.path.abspath(program.name)
     try:
-        code = compile(path.read_bytes(), file, "exec")
+        code = compile(changed.get(file) or path.read_bytes(), file, "exec")
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{program.name} is no Python program: {error}") from None
 

@@ -13,6 +13,7 @@ from types import CodeType
 _LOOPS = (ast.For, ast.While)
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _WHOLE_FILE = "<module>"
+Owner = ast.Module | ast.FunctionDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Span:
     """
 
     code: CodeType
-    owner: ast.Module | ast.FunctionDef
+    owner: Owner
     block: tuple[ast.stmt, ...]
     first: int
     last: int
@@ -62,7 +63,7 @@ def find_span(code: CodeType, lines: Sequence[int], *, last_line: int) -> Span |
 
     `last_line` is the line on which the step ends. None where the source is not there.
     """
-    owner = _owner(code)
+    owner = owner_of(code)
     if owner is None:
         return None
     block, around = owner.body, list[ast.stmt]()
@@ -81,7 +82,7 @@ def find_span(code: CodeType, lines: Sequence[int], *, last_line: int) -> Span |
 
 def block_of_with(code: CodeType, line: int) -> Span | None:
     """The body of the `with` statement on a line, which marks it as a step."""
-    owner = _owner(code)
+    owner = owner_of(code)
     if owner is None:
         return None
     around: list[ast.stmt] = []
@@ -98,13 +99,26 @@ def block_of_with(code: CodeType, line: int) -> Span | None:
 
 def whole_function(code: CodeType) -> Span | None:
     """All statements of a function."""
-    owner = _owner(code)
+    owner = owner_of(code)
     if owner is None:
         return None
     last = owner.body[-1]
     return Span(
         code, owner, tuple(owner.body), 0, len(owner.body) - 1, (), last.end_lineno or last.lineno
     )
+
+
+def blocks_to(owner: Owner, line: int) -> Iterator[tuple[Sequence[ast.stmt], bool]]:
+    """The blocks that hold a line, outermost first, and whether each runs several times for one of the owner."""
+    block: Sequence[ast.stmt] = owner.body
+    repeats = False
+    while block:
+        yield block, repeats
+        holder = next((s for s in block if _holds(s, line)), None)
+        if holder is None:
+            return
+        repeats = repeats or isinstance(holder, _LOOPS)
+        block = next((b for b in _blocks(holder) if _within(b, [line])), ())
 
 
 def extended(span: Span, name: str) -> Span | None:
@@ -119,15 +133,17 @@ def extended(span: Span, name: str) -> Span | None:
 
 
 @cache
-def _tree(filename: str) -> ast.Module | None:
+def tree_of(filename: str) -> ast.Module | None:
+    """A file's syntax tree; None where it cannot be read."""
     try:
         return ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError):
         return None
 
 
-def _owner(code: CodeType) -> ast.Module | ast.FunctionDef | None:
-    tree = _tree(code.co_filename)
+def owner_of(code: CodeType) -> Owner | None:
+    """The function, or the file, that a code object is of; None where its source is not there."""
+    tree = tree_of(code.co_filename)
     if tree is None or not tree.body:
         return None
     if code.co_name == _WHOLE_FILE:

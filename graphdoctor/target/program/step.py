@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import torch
 
-from graphdoctor.target.program.events import Heard
+from graphdoctor.target.program.bindings import called_module
+from graphdoctor.target.program.events import At, Heard
 from graphdoctor.target.program.kept import Kept, Turn, in_turn, is_given
 from graphdoctor.target.program.loops import Follower, Loop
 from graphdoctor.target.program.rebuild import (
@@ -24,6 +25,8 @@ from graphdoctor.target.program.rebuild import (
 from graphdoctor.target.program.statements import Span, extended
 from graphdoctor.target.roots import roots_among, roots_of
 from graphdoctor.target.target import Inputs, Target
+from graphdoctor.target.user_code import is_user_file
+from graphdoctor.values.program import CalledModule
 from graphdoctor.values.report import Location, Mode
 
 
@@ -44,6 +47,18 @@ class SeenStep:
     outcome: Any = None  # what the diagnosis gave
     waits: Counter[tuple[Location | None, str]] = field(default_factory=Counter)
     gaps: int = 0  # times that the program was watched from one such step to the next
+    modules: dict[int, CalledModule] = field(default_factory=dict)  # by identity
+    caller: Location | None = None
+
+    def note_call(
+        self, module: torch.nn.Module, places: Sequence[At], *, is_compiled: bool
+    ) -> None:
+        """The step calls this module from outside any other."""
+        if self.caller is None and places:
+            own = next((at for at in places if is_user_file(at.code.co_filename)), places[0])
+            self.caller = Location(own.code.co_filename, own.line, own.code.co_name)
+        if id(module) not in self.modules and any(True for _ in module.parameters()):
+            self.modules[id(module)] = called_module(module, places, is_compiled=is_compiled)
 
     def leave(self) -> None:
         """The step has ended."""

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ class Watch:
         self._calls: dict[tuple[int, int, int], CallStep] = {}
         self._loops: list[LoopStep] = []
         self._named: dict[int, LoopStep | None] = {}  # by the identity of its code, which is kept
+        self._compiled: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._is_off = False
         self.loading_s = 0.0
         self._patience = _PATIENCE
@@ -108,11 +110,16 @@ class Watch:
         if event.kind == "made":
             self._patience = _WITH_OPTIMIZER
             return
+        if event.kind == "compiled":
+            if isinstance(event.subject, torch.nn.Module):
+                self._compiled.add(event.subject)
+            return
         self._note_start()
         thread = self._thread
         if (marked := thread.marked) is not None:
             if event.kind == "step":
                 marked.mode = "training"
+            self._note_call(marked, event)
             if self._bounds.only:  # not as soon as it is called: a profile function sees no other
                 self._enter(marked, lambda: None)
         elif self._bounds.only:
@@ -147,6 +154,7 @@ class Watch:
         if in_loop or not where or not any(True for _ in module.parameters()):
             return run()
         step = self._call_step(module, where[0])
+        step.note_call(module, where, is_compiled=module in self._compiled)
         step.begun += 1
         self._enter(step, lambda: step.begin(args, kwargs))
         begun = time.perf_counter()
@@ -271,6 +279,8 @@ class Watch:
                 step.passes_per_step = thread.passes
             thread.passes = 0
             return
+        if step.follower.holds(event.places):
+            self._note_call(step, event)
         at = step.follower.begins(event)
         if at is None:
             return
@@ -282,6 +292,11 @@ class Watch:
             step.begun += 1
         if is_first or step.kept is not None:
             self._enter(step, lambda: step.begin(_running(at)), autocast=step.loop.is_autocast)
+
+    def _note_call(self, step: SeenStep, event: Event) -> None:
+        module = event.subject
+        if event.kind == "forward" and isinstance(module, torch.nn.Module) and not step.is_done:
+            step.note_call(module, event.places, is_compiled=module in self._compiled)
 
     def _enter(
         self, step: SeenStep, keep: Callable[[], None], *, autocast: bool | None = None

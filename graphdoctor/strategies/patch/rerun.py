@@ -1,0 +1,181 @@
+"""A program, as it is or with other text for its files -> what it prints and the weights that it leaves.
+
+It runs in a process of its own, from the same seeds, until its optimizers have stepped so often or its time is over.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from graphdoctor.device.open import open_device
+from graphdoctor.device.processes.fresh import FreshProcesses, fresh_processes
+from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.graphs.calls.tally import kept_tallies
+from graphdoctor.target.program.ending import Ending
+from graphdoctor.target.program.launch import Program, run_program
+from graphdoctor.values.options import DeviceChoice
+
+MOST_STEPS = 50  # of optimizers: by then what a graph gets wrong has reached the weights
+MOST_STEPS_ON_GPU = 400  # where they are quick, and their time is wanted
+_FIRST_TIMED = 20  # steps; before, there are captures and caches to fill
+_FEWEST_TIMED = 20
+_MOST_BYTES = 256 << 20  # of weights, that are handed from one process to another
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A run of a program in a folder, with other text for some files.
+
+    It ends after `most_steps` of its optimizers, if there are so many, and with the first one after `enough_s`
+    seconds.
+    """
+
+    program: Program
+    folder: str
+    device: DeviceChoice
+    gpu: str
+    most_steps: int
+    enough_s: float = float("inf")
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How a run ended. `weights` are those of its optimizers, in order, or None where they are too many.
+
+    `failure` is how it failed, in one line; "" where it did not. `has_ended` is False where its time
+    was over, and `was_stopped` True where it had taken as many steps as it should. `replays` counts
+    calls of captured models that a graph answered, `fallbacks` why others were not, and how often.
+    `step_us` is the wall time from one optimizer step to the next, with all that the program does
+    between them, over those after the first twenty; None without a GPU, and for too few.
+    """
+
+    printed: str
+    has_ended: bool
+    exit_code: int = 0
+    failure: str = ""
+    was_stopped: bool = False
+    steps: int = 0
+    weights: tuple[torch.Tensor, ...] | None = ()
+    replays: int = 0
+    fallbacks: Mapping[str, int] = field(default_factory=dict)
+    step_us: float | None = None
+
+
+@contextmanager
+def reruns(time_limit_s: float) -> Iterator[Callable[[Task], Run]]:
+    """A function that runs a task in a process of its own."""
+    with fresh_processes(__name__) as processes, tempfile.TemporaryDirectory() as folder:
+        printed = Path(folder, "printed")
+
+        def run(task: Task) -> Run:
+            printed.write_bytes(b"")
+            return _run(processes, task, printed, time_limit_s)
+
+        yield run
+
+
+def _run(processes: FreshProcesses, task: Task, file: Path, time_limit_s: float) -> Run:
+    job = pickle.dumps((task, str(file)))
+    ended = processes.run(job, time_limit_s=time_limit_s, is_last=True)
+    printed = file.read_text(encoding="utf-8", errors="replace")
+    if ended.result is None:
+        is_late = ended.code is None
+        failure = "" if is_late else ": ".join(filter(None, (ended.reason, ended.last_words)))
+        return Run(printed, has_ended=False, failure=failure)
+    found: dict[str, Any] = pickle.loads(ended.result)
+    return Run(printed, has_ended=True, **found)
+
+
+def do(job: bytes) -> bytes:
+    """In the process: a task from the private folder that the parent made -> how its run ended."""
+    task: Task
+    task, printed = pickle.loads(job)
+    os.chdir(task.folder)
+    os.dup2(os.open(printed, os.O_WRONLY | os.O_TRUNC), 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.path.insert(0, "")  # in whose place the program's folder comes
+    counted = _Counted(task)
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    with ExitStack() as stack:
+        device = stack.enter_context(open_device(task.device, load_profile(task.gpu)))
+        stack.enter_context(_counting(counted))
+        models = stack.enter_context(kept_tallies())
+        ended = run_program(task.program, lambda: counted.is_over, sources=task.sources)
+        made = {
+            "exit_code": ended.exit_code,
+            "failure": ended.text.strip().rpartition("\n")[2] if ended.ending == "raised" else "",
+            "was_stopped": counted.is_over,
+            "steps": counted.steps,
+            "weights": counted.weights(),
+            "replays": sum(model.replayed for model in models),
+            "step_us": counted.step_us() if device.kind == "cuda" else None,
+            "fallbacks": dict(sum((model.fallbacks() for model in models), start=Counter())),
+        }
+    sys.stdout.flush()
+    return pickle.dumps(made)
+
+
+class _Counted:
+    """The optimizers that stepped, in the order in which they first did."""
+
+    def __init__(self, task: Task) -> None:
+        self.steps = 0
+        self.is_over = False
+        self._task = task
+        self._ends_at_s = time.monotonic() + task.enough_s
+        self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        self._ending = Ending()
+        self._timed_from_s = 0.0
+
+    def stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._optimizers.setdefault(id(optimizer), optimizer)
+        self.steps += 1
+        if self.steps == _FIRST_TIMED:
+            self._timed_from_s = _now_s()
+        if self.steps >= self._task.most_steps or time.monotonic() > self._ends_at_s:
+            self.is_over = True
+            self._ending.end()
+
+    def step_us(self) -> float | None:
+        timed = self.steps - _FIRST_TIMED
+        return 1e6 * (_now_s() - self._timed_from_s) / timed if timed >= _FEWEST_TIMED else None
+
+    def weights(self) -> tuple[torch.Tensor, ...] | None:
+        groups = [group for each in self._optimizers.values() for group in each.param_groups]
+        held = [parameter.detach() for group in groups for parameter in group["params"]]
+        if sum(each.numel() * each.element_size() for each in held) > _MOST_BYTES:
+            return None
+        return tuple(each.cpu().clone() for each in held)
+
+
+def _now_s() -> float:
+    """When all that was launched has run."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+@contextmanager
+def _counting(counted: _Counted) -> Iterator[None]:
+    hook = torch_optimizer.register_optimizer_step_post_hook(counted.stepped)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -1,0 +1,86 @@
+"""When a changed program counts as one with the same results, and what is said where it does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from graphdoctor.strategies.patch.alike import likeness, needs_another
+from graphdoctor.strategies.patch.rerun import Run
+
+WEIGHTS = (torch.tensor([1.0, -2.0]), torch.tensor([3.0]))
+PLAIN = Run("step 0 loss 1.5000\nstep 1 loss 1.2500\n", True, steps=2, weights=WEIGHTS)
+CHANGED = replace(PLAIN, replays=2)
+
+
+def off_by(run: Run, much: float) -> Run:
+    return replace(run, weights=tuple(weight * (1 + much) for weight in WEIGHTS))
+
+
+def test_equal_text_and_weights_are_the_same_results() -> None:
+    found = likeness(PLAIN, CHANGED)
+    assert found.is_same and not needs_another(PLAIN, CHANGED)
+    assert found.sentence == (
+        "what it prints is the same (2 lines, times apart); its 2 weight tensors after 2 steps are the"
+        " same bit for bit; 2 calls were replayed."
+    )
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("iter 0: loss 2.5, time 12.5ms", "iter 0: loss 2.5, time 3.1ms"),
+        ("{'train_runtime': '3.2', 'loss': 1.5}", "{'train_runtime': '0.9', 'loss': 1.5}"),
+        ("Epoch 1 loss 0.5 (812 images/s)", "Epoch 1 loss 0.5 (1033 images/s)"),
+        (" 40%|####  | 4/10 [00:01<00:02, 2.1it/s]", " 70%|###### | 7/10 [00:01<00:01, 9.3it/s]"),
+    ],
+)
+def test_times_may_differ(pair: tuple[str, str]) -> None:
+    plain, changed = (replace(CHANGED, printed=f"{each}\n") for each in pair)
+    assert likeness(plain, changed).is_same
+    worse = replace(changed, printed=changed.printed.replace("loss", "lost"))
+    assert likeness(plain, worse).is_same is ("it/s" in pair[0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (replace(CHANGED, printed="step 0 loss 1.5000\nstep 1 loss 1.2501\n"),
+         "In line 2 of what the changed program printed stands `1.2501` instead of `1.2500`."),
+        (replace(CHANGED, printed="step 0 loss 1.5000\n"), "instead of `step 1 loss 1.2500`"),
+        (off_by(CHANGED, 1e-6), "The weights that the changed program leaves are others."),
+        (replace(CHANGED, replays=0, fallbacks={"it moved.": 3}), "no graph was replayed: it moved."),
+        (replace(CHANGED, exit_code=1), "ended with exit code 1 instead of 0"),
+        (replace(CHANGED, failure="KeyError: 'x'"), "The changed program failed: KeyError: 'x'"),
+        (Run("step 0 loss 1.5000\n", False), "did not end in time"),
+    ],
+)  # fmt: skip
+def test_any_other_difference_leaves_the_diff_out(changed: Run, words: str) -> None:
+    found = likeness(PLAIN, changed, PLAIN)
+    assert not found.is_same and words in found.sentence
+
+
+def test_a_program_that_differs_from_itself_is_held_to_that() -> None:
+    again = off_by(replace(PLAIN, printed="step 0 loss 1.5000\nstep 1 loss 1.2502\n"), 1e-6)
+    near = off_by(replace(CHANGED, printed="step 0 loss 1.5000\nstep 1 loss 1.2497\n"), -2e-6)
+    far = replace(near, printed="step 0 loss 1.5000\nstep 1 loss 1.2600\n")
+    assert needs_another(PLAIN, near)
+    assert likeness(PLAIN, near, again).is_same
+    found = likeness(PLAIN, far, again)
+    assert (
+        not found.is_same and "more than what the program differs by from itself" in found.sentence
+    )
+    assert not likeness(PLAIN, off_by(near, 1e-3), again).is_same
+
+
+def test_a_program_that_shows_nothing_proves_nothing() -> None:
+    silent = Run("", True, replays=3)
+    assert not likeness(silent, silent).is_same
+
+
+def test_programs_that_are_stopped_are_compared_as_far_as_both_came() -> None:
+    plain, changed = Run("a 1\nb 2\nc", False), Run("a 1\nb 2\nc 3\nd 4\n", True, replays=1)
+    found = likeness(plain, changed)
+    assert found.is_same and "(2 lines" in found.sentence

@@ -1,0 +1,118 @@
+"""What is proposed for a program applies to it, and the changed program gives the same results."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from graphdoctor.pipeline import diagnose_program
+from graphdoctor.strategies.patch.made import tried, with_patch
+from graphdoctor.strategies.patch.rerun import MOST_STEPS, Task
+from graphdoctor.target.program.launch import Program
+from graphdoctor.values.options import AnalyzeOptions, Bounds, RunOptions
+from graphdoctor.values.program import ProgramReport
+from tests.support.programs import SAMPLES
+
+# Below which line of each the model is put in its place, what that says, and how many weights it has.
+CHANGES = {
+    "plain_loop.py": ('model = graphdoctor.capture(model, mode="training")', 4),
+    "serving.py": ('model = graphdoctor.capture(model, mode="inference")', 0),
+    "hf_trainer.py": ('model = graphdoctor.capture(model, mode="training")', 28),
+}
+
+
+def patched(file: Path) -> tuple[ProgramReport, dict[str, tuple[str, str]], Program]:
+    program = Program(str(file))
+    options = RunOptions(
+        AnalyzeOptions(device="emulated", strategies=("modules",)), Bounds(steps=3, ends=True)
+    )
+    with contextlib.redirect_stdout(io.StringIO()):
+        report, _ = diagnose_program(program, options, lambda doing: None)
+    return *with_patch(report, str(file.parent)), program
+
+
+def tried_in(file: Path, made: tuple[ProgramReport, dict[str, tuple[str, str]], Program]) -> ProgramReport:  # fmt: skip
+    report, sources, program = made
+    task = Task(program, str(file.parent), "emulated", "h100", MOST_STEPS)
+    return tried(report, sources, task, time_limit_s=120.0, progress=lambda doing: None)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_diff_of_a_program_applies_and_keeps_its_results(name: str, tmp_path: Path) -> None:
+    if name == "hf_trainer.py":
+        pytest.importorskip("accelerate", reason="Trainer needs accelerate, which is not installed")
+    file = Path(shutil.copy(SAMPLES / name, tmp_path))
+    made = patched(file)
+    report = tried_in(file, made)
+    assert report.patch is not None and report.patch.status == "same results", report.patch
+    code, weights = CHANGES[name]
+    assert f"+{code}\n" in report.patch.diff and "+import graphdoctor\n" in report.patch.diff
+    assert "what it prints is the same" in report.patch.tried
+    assert not weights or f"its {weights} weight tensors" in report.patch.tried
+    assert ("bit for bit" in report.patch.tried) is bool(weights)
+    (tmp_path / "fix.diff").write_text(report.patch.diff)
+    subprocess.run(["git", "apply", "fix.diff"], cwd=tmp_path, check=True)
+    assert file.read_text() == made[1][str(file)][1]
+
+
+GENERATE = """\
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+torch.manual_seed(0)
+config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+                     num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=64)
+model = LlamaForCausalLM(config).to("cuda").eval()
+prompt = torch.randint(0, 64, (1, 4), device="cuda")
+tokens = model.generate(
+    prompt, attention_mask=torch.ones_like(prompt), do_sample=False, pad_token_id=0,
+    eos_token_id=None, max_new_tokens=12,
+)
+print(tokens.tolist())
+"""
+
+
+def test_generate_gets_a_cache_of_fixed_length(tmp_path: Path) -> None:
+    file = tmp_path / "answer.py"
+    file.write_text(GENERATE)
+    report = tried_in(file, patched(file))
+    assert report.patch is not None and report.patch.status == "same results", report.patch
+    changed = [row for row in report.patch.diff.splitlines() if row[0] in "+-"][2:]
+    assert changed == [
+        "-    eos_token_id=None, max_new_tokens=12,",
+        '+    eos_token_id=None, max_new_tokens=12, cache_implementation="static",',
+    ]
+
+
+# The loop remembers its model under a name that nothing but an argument binds, and prints what a graph changes.
+REFUSED = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+
+    def forward(self, x):
+        return self.layer(x)
+
+model = Net().cuda()
+with torch.no_grad():
+    for i in range(12):
+        out = model(torch.full((2, 8), float(i), device="cuda"))
+        print("answer", round(out.sum().item(), 4), hasattr(model, "fallbacks"))
+"""
+
+
+def test_a_change_that_shows_in_what_is_printed_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(REFUSED)
+    report = tried_in(file, patched(file))
+    assert report.patch is not None
+    assert (report.patch.status, report.patch.diff) == ("left out", "")
+    assert "True` instead of `" in report.patch.tried
