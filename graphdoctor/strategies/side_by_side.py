@@ -19,7 +19,7 @@ from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.next_finding import next_finding
 from graphdoctor.strategies.own_process import Job, in_own_process, own_processes
 from graphdoctor.strategies.recommend import recommend, with_noise_told, would_pay_more
-from graphdoctor.strategies.strategy import Known, Strategy
+from graphdoctor.strategies.strategy import Known, OtherKernels, Strategy
 from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
 from graphdoctor.strategies.whole_row import whole_row
 from graphdoctor.values.options import AnalyzeOptions
@@ -167,7 +167,12 @@ def _row(
 def _is_to_try(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOutcome]) -> bool:
     """Unless it is known not to fit, or a captured whole step leaves it nothing and nobody asked."""
     whole = rows.get(WHOLE_NAME)
-    is_moot = strategy.is_ours and whole is not None and whole.status == "verified"
+    is_moot = (
+        strategy.is_ours
+        and whole is not None
+        and whole.status == "verified"
+        and not (isinstance(strategy, OtherKernels) and strategy.with_eager_kernels == WHOLE_NAME)
+    )
     is_asked = contest.options.strategies is not None
     return rows[strategy.name].status == "planned" and (is_asked or not is_moot)
 
