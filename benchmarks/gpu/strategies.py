@@ -37,7 +37,8 @@ _MACHINE_PATHS = re.compile(
     r"/[\w./+-]*/(?=(site-packages|dist-packages|sample_models|benchmarks)/)"
 )
 _NO_MEMORY = ("out of memory", "memory ran out")
-_SECONDS_A_TURN = 6.0
+_SECONDS_A_TURN = 4.0
+_LEAST_PREPARE_S = 75.0
 
 
 def main() -> None:
@@ -96,10 +97,9 @@ def _measure(
 ) -> int:
     """Batch by batch; how many cells are left."""
     again: list[Cell] = []
-    while waiting and time.monotonic() < ends - 60:
-        batch, waiting = waiting[: args.processes], waiting[args.processes :]
+    while waiting and (count := min(args.processes, _that_fit(ends))) > 0:
+        batch, waiting = waiting[:count], waiting[count:]
         begun = time.monotonic()
-        # Each has to have its turn before the end.
         until = min(begun + args.prepare_s, ends - _SECONDS_A_TURN * len(batch))
         turns = prepared(batch, folder, root=ROOT, until_s=until)
         seconds = round(time.monotonic() - begun, 1)
@@ -107,10 +107,15 @@ def _measure(
         print(f"prepared {len(batch)} in {seconds} s", flush=True)
         again.extend(_timed(turns, results, ends))
     for cell in again:
-        if time.monotonic() < ends - 60:
+        if _that_fit(ends) > 0:
             (turn,) = prepared([cell], folder, root=ROOT, until_s=ends - _SECONDS_A_TURN)
             results.write(_line(turn, _taken(turn, ends), alone=True))
     return len(waiting)
+
+
+def _that_fit(ends: float) -> int:
+    """How many can be prepared together and have a turn each until then."""
+    return int((ends - time.monotonic() - _LEAST_PREPARE_S) / _SECONDS_A_TURN)
 
 
 def _timed(turns: list[Turn], results: Results, ends: float) -> Iterator[Cell]:

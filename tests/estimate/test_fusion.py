@@ -32,7 +32,7 @@ def names(step: Iteration) -> list[str]:
 def test_pointwise_work_between_two_products_is_one_kernel() -> None:
     step = iteration([product(0, 1), add(1, 2), add(2, 3), add(3, 4), product(4, 5)])
     found = fused(step)
-    assert names(step) == ["aten.mm.default", "inductor.pointwise.default", "aten.mm.default"]
+    assert names(step) == ["aten.mm.default", "inductor.fused.default", "aten.mm.default"]
     assert found.position_of == (0, 1, 1, 1, 2)
     assert (found.launches_before, found.launches) == (5, 3)
     assert [each.index for each in found.iteration.ops] == [0, 1, 2]
@@ -44,6 +44,13 @@ def test_it_moves_what_it_reads_and_what_others_read_and_nothing_between() -> No
     step = iteration([add(1, 2), add(2, 3), product(3, 4), add(2, 5)])
     kernel = fused(step).iteration.ops[0]
     assert {use.storage for use in kernel.outputs} == {2, 3}  # 2 is read again behind the product
+
+
+def test_a_view_within_reads_nothing() -> None:
+    weight = tensor(50, SIZE)
+    view = op("aten.t.default", [weight], [weight], module="layer")
+    (kernel,) = fused(iteration([add(1, 2), view, add(2, 3)])).iteration.ops
+    assert {use.storage for use in kernel.inputs} == {1}
 
 
 def test_what_is_written_in_place_counts_as_written() -> None:
