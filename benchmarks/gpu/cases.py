@@ -1,4 +1,4 @@
-"""What benchmarks/gpu/strategies.py runs: every sample in every strategy, and the workloads of published figures."""
+"""What benchmarks/gpu/strategies.py measures: workloads, each with the strategies to compare, and other commands."""
 
 from __future__ import annotations
 
@@ -6,64 +6,84 @@ from dataclasses import dataclass
 
 from samples_and_rules import sample_specs
 
-QUICK = ("whole", "split-step", "modules", "segments", "script", "script-graph", "cudagraphs")
-COMPILED = (*QUICK, "compile", "reduce-overhead")
-ALL = (*COMPILED, "max-autotune")
-SAMPLES = (*QUICK, "reduce-overhead")
+COMPARATORS = ("compile", "reduce-overhead", "cudagraphs")
+INFERENCE = ("whole", "compiled-whole", "modules", *COMPARATORS)
+TRAINING = ("whole", "compiled-whole", "split-step", "compiled-split", "modules", *COMPARATORS)
+PARTS = ("modules", "segments", *COMPARATORS)
+SCRIPTED = ("whole", "compiled-whole", "script", "script-graph", *COMPARATORS)
 BATCHES = "1,4,16,64,256,1024,4096"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """`command` gives its JSON to the file that "{out}" stands for."""
+class Workload:
+    """A target, and the strategies that are measured on it, each in a process of its own."""
 
     name: str
-    command: tuple[str, ...]
+    strategies: tuple[str, ...]
 
 
-def _analyze(spec: str, strategies: tuple[str, ...], budget_s: int) -> Case:
-    chosen = ("--strategies", ",".join(strategies), "--budget", f"{budget_s}s")
-    command = ("-m", "graphdoctor", "analyze", spec, "--gpu", "h200", *chosen, "--json", "{out}")
-    return Case(spec, command)
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`arguments` of Python give their JSON to the file that "{out}" stands for."""
+
+    name: str
+    arguments: tuple[str, ...]
 
 
-def _sweep(spec: str, batches: str) -> Case:
-    command = ("-m", "graphdoctor", "sweep", spec, "--gpu", "h200", "--batch", batches)
-    return Case(f"sweep {spec}", (*command, "--json", "{out}"))
+def _workload(name: str, strategies: tuple[str, ...]) -> Workload:
+    return Workload(f"benchmarks/gpu/workloads/{name}", strategies)
 
 
-def _workload(name: str, strategies: tuple[str, ...], budget_s: int = 150) -> Case:
-    return _analyze(f"benchmarks/gpu/workloads/{name}", strategies, budget_s)
-
-
-def _sample(spec: str) -> Case:
-    published = spec.partition(":")[0].endswith(("gelu.py", "linear_dropout.py", "resnet50.py"))
-    return _analyze(spec, ALL if published else SAMPLES, 240 if published else 180)
-
-
-def cases() -> list[Case]:
-    """The longest first, so that several GPUs end together; then the published ones, then samples."""
+def workloads() -> list[Workload]:
+    """Those whose whole step is safe first: there every strategy can be compared."""
     return [
-        _workload("vision.py:swin_b_fp32", COMPILED, 240),
-        _workload("vision.py:swin_b_autocast", COMPILED, 240),
-        _workload("vision.py:convnext_l_fp32", COMPILED, 240),
-        _workload("vision.py:convnext_l_autocast", COMPILED, 240),
-        _workload("vision.py:swin_t_fp32", COMPILED, 240),
-        _workload("vision.py:swin_t_autocast", COMPILED, 240),
-        _workload("vision.py:mask_rcnn_backbone", ALL, 240),
-        _workload("vision.py:mask_rcnn", QUICK, 200),
-        _workload("bert.py:gathered", COMPILED, 200),
-        _workload("bert.py:static", COMPILED, 200),
-        _workload("bert.py:inference", ALL, 200),
-        _workload("decode.py:llama", COMPILED, 200),
-        _workload("decode.py:gpt2", COMPILED, 200),
-        _workload("linear_dropout.py", ALL),
+        _workload("decode.py:gpt2", INFERENCE),
+        _workload("decode.py:llama", INFERENCE),
+        _workload("bert.py:inference", INFERENCE),
+        _workload("dlrm.py:training", TRAINING),
+        _workload("learning.py:ppo", TRAINING),
+        _workload("speech.py:whisper_tiny", INFERENCE),
+        _workload("learning.py:gan", TRAINING),
+        _workload("learning.py:graph", TRAINING),
+        _workload("diffusion.py:denoise", INFERENCE),
+        _workload("vision.py:mask_rcnn_backbone", INFERENCE),
+        _workload("dlrm.py:inference", INFERENCE),
+        _workload("learning.py:q_learning", TRAINING),
+        _workload("linear_dropout.py", TRAINING),
+        _workload("bert.py:static", TRAINING),
+        _workload("bert.py:gathered", PARTS),
+        _workload("learning.py:fourier", TRAINING),
+        _workload("speech.py:wav2vec2", INFERENCE),
+        _workload("vision.py:resnet50", INFERENCE),
+        _workload("diffusion.py:training", TRAINING),
+        _workload("vision.py:swin_t_autocast", TRAINING),
+        _workload("vision.py:swin_t_fp32", TRAINING),
+        _workload("vision.py:convnext_l_autocast", TRAINING),
+        _workload("vision.py:convnext_l_fp32", TRAINING),
+        _workload("vision.py:swin_b_autocast", TRAINING),
+        _workload("vision.py:swin_b_fp32", TRAINING),
+        _workload("vision.py:mask_rcnn", PARTS),
+        *(Workload(spec, _of_sample(spec)) for spec in sample_specs()),
+    ]
+
+
+def _of_sample(spec: str) -> tuple[str, ...]:
+    if spec.partition(":")[0].endswith(("gelu.py", "linear_dropout.py", "resnet50.py")):
+        return SCRIPTED  # as the published figures are
+    return ("whole", "compiled-whole", "split-step", "compiled-split", *PARTS)
+
+
+def _sweep(spec: str, batches: str) -> Command:
+    command = ("-m", "graphdoctor", "sweep", spec, "--gpu", "h200", "--batch", batches)
+    return Command(f"sweep {spec}", (*command, "--json", "{out}"))
+
+
+def commands() -> list[Command]:
+    """What is measured by a command of its own."""
+    return [
         _sweep("benchmarks/gpu/workloads/dlrm.py:inference", BATCHES),
         _sweep("benchmarks/gpu/workloads/dlrm.py:training", BATCHES),
         _sweep("benchmarks/gpu/workloads/linear_dropout.py", "32,64,128,256,640,1280"),
-        _workload("dlrm.py:inference", COMPILED),
-        _workload("dlrm.py:training", COMPILED),
-        Case("timing mistake", ("benchmarks/gpu/timing_mistake.py", "--json", "{out}")),
-        Case("drop-in overhead", ("benchmarks/speed/captured_call.py", "--json", "{out}")),
-        *map(_sample, sample_specs()),
+        Command("timing mistake", ("benchmarks/gpu/timing_mistake.py", "--json", "{out}")),
+        Command("drop-in overhead", ("benchmarks/speed/captured_call.py", "--json", "{out}")),
     ]

@@ -1,10 +1,14 @@
-"""The GPU evidence in one call -> benchmarks/data/results/<gpu>_torch<version>.jsonl, one line for each case.
+"""The GPU evidence -> benchmarks/data/results/<gpu>_torch<version>.jsonl, one line for each measured cell.
 
-    python benchmarks/gpu/strategies.py [--results FOLDER] [--deadline-s 520] [--only TEXT]
+    python benchmarks/gpu/strategies.py [--results FOLDER] [--deadline-s 520] [--only PATTERN] [--commands]
 
-Runs what benchmarks/gpu/cases.py lists: each case a command in a process of its own, one at a time on each
-GPU that is visible, with its share of the CPU's cores. Resumable: what the file has already is not run
-again, and the deadline ends the call between cases (and ends a case that would pass it).
+Each strategy on each workload of benchmarks/gpu/cases.py is a process of its own. As many as
+`--processes` build, compile, capture and verify side by side, with the compilers' caches shared; when all
+are ready, each times its step alone on the idle machine, one after the other. A process that crashed or ran
+out of memory beside others is tried once more, alone, before that is called its result. `--commands` runs
+the sweeps and the other commands instead.
+
+Resumable: what the file has already is not run again, and the deadline ends the call between turns.
 """
 
 from __future__ import annotations
@@ -14,77 +18,146 @@ import datetime
 import json
 import os
 import platform
-import queue
 import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from cases import Case, cases
+from cases import Command, commands, workloads
 from samples_and_rules import ROOT
+from turns import Cell, Turn, prepared
 
 LONGEST_S = 300.0
 _MACHINE_PATHS = re.compile(
     r"/[\w./+-]*/(?=(site-packages|dist-packages|sample_models|benchmarks)/)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One GPU and the cores that belong to it while several work."""
-
-    gpu: str
-    cores: frozenset[int]
+_NO_MEMORY = ("out of memory", "memory ran out")
+_SECONDS_A_TURN = 4.0
+_LEAST_PREPARE_S = 75.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/data/results")
     parser.add_argument("--deadline-s", type=float, default=520)
-    parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--only", default="", help="a pattern of workloads or commands")
+    parser.add_argument(
+        "--strategies", default="", help="of these strategies, such as whole,compile"
+    )
+    parser.add_argument("--processes", type=int, default=24)
+    parser.add_argument("--prepare-s", type=float, default=150)
+    parser.add_argument("--commands", action="store_true")
     args = parser.parse_args()
-    ends = time.monotonic() + args.deadline_s
     name = torch.cuda.get_device_name().replace("NVIDIA ", "").replace(" ", "_").lower()
     version = ".".join(str(torch.__version__).split(".")[:2])
-    results = args.results / f"{name}_torch{version}.jsonl"
-    done = _done(results)
-    waiting: queue.SimpleQueue[Case] = queue.SimpleQueue()
-    for case in cases():
-        if args.only in case.name and case.name not in done:
-            waiting.put(case)
-    writer = _Writer(results)
-    writer.write({"about": _about()})
-    workers = [
-        threading.Thread(target=_work, args=(share, waiting, writer, ends)) for share in _shares()
+    results = Results(args.results / f"{name}_torch{version}.jsonl")
+    results.write({"about": _about()})
+    ends = time.monotonic() + args.deadline_s
+    if args.commands:
+        _run_commands(args.only, results, ends)
+        return
+    asked = [part for part in args.strategies.split(",") if part]
+    cells = [
+        Cell(each.name, strategy)
+        for each in workloads()
+        for strategy in each.strategies
+        if re.search(args.only, each.name) and (not asked or strategy in asked)
     ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    print(f"{waiting.qsize()} cases left")
+    waiting = [cell for cell in cells if not results.has(cell.case, cell.strategy)]
+    with tempfile.TemporaryDirectory() as folder:
+        left = _measure(waiting, results, Path(folder), args=args, ends=ends)
+    print(f"{left} cells left")
 
 
-class _Writer:
+class Results:
+    """The file of lines, which is continued."""
+
     def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
+        self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        rows = [row for row in map(json.loads, lines) if "case" in row and "error" not in row]
+        self._done = {(row["case"], row.get("strategy")) for row in rows}
+
+    def has(self, case: str, strategy: str | None = None) -> bool:
+        return (case, strategy) in self._done
 
     def write(self, row: dict[str, Any]) -> None:
-        with self._lock, self._path.open("a", encoding="utf-8") as out:
+        with self._path.open("a", encoding="utf-8") as out:
             out.write(_MACHINE_PATHS.sub("", json.dumps(row)) + "\n")
 
 
-def _done(results: Path) -> set[str]:
-    if not results.exists():
-        return set()
-    rows = map(json.loads, results.read_text(encoding="utf-8").splitlines())
-    return {row["case"] for row in rows if "case" in row and "error" not in row}
+def _measure(
+    waiting: list[Cell], results: Results, folder: Path, *, args: argparse.Namespace, ends: float
+) -> int:
+    """Batch by batch; how many cells are left."""
+    again: list[Cell] = []
+    while waiting and (count := min(args.processes, _that_fit(ends))) > 0:
+        batch, waiting = waiting[:count], waiting[count:]
+        begun = time.monotonic()
+        until = min(begun + args.prepare_s, ends - _SECONDS_A_TURN * len(batch))
+        turns = prepared(batch, folder, root=ROOT, until_s=until)
+        seconds = round(time.monotonic() - begun, 1)
+        results.write({"prepared": len(batch), "seconds": seconds})
+        print(f"prepared {len(batch)} in {seconds} s", flush=True)
+        again.extend(_timed(turns, results, ends))
+    for cell in again:
+        if _that_fit(ends) > 0:
+            (turn,) = prepared([cell], folder, root=ROOT, until_s=ends - _SECONDS_A_TURN)
+            results.write(_line(turn, _taken(turn, ends), alone=True))
+    return len(waiting)
+
+
+def _that_fit(ends: float) -> int:
+    """How many can be prepared together and have a turn each until then."""
+    return int((ends - time.monotonic() - _LEAST_PREPARE_S) / _SECONDS_A_TURN)
+
+
+def _timed(turns: list[Turn], results: Results, ends: float) -> Iterator[Cell]:
+    """Each in its turn; those that have to be tried again, alone."""
+    beside = len(turns) - 1
+    for turn in turns:
+        found = _taken(turn, ends)
+        if _is_to_repeat(found) and beside:
+            yield turn.cell
+        results.write(_line(turn, found, alone=not beside))
+
+
+def _taken(turn: Turn, ends: float) -> dict[str, Any]:
+    if not turn.settled(0.0):
+        turn.end()
+        return {"error": "it was not prepared in time beside the others"}
+    if time.monotonic() > ends:
+        turn.end()
+        return {"error": "the call ended before its turn"}
+    return turn.take()
+
+
+def _is_to_repeat(found: dict[str, Any]) -> bool:
+    reason = found.get("row", {}).get("reason", "")
+    return found.get("exit", 0) < 0 or any(mark in reason for mark in _NO_MEMORY)
+
+
+def _line(turn: Turn, found: dict[str, Any], *, alone: bool) -> dict[str, Any]:
+    seconds = None if turn.prepared_s is None else round(turn.prepared_s, 1)
+    line = {
+        "case": turn.cell.case,
+        "strategy": turn.cell.strategy,
+        "alone": alone,
+        "prepared_s": seconds,
+        **found,
+    }
+    outcome = found.get("row", {})
+    timed = outcome.get("measurement") or {}
+    said = f"{timed['speedup']:.2f}x" if timed else outcome.get("reason") or found.get("error", "")
+    state = outcome.get("status", "error")
+    print(f"{line['case']} {line['strategy']}: {state} {said[:150]}", flush=True)
+    return line
 
 
 def _about() -> dict[str, object]:
@@ -107,88 +180,36 @@ def _about() -> dict[str, object]:
     }
 
 
-def _shares() -> list[Share]:
-    count = torch.cuda.device_count()
-    cores = sorted(os.sched_getaffinity(0))
-    each = max(1, len(cores) // count)
-    return [
-        Share(str(gpu), frozenset(cores[gpu * each : (gpu + 1) * each])) for gpu in range(count)
-    ]
-
-
-def _work(share: Share, waiting: queue.SimpleQueue[Case], writer: _Writer, ends: float) -> None:
-    while (left_s := ends - time.monotonic()) > 15:
-        try:
-            case = waiting.get_nowait()
-        except queue.Empty:
-            return
+def _run_commands(only: str, results: Results, ends: float) -> None:
+    for command in commands():
+        left_s = ends - time.monotonic()
+        if not re.search(only, command.name) or results.has(command.name) or left_s < 15:
+            continue
         started = time.monotonic()
-        row = _run(case, share, min(left_s, LONGEST_S))
+        row = _run(command, min(left_s, LONGEST_S))
         wall_s = round(time.monotonic() - started, 1)
-        writer.write({"case": case.name, **row, "wall_s": wall_s})
-        print(f"{case.name}: {wall_s} s{' ERROR' if 'error' in row else ''}", flush=True)
+        results.write({"case": command.name, **row, "wall_s": wall_s})
+        print(f"{command.name}: {wall_s} s{' ERROR' if 'error' in row else ''}", flush=True)
 
 
-def _run(case: Case, share: Share, limit_s: float) -> dict[str, Any]:
+def _run(command: Command, limit_s: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out.json")
-        command = [sys.executable, *(part.replace("{out}", str(out)) for part in case.command)]
-        threads = str(max(1, len(share.cores) // 4))
-        environment = {
-            **os.environ,
-            "CUDA_VISIBLE_DEVICES": share.gpu,
-            "OMP_NUM_THREADS": threads,
-            "TORCHINDUCTOR_COMPILE_THREADS": threads,
-        }
-        with subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as process:
-            os.sched_setaffinity(process.pid, share.cores)
-            try:
-                _, said = process.communicate(timeout=limit_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
-                process.communicate()
-                return {"error": f"did not end within {limit_s:.0f} s"}
-        if process.returncode != 0 or not out.exists():
-            return {"error": said[-1500:], "exit": process.returncode}
-        return _read(out)
-
-
-_KEPT = (
-    "verdict",
-    "reason",
-    "target",
-    "estimate",
-    "measurement",
-    "captures",
-    "strategies",
-    "recommendation",
-    "limits",
-    "operators",
-)
-
-
-def _read(out: Path) -> dict[str, Any]:
-    text = out.read_text(encoding="utf-8")
-    if not text.startswith("{"):
-        return {"text": text}
-    whole = json.loads(text)
-    if "verdict" not in whole:
-        return {"json": whole}
-    return {
-        **{key: whole.get(key) for key in _KEPT},
-        "findings": [
-            [each["rule"], each["message"][:200], (each["location"] or {}).get("line")]
-            for each in whole["findings"]
-        ],
-    }
+        arguments = [part.replace("{out}", str(out)) for part in command.arguments]
+        try:
+            ended = subprocess.run(
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": f"did not end within {limit_s:.0f} s"}
+        if ended.returncode != 0 or not out.exists():
+            return {"error": ended.stderr[-1500:], "exit": ended.returncode}
+        return {"json": json.loads(out.read_text(encoding="utf-8"))}
 
 
 if __name__ == "__main__":

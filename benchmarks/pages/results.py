@@ -13,17 +13,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+import msgspec
+from chart import chart
+from comparison import compared, comparison
 from published import PUBLISHED
 from tables import Cells, Row, jsonl, table
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks/gpu"))
 
-from cases import cases  # noqa: E402
+from cases import commands, workloads  # noqa: E402
 
 RESULTS = ROOT / "benchmarks/data/results"
 SAMPLES = ROOT / "benchmarks/data/samples_h200_torch2.11.jsonl"
-PAGE = ROOT / "docs/results.md"
+PAGE, CHART = ROOT / "docs/results.md", ROOT / "docs/results.svg"
 MEASURING = ROOT / "docs/measuring.md"
 BEGIN, END = "<!-- TIMING MISTAKE: written by make results -->", "<!-- END OF TIMING MISTAKE -->"
 MISSING = "not yet measured"
@@ -44,6 +47,7 @@ def main() -> None:
         rows = jsonl(path)
         parts.append(_machine_page(rows))
         _write_mistake(rows)
+        CHART.write_text(chart(compared(rows)), encoding="utf-8")
     if not files:
         parts.append(_machine_page([]))
     PAGE.write_text("\n".join(parts), encoding="utf-8")
@@ -51,9 +55,11 @@ def main() -> None:
 
 
 def _machine_page(rows: list[Row]) -> str:
-    found = {row["case"]: row for row in (*_whole_samples(), *rows) if "case" in row}
+    found = _by_case(rows)
     lines = [
         *_about([row["about"] for row in rows if "about" in row]),
+        "### The comparison\n",
+        *comparison(rows, [each.name for each in workloads()]),
         "### Published figures beside ours\n",
         *table(
             ("workload", "published on", "published", "strategy", "measured here", "predicted"),
@@ -69,6 +75,23 @@ def _machine_page(rows: list[Row]) -> str:
         *_matrix(found),
     ]
     return "\n".join(lines)
+
+
+def _by_case(rows: list[Row]) -> dict[str, Row]:
+    """What is known of each case. Cells of the comparison stand in the place of older rows of theirs."""
+    whole = (*_whole_samples(), *(row for row in rows if "strategy" not in row))
+    found = {row["case"]: row for row in whole if "case" in row}
+    for one in compared(rows):
+        older = found.get(one.case, {}).get("strategies") or []
+        kept = [row for row in older if row["strategy"] not in one.outcomes]
+        advice = one.recommendation
+        found[one.case] = {
+            "case": one.case,
+            "strategies": [*map(msgspec.to_builtins, one.rows), *kept],
+            "recommendation": msgspec.to_builtins(advice) if advice is not None else None,
+            "dates": one.dates,
+        }
+    return found
 
 
 def _write_mistake(rows: list[Row]) -> None:
@@ -117,7 +140,7 @@ def _about(runs: list[Row]) -> Iterator[str]:
     dates = " and ".join(sorted({run["date"] for run in runs}))
     yield (
         f"torch {last['torch']}, Python {last['python']}, {dates}; on {' and on '.join(machines)},"
-        " each case alone on its GPU.\n"
+        " each timed alone on its GPU.\n"
     )
     for run in runs:
         yield f"`nvidia-smi` ({run['query']}): {run['nvidia_smi'][0]}.\n"
@@ -174,15 +197,27 @@ def _range(value: Row | None) -> str:
     return f"{value['mid']:.2f}x ({value['low']:.2f} to {value['high']:.2f})"
 
 
-def _pairs(found: dict[str, Row]) -> Iterator[tuple[str, str, Row, Row]]:
+def _pairs(found: dict[str, Row], *, from_operators: bool) -> Iterator[tuple[str, str, Row, Row]]:
+    """Rows of the comparison were predicted from the operators alone, older ones from eager's times too."""
     for case, row in found.items():
         for outcome in row.get("strategies") or []:
-            if outcome.get("predicted") and outcome.get("measurement"):
+            is_wanted = (outcome["strategy"] in row.get("dates", {})) == from_operators
+            if is_wanted and outcome.get("predicted") and outcome.get("measurement"):
                 yield case, outcome["strategy"], outcome["predicted"], outcome["measurement"]
 
 
 def _accuracy(found: dict[str, Row]) -> Iterator[str]:
-    pairs = list(_pairs(found))
+    yield "From one eager step's times on that GPU and its operators:\n"
+    yield from _errors(list(_pairs(found, from_operators=False)))
+    yield (
+        "The ranges are those that were printed then; how far off these predictions were has been put into"
+        " the width of the ranges since.\n"
+    )
+    yield "From the operators alone, with nothing known of the host, as where no GPU is:\n"
+    yield from _errors(list(_pairs(found, from_operators=True)))
+
+
+def _errors(pairs: list[tuple[str, str, Row, Row]]) -> Iterator[str]:
     if not pairs:
         yield f"{MISSING}.\n"
         return
@@ -198,10 +233,6 @@ def _accuracy(found: dict[str, Row]) -> Iterator[str]:
         f" {max(errors):.0%}; {inside} of {len(pairs)} measurements lie in the predicted range."
     )
     yield f"Wrong sign outside 5 %: {'; '.join(wrong) if wrong else 'none'}.\n"
-    yield (
-        "The ranges are those that were printed then; how far off these predictions were has been put into"
-        " the width of the ranges since.\n"
-    )
 
 
 def _wrong_sign(guess: float, truth: float) -> bool:
@@ -249,7 +280,7 @@ def _fast_us(outcome: Row) -> float:
 
 
 def _sweeps(found: dict[str, Row]) -> Iterator[str]:
-    for case in cases():
+    for case in commands():
         if not case.name.startswith("sweep "):
             continue
         yield f"`{case.name.removeprefix('sweep ')}`\n"
@@ -283,20 +314,25 @@ def _us(value: float) -> str:
 def _matrix(found: dict[str, Row]) -> Iterator[str]:
     head = (
         "strategy", "verdict", "speed-up", "predicted", "launches in graphs", "prepare", "memory", "pays after", "busy",
+        "measured",
     )  # fmt: skip
-    for case in cases():
-        if "analyze" not in case.command:
-            continue
+    for case in workloads():
         row = found.get(case.name)
         yield f"#### `{case.name}`\n"
         if row is None or "strategies" not in row:
             yield f"{row['error'].strip().splitlines()[-1] if row else MISSING}\n"
             continue
-        said = row.get("recommendation")
-        yield f"{row['verdict']}: {row['reason']}{' ' + said['sentence'] if said else ''}\n"
+        said = (row.get("recommendation") or {}).get("sentence", "")
+        verdict = f"{row['verdict']}: {row['reason']}" if "verdict" in row else ""
+        yield f"{' '.join(filter(None, (verdict, said)))}\n"
         if "note" in row:
             yield f"{row['note'].capitalize()}.\n"
-        yield from table(head, (_cells(outcome) for outcome in row["strategies"] or []))
+        dates = row.get("dates", {})
+        cells = (
+            (*_cells(outcome), dates.get(outcome["strategy"], "before"))
+            for outcome in row["strategies"] or []
+        )
+        yield from table(head, cells)
 
 
 def _cells(outcome: Row) -> Cells:

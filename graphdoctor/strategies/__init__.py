@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from graphdoctor.strategies.compile import Compile
+from graphdoctor.strategies.compiled_split import CompiledSplit
+from graphdoctor.strategies.compiled_whole import CompiledWhole
 from graphdoctor.strategies.cudagraphs import CudaGraphs
 from graphdoctor.strategies.max_autotune import MaxAutotune
 from graphdoctor.strategies.modules import Modules
@@ -20,6 +22,8 @@ STRATEGIES: tuple[Strategy, ...] = (
     SplitStep(),
     Modules(),
     Segments(),
+    CompiledWhole(),
+    CompiledSplit(),
     Script(),
     ScriptGraph(),
     Compile(),

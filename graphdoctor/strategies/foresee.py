@@ -7,13 +7,25 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from graphdoctor.estimate import Observed, estimate, fitted_speedup, launches
+from graphdoctor.estimate.fusion import with_fusion
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.cause import in_words, location_of
-from graphdoctor.strategies.strategy import Calling, Known, Planning, Regions, Strategy
+from graphdoctor.strategies.strategy import (
+    Calling,
+    Known,
+    OtherKernels,
+    Planning,
+    Regions,
+    Strategy,
+)
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import Range, StrategyOutcome
 
 _NEEDS_GPU = "planned only: trying it takes a real GPU"
+_NEEDS_KERNELS = (
+    "planned only: its kernels are generated for a real GPU, and are not verified without one;"
+    " {same} shows whether the same graphs of eager's kernels are right"
+)
 
 
 def foresee(
@@ -29,7 +41,7 @@ def foresee(
         title=strategy.title,
         is_ours=strategy.is_ours,
         status="planned",
-        reason=_NEEDS_GPU,
+        reason=_reason(strategy),
     )
     try:
         if reason := strategy.reason_against(known):
@@ -42,12 +54,19 @@ def foresee(
         return replace(row, status="failed", reason=reason, location=location_of(error))
     if regions is None:
         return row
+    fuses = isinstance(strategy, OtherKernels)
     return replace(
         row,
-        predicted=_Prediction(known.iteration, profile, host_work, observed).of(regions),
+        predicted=_Prediction(known.iteration, profile, host_work, observed, fuses).of(regions),
         captured_share=share_of(regions, known.iteration),
         launches_eager=float(sum(map(launches, known.iteration.ops))),
     )
+
+
+def _reason(strategy: Strategy) -> str:
+    if isinstance(strategy, OtherKernels):
+        return _NEEDS_KERNELS.format(same=strategy.with_eager_kernels)
+    return _NEEDS_GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +77,15 @@ class _Prediction:
     profile: DeviceProfile
     host_work: float
     observed: Observed | None
+    fuses: bool
 
     def of(self, regions: Regions) -> Range:
         step, graphs = self.iteration, _all_or(regions, self.iteration)
+        found = self._of_eager_kernels(graphs)
+        return with_fusion(found, step, self.profile, graphs) if self.fuses else found
+
+    def _of_eager_kernels(self, graphs: Regions | None) -> Range:
+        step = self.iteration
         if self.observed is None:
             return estimate(step, self.profile, graphs, host_work=self.host_work).speedup
         return fitted_speedup(

@@ -118,13 +118,13 @@ def _sentence(best: StrategyOutcome, contest: _Measured) -> str:
         f"{best.strategy}: {best.title}; its answers were verified, and it was measured at"
         f" {fair.mid:.2f}x ({fair.low:.2f} to {fair.high:.2f}){_against(best.measurement, fair)}"
     )
+    deviation = f" (it rounds differently, by up to {best.deviation:.1g})" if best.deviation else ""
     if best.is_ours:
-        return f"{text}."
+        return f"{text}{deviation}."
     ours = [(row, timed) for row, timed in contest.rows if row.is_ours]
     if not ours:
         return f"{text}; none of graphdoctor's own strategies was verified."
     rival, timed = _fastest(ours)
-    deviation = f" (it rounds differently, by up to {best.deviation:.1g})" if best.deviation else ""
     return (
         f"{text}, clearly faster than graphdoctor's own best, {rival.strategy} at"
         f" {contest.speedup(timed).mid:.2f}x{deviation}."

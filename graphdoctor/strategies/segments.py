@@ -34,9 +34,11 @@ import graphdoctor
 """
 
 
-# Seen on an H200 (torch 2.11.0, 2026-11-20) in four samples, in operators of the step: Dynamo's guards,
-# AOTAutograd's wrapper, addresses and copies, for each part that is a graph; from 5 to 22.
-_PER_PART = 10.0
+# In operators of the step, which also tell how slow the host is: seen on an H200 (torch 2.11.0, 2026-11-20
+# and 2026-11-22) in the eight rows that wait for the host. Nearly all of a call's cost are Dynamo's guards
+# and AOTAutograd's wrappers, for each graph, captured or not; our addresses, copies and launch are the rest.
+_PER_GRAPH = 7.0
+_PER_PART = 2.0
 
 
 class Segments:
@@ -63,7 +65,8 @@ class Segments:
         return _foreseen(known).regions
 
     def host_work(self, known: Known) -> float:
-        return _PER_PART * len(_foreseen(known).regions)
+        foreseen = _foreseen(known)
+        return _PER_GRAPH * len(foreseen.plan.graphs) + _PER_PART * len(foreseen.regions)
 
     def plan(self, known: Known) -> str:
         """The graphs and their parts, foreseen from the recording: one line each."""

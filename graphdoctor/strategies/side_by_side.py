@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +19,8 @@ from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.next_finding import next_finding
 from graphdoctor.strategies.own_process import Job, in_own_process, own_processes
 from graphdoctor.strategies.recommend import recommend, with_noise_told, would_pay_more
-from graphdoctor.strategies.strategy import Known, Strategy
+from graphdoctor.strategies.strategy import Known, OtherKernels, Strategy
+from graphdoctor.strategies.time_needed import budget_for, limit_s, needed_s
 from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
 from graphdoctor.strategies.whole_row import whole_row
 from graphdoctor.values.options import AnalyzeOptions
@@ -31,7 +32,9 @@ _NO_FILE = (
     "on a GPU each strategy runs in a process of its own, which has to find the target again, and"
     " the target was given as an object: use `graphdoctor analyze file.py`"
 )
-_SHARE = 0.5  # of what is left of the budget; a strategy that hangs leaves time for the others
+_NO_GAIN = (
+    "it is predicted to take {times} as long as eager, so that it is not tried unless asked for"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +102,25 @@ def _rows(
     if not contest.is_emulated:
         torch.cuda.empty_cache()  # other processes need the memory
     waiting = [one for one in strategies if one.name != WHOLE_NAME or found is None]
+    more = _budget_for_all(contest, waiting, rows)
     for number, strategy in enumerate(waiting, start=1):
-        progress(f"trying {strategy.name} ({number} of {len(waiting)})")
-        is_last = not any(_is_to_try(contest, later, rows) for later in waiting[number:])
-        rows[strategy.name] = _row(contest, strategy, rows, is_last=is_last)
+        progress(f"trying {strategy.name} ({number} of {len(waiting)}{more})")
+        later = [one for one in waiting[number:] if _is_to_try(contest, one, rows)]
+        rows[strategy.name] = _row(contest, strategy, rows, later=later, more=more)
     return tuple(rows.values())
+
+
+def _budget_for_all(
+    contest: Contest, waiting: Sequence[Strategy], rows: Mapping[str, StrategyOutcome]
+) -> str:
+    """That the budget is too small for all that are to be tried, as a clause; "" where it is not."""
+    if not contest.has_processes:
+        return ""
+    trying = [one for one in waiting if _is_to_try(contest, one, rows)]
+    iteration = contest.known.iteration
+    if sum(needed_s(one, iteration) for one in trying) <= contest.left_s:
+        return ""
+    return f"; all take about --budget {budget_for(trying, iteration)}"
 
 
 def _contest(
@@ -142,17 +159,18 @@ def _row(
     strategy: Strategy,
     rows: Mapping[str, StrategyOutcome],
     *,
-    is_last: bool,
+    later: Sequence[Strategy],
+    more: str,
 ) -> StrategyOutcome:
     row = rows[strategy.name]
     if row.status != "planned":
         return row
     if not _is_to_try(contest, strategy, rows):
-        return replace(row, status="unfit", reason=_NOTHING_LEFT, code="")
+        return replace(row, status="unfit", reason=_why_not(contest, strategy, rows), code="")
     if strategy.compiles and contest.is_emulated:
         return row
     if contest.left_s <= 0:
-        reason = f"not tried within the budget of {contest.options.budget_s:g} s"
+        reason = f"not tried within the budget of {contest.options.budget_s:g} s{more}"
         return replace(row, status="timed-out", reason=reason, code="")
     if contest.is_emulated:
         terms = Terms(contest.profile)
@@ -160,23 +178,44 @@ def _row(
         return carry_out(row, strategy, session, contest.known, terms=terms)
     if contest.spec is None:
         return replace(row, status="unfit", reason=_NO_FILE, code="")
-    job = _job(contest, contest.spec, strategy, row, is_last=is_last)
-    return in_own_process(contest.processes, job, is_last=is_last)
+    job = _job(contest, contest.spec, strategy, row, later=later)
+    found = in_own_process(contest.processes, job, is_last=not later)
+    return replace(found, reason=found.reason + more) if found.status == "timed-out" else found
 
 
 def _is_to_try(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOutcome]) -> bool:
-    """Unless it is known not to fit, or a captured whole step leaves it nothing and nobody asked."""
-    whole = rows.get(WHOLE_NAME)
-    is_moot = strategy.is_ours and whole is not None and whole.status == "verified"
-    is_asked = contest.options.strategies is not None
-    return rows[strategy.name].status == "planned" and (is_asked or not is_moot)
+    return rows[strategy.name].status == "planned" and not _why_not(contest, strategy, rows)
+
+
+def _why_not(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOutcome]) -> str:
+    """Why one of ours that fits is not tried unless it is asked for; "" where it is.
+
+    A captured whole step may leave it nothing to gain; and what has to compile is not tried where it is
+    predicted to be slower than eager.
+    """
+    if contest.options.strategies is not None or not strategy.is_ours:
+        return ""
+    whole, predicted = rows.get(WHOLE_NAME), rows[strategy.name].predicted
+    may_beat_whole = (
+        isinstance(strategy, OtherKernels) and strategy.with_eager_kernels == WHOLE_NAME
+    )
+    if whole is not None and whole.status == "verified" and not may_beat_whole:
+        return _NOTHING_LEFT
+    if strategy.compiles and predicted is not None and predicted.mid < 1.0:
+        return _NO_GAIN.format(times=f"{1 / predicted.mid:.2f} times")
+    return ""
 
 
 def _job(
-    contest: Contest, spec: str, strategy: Strategy, row: StrategyOutcome, *, is_last: bool
+    contest: Contest,
+    spec: str,
+    strategy: Strategy,
+    row: StrategyOutcome,
+    *,
+    later: Sequence[Strategy],
 ) -> Job:
     options, known = contest.options, contest.known
-    limit_s = contest.left_s * (1.0 if is_last else _SHARE)
+    limit = limit_s(strategy, later, known.iteration, left_s=contest.left_s)
     return Job(
         spec=spec,
         mode=options.mode,
@@ -189,8 +228,8 @@ def _job(
         findings=known.findings,
         safe_modules=known.safe_modules,
         iteration=known.iteration,
-        measure_s=min(MEASURE_S, limit_s / 6),
-        time_limit_s=limit_s,
+        measure_s=min(MEASURE_S, limit / 6),
+        time_limit_s=limit,
         fixed_inputs=options.fixed_inputs,
         kept_inputs=contest.evidence.session.target.kept_inputs,
     )

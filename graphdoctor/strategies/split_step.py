@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.rules.frozen_learning_rate import FrozenLearningRate
 from graphdoctor.strategies.split_plan import code_for, first_outside, reason_against, regions_of
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+from graphdoctor.target import Snapshot, Target
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.locations import in_place, with_place
@@ -50,26 +52,35 @@ class SplitStep:
 
     def build(self, session: Session, known: Known) -> BuiltSplit:
         """Warm up, then run one step that is captured piece by piece."""
-        session.start.restore()
-        try:
-            side: Any = torch.cuda.Stream()
-            if session.device.kind != "emulated":
-                warm_up(session.target, side, WARM_UPS)
-                session.start.restore()
-            return _Attempt(session, known, side).run()
-        finally:
-            session.start.restore()
+        return split(session, known)
 
     def code(self, known: Known) -> str:
         return code_for(known)
 
 
+def split(session: Session, known: Known, step: Callable[..., object] | None = None) -> BuiltSplit:
+    """The session's step, or `step` in its place, split. Raises `CannotBuild`.
+
+    State is afterwards what it was before.
+    """
+    target = session.target if step is None else replace(session.target, step=step)
+    session.start.restore()
+    try:
+        side: Any = torch.cuda.Stream()
+        if session.device.kind != "emulated":
+            warm_up(target, side, WARM_UPS)
+            session.start.restore()
+        return _Attempt(target, session.start, known, side).run()
+    finally:
+        session.start.restore()
+
+
 class _Attempt:
     """One capture of one step."""
 
-    def __init__(self, session: Session, known: Known, side: Any) -> None:
-        self._target = session.target
-        self._start = session.start
+    def __init__(self, target: Target, start: Snapshot, known: Known, side: Any) -> None:
+        self._target = target
+        self._start = start
         self._known = known
         roots = self._target.roots
         self._objects = glue_objects(roots)

@@ -119,6 +119,16 @@ class MayUseGraphs(Protocol):
 
 
 @runtime_checkable
+class OtherKernels(Protocol):
+    """A strategy of ours whose graphs hold kernels that a compiler fuses, in the place of eager's.
+
+    `with_eager_kernels` names the strategy that makes the same graphs of eager's own.
+    """
+
+    with_eager_kernels: str
+
+
+@runtime_checkable
 class Planning(Protocol):
     """A strategy that can say beforehand what it would capture."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,12 +31,20 @@ MEASURE_S = 4.0  # six pairs are timed whatever they take; an interval seldom ne
 _NO_GRAPH = "torch launched no part of it through CUDA graphs, and did not say why"
 
 
+def _at_once() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a trial is held to: the GPU that is predicted for, and seconds to measure for."""
+    """What a trial is held to: the GPU that is predicted for, and seconds to measure for.
+
+    `await_turn` returns when it may time: it is called once all is built and verified.
+    """
 
     profile: DeviceProfile
     measure_s: float = MEASURE_S
+    await_turn: Callable[[], None] = _at_once
 
 
 def try_strategy(
@@ -98,6 +107,7 @@ class _Trial:
             judge = self._judge()
             row = self._verified(with_cost(row, cost), step, batches, judge)
             if self._may_be_timed(row, judge):
+                self.terms.await_turn()
                 row = with_times(row, self._timed(step))
             return _with_note(row, self._note(built, row))
         finally:

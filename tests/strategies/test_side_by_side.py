@@ -218,15 +218,52 @@ def test_a_file_is_compared_as_an_object_is(listed: Any, tmp_path: Path) -> None
     assert [row.status for row in report.strategies] == ["verified"]
 
 
+def test_what_compiles_and_is_predicted_to_be_slower_is_tried_only_when_it_is_asked_for(
+    listed: Any,
+) -> None:
+    class Slower(fakes.Fake):
+        name = "slower"
+        compiles = True
+
+        def host_work(self, known: Any) -> float:
+            return 1000.0
+
+    class Quick(Slower):
+        name = "quick"
+        compiles = False  # quick to try, so that it is
+
+    listed(Slower(), Quick())
+    slower, quick = analyze(hazardous, device="emulated").strategies
+    assert (slower.status, quick.status) == ("unfit", "verified")
+    assert "times as long as eager" in slower.reason
+    asked = analyze(hazardous, device="emulated", strategies=("slower",))
+    assert asked.strategies[0].status == "planned"
+
+
+@pytest.mark.usefixtures("believed_gpu")
+def test_a_budget_that_is_too_small_for_all_is_said_at_once(listed: Any, tmp_path: Path) -> None:
+    listed(Whole(), fakes.OneGraph(), fakes.Exiting())
+    file = tmp_path / "little_time_of_test.py"
+    file.write_text(STEP_FILE)
+    doing: list[str] = []
+    names = ("one-graph", "exiting")
+    options = AnalyzeOptions(strategies=names, budget_s=1e-9)
+    rows = analyze_target(str(file), options, doing.append).strategies
+    assert "trying one-graph (1 of 2; all take about --budget 1m)" in doing
+    assert [row.status for row in rows] == ["timed-out", "timed-out"]
+    assert all("all take about --budget 1m" in row.reason for row in rows)
+
+
 def test_a_strategy_is_measured_for_four_seconds_or_a_sixth_of_its_time() -> None:
     assert measured_for(budget_s=600.0) == 4.0
     assert measured_for(budget_s=6.0) == pytest.approx(0.5, rel=0.01)
 
 
 def measured_for(*, budget_s: float) -> float:
-    known: Any = SimpleNamespace(findings=(), safe_modules=(), iteration=None)
+    iteration = SimpleNamespace(ops=())
+    known: Any = SimpleNamespace(findings=(), safe_modules=(), iteration=iteration)
     options = AnalyzeOptions(budget_s=budget_s)
     evidence = SimpleNamespace(session=SimpleNamespace(target=SimpleNamespace(kept_inputs=())))
     contest: Any = SimpleNamespace(options=options, known=known, left_s=budget_s, evidence=evidence)
     row = outcome("fake", status="planned")
-    return side_by_side._job(contest, "f.py", fakes.Fake(), row, is_last=False).measure_s
+    return side_by_side._job(contest, "f.py", fakes.Fake(), row, later=[fakes.Wrong()]).measure_s

@@ -40,10 +40,7 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
         "the hooks on saved tensors, as of activation checkpointing,",
         lambda: partial(torch._C._autograd._top_saved_tensors_default_hooks, True),
     ),
-    (
-        "a capture of the caller's",
-        lambda: _of_cuda("is_current_stream_capturing", "_cuda_isCurrentStreamCapturing"),
-    ),
+    ("a capture of the caller's", lambda: _is_capturing()),
 )
 _AUTOCAST = ("autocast", "autocast's dtype")
 _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed asks for more)
@@ -96,6 +93,16 @@ def _of_cuda(name: str, in_c: str) -> Callable[[], object]:
     """torch.cuda's function, or what it asks in C, which spares two calls in Python."""
     found = getattr(torch._C, in_c, None) if emulated_device() is None else None
     return found if found is not None else getattr(torch.cuda, name)  # type: ignore[no-any-return]
+
+
+def _is_capturing() -> Callable[[], object]:
+    """Nothing is captured on the default stream, so that the driver is asked about others only."""
+    ask = _of_cuda("is_current_stream_capturing", "_cuda_isCurrentStreamCapturing")
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is None or emulated_device() is not None or not torch.cuda.is_available():
+        return ask
+    device = torch.cuda.current_device()  # on another one, the current device is not the same
+    return lambda: raw(device) != 0 and ask()
 
 
 def _available() -> Iterator[tuple[str, Callable[[], object]]]:

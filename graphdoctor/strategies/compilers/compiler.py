@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from graphdoctor.strategies.compilers.models import (
     models_of,
     warmed_up,
 )
-from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Regions
 
 
 class Compiler:
@@ -37,6 +38,7 @@ class Compiler:
     title: str
     mode: str | None = None
     backend: str | None = None
+    options: Mapping[str, bool] | None = None  # Inductor's
     has_graphs = False  # CUDA graphs, whose memory the next call may overwrite
     compiles = True
     is_ours = False
@@ -48,8 +50,11 @@ class Compiler:
         """Other kernels than the recorded ones run, so that nothing is predicted from those."""
         return None
 
-    def build(self, session: Session, known: Known) -> CompiledModels:
-        """Compile, and call until nothing is compiled any more."""
+    def build(self, session: Session, known: Known) -> Built:
+        return self.compiled(session)
+
+    def compiled(self, session: Session) -> CompiledModels:
+        """Compile, and call until nothing is compiled any more. Raises `CannotBuild`."""
         check_device(session)
         forget_compiled()
         built = self._called(session, whole=False)
@@ -61,7 +66,7 @@ class Compiler:
         return built
 
     def code(self, known: Known) -> str:
-        shown = "".join(f", {name}={json.dumps(value)}" for name, value in self._options().items())
+        shown = "".join(f", {name}={_shown(value)}" for name, value in self._options().items())
         compiled = list(models_of(known.roots)) or ["step"]
         lines = [f"{path} = torch.compile({path}{shown})" for path in compiled]
         return "\n".join([*lines, "# call it as before; the first calls compile"]) + "\n"
@@ -85,14 +90,19 @@ class Compiler:
         built.note = skips.note
         return built
 
-    def _options(self) -> dict[str, str]:
-        chosen = {"mode": self.mode, "backend": self.backend}
+    def _options(self) -> dict[str, Any]:
+        chosen = {"mode": self.mode, "backend": self.backend, "options": self.options}
         return {name: value for name, value in chosen.items() if value is not None}
 
     def _compile(self, function: Function) -> Function:
-        options: dict[str, Any] = self._options()
-        compiled: Function = torch.compile(function, **options)
+        compiled: Function = torch.compile(function, **self._options())
         return compiled
+
+
+def _shown(value: str | Mapping[str, bool]) -> str:
+    if isinstance(value, str):
+        return json.dumps(value)
+    return "{" + ", ".join(f"{json.dumps(name)}: {flag}" for name, flag in value.items()) + "}"
 
 
 def _mark_step() -> None:

@@ -1,0 +1,182 @@
+"""The rows of benchmarks/gpu/strategies.py, of several runs -> one table of all strategies, and what missed its aim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import msgspec
+from tables import Cells, Row, table
+
+from graphdoctor.strategies import STRATEGIES
+from graphdoctor.strategies.recommend import recommend, step_us
+from graphdoctor.values.report import Recommendation, StrategyOutcome
+
+NAMES = tuple(strategy.name for strategy in STRATEGIES)
+_MOST_OVER_BUSY = 1.10
+
+
+@dataclass(slots=True)
+class Compared:
+    """One workload: its outcome in each strategy, the last run's, and why others have none."""
+
+    case: str
+    outcomes: dict[str, StrategyOutcome] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    dates: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[StrategyOutcome]:
+        """In the order of what they ask for."""
+        return [self.outcomes[name] for name in NAMES if name in self.outcomes]
+
+    @property
+    def measured(self) -> list[StrategyOutcome]:
+        """Verified and timed, the fastest first."""
+        found = [row for row in self.rows if row.status == "verified" and row.measurement]
+        return sorted(found, key=fast_us)
+
+    @property
+    def eager_us(self) -> float | None:
+        times = [row.measurement.eager_us for row in self.rows if row.measurement is not None]
+        return median(times) if times else None
+
+    @property
+    def recommendation(self) -> Recommendation | None:
+        return recommend(self.rows, ())
+
+
+def fast_us(row: StrategyOutcome) -> float:
+    assert row.measurement is not None
+    return row.measurement.graph_us
+
+
+def compared(rows: Sequence[Row]) -> list[Compared]:
+    """By workload, in the order in which they were first measured; of a cell the last run counts."""
+    found: dict[str, Compared] = {}
+    date = ""
+    for row in rows:
+        if "about" in row:
+            date = row["about"]["date"]
+        if "strategy" not in row:
+            continue
+        one = found.setdefault(row["case"], Compared(row["case"]))
+        name = row["strategy"]
+        if "row" in row:
+            one.outcomes[name] = msgspec.convert(row["row"], StrategyOutcome)
+            one.dates[name] = date
+            one.errors.pop(name, None)
+        elif name not in one.outcomes:
+            one.errors[name] = _reason(row)
+    return list(found.values())
+
+
+def _reason(row: Row) -> str:
+    beside = "" if row.get("alone") else ", beside others"
+    if row.get("exit", 0) < 0:
+        return f"ended by signal {-row['exit']}{beside}"
+    return str(row["error"].strip().splitlines()[-1])
+
+
+def comparison(rows: Sequence[Row], planned: Sequence[str]) -> Iterator[str]:
+    """The lines of the section; nothing where no run was made. `planned` are all workloads."""
+    found = compared(rows)
+    if not found:
+        return
+    columns = [name for name in NAMES if any(name in one.outcomes for one in found)]
+    yield from _prepared(rows)
+    yield (
+        "Time of one step and speed-up over eager, which ran interleaved in the same process; in bold what is"
+        " recommended. Of what is not verified no time counts.\n"
+    )
+    yield from table(("workload", "eager", *columns), (_cells(one, columns) for one in found))
+    yield "![Speed-up over eager with its 95 % interval, for each strategy of each workload](results.svg)\n"
+    yield from _aims(found)
+    left = [name for name in planned if name not in {one.case for one in found}]
+    if left:
+        yield (
+            f"No run has reached {len(left)} of the {len(planned)} workloads yet:"
+            f" {', '.join(f'`{name}`' for name in left)}.\n"
+        )
+
+
+def _prepared(rows: Sequence[Row]) -> Iterator[str]:
+    said = [
+        f"{row['prepared']} processes in {row['seconds']:.0f} s"
+        for row in rows
+        if "prepared" in row
+    ]
+    yield (
+        "Each strategy of each workload was a process of its own. They built, compiled, captured and verified side"
+        f" by side, with the compilers' caches shared ({'; '.join(said)}), and then timed one after the other, alone.\n"
+    )
+
+
+def _cells(one: Compared, columns: Sequence[str]) -> Cells:
+    advice = one.recommendation
+    best = advice.strategy if advice is not None else ""
+    yield f"`{one.case.removeprefix('benchmarks/gpu/workloads/')}`"
+    yield us_text(one.eager_us) if one.eager_us is not None else "-"
+    for name in columns:
+        text = _cell(one, name)
+        yield f"**{text}**" if name == best else text
+
+
+def _cell(one: Compared, name: str) -> str:
+    row = one.outcomes.get(name)
+    if row is None:
+        return one.errors.get(name, "-")
+    if row.status != "verified":
+        return row.status.replace("-", " ")
+    timed = row.measurement
+    return "not timed" if timed is None else f"{us_text(timed.graph_us)}, {timed.speedup:.2f}x"
+
+
+def us_text(value: float) -> str:
+    return f"{value:,.0f} µs" if value < 100_000 else f"{value / 1000:,.0f} ms"
+
+
+def _aims(found: Sequence[Compared]) -> Iterator[str]:
+    judged = [one for one in found if one.measured]
+    late = [text for one in judged if (text := _not_fastest(one))]
+    idle = [text for one in judged if (text := _over_busy(one))]
+    yield (
+        f"The recommended strategy is the fastest, ties within the interval counted, on {len(judged) - len(late)} of"
+        f" {len(judged)} workloads that have a verified time{_but(late)}."
+    )
+    yield (
+        f"Where the whole step is one graph it takes at most {_MOST_OVER_BUSY:.2f} times the device's busy time on"
+        f" {len(judged) - len(idle)} of {len(judged)}{_but(idle)}.\n"
+    )
+    yield "What was not verified, or not measured, and why:\n"
+    for one in found:
+        for row in one.rows:
+            if row.status != "verified":
+                yield f"- `{one.case}`, `{row.strategy}`: {row.status.replace('-', ' ')}: {row.reason}"
+        for name, reason in one.errors.items():
+            yield f"- `{one.case}`, `{name}`: {reason}"
+    yield ""
+
+
+def _but(texts: Sequence[str]) -> str:
+    return f"; not on {', '.join(texts)}" if texts else ""
+
+
+def _not_fastest(one: Compared) -> str:
+    advice, fastest = one.recommendation, one.measured[0]
+    chosen = next((row for row in one.measured if advice and row.strategy == advice.strategy), None)
+    assert fastest.measurement is not None
+    if chosen is not None and chosen.measurement is not None:
+        if step_us(chosen.measurement).low <= step_us(fastest.measurement).high:
+            return ""
+        return f"`{one.case}` (`{fastest.strategy}` is faster than `{chosen.strategy}`)"
+    is_gain = fastest.measurement.word == "faster"
+    return f"`{one.case}` (`{fastest.strategy}` is faster than eager)" if is_gain else ""
+
+
+def _over_busy(one: Compared) -> str:
+    fastest = one.measured[0]
+    if not fastest.busy_share or fastest.busy_share >= 1 / _MOST_OVER_BUSY:
+        return ""
+    return f"`{one.case}` ({1 / fastest.busy_share:.2f})"
