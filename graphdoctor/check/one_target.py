@@ -33,6 +33,7 @@ def _result(job: Job) -> Result:
         values=job.values,
         inputs=job.inputs,
         gpu=job.gpu,
+        host=job.host,
         fixed_inputs=job.fixed_inputs,
         strategies=(),  # a check is about structure
     )

@@ -33,6 +33,7 @@ class Job(msgspec.Struct, frozen=True):
     mode: Mode | None
     device: DeviceChoice
     gpu: str
+    host: str
     iterations: int
     fixed_inputs: bool = False
     values: ValuesChoice = "auto"
@@ -106,6 +107,7 @@ def _job(target: TargetSettings, project: Project) -> bytes:
         mode=target.mode,
         device=settings.device,
         gpu=settings.gpu,
+        host=settings.host,
         iterations=settings.iterations,
         fixed_inputs=target.inputs == "fixed",
         values=settings.values,

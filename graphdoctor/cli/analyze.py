@@ -153,6 +153,7 @@ def _options(args: argparse.Namespace) -> AnalyzeOptions:
         iterations=args.iterations,
         inputs=tuple(args.input),
         gpu=args.gpu,
+        host=args.host,
         trace_dir=args.trace_dir,
         strategies=args.strategies,
         budget_s=args.budget,

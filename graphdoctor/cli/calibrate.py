@@ -1,4 +1,4 @@
-"""`graphdoctor calibrate`: this machine's GPU -> a device profile with its own figures."""
+"""`graphdoctor calibrate`: this machine's GPU, or its host alone -> a profile with its own figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from graphdoctor.reporters.files import check_writable, save
 class CalibrateCommand:
     """Measure this machine's GPU and host, for predictions with its own figures.
 
-    Pass the profile that it writes with --gpu FILE. What was seen on the way to
+    Pass the profile that it writes with --gpu FILE. With --host only the host is
+    measured, in about two seconds and without a GPU: pass that profile with
+    --host FILE, and --gpu h200 predicts for this machine with an H200. What was seen on the way to
     figures that are differences is shown too, and kept as comments in the profile.
     """
 
@@ -22,6 +24,9 @@ class CalibrateCommand:
     help = "measure this machine for predictions"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--host", action="store_true", help="measure the host alone, which needs no GPU"
+        )
         parser.add_argument(
             "-o", "--output", metavar="FILE", type=Path, help="where to save it (default: show it)"
         )
@@ -31,7 +36,7 @@ class CalibrateCommand:
             check_writable(args.output)
         with progress(sys.stderr) as tell:
             tell("importing torch")
-            text, seen = _profile(tell)
+            text, seen = _host(tell) if args.host else _profile(tell)
         for line in seen:
             print(line, file=sys.stderr)
         if args.output is not None:
@@ -39,6 +44,32 @@ class CalibrateCommand:
         else:
             show(text)
         return 0
+
+
+def _host(tell: Callable[[str], None]) -> tuple[str, tuple[str, ...]]:
+    """The host's profile, and what was measured on the way to it."""
+    import platform
+
+    import torch
+
+    from graphdoctor.measure.calibrate import host_text, measure_host
+
+    tell("measuring the host")
+    software = f"Python {platform.python_version()}, torch {torch.__version__}"
+    found = measure_host(_processor(), software)
+    return host_text(found), found.seen
+
+
+def _processor() -> str:
+    """The processor's name, as Linux has it, else as Python does."""
+    import platform
+
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
 
 
 def _profile(tell: Callable[[str], None]) -> tuple[str, tuple[str, ...]]:

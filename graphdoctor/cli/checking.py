@@ -67,7 +67,7 @@ def running(args: argparse.Namespace) -> Iterator[Callable[[str], None]]:
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tensors for a module without inputs, and the GPU that is predicted for."""
+    """Tensors for a module without inputs, and the machine that is predicted for."""
     add = parser.add_argument
     add(
         "--input",
@@ -78,7 +78,20 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         " 8x3x224x224:float16; once for each argument",
     )
     add_inputs_argument(parser, default="vary")
-    add("--gpu", default="h100", help="predict for this GPU: h100 (the default), h200, a100 ...")
+    add_machine_arguments(parser)
+
+
+def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
+    """The GPU that is predicted for, and the host that feeds it."""
+    parser.add_argument(
+        "--gpu", default="h100", help="predict for this GPU: h100 (the default), h200, a100 ..."
+    )
+    parser.add_argument(
+        "--host",
+        default="",
+        help="predict for this host of the GPU: server (the default), slow-server, or a file of"
+        " `graphdoctor calibrate --host`",
+    )
 
 
 def add_inputs_argument(parser: argparse.ArgumentParser, *, default: str | None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.analyze import DEFAULT_BUDGET_S, names, seconds
-from graphdoctor.cli.checking import add_settings_arguments
+from graphdoctor.cli.checking import add_machine_arguments, add_settings_arguments
 from graphdoctor.cli.output import (
     STDOUT,
     add_json_argument,
@@ -58,7 +58,7 @@ class RunCommand:
             " cpu-as-is leaves the program on the CPU, and diagnoses its steps as if they were on"
             " a GPU",
         )
-        add("--gpu", default="h100", help="predict for this GPU: h100 (the default), h200 ...")
+        add_machine_arguments(parser)
         add("--after", type=_count, default=3, metavar="N",
             help="diagnose a kind of step after so many of it (default: 3)")  # fmt: skip
         add("--steps", type=_several, default=4, metavar="N",
@@ -235,6 +235,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
         device="auto" if as_is else args.device,
         iterations=args.steps,
         gpu=args.gpu,
+        host=args.host,
         trace_dir=args.trace_dir,
         strategies=args.strategies,
         budget_s=args.budget,

@@ -56,6 +56,7 @@ class SweepCommand:
                 iterations=ITERATIONS,
                 inputs=tuple(args.input),
                 gpu=args.gpu,
+                host=args.host,
                 fixed_inputs=args.inputs == "fixed",
             )
             sweep = sweep_target(args.target, args.batch, options, tell)

@@ -6,7 +6,7 @@ from graphdoctor.estimate.cause_cost import with_costs
 from graphdoctor.estimate.costs import OpCost, op_cost
 from graphdoctor.estimate.fitted import Observed, fitted_speedup
 from graphdoctor.estimate.kernels import launches, syncs
-from graphdoctor.estimate.predict import estimate, saving_us
+from graphdoctor.estimate.predict import estimate, on_other_hosts, saving_us
 
 __all__ = [
     "Observed",
@@ -14,6 +14,7 @@ __all__ = [
     "estimate",
     "fitted_speedup",
     "launches",
+    "on_other_hosts",
     "op_cost",
     "saving_us",
     "syncs",

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level, assumed_figures
+from graphdoctor.estimate.hosts import slowed
 from graphdoctor.estimate.layout import Case, Piece, lay_out
 from graphdoctor.estimate.ranges import ZERO, add, around, pooled_width, scale, widened
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
 from graphdoctor.estimate.two_lanes import Laid
 from graphdoctor.estimate.work import matrix_flops
 from graphdoctor.values.recording import Iteration, Op, TensorUse
-from graphdoctor.values.report import Estimate, Range, Term
+from graphdoctor.values.report import Estimate, OtherHost, Range, Term
 
+_OTHER_HOSTS = (2.0, 0.5)  # times as long
 Regions = Sequence[Sequence[int]]  # operator indices of each region, in execution order
 # What Python between graphs costs is known to this share: 33 of 39 steps with it were predicted that
 # well from their eager times on an H200 (torch 2.11.0, 2026-11-20; benchmarks/data/results).
@@ -55,7 +57,20 @@ def estimate(
         speedup=widened(speedup, SLACK_BESIDE) if host_work else speedup,
         terms=(*_terms(profile, launches), *_copy_terms(graph)),
         notes=tuple(_notes(iteration, profile, regions, eager)),
+        host=profile.host,
     )
+
+
+def on_other_hosts(
+    iteration: Iteration, profile: DeviceProfile, regions: Regions | None = None
+) -> tuple[OtherHost, ...]:
+    """The middle prediction on a host half as fast, and on one twice as fast."""
+    found = []
+    for times in _OTHER_HOSTS:
+        there = estimate(iteration, slowed(profile, times), regions)
+        eager, graph = there.eager_us.mid, there.graph_us.mid
+        found.append(OtherHost(times, eager, graph, there.speedup.mid))
+    return tuple(found)
 
 
 def saving_us(ops: Sequence[Op], profile: DeviceProfile) -> Range:
@@ -178,7 +193,7 @@ def _notes(
 ) -> Iterator[str]:
     """What the reader must know to judge the figures."""
     yield (
-        f"Predicted for {profile.title} fed by a current server CPU; "
+        f"Predicted for {profile.title} fed by {profile.host}; "
         f"{len(assumed_figures(profile))} of its figures are assumed, within wide bounds."
     )
     if profile.name != profile.fitted_on:

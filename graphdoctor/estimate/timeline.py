@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from graphdoctor.estimate.costs import bandwidth_gb_s, known_costs, transfer_us
 from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.estimate.kernels import launches
 from graphdoctor.estimate.layout import Piece
 from graphdoctor.estimate.ranges import ZERO, add, scale
 from graphdoctor.values.recording import HostEvent, Op, TensorUse
@@ -31,13 +33,18 @@ def eager_pieces(
     stop = next(stops, None)
     previous: Op | None = None
     costs = known_costs(profile)
-    for op in ops:
+    every = tuple(ops)
+    training = _Training(every, profile)
+    for position, op in enumerate(every):
         waits = False
         while stop is not None and stop <= op.index:
             waits, stop = True, next(stops, None)
         cost = costs.cost(op, autograd=autograd)
+        before_us = add(
+            _entering_us(op, inside, profile), training.before_us(position, op, previous)
+        )
         yield Piece(
-            host_us=add(cost.host_us, _between_us(op, previous, inside, profile)),
+            host_us=add(cost.host_us, before_us),
             device_us=cost.device_us,
             launches=cost.launches,
             is_sync=cost.is_sync,
@@ -48,15 +55,60 @@ def eager_pieces(
         yield Piece(ZERO, ZERO, 0, is_sync=True)
 
 
-def _between_us(op: Op, previous: Op | None, inside: str | None, profile: DeviceProfile) -> Range:
-    """Host time between two operators: entered modules going forward, the engine going backward."""
-    costs = profile.host_us
-    if op.phase == "backward":
-        is_new = previous is None or previous.forward_index != op.forward_index
-        return costs.backward_node.range if is_new or op.forward_index is None else ZERO
+def _entering_us(op: Op, inside: str | None, profile: DeviceProfile) -> Range:
+    """Host time of the modules entered on the way to a forward operator."""
     if op.phase != "forward":
         return ZERO
-    return scale(costs.module_call.range, _entered(op.module, inside))
+    return scale(profile.host_us.module_call.range, _entered(op.module, inside))
+
+
+class _Training:
+    """What training costs the host beside operators: at the optimizers' first launches, and at each node.
+
+    `updates` are the parameters by the position of the first operator that launches anything for them.
+    One foreach or fused operator lists them all; else one kind of operator runs once for each.
+    """
+
+    def __init__(self, ops: Sequence[Op], profile: DeviceProfile) -> None:
+        self._costs = profile.host_us
+        self.updates = dict(_updates(ops))
+        nodes = sum(map(_is_node, ops, (None, *ops)))
+        share = sum(self.updates.values()) / nodes if nodes else 0.0
+        gradients = scale(self._costs.gradient.range, share)
+        self._node_us = add(self._costs.backward_node.range, gradients)
+
+    def before_us(self, position: int, op: Op, previous: Op | None) -> Range:
+        if op.phase == "backward":
+            return self._node_us if _is_node(op, previous) else ZERO
+        if (parameters := self.updates.get(position)) is None:
+            return ZERO
+        each = scale(self._costs.parameter.range, parameters)
+        return add(self._costs.training_step.range, each)
+
+
+def _is_node(op: Op, previous: Op | None) -> bool:
+    """Whether autograd's engine ran another node before this operator."""
+    if op.phase != "backward":
+        return False
+    is_new = previous is None or previous.forward_index != op.forward_index
+    return is_new or op.forward_index is None
+
+
+def _updates(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
+    """Each run of an optimizer's operators: where it begins to launch, and its parameters."""
+    start: int | None = None
+    written: Counter[str] = Counter()
+    for position, op in enumerate(ops):
+        if op.phase == "optimizer":
+            if launches(op):
+                start = position if start is None else start
+                lists = [arg for arg in op.args if isinstance(arg, tuple)]
+                written[op.name] += len(lists[0]) if lists else min(1, len(op.writes))
+        elif start is not None:
+            yield start, max(written.values())
+            start, written = None, Counter()
+    if start is not None:
+        yield start, max(written.values())
 
 
 def _entered(module: str, before: str | None) -> int:

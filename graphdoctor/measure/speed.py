@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphdoctor.estimate import estimate
+from msgspec.structs import replace
+
+from graphdoctor.estimate import estimate, on_other_hosts
 from graphdoctor.estimate.gpus import DeviceProfile, load_profile, profile_names
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.measure.endurance import blocks_for
@@ -88,12 +90,12 @@ def _predicted(
 ) -> Estimate:
     """Of the last iteration: graphs in place of what can be captured, the rest as it is."""
     iteration = recording.captured[-1]
-    if plan.whole or captured.step is not None:
-        return estimate(iteration, profile)
-    regions = [
-        planned.ops_in(iteration.index) for planned in plan.regions if planned.region.worthwhile
-    ]
-    return estimate(iteration, profile, [region for region in regions if region])
+    regions = None
+    if not plan.whole and captured.step is None:
+        worth = [planned for planned in plan.regions if planned.region.worthwhile]
+        regions = [ops for each in worth if (ops := each.ops_in(iteration.index))]
+    found = estimate(iteration, profile, regions)
+    return replace(found, on_other_hosts=on_other_hosts(iteration, profile, regions))
 
 
 def _measured(session: Session, step: CapturedStep) -> Measurement:

@@ -29,6 +29,7 @@ def analyze(
     device: DeviceChoice = "auto",
     iterations: int = 4,
     gpu: str = "h100",
+    host: str = "",
     strategies: Sequence[str] | None = None,
     budget_s: float = 120.0,
     vary_inputs: bool = True,
@@ -37,6 +38,7 @@ def analyze(
 ) -> Report:
     """Diagnose a module on its inputs, or what a function returns as `graphdoctor_target()` would.
 
+    Predictions are for `gpu`, fed by `host`: names or files, as --gpu and --host take them.
     `strategies` are compared within `budget_s` seconds: () for none, None for those that fit; on a
     real GPU only the whole step as one graph, since the others need a target in a file.
     Without `vary_inputs` every iteration gets the inputs as given; else other values of the same make,
@@ -50,6 +52,7 @@ def analyze(
         device=device,
         iterations=iterations,
         gpu=gpu,
+        host=host,
         strategies=tuple(strategies) if strategies is not None else None,
         budget_s=budget_s,
         fixed_inputs=not vary_inputs,

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from graphdoctor.device.open import AnyDevice, open_device
-from graphdoctor.estimate.gpus import DeviceProfile, load_profile
+from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.estimate.hosts import profile_for
 from graphdoctor.target import Snapshot, Target, snapshot
 from graphdoctor.target.state.snapshot import Held, always
 from graphdoctor.values.options import AnalyzeOptions
@@ -30,14 +31,14 @@ class Setting:
 
     @property
     def profile(self) -> DeviceProfile:
-        """The profile of the GPU that predictions are for."""
-        return load_profile(self.options.gpu)
+        """The profile of the GPU that predictions are for, and of the host that feeds it."""
+        return profile_for(self.options.gpu, self.options.host)
 
 
 @contextmanager
 def open_setting(options: AnalyzeOptions, progress: Progress) -> Iterator[Setting]:
     """Inside the block, code that says "cuda" runs on the device of the options."""
-    profile = load_profile(options.gpu)  # raises for an unknown name before anything runs
+    profile = profile_for(options.gpu, options.host)  # raises for an unknown name at once
     with generators_kept(), open_device(options.device, profile) as device:
         yield Setting(device, options, progress)
 

@@ -121,6 +121,7 @@ class Checker:
                     device=settings.device,
                     iterations=settings.iterations,
                     gpu=settings.gpu,
+                    host=settings.host,
                     strategies=(),
                     **kwargs,
                 )
@@ -191,13 +192,13 @@ def seeded() -> Iterator[None]:
 def on_the_device(checker: Checker) -> Iterator[None]:
     """Code that says "cuda" runs on the emulated device, where models are to be checked on that."""
     from graphdoctor.device.open import open_device
-    from graphdoctor.estimate.gpus import load_profile
+    from graphdoctor.estimate.hosts import profile_for
 
     settings = checker.settings
     if settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available()):
         yield
         return
-    with open_device("emulated", load_profile(settings.gpu)):
+    with open_device("emulated", profile_for(settings.gpu, settings.host)):
         yield
 
 

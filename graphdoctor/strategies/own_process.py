@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from graphdoctor.device.open import AnyDevice, open_device
 from graphdoctor.device.processes.fresh import FreshProcesses, fresh_processes
 from graphdoctor.device.processes.process import Ended
-from graphdoctor.estimate.gpus import DeviceProfile, load_profile
+from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.estimate.hosts import profile_for
 from graphdoctor.graphs.cause import in_words, location_of, true_cause
 from graphdoctor.record import prepare
 from graphdoctor.record.place import place
@@ -32,7 +33,7 @@ class Job:
     """One strategy on one target, which the process finds again by its `spec`.
 
     `row` is what was foreseen; `findings`, `safe_modules` and `iteration` are those of `Known`.
-    `gpu` names the device profile. The process has `time_limit_s` from its start signal on.
+    `gpu` and `host` name the device profile. The process has `time_limit_s` from its start signal on.
     """
 
     spec: str
@@ -41,6 +42,7 @@ class Job:
     device: DeviceChoice
     iterations: int
     gpu: str
+    host: str
     strategy: Strategy
     row: StrategyOutcome
     findings: tuple[Finding, ...]
@@ -76,7 +78,7 @@ def do(job: bytes) -> bytes:
 
 
 def _row(job: Job) -> StrategyOutcome:
-    profile = load_profile(job.gpu)
+    profile = profile_for(job.gpu, job.host)
     try:
         with open_device(job.device, profile) as device:
             return _tried(job, device, profile)

@@ -223,6 +223,7 @@ def _job(
         device=options.device,
         iterations=options.iterations,
         gpu=options.gpu,
+        host=options.host,
         strategy=strategy,
         row=row,
         findings=known.findings,

@@ -163,4 +163,5 @@ def _assembled(sizes: Sizes, setting: Setting, rows: tuple[SweepRow, ...]) -> Sw
         if plan is not None and is_changed
         else (),
         notes=plan.notes if plan is not None and is_changed else (),
+        host="" if is_measured else setting.profile.host,
     )

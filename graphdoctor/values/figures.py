@@ -65,6 +65,11 @@ def ratio_range(ratio: Range) -> str:
     return f"{mid}x ({low} to {high})" if low != high else f"{mid}x"
 
 
+def ratio_text(ratio: float) -> str:
+    """2.4x: three significant digits."""
+    return f"{_digits(ratio)}x" if math.isfinite(ratio) else UNKNOWN
+
+
 def more_bytes_text(count: int) -> str:
     """+34 MB, -1.2 GB, 0 B: more or less than before, in powers of 1000."""
     size, unit = float(abs(count)), "B"

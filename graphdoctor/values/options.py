@@ -17,7 +17,8 @@ class AnalyzeOptions:
     """The choices of one analysis.
 
     `mode` None lets the target decide. `inputs` are tensor specifications such as
-    "8x3x224x224:float16". `gpu` names the device profile of a prediction. `trace_dir` is a
+    "8x3x224x224:float16". `gpu` names the device profile of a prediction, and `host` what
+    feeds it: a class, a file of `graphdoctor calibrate --host`, or "" for the profile's own. `trace_dir` is a
     folder for profiler traces, or None for no traces. `strategies` names the ways to run the step
     faster that are compared, within `budget_s` seconds; None takes those that fit the device.
     `values` "none" runs the step on shapes only, "real" never does; "auto" decides by the weights.
@@ -29,6 +30,7 @@ class AnalyzeOptions:
     iterations: int = 4
     inputs: tuple[str, ...] = ()
     gpu: str = "h100"
+    host: str = ""
     trace_dir: str | None = None
     strategies: tuple[str, ...] | None = None
     budget_s: float = 120.0

@@ -213,8 +213,21 @@ class Term(Struct, frozen=True):
     source: str
 
 
+class OtherHost(Struct, frozen=True):
+    """The same prediction, were everything on the host to take `times` as long."""
+
+    times: float
+    eager_us: float
+    graph_us: float
+    speedup: float
+
+
 class Estimate(Struct, frozen=True):
-    """Eager time, graph time and launch-bound share of one step. Never called measured unless it was."""
+    """Eager time, graph time and launch-bound share of one step. Never called measured unless it was.
+
+    `host` feeds the GPU, in words; "" where it was the machine at hand. `on_other_hosts` says how much
+    of the prediction hangs on it.
+    """
 
     gpu: str
     basis: Literal["predicted", "measured"]
@@ -227,6 +240,8 @@ class Estimate(Struct, frozen=True):
     speedup: Range
     terms: tuple[Term, ...] = ()
     notes: tuple[str, ...] = ()
+    host: str = ""
+    on_other_hosts: tuple[OtherHost, ...] = ()
 
 
 class Measurement(Struct, frozen=True):

@@ -76,3 +76,4 @@ class Sweep(Struct, frozen=True):
     sized_by: str = ""
     inputs: tuple[SweptInput, ...] = ()
     notes: tuple[str, ...] = ()
+    host: str = ""  # what feeds the GPU that is predicted for, in words

@@ -57,6 +57,7 @@ LAUNCHED = {
     (5, "reduce"): "masked_select",
     (6, "gather"): "_embedding_bag_dense_backward embedding_dense_backward",
     (8, "reduce"): "_unique2 unique_dim",
+    (13, "stream"): "_embedding_bag_backward",
 }
 
 

@@ -73,6 +73,7 @@ class Settings:
     baseline: Text = FILE_NAME
     device: DeviceChoice = "emulated"
     gpu: Text = "h100"
+    host: str = ""
     iterations: Annotated[int, Meta(ge=2)] = 4
     values: ValuesChoice = "auto"
     time_limit: Annotated[float, Meta(gt=0, le=_LARGEST)] = 300.0

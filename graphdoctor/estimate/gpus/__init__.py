@@ -50,6 +50,9 @@ class HostCosts(Struct, frozen=True, forbid_unknown_fields=True):
     library_call: Figure  # added for cuBLAS and cuDNN: choosing the kernel
     backward_node: Figure  # the autograd engine runs one node
     optimizer_foreach: Figure  # added to one _foreach or fused operator: grouping its lists
+    training_step: Figure  # once a step that trains: the engine's start, the optimizer's own Python
+    parameter: Figure  # once for each trained parameter: what its optimizer does in Python
+    gradient: Figure  # once for each trained parameter: what the engine does for its gradient
     view: Figure  # an operator that only makes a view
     allocation: Figure  # one block from the caching allocator
 
@@ -78,12 +81,16 @@ class KernelFigures(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that an estimate needs to know about one GPU and the host that feeds it."""
+    """Everything that an estimate needs to know about one GPU and the host that feeds it.
+
+    The host's figures are those of the class `server`; `estimate/hosts` puts another host in its place.
+    """
 
     name: str
     title: str
     device_names: tuple[str, ...]  # what torch.cuda.get_device_name() contains
     fitted_on: str  # the profile of the GPU whose traces the kernel figures come from
+    host: str  # what feeds the GPU, in words
     launch_us: Figure  # host time of one kernel launch
     launch_latency_us: Figure  # from the start of a launch to the kernel on an idle device
     host_us: HostCosts

@@ -1,9 +1,10 @@
-"""A machine with a GPU -> a device profile with its own figures."""
+"""A machine -> a device profile with its own figures, or without a GPU the profile of its host."""
 
 from __future__ import annotations
 
 from graphdoctor.measure.calibrate.figures import Calibrated, calibrate
+from graphdoctor.measure.calibrate.host import measure_host
 from graphdoctor.measure.calibrate.machine import Machine
-from graphdoctor.measure.calibrate.profile_file import profile_text
+from graphdoctor.measure.calibrate.profile_file import host_text, profile_text
 
-__all__ = ["Calibrated", "Machine", "calibrate", "profile_text"]
+__all__ = ["Calibrated", "Machine", "calibrate", "host_text", "measure_host", "profile_text"]

@@ -1,4 +1,4 @@
-"""A machine's figures and the profile below them -> the text of a profile file."""
+"""A machine's figures, or its host's -> the text of a profile file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from graphdoctor.estimate.gpus import DeviceProfile, Figure
 from graphdoctor.measure.calibrate.figures import Calibrated
+from graphdoctor.measure.calibrate.host import KINDS, MeasuredHost
 from graphdoctor.values.escape import visible
 
 
@@ -25,6 +26,7 @@ def profile_text(found: Calibrated, base: DeviceProfile, gpu: str) -> str:
         f"title = {_text(gpu)}",
         f"device_names = {json.dumps([gpu])}",
         f"fitted_on = {_text(_slug(gpu))}",
+        f"host = {_text(f'the host of the {gpu}')}",
     ]
     tables = []
     for field in base.__struct_fields__:
@@ -35,6 +37,15 @@ def profile_text(found: Calibrated, base: DeviceProfile, gpu: str) -> str:
             tables += ["", f"[{field}]", *_table(field, value, figures)]
     seen = [f"# {visible(line)}" for line in found.seen]
     return "\n".join([*lines, *tables, "", *seen, ""])
+
+
+def host_text(found: MeasuredHost) -> str:
+    """TOML that `--host FILE` reads; what was seen on the way follows as comments."""
+    profile = found.profile
+    lines = [f"name = {_text(profile.name)}", f"title = {_text(profile.title)}"]
+    lines += [f"{kind} = {_figure(getattr(profile, kind))}" for kind in KINDS]
+    seen = [f"# {visible(line)}" for line in found.seen]
+    return "\n".join([*lines, "", *seen, ""])
 
 
 def _table(group: str, value: Struct, figures: Mapping[str, Figure]) -> Iterator[str]:

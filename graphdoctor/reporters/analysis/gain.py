@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from graphdoctor.reporters.page import Page
-from graphdoctor.values.figures import ratio_range, share_range, time_range, time_text
+from graphdoctor.values.figures import ratio_range, ratio_text, share_range, time_range, time_text
 from graphdoctor.values.report import Estimate, Measurement, Report
 
+_SPEEDS = {2.0: "half as fast", 0.5: "twice as fast"}
 _SPEED_STYLES = {"faster": "bold green", "slower": "bold red", "no change": "bold yellow"}
 
 
@@ -22,6 +23,20 @@ def basis_text(estimate: Estimate) -> str:
     if estimate.basis == "measured":
         return f"predicted from a profile on {estimate.gpu}"
     return f"predicted for {estimate.gpu}"
+
+
+def fed_by_text(estimate: Estimate) -> str:
+    """ " fed by ..."; "" where the host was the machine at hand."""
+    return f" fed by {estimate.host}" if estimate.host else ""
+
+
+def other_hosts_text(estimate: Estimate) -> str:
+    """How much of the speed-up the host's own speed makes."""
+    said: list[str] = []
+    for other in estimate.on_other_hosts:
+        speed = _SPEEDS.get(other.times, f"on which all takes {other.times:g} times as long")
+        said.append(f"{ratio_text(other.speedup)} on {'one' if said else 'a host'} {speed}")
+    return "; ".join(said)
 
 
 def _write_measurement(page: Page, measured: Measurement) -> None:
@@ -47,9 +62,11 @@ def _write_estimate(page: Page, estimate: Estimate) -> None:
     page.heading("Time of one step", basis_text(estimate))
     page.labelled("  Launch-bound", share_range(estimate.launch_bound_share))
     measured = ", measured" if estimate.basis == "measured" else ""
+    page.labelled("  As a graph", time_range(estimate.graph_us), style="bold")
     page.labelled("  Eager", time_range(estimate.eager_us) + measured)
-    page.labelled("  As a graph", time_range(estimate.graph_us))
     page.labelled("  Speed-up", ratio_range(estimate.speedup), style="bold")
+    if estimate.on_other_hosts:
+        page.labelled("  Other host", other_hosts_text(estimate))
     page.labelled(
         "  Made of",
         f"{estimate.launches:,} launches; host {time_range(estimate.host_us)};"

@@ -6,10 +6,10 @@ from collections import Counter
 
 from graphdoctor.reporters.analysis.captures import is_wrong
 from graphdoctor.reporters.analysis.findings import active, worst_first
-from graphdoctor.reporters.analysis.gain import basis_text
+from graphdoctor.reporters.analysis.gain import basis_text, fed_by_text
 from graphdoctor.reporters.analysis.strategies import advice_label
 from graphdoctor.reporters.page import Page, blocks
-from graphdoctor.values.figures import ratio_range, share_range
+from graphdoctor.values.figures import ratio_range, share_range, time_range
 from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import (
     NO_STRATEGY,
@@ -125,9 +125,11 @@ def _gain_of_graph(report: Report) -> str:
     whole = outcome_of_whole_step(report.captures)
     is_whole = whole is not None and whole.status == "captured"
     said = ratio_range(estimate.speedup)
+    if estimate.basis == "predicted":  # the device's time is known better than the host's
+        said = f"{time_range(estimate.graph_us)} a step as a graph, {said}"
     if report.regions and not is_whole:
         said = f"{said} with each region as one graph"
         if report.recommendation is not None and report.recommendation.strategy == NO_STRATEGY:
             said = f"none verified as the code is; {said}, once it is cut there"
     bound = share_range(estimate.launch_bound_share)
-    return f"{said}, {basis_text(estimate)}; launch-bound {bound}"
+    return f"{said}, {basis_text(estimate)}{fed_by_text(estimate)}; launch-bound {bound}"

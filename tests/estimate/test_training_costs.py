@@ -1,0 +1,65 @@
+"""What an optimizer costs the host beside the operators that it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from graphdoctor.estimate.gpus import Figure, load_profile
+from graphdoctor.estimate.timeline import eager_pieces
+from graphdoctor.values.recording import Iteration
+from tests.support.builders import iteration, op, tensor
+
+H100 = load_profile("h100")
+
+
+def updates(*counts: int, each: bool = False) -> Iteration:
+    """A step that trains so many parameters by one foreach operator, or by one operator each."""
+    ops = [op("aten.mul.Tensor", [tensor(900, 64), 2.0], [tensor(901, 64)])]
+    for run, count in enumerate(counts):
+        ops.append(op("aten.mul.Tensor", [tensor(901, 64), 2.0], [tensor(902 + run, 64)]))
+        uses = tuple(tensor(index, 64) for index in range(count))
+        storages = [use.storage for use in uses]
+        if each:
+            ops += [
+                op("aten.add_.Tensor", [use, use], writes=[use.storage], phase="optimizer")
+                for use in uses
+            ]
+        else:
+            args: list[Any] = [uses, uses]
+            ops.append(op("aten._foreach_add_.List", args, writes=storages, phase="optimizer"))
+    return iteration(ops)
+
+
+def training_us(step: Iteration, **figures: float) -> float:
+    """What these middle figures of the host, all others of them as they are, add to the step."""
+    changed = {name: Figure(value, value, value, "a test") for name, value in figures.items()}
+    without = {name: Figure(0.0, 0.0, 0.0, "a test") for name in figures}
+    spent = [
+        sum(
+            piece.host_us.mid
+            for piece in eager_pieces(
+                step.ops,
+                structs.replace(H100, host_us=structs.replace(H100.host_us, **costs)),
+                autograd=False,
+            )
+        )
+        for costs in (without, changed)
+    ]
+    return spent[1] - spent[0]
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_a_training_step_costs_its_optimizer_once_and_each_parameter(each: bool) -> None:
+    cost = training_us(updates(7, each=each), training_step=100.0, parameter=10.0)
+    assert cost == pytest.approx(100 + 7 * 10)
+
+
+def test_two_optimizers_in_one_step_cost_twice() -> None:
+    assert training_us(updates(3, 5), training_step=100.0, parameter=1.0) == pytest.approx(208)
+
+
+def test_a_step_that_does_not_train_costs_no_optimizer() -> None:
+    assert training_us(updates(), training_step=100.0, parameter=10.0) == 0.0
