@@ -39,9 +39,10 @@ def nest(spans: Spans) -> Nesting:
 def rows_by_thread(thread: Ints) -> dict[int, Ints]:
     """The rows of each thread, in order."""
     order = np.argsort(thread, kind="stable")
-    values, starts = np.unique(thread[order], return_index=True)
-    parts = np.split(order, starts[1:]) if len(values) else []
-    return dict(zip(values.tolist(), parts, strict=True))
+    ordered = thread[order]
+    begins = np.flatnonzero(np.diff(ordered, prepend=NONE))
+    parts = np.split(order, begins[1:]) if len(begins) else []
+    return dict(zip(ordered[begins].tolist(), parts, strict=True))
 
 
 def _parents(start: Ints, end: Ints, rows: Ints) -> Ints:
@@ -49,6 +50,8 @@ def _parents(start: Ints, end: Ints, rows: Ints) -> Ints:
     place = np.arange(len(start)) - 1
     # A span of no length would end before it began; one ns keeps it inside its parent.
     until = np.maximum(end, start + 1)
+    reached = np.maximum.accumulate(until)
+    place[1:][reached[:-1] < until[1:]] = NONE
     asks = np.flatnonzero(place >= 0)
     asks = asks[until[place[asks]] < until[asks]]
     while len(asks):

@@ -11,7 +11,7 @@ from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.estimate.two_lanes import Work, run
 from graphdoctor.trace.explain.gaps import gaps
 from graphdoctor.trace.explain.replay import Replay, replay_of
-from graphdoctor.trace.explain.what_if import Case, with_graphs, without_waits
+from graphdoctor.trace.explain.what_if import with_graphs, without_waits
 from graphdoctor.trace.steps import find_steps
 from tests.support.traces import TraceBuilder, launch_bound
 
@@ -97,7 +97,8 @@ def test_uploads_and_graphs_that_are_there_stay_and_cut_regions() -> None:
     graph = builder.call("cudaGraphLaunch", 1403.5, 2)
     for node in range(3):
         builder.kernel(graph, 1410 + node * 1.5, 1)
-    found = with_graphs(replayed(builder), H100, Case(1.0, "mid"))
+    replay = replayed(builder)
+    found = with_graphs(replay, replay.without_profiler(1.0), H100, "mid")
     assert (found.regions, found.captured) == (3, 60)
     assert found.upload_us == pytest.approx(4.0, abs=1.5)
     assert len(found.work) == 3 + 2 + 1  # graphs, upload and old graph, what follows
@@ -110,8 +111,9 @@ def test_a_long_pause_of_the_host_stays_unless_one_is_optimistic() -> None:
             event["ts"] += 5000
     builder.events[0]["dur"] += 5000
     found = replayed(builder)
-    kept = with_graphs(found, H100, Case(1.0, "mid"))
-    gone = with_graphs(found, H100, Case(1.0, "low"))
+    work = found.without_profiler(1.0)
+    kept = with_graphs(found, work, H100, "mid")
+    gone = with_graphs(found, work, H100, "low")
     assert run(kept.work).span_us > 4900
     assert run(gone.work).span_us < 500
 
@@ -124,4 +126,4 @@ def test_steps_without_waits_are_never_slower() -> None:
         builder.call("cudaStreamSynchronize", start + 3, 70)
     found = replayed(builder)
     assert found.work.waits.sum() == 20
-    assert run(without_waits(found, 1.0)).span_us < 0.9 * run(found.work).span_us
+    assert run(without_waits(found.without_profiler(1.0))).span_us < 0.9 * run(found.work).span_us

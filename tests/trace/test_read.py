@@ -66,6 +66,40 @@ def test_fractions_of_a_microsecond_since_1970_stay_exact() -> None:
     assert events.end_ns.tolist() == [1683564901951734124]
 
 
+def test_times_where_a_thousandfold_float_is_too_coarse_stay_exact() -> None:
+    builder = TraceBuilder()
+    # 4458676522690.655 us times 1000 lies between two floats that are half a ns apart.
+    builder.launch((4458676522690.655, 0.001), (4458676522691.653, 2.001))
+    trace = builder.trace()
+    assert trace.calls.start_ns.tolist() == [4458676522690655]
+    assert trace.device_events.start_ns.tolist() == [4458676522691653]
+
+
+def test_events_of_unknown_kinds_beside_known_ones_change_nothing() -> None:
+    """A run is read by its categories at once; where one is unknown, or missing, it is sorted first."""
+    builder = launch_bound(3)
+    document = builder.document()
+    expected = columns(builder.trace())
+    others = [
+        {
+            "ph": "X",
+            "cat": "of tomorrow",
+            "name": "?",
+            "ts": 1,
+            "dur": 1,
+            "args": {"correlation": "x"},
+        },
+        {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "python"}},
+        {"ph": "i", "cat": "kernel", "name": "k", "ts": 5.0},
+        {"ph": "X", "cat": None, "name": None, "ts": 1, "dur": 1},
+    ]
+    for other in others:
+        document["traceEvents"] = [builder.events[0], other, *builder.events[1:]]
+        trace = parse_trace(json.dumps(document).encode())
+        assert columns(trace) == expected
+        assert (trace.events, trace.warnings) == (len(builder.events) + 1, ())
+
+
 def test_control_characters_inside_names_are_survived(tmp_path: Path) -> None:
     text = json.dumps(launch_bound(2).document()).replace("aten::mul", "aten::\x01mul")
     path = tmp_path / "t.json"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import Range
@@ -21,7 +21,10 @@ Level = Literal["low", "mid", "high"]
 LEVELS: tuple[Level, ...] = ("low", "mid", "high")
 ASSUMED = "assumed"  # the source of a figure that nobody measured; such a figure has a wide range
 
+UNKNOWN_GPU = "unknown GPU"
+
 _COMMON = "common.toml"
+S = TypeVar("S", bound=Struct)
 
 
 class Figure(Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,6 +124,7 @@ class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+@cache
 def profile_names() -> tuple[str, ...]:
     """The names that `load_profile` knows, in alphabetical order."""
     folder = files(__name__)
@@ -146,8 +150,8 @@ def load_profile(name: str) -> DeviceProfile:
         return _read(wanted)
     matches = [
         (len(part), profile)
-        for profile in map(_read, profile_names())
-        for part in profile.device_names
+        for profile in profile_names()
+        for part in _device_names(profile)
         if re.search(rf"(?<!\w){re.escape(part.lower())}(?!\w)", wanted)
     ]
     if not matches:
@@ -157,7 +161,29 @@ def load_profile(name: str) -> DeviceProfile:
             f"{meant(wanted, known)}"
         )
     # "H100 PCIe" is also an "H100": the longest text that fits is the closest.
-    return max(matches, key=lambda match: match[0])[1]
+    return _read(max(matches, key=lambda match: match[0])[1])
+
+
+def unknown_profile() -> DeviceProfile:
+    """What may be any GPU's: each figure from the lowest to the highest of all profiles, the middle one likely."""
+    merged = _around([_read(name) for name in profile_names()])
+    return structs.replace(merged, name="unknown", title=UNKNOWN_GPU, device_names=())
+
+
+def _around(profiles: Sequence[S]) -> S:
+    merged: dict[str, Any] = {}
+    for field in profiles[0].__struct_fields__:
+        values = [getattr(profile, field) for profile in profiles]
+        if isinstance(values[0], Figure):
+            merged[field] = Figure(
+                low=min(value.low for value in values),
+                mid=sorted(value.mid for value in values)[len(values) // 2],
+                high=max(value.high for value in values),
+                source=f"{ASSUMED}: anything from the lowest to the highest figure of the known GPUs",
+            )
+        elif isinstance(values[0], Struct):
+            merged[field] = _around(values)
+    return structs.replace(profiles[0], **merged)
 
 
 def read_profile(path: Path) -> DeviceProfile:
@@ -190,8 +216,18 @@ def figures(profile: Struct, prefix: str = "") -> Iterator[tuple[str, Figure]]:
 
 @cache
 def _read(name: str) -> DeviceProfile:
-    own = tomllib.loads((files(__name__) / f"{name}.toml").read_text(encoding="utf-8"))
-    return msgspec.convert(_overlay(_common(), own), DeviceProfile)
+    return msgspec.convert(_overlay(_common(), tomllib.loads(_text(name))), DeviceProfile)
+
+
+def _device_names(name: str) -> list[str]:
+    """The only line of a profile that tells whether it is the one: the others need not be read."""
+    line = next(line for line in _text(name).splitlines() if line.startswith("device_names"))
+    names: list[str] = tomllib.loads(line)["device_names"]
+    return names
+
+
+def _text(name: str) -> str:
+    return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
 
 
 @cache

@@ -129,7 +129,7 @@ def _explaining_threads(spans: Spans, low: Ints, high: Ints, launching: Ints) ->
     if not asked.any():
         return launching
     seen = np.zeros(len(low), np.int64)
-    for one in np.unique(launching[asked]).tolist():
+    for one in sorted(set(launching[asked].tolist())):
         stretches = spans.take(spans.thread == one)
         outer = stretches.take(nest(stretches).is_outermost)
         mine = asked & (launching == one)
@@ -139,7 +139,7 @@ def _explaining_threads(spans: Spans, low: Ints, high: Ints, launching: Ints) ->
 
 
 def _by_thread(waiting: Waiting) -> Iterator[tuple[int, tuple[Ints, Ints]]]:
-    for one in np.unique(waiting.thread).tolist():
+    for one in sorted(set(waiting.thread.tolist())):
         mine = waiting.thread == one
         yield one, (waiting.low_ns[mine], waiting.high_ns[mine])
 
@@ -195,13 +195,15 @@ def silent_beside_python(trace: Trace, found: Activity) -> tuple[Ints, Ints]:
     )
     frames = trace.frames.take(~trace.rows_named(trace.frames, held))
     for one, (low, high) in _by_thread(waiting) if len(frames) else ():
+        other = frames.start_ns[frames.thread != one]
+        if not len(other):
+            continue
         mine = waiting.thread == one
         spans = found.spans.take(found.spans.thread == one)
         edges = np.sort(np.concatenate((spans.start_ns, spans.end_ns, low, high)))
         middle = (low + high) // _HALF
         after = np.searchsorted(edges, middle, side="right")
         begin, end = edges[after - 1], edges[np.minimum(after, len(edges) - 1)]
-        other = np.sort(frames.start_ns[frames.thread != one])
         began = np.searchsorted(other, end) - np.searchsorted(other, begin)
         silence[mine] = end - begin
         python[mine] = np.where(_HALF * (end - begin) >= high - low, began, 0)

@@ -37,7 +37,7 @@ def messages_of(trace: Trace, rows: Ints) -> list[Message]:
         around = innermost(exchanges, nest(exchanges), calls.start_ns[call], calls.thread[call])
         known = around != NONE
         place[asked[known]] = exchanges.message[around[known]]
-    kinds = {name: collective_of(trace.names[name]) for name in np.unique(events.name[rows])}
+    kinds = {name: collective_of(trace.names[name]) for name in set(events.name[rows].tolist())}
     return [
         _message(trace, number, kinds[name])
         for number, name in zip(place.tolist(), events.name[rows].tolist(), strict=True)

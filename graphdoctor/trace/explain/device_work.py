@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from graphdoctor.trace.api import is_step_mark, which
-from graphdoctor.trace.arrays import KINDS, Ints, Spans, Trace
+from graphdoctor.trace.arrays import KINDS, Ints, Spans, Trace, distinct
 from graphdoctor.trace.explain.communication import communication
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.hosts import frame_nesting, host_ns_by_name, location, user_frames
@@ -124,7 +124,9 @@ def _by_span(
         return
     owner = _owners(trace, spans, nesting, call)
     rows, owner = rows[owner != NONE], owner[owner != NONE]
-    labels = {name: _label(trace.names[name]) for name in np.unique(spans.name).tolist()}
+    labels = {
+        name: _label(trace.names[name]) for name in distinct(spans.name, len(trace.names)).tolist()
+    }
     numbers = {label: place for place, label in enumerate(dict.fromkeys(labels.values()))}
     group = np.full(len(trace.names), NONE, np.int64)
     group[list(labels)] = [numbers[label] for label in labels.values()]

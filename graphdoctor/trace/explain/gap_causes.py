@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphdoctor.trace.arrays import Ints, Trace, distinct
+from graphdoctor.trace.arrays import Ints, Trace, distinct, median
 from graphdoctor.trace.explain.activity import KINDS, Activity, doing, silent_beside_python
 from graphdoctor.trace.explain.hosts import location, user_frames
 from graphdoctor.trace.explain.known_work import ELSEWHERE
@@ -42,7 +42,7 @@ def doings(trace: Trace, acted: Activity, steps: int, idle_ns: int, most: int) -
     """Sum up. `idle_ns` is all idle time of the steps, of which the shares are."""
     call = launch_of(trace)
     launched = trace.calls.start_ns[distinct(call[call != NONE], len(trace.calls))]
-    usual = int(np.median(np.diff(launched))) if len(launched) > 1 else 0
+    usual = int(median(np.diff(launched))) if len(launched) > 1 else 0
     table = _table(trace, acted)
     total = idle_ns or 1
     by_kind = np.bincount(table.kind, table.time_ns, len(KINDS)).astype(np.int64)
@@ -104,7 +104,7 @@ def _function_of_others(trace: Trace, acted: Activity, place: Ints) -> Ints:
     middle = (waiting.low_ns[place] + waiting.high_ns[place]) // 2
     found = np.full(len(place), NONE, np.int64)
     frames = user_frames(trace)
-    for thread in np.unique(waiting.thread[place]).tolist():
+    for thread in distinct(waiting.thread[place], len(trace.threads)).tolist():
         others = frames.take(frames.thread != thread)
         asked = np.flatnonzero(waiting.thread[place] == thread)
         row = np.searchsorted(others.start_ns, middle[asked], side="right") - 1
@@ -117,17 +117,15 @@ def _causes(trace: Trace, table: _Table, steps: int, total: int, most: int) -> I
     rows = np.flatnonzero(table.time_ns)
     if not len(rows):
         return
-    has_line = table.line[rows] != NONE
-    keys = np.stack(
-        (table.kind[rows], table.line[rows], np.where(has_line, NONE, table.name[rows]))
-    )
-    groups, group = np.unique(keys, axis=1, return_inverse=True)
-    group = group.reshape(-1)
+    lines, size = table.line[rows], len(trace.names) + 1
+    named = np.where(lines != NONE, lines, size + table.name[rows] + 1)
+    groups, group = np.unique(table.kind[rows] * (2 * size) + named, return_inverse=True)
     time = np.bincount(group, table.time_ns[rows]).astype(np.int64)
     for place in np.argsort(-time, kind="stable")[:most].tolist():
         mine = rows[group == place]
         by_name = np.bincount(table.name[mine] + 1, table.time_ns[mine])
-        kind, line, _ = groups[:, place].tolist()
+        kind, named_by = divmod(int(groups[place]), 2 * size)
+        line = named_by if named_by < size else NONE
         yield GapCause(
             kind=KINDS[kind],
             name=_name(trace, int(by_name.argmax()) - 1),

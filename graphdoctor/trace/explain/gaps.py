@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphdoctor.trace.api import is_blocking, is_graph_launch, is_memcpy, is_read, which
-from graphdoctor.trace.arrays import DeviceEvents, Ints, Mask, Trace
+from graphdoctor.trace.arrays import DeviceEvents, Ints, Mask, Trace, median
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE, rows_by_thread
 
@@ -86,7 +86,7 @@ def gaps(trace: Trace, device: int) -> Gaps:
 def _on_its_way_ns(trace: Trace, call: Ints, launch_end: Ints, start: Ints, end: Ints) -> Ints:
     """The most that work of each launch is on its way to an idle device once the launch is done."""
     seen = (call != NONE) & (launch_end > start) & (end > launch_end)
-    usual = int(np.median((end - launch_end)[seen])) if seen.any() else 0
+    usual = int(median((end - launch_end)[seen])) if seen.any() else 0
     most = min(max(_USUAL_TIMES * usual, _LEAST_ON_ITS_WAY_NS), _MOST_ON_ITS_WAY_NS)
     graphs = which(trace.names, is_graph_launch)
     is_graph = (call != NONE) & graphs[trace.calls.name[call]] if len(trace.calls) else call != NONE

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from graphdoctor.estimate.gpus import LEVELS, DeviceProfile
+from graphdoctor.estimate.gpus import LEVELS, DeviceProfile, Level
 from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.two_lanes import Laid, run
 from graphdoctor.trace import Lanes, Trace
@@ -14,7 +14,7 @@ from graphdoctor.trace.arrays import About
 from graphdoctor.trace.explain.gaps import Gaps, gaps
 from graphdoctor.trace.explain.lanes import lanes_in
 from graphdoctor.trace.explain.replay import Replay, replay_of
-from graphdoctor.trace.explain.what_if import Case, Graphed, with_graphs, without_waits
+from graphdoctor.trace.explain.what_if import Graphed, with_graphs, without_waits
 from graphdoctor.trace.steps import Steps
 from graphdoctor.values.report import Range, Term
 from graphdoctor.values.trace import TracePrediction
@@ -125,18 +125,24 @@ def _factor_of(replay: Replay, wall_us: float) -> float:
 
 def _laid(replay: Replay, profile: DeviceProfile, factors: tuple[float, float, float]) -> _Cases:
     """The middle case first, then the corners."""
-    cases = [Case(factors[1], "mid")]
-    cases += [Case(factor, level) for factor in sorted(set(factors)) for level in LEVELS]
-    graphed = {case: with_graphs(replay, profile, case) for case in dict.fromkeys(cases)}
+    likely: tuple[float, Level] = (factors[1], "mid")
+    # Costs between the ends give times between the ends.
+    ends: tuple[Level, Level] = ("low", "high")
+    cases = [likely, *((factor, level) for factor in sorted(set(factors)) for level in ends)]
+    graphed: dict[tuple[float, Level], Graphed] = {}
+    eager, waitless = {}, {}
+    for factor in sorted(set(factors)):
+        work = replay.without_profiler(factor)
+        eager[factor], waitless[factor] = run(work), run(without_waits(work))
+        for level in ends if factor != likely[0] else LEVELS:
+            graphed[factor, level] = with_graphs(replay, work, profile, level)
     laid = {case: run(one.work) for case, one in graphed.items()}
-    eager = {factor: run(replay.without_profiler(factor)) for factor in set(factors)}
-    waitless = {factor: run(without_waits(replay, factor)) for factor in set(factors)}
     return _Cases(
         factors,
-        graphed[cases[0]],
-        tuple(eager[case.factor] for case in cases),
+        graphed[likely],
+        tuple(eager[factor] for factor, _ in cases),
         tuple(laid[case] for case in cases),
-        tuple(waitless[case.factor] for case in cases),
+        tuple(waitless[factor] for factor, _ in cases),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphdoctor.trace.arrays import Ints, Mask, Trace, distinct
+from graphdoctor.trace.arrays import Ints, Mask, Trace, distinct, median
 from graphdoctor.trace.explain.gaps import events_of
 from graphdoctor.trace.explain.hosts import outermost_waits
 from graphdoctor.trace.explain.queue import depth_at_launch
@@ -76,16 +76,15 @@ def events_before(trace: Trace, launches: Launches) -> Ints:
     """How many operators, functions and calls began on launching threads since each row's host time
     began, up to its launch, and last after the last launch: the profiler slows the host with each.
     """
-    tables = (trace.operators, trace.frames, trace.annotations, trace.calls)
-    threads = np.unique(launches.thread)
-    begun = np.sort(
-        np.concatenate([table.start_ns[np.isin(table.thread, threads)] for table in tables])
-    )
+    launching = np.zeros(len(trace.threads), np.bool_)
+    launching[launches.thread] = True
     low = np.append(launches.since, launches.end[-1])
     high = np.append(launches.start, max(launches.host_end, int(launches.end[-1])))
-    found: Ints = np.searchsorted(begun, high, side="right") - np.searchsorted(
-        begun, low, side="right"
-    )
+    found = np.zeros(len(low), np.int64)
+    for table in (trace.operators, trace.frames, trace.annotations, trace.calls):
+        begun = table.start_ns[launching[table.thread]]
+        found += np.searchsorted(begun, high, side="right")
+        found -= np.searchsorted(begun, low, side="right")
     return found
 
 
@@ -93,8 +92,10 @@ def launch_ns(trace: Trace, device: int, launches: Launches) -> tuple[Ints, int]
     """The time of each launch, up to the next one of another thread; a full queue's waits left out."""
     taken = np.minimum(launches.end, launches.following) - launches.start
     rows, depth = depth_at_launch(trace, device)
-    is_full = depth[np.searchsorted(rows, launches.rows)] >= FULL_QUEUE
-    usual = int(np.median(taken[~is_full])) if not is_full.all() else int(np.median(taken))
+    if len(rows) > len(launches.rows):
+        depth = depth[np.searchsorted(rows, launches.rows)]
+    is_full = depth >= FULL_QUEUE
+    usual = int(median(taken[~is_full])) if not is_full.all() else int(median(taken))
     blocked = is_full & (taken > 4 * usual)
     return np.where(blocked, usual, np.maximum(taken, 0)), int(blocked.sum())
 
@@ -118,7 +119,7 @@ def waits_after(
     end = np.minimum(waits.end_ns[keep], launches.following[place])
     # A read is a launch itself: what it takes beyond a usual launch is waiting.
     is_launch = start == launches.start[place]
-    usual = int(np.median(launch))
+    usual = int(median(launch))
     launch[place[is_launch]] = np.minimum(launch[place[is_launch]], usual)
     length = np.maximum(end - start - np.where(is_launch, launch[place], 0), 0)
     np.add.at(waited, place, length)
@@ -127,7 +128,7 @@ def waits_after(
     np.add.at(fixed, place, np.where(dry, 0, length))
     fixed[drains] = 0
     late = (end - np.maximum(start, last_end[place]))[dry & (last_end[place] >= start)]
-    return waited, drains, fixed, float(np.median(late)) / 1e3 if len(late) else None
+    return waited, drains, fixed, median(late) / 1e3 if len(late) else None
 
 
 def actual_ns(launches: Launches, last: int) -> int:

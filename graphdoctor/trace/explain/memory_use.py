@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphdoctor.trace.arrays import Ints, Trace
+from graphdoctor.trace.arrays import Ints, Trace, median
 from graphdoctor.trace.explain.gaps import Gaps
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.windows import Window, inside
@@ -23,7 +23,7 @@ def memory_use(
     if not mine.any():
         # AMD's profiler numbers kernels by the machine's agents, and memory by the visible devices.
         mine = events.device != NONE
-        if len(np.unique(events.device[mine])) != 1:
+        if len(set(events.device[mine].tolist())) != 1:
             return None
     events = events.take(mine)
     rows = np.flatnonzero(inside(events.start_ns, host_windows))
@@ -48,7 +48,7 @@ def _growth(moments: Ints, held: Ints, windows: Sequence[Window]) -> float | Non
         return None
     last = np.searchsorted(moments, sorted(high for _, high in windows), side="left") - 1
     known = held[last[last >= 0]]
-    return float(np.median(np.diff(known))) if len(known) > 1 else None
+    return median(np.diff(known)) if len(known) > 1 else None
 
 
 def _in_gaps(found: Gaps, moments: Ints) -> Ints:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
-from graphdoctor.trace.arrays import Ints, Trace, distinct
+from graphdoctor.trace.arrays import Ints, Trace, distinct, median
 from graphdoctor.trace.explain.gaps import events_of
 from graphdoctor.trace.explain.graph_use import graph_calls
 from graphdoctor.trace.explain.hosts import within
@@ -41,11 +42,12 @@ def queue(trace: Trace, device: int, windows: Sequence[Window]) -> Queue:
     delays = (begun - issued)[single]
     return Queue(
         most=max(point.depth for point in points),
-        median_delay_us=float(np.median(delays)) / 1e3 if len(delays) else None,
+        median_delay_us=median(delays) / 1e3 if len(delays) else None,
         points=tuple(points),
     )
 
 
+@lru_cache(maxsize=1)
 def depth_at_launch(trace: Trace, device: int) -> tuple[Ints, Ints]:
     """The rows of the calls that launch work, and how much was in the queue when each was made."""
     rows, call = _launched(trace, device)

@@ -11,7 +11,7 @@ import numpy as np
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.two_lanes import Floats, Mask, Work
 from graphdoctor.trace.api import is_graph_launch, which
-from graphdoctor.trace.arrays import Ints, Trace
+from graphdoctor.trace.arrays import Ints, Trace, median
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.issuing import (
     Launches,
@@ -90,7 +90,7 @@ def _usual_us(replay: Replay) -> float:
     works = total > 0
     if not works.any():
         return 0.0
-    usual = works & (each <= _ORDINARY * float(np.median(each[works])))
+    usual = works & (each <= _ORDINARY * median(each[works]))
     return float(total[usual].sum()) / max(1, int(replay.events[usual].sum()))
 
 
@@ -240,11 +240,15 @@ def _with_lost(made: Replay, lost: _Lost) -> Replay:
 
 def _owner(call: Ints, calls: Ints) -> Ints:
     """The place among `calls` of each event's launch; -1 for launches that are not among them."""
-    known = np.flatnonzero(call != NONE)
-    nearest = known[np.minimum(np.searchsorted(known, np.arange(len(call))), len(known) - 1)]
-    wanted = call[nearest]
-    place = np.minimum(np.searchsorted(calls, wanted), len(calls) - 1)
-    owner: Ints = np.where(calls[place] == wanted, place, NONE)
+    wanted = call
+    if (call == NONE).any():
+        known = np.flatnonzero(call != NONE)
+        nearest = np.minimum(np.searchsorted(known, np.arange(len(call))), len(known) - 1)
+        wanted = call[known[nearest]]
+    place = np.full(int(wanted.max()) + 1, NONE, np.int64)
+    mine = calls < len(place)
+    place[calls[mine]] = np.flatnonzero(mine)
+    owner: Ints = place[wanted]
     return owner
 
 
@@ -263,4 +267,4 @@ def _latency_us(trace: Trace, found: Gaps, profile: DeviceProfile) -> float:
     seen = issued >= found.start_ns[direct]
     if not seen.any():
         return profile.launch_latency_us.mid
-    return float(np.median((found.end_ns[direct] - issued)[seen])) / 1e3
+    return median((found.end_ns[direct] - issued)[seen]) / 1e3

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from graphdoctor.estimate.gpus import DeviceProfile, Level
 from graphdoctor.estimate.two_lanes import Floats, Mask, Work
-from graphdoctor.trace.arrays import Ints
+from graphdoctor.trace.arrays import Ints, median
 from graphdoctor.trace.explain.replay import Replay
 
 # A pause of the host this long, and this many times a usual one, may be no part of the model.
@@ -30,39 +31,30 @@ class Graphed:
     stays_us: float  # host time that no graph removes
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """How fast the profiled host really is, and which ends of the profile's figures to take."""
-
-    factor: float
-    level: Level
-
-
-def without_waits(replay: Replay, factor: float) -> Work:
+def without_waits(work: Work) -> Work:
     """The steps of a host that never waits for the device, but at the very end."""
-    work = replay.without_profiler(factor)
-    return replace(work, waits=np.zeros(len(work), np.bool_), host_us=work.host_us)
+    return replace(work, waits=np.zeros(len(work), np.bool_))
 
 
-def with_graphs(replay: Replay, profile: DeviceProfile, case: Case) -> Graphed:
+def with_graphs(replay: Replay, work: Work, profile: DeviceProfile, level: Level) -> Graphed:
     """Every run of launches between two waits, copies from the host or steps becomes one graph.
 
-    What graphs cannot hold stays: uploads, graphs that are there already, waits, the host's first
-    reaction after a wait, and (but in the optimistic case) long pauses of the host.
+    `work` is that of the replay without a profiler, `level` which ends of the profile's figures to take. What
+    graphs cannot hold stays: uploads, graphs that are there already, waits, the host's first reaction after a
+    wait, and (but in the optimistic case) long pauses of the host.
     """
-    work = replay.without_profiler(case.factor)
     region = _regions(replay)
     starts = np.flatnonzero(np.diff(region, prepend=-1) != 0)
     eager_us = np.add.reduceat(work.host_us + work.launch_us, starts)
     nodes = np.add.reduceat(replay.nodes, starts)
     fixed_us, each_us = profile.graph_launch_us, profile.graph_node_launch_us
-    launch_us = fixed_us.at(case.level) + nodes * each_us.at(case.level)
+    launch_us = fixed_us.at(level) + nodes * each_us.at(level)
     single = ~(replay.in_graph | replay.is_upload | ~work.puts)[starts]
     pays = single & (eager_us > launch_us)
     rows_pay = np.repeat(pays, np.diff(np.append(starts, len(region))))
-    kept_us = np.where(rows_pay, _stays(replay, work, case), work.host_us)
+    kept_us = np.where(rows_pay, _stays(replay, work, level), work.host_us)
     merged = _merged(len(work), starts, pays)
-    gaps_us = np.where(pays, np.maximum(nodes - 1, 0) * profile.node_gap_us.at(case.level), 0.0)
+    gaps_us = np.where(pays, np.maximum(nodes - 1, 0) * profile.node_gap_us.at(level), 0.0)
     new = _collapse(work, merged, kept_us)
     place = np.searchsorted(merged, starts[pays])
     new.launch_us[place] = launch_us[pays]
@@ -80,6 +72,7 @@ def with_graphs(replay: Replay, profile: DeviceProfile, case: Case) -> Graphed:
     )
 
 
+@lru_cache(maxsize=1)
 def _regions(replay: Replay) -> Ints:
     """The same number for the launches that can be one graph, in order."""
     work = replay.work
@@ -89,19 +82,25 @@ def _regions(replay: Replay) -> Ints:
     return np.cumsum(begins)
 
 
-def _stays(replay: Replay, work: Work, case: Case) -> Floats:
+def _stays(replay: Replay, work: Work, level: Level) -> Floats:
     """Host time before each captured launch that no graph removes."""
-    usual = float(np.median(work.host_us)) if len(work) else 0.0
+    usual = _usual_us(work)
     is_pause = work.host_us > max(_PAUSE_US, _PAUSE_FACTOR * usual)
     stays = replay.fixed_us.copy()
     reacts = np.append(False, work.waits[:-1])
-    if case.level != "low":
+    if level != "low":
         stays = np.where(is_pause, work.host_us, stays)
         # Before the first launch of all steps lies what was there before the step.
         stays[0] = work.host_us[0]
-    if case.level == "high":
+    if level == "high":
         stays = np.where(reacts | replay.opens, work.host_us, stays)
     return np.maximum(stays, replay.fixed_us)
+
+
+@lru_cache(maxsize=1)
+def _usual_us(work: Work) -> float:
+    """The host's usual time before a launch."""
+    return median(work.host_us) if len(work) else 0.0
 
 
 def _merged(count: int, starts: Ints, pays: Mask) -> Ints:

@@ -40,8 +40,10 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 
 def _read_in_blocks(file: BinaryIO) -> Iterator[bytes]:
-    while block := file.read(BLOCK_BYTES):
-        yield block
+    """One buffer for all: each block holds until the next one is asked for."""
+    buffer = bytearray(BLOCK_BYTES)
+    while length := file.readinto(buffer):  # type: ignore[attr-defined]
+        yield memoryview(buffer)[:length]  # type: ignore[misc]
 
 
 def _piped(path: Path) -> Iterator[bytes]:
@@ -64,7 +66,7 @@ def _piped(path: Path) -> Iterator[bytes]:
 
 
 def _content(source: Iterator[bytes]) -> Iterator[bytes]:
-    first = next(source, b"")
+    first = bytes(next(source, b""))
     while 0 < len(first) < len(_GZIP_MAGIC) and (more := next(source, b"")):
         first += more
     if first.startswith(_GZIP_MAGIC):
@@ -88,7 +90,7 @@ def _unpacked(packed: bytes, source: Iterator[bytes]) -> Iterator[bytes]:
             yield block
         packed = stream.unconsumed_tail
         if stream.eof:
-            packed = stream.unused_data or next(source, b"")
+            packed = stream.unused_data or bytes(next(source, b""))
             if not packed.startswith(_GZIP_MAGIC):
                 return  # padding after the last member
             stream = zlib.decompressobj(wbits=31)

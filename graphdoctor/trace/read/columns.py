@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -21,22 +21,10 @@ from graphdoctor.trace.arrays import (
     Spans,
     no_ints,
 )
-from graphdoctor.trace.read.decode import Event
+from graphdoctor.trace.read.events import MEMORY, TABLES, WORK_KINDS, EventType, Instant, Unused
 from graphdoctor.trace.read.messages import RECORDED, message_of
 
-_KINDS = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2, "Kernel": 0, "Memcpy": 1, "Memset": 2}
-# "Runtime" is what torch-tb-profiler calls both of the first.
-_CALLS = ("cuda_runtime", "cuda_driver", "Runtime", "hip_runtime", "hip_driver")
-_TABLES = {
-    **dict.fromkeys(_KINDS, "device"),
-    **dict.fromkeys(_CALLS, "calls"),
-    **dict.fromkeys(("cpu_op", "Operator"), "operators"),
-    **dict.fromkeys(("python_function",), "frames"),
-    **dict.fromkeys(("user_annotation",), "annotations"),
-    **dict.fromkeys(("overhead",), "overheads"),
-}
 _HOST_TABLES = ("operators", "frames", "annotations", "overheads")
-_MEMORY = "[memory]"
 _EACH_NAME = 200  # bytes, text and table
 # 285 years in us: what is beyond does not fit 64 bits of ns.
 _LARGEST_US = 9.0e15
@@ -50,14 +38,26 @@ class _Numbers(dict[Hashable, int]):
         return number
 
 
-class Columns:
-    """Collects columns; every `add` is one run of events, which is not kept."""
+class _Labels(_Numbers):
+    """The same for what has a name: 7 and "7" are one."""
 
     def __init__(self) -> None:
+        super().__init__()
+        self.texts = _Numbers()
+
+    def __missing__(self, key: Hashable) -> int:
+        self[key] = number = self.texts[str(key)]
+        return number
+
+
+class Columns:
+    """Collects columns; every `add` is one run of events, which is not kept. `types` are those of the categories."""
+
+    def __init__(self, types: Mapping[str, EventType]) -> None:
         self.names = _Numbers()
         self.threads = _Numbers()
-        self.devices = _Numbers()
-        self.streams = _Numbers()
+        self.devices = _Labels()
+        self.streams = _Labels()
         self.messages = _Numbers()
         self.shapes: list[Shapes] = []
         self.events = self.backwards = self.out_of_range = 0
@@ -65,42 +65,49 @@ class Columns:
         self._parts: dict[str, list[list[Ints]]] = {
             table: [] for table in ("device", "calls", *_HOST_TABLES, "exchanges", "memory")
         }
+        self._tables: dict[EventType, str] = {
+            kind: TABLES.get(category, "memory" if issubclass(kind, Instant) else "")
+            for category, kind in types.items()
+        } | {Instant: "memory", Unused: ""}
+        self._kinds = {types[category]: kind for category, kind in WORK_KINDS.items()}
 
-    def add(self, events: Sequence[Event[Any]], *, shapes: bool) -> None:
-        buckets: dict[str, list[Event[Any]]] = {table: [] for table in self._parts}
-        put_by_category = {cat: buckets[table].append for cat, table in _TABLES.items()}
-        put_of = put_by_category.get
+    def add(self, events: Sequence[Any], *, shapes: bool) -> None:
+        found: dict[str, list[Any]] = {table: [] for table in ("", *self._parts)}
+        put = {kind: found[table].append for kind, table in self._tables.items()}
         for event in events:
-            put = put_of(event.cat)  # type: ignore[arg-type]
-            if put is not None and event.ph == "X":
-                put(event)
-            elif event.name == _MEMORY and event.args is not None:
-                buckets["memory"].append(event)
-        buckets["exchanges"] = [one for one in buckets["operators"] if one.name == RECORDED]
+            put[type(event)](event)
         self.events += len(events)
-        for table, found in buckets.items():
-            if found:
-                columns = self._columns(table, found)
+        memory = found["memory"]
+        found["memory"] = [one for one in memory if one.name == MEMORY and one.args is not None]
+        for table in self._parts:
+            if table == "exchanges" and RECORDED in self.names:
+                found[table] = [one for one in found["operators"] if one.name == RECORDED]
+            if found[table]:
+                columns = self._columns(table, found[table])
                 self._parts[table].append(columns)
                 self._column_bytes += sum(column.nbytes for column in columns)
         if shapes:
-            self.shapes.extend(map(_shapes, buckets["operators"]))
+            self.shapes.extend(map(_shapes, found["operators"]))
 
-    def _columns(self, table: str, events: list[Event[Any]]) -> list[Ints]:
+    def _columns(self, table: str, events: list[Any]) -> list[Ints]:
         start, end = self._times(events)
-        name = _numbered(self.names, [event.name or "" for event in events])
+        name = _numbered(self.names, [event.name for event in events])
         if table == "device":
             return [name, start, end, *self._device_columns(events)]
-        threads = _numbered(self.threads, [(event.pid, event.tid) for event in events])
+        threads = self._threads_of(events)
         if table == "calls":
-            return [name, start, end, threads, _correlations(events)]
+            return [name, start, end, threads, _correlations([event.args for event in events])]
         if table == "exchanges":
-            return [name, start, end, threads, self._messages(events)]
+            return [name, start, end, threads, self._messages([event.args for event in events])]
         if table == "memory":
             return [name, start, end, threads, *_memory_columns(events)]
         return [name, start, end, threads]
 
-    def _device_columns(self, events: list[Event[Any]]) -> list[Ints]:
+    def _threads_of(self, events: list[Any]) -> Ints:
+        pairs = zip([event.pid for event in events], [event.tid for event in events], strict=True)
+        return np.fromiter(map(self.threads.__getitem__, pairs), np.int64, len(events))
+
+    def _device_columns(self, events: list[Any]) -> list[Ints]:
         args = [event.args for event in events]
         device = [
             event.pid if arg is None or arg.device is None else arg.device
@@ -110,39 +117,39 @@ class Columns:
             event.tid if arg is None or arg.stream is None else arg.stream
             for event, arg in zip(events, args, strict=True)
         ]
-        message = self._messages(events)
+        message = self._messages(args)
         nbytes = _integers([0 if arg is None else arg.nbytes or 0 for arg in args])
         if len(self.messages):
             sizes = np.array([key.nbytes for key in self._known_messages()] or [0], np.int64)
             nbytes = np.where((message >= 0) & (nbytes == 0), sizes[message], nbytes)
+        kinds = self._kinds
         return [
-            np.array([_KINDS[event.cat] for event in events], np.int64),  # type: ignore[index]
-            _numbered(self.devices, list(map(str, device))),
-            _numbered(self.streams, list(map(str, stream))),
-            _correlations(events),
+            np.array([kinds[type(event)] for event in events], np.int64),
+            _numbered(self.devices, device),
+            _numbered(self.streams, stream),
+            _correlations(args),
             _integers([0 if arg is None else arg.graph or 0 for arg in args]),
             nbytes,
             message,
         ]
 
-    def _messages(self, events: list[Event[Any]]) -> Ints:
+    def _messages(self, args: Sequence[Any]) -> Ints:
         """The place of each event's message, or -1: most have none."""
-        found = np.full(len(events), -1, np.int64)
+        found = np.full(len(args), -1, np.int64)
         speaking = [
             place
-            for place, event in enumerate(events)
-            if event.args is not None
-            and (event.args.collective is not None or event.args.elements is not None)
+            for place, arg in enumerate(args)
+            if arg is not None and (arg.collective is not None or arg.elements is not None)
         ]
         for place in speaking:
-            message = message_of(events[place].args)
+            message = message_of(args[place])
             found[place] = -1 if message is None else self.messages[message]
         return found
 
     def _known_messages(self) -> list[Message]:
         return [key for key in self.messages if isinstance(key, Message)]
 
-    def _times(self, events: list[Event[Any]]) -> tuple[Ints, Ints]:
+    def _times(self, events: list[Any]) -> tuple[Ints, Ints]:
         """Starts and ends; the duration is rounded on its own, so that `ts` costs it nothing."""
         start, outside = _ns([event.ts for event in events])
         length, outside_too = _ns([event.dur for event in events])
@@ -154,6 +161,10 @@ class Columns:
     def nbytes(self) -> int:
         """What the columns and the names take, the shapes not counted."""
         return self._column_bytes + _EACH_NAME * len(self.names)
+
+    def name_texts(self) -> tuple[str, ...]:
+        """In the order of their numbers; "" for what has none."""
+        return tuple("" if name is None else str(name) for name in self.names)
 
     def thread_labels(self) -> tuple[str, ...]:
         """Process and thread, in the order of their numbers."""
@@ -187,7 +198,7 @@ class Columns:
         return Spans(*columns), shapes
 
 
-def _shapes(event: Event[Any]) -> Shapes:
+def _shapes(event: Any) -> Shapes:
     args = event.args
     if args is None:
         return Shapes()
@@ -198,16 +209,17 @@ def _numbered(numbers: _Numbers, keys: Sequence[Hashable]) -> Ints:
     return np.fromiter(map(numbers.__getitem__, keys), np.int64, len(keys))
 
 
-def _correlations(events: Sequence[Event[Any]]) -> Ints:
-    values = [NO_CORRELATION if event.args is None else event.args.correlation for event in events]
-    found = np.array(values)
-    if found.dtype == np.int64:
-        return found
-    is_known = [value is not None and abs(value) < 2**62 for value in values]
+def _correlations(args: Sequence[Any]) -> Ints:
+    values = [NO_CORRELATION if arg is None else arg.correlation for arg in args]
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except (TypeError, OverflowError):
+        pass
+    is_known = [isinstance(value, int) and abs(value) < 2**62 for value in values]
     return np.where(is_known, np.where(is_known, values, 0), NO_CORRELATION).astype(np.int64)
 
 
-def _memory_columns(events: Sequence[Event[Any]]) -> list[Ints]:
+def _memory_columns(events: Sequence[Any]) -> list[Ints]:
     """Bytes, what the allocator holds then, and the device: -1 for the host's memory (type 0)."""
     args = [event.args for event in events if event.args is not None]
     devices = [
@@ -227,10 +239,10 @@ def _whole(value: Any) -> int:
 
 def _integers(values: list[Any]) -> Ints:
     """Whole numbers; one by one only where a writer wrote something else."""
-    found = np.array(values)
-    if found.dtype == np.int64:
-        return found
-    return np.array([_integer(value) for value in values], np.int64)
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_integer(value) for value in values], np.int64)
 
 
 def _integer(value: float | str | None) -> int:
@@ -250,18 +262,18 @@ def _ns(values: Sequence[int | float | Decimal]) -> tuple[Ints, int]:
         exact = [0 if abs(float(value)) >= _LARGEST_US else round(value * 1000) for value in values]
         return np.array(exact, np.int64), sum(abs(float(value)) >= _LARGEST_US for value in values)
     try:
-        numbers = np.array(values)
-    except OverflowError:
         numbers = np.array(values, np.float64)
-    if numbers.dtype.kind not in "if":
-        numbers = np.array(list(map(float, values)))
+    except OverflowError:
+        numbers = np.array(
+            [float(value) if -_LARGEST_US < value < _LARGEST_US else np.inf for value in values]
+        )
     outside = ~(np.abs(numbers) < _LARGEST_US)
     count = int(np.count_nonzero(outside))
     if count:
         numbers = np.where(outside, 0, numbers)
-    if numbers.dtype.kind == "i":
-        return numbers.astype(np.int64) * 1000, count
-    return np.rint(numbers * 1000).astype(np.int64), count
+    # Whole us are exact as floats; a thousand times as many ns are not.
+    whole = np.trunc(numbers)
+    return whole.astype(np.int64) * 1000 + np.rint((numbers - whole) * 1000).astype(np.int64), count
 
 
 def _order(start: Ints, end: Ints) -> Ints | None:
@@ -293,4 +305,4 @@ def _ordered(parts: list[list[Ints]], columns: int) -> tuple[list[Ints], Ints | 
     return found, order
 
 
-assert len(KINDS) == max(_KINDS.values()) + 1
+assert len(KINDS) == max(WORK_KINDS.values()) + 1

@@ -6,12 +6,23 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.json import Decoder as Json
 
-from graphdoctor.trace.arrays import NO_CORRELATION
+from graphdoctor.trace.read.events import (
+    MEMORY,
+    TABLES,
+    Event,
+    EventType,
+    Instant,
+    Unused,
+    any_of,
+    types_of,
+)
+from graphdoctor.trace.read.split import in_brackets
 
 _SPACES_FOR_CONTROLS = bytes(max(code, 32) if code < 32 else code for code in range(256))
 _NOT_A_NUMBER = re.compile(rb'(":\s*)[-+]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])', re.IGNORECASE)
@@ -25,50 +36,14 @@ _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _LARGEST_EXACT_US = 2.0**43
 
 
-class Args(Struct, gc=False):
-    """What every analysis needs of an event's arguments."""
-
-    correlation: int | None = NO_CORRELATION
-    device: int | str | None = None
-    stream: int | str | None = None
-    nbytes: int | float | str | None = field(default=None, name="bytes")
-    graph: int | str | None = field(default=None, name="graph id")
-    collective: Any = field(default=None, name="Collective name")
-    elements: Any = field(default=None, name="In msg nelems")
-    elements_out: Any = field(default=None, name="Out msg nelems")
-    dtype: Any = None
-    group: Any = field(default=None, name="Process Group Name")
-    group_ranks: Any = field(default=None, name="Process Group Ranks")
-    block: Any = field(default=None, name="Bytes")
-    allocated: Any = field(default=None, name="Total Allocated")
-    reserved: Any = field(default=None, name="Total Reserved")
-    memory_kind: Any = field(default=None, name="Device Type")
-    memory_device: Any = field(default=None, name="Device Id")
-
-
-class ArgsWithShapes(Args, gc=False):
-    """The same with what the profiler recorded of an operator's arguments."""
-
-    dims: tuple[Any, ...] | None = field(default=None, name="Input Dims")
-    strides: tuple[Any, ...] | None = field(default=None, name="Input Strides")
-    dtypes: tuple[Any, ...] | None = field(default=None, name="Input type")
-    concrete: tuple[Any, ...] | None = field(default=None, name="Concrete Inputs")
-
-
-A = TypeVar("A", Args, ArgsWithShapes)
-
-
-class Event(Struct, Generic[A], gc=False):
-    """One event of the file. Integers stay integers: a float would round them."""
+class _Kind(Struct, gc=False):
+    """What says of an event of any category whether it is of use."""
 
     ph: str = ""
     cat: str | None = ""
     name: str | None = ""
     ts: int | float = 0
     dur: int | float = 0
-    pid: int | str | None = 0
-    tid: int | str | None = 0
-    args: A | None = None
 
 
 class _ExactTimes(Struct, gc=False):
@@ -102,49 +77,77 @@ class Troubles:
 
 
 class Decoder:
-    """Decodes runs of events; keeps count of its troubles."""
+    """Decodes runs of events; keeps count of its troubles. `types` are the types of the known categories."""
 
     def __init__(self, *, shapes: bool) -> None:
-        event = Event[ArgsWithShapes] if shapes else Event[Args]
-        self._events = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
-        self._times = msgspec.json.Decoder(list[_ExactTimes])
+        self.types = types_of(shapes=shapes)
+        self._events = Json(list[any_of(self.types)])  # type: ignore[misc]
+        self._kinds = Json(list[_Kind])
+        self._times = Json(list[_ExactTimes])
+        self._of_type = {kind: Json(list[kind]) for kind in (*self.types.values(), Instant)}  # type: ignore[valid-type]
         self.troubles = Troubles()
 
-    def events(self, content: bytes, offset: int) -> list[Event[Any]] | None:
-        """The events of a run without its brackets; `offset` is where it is in the file.
+    def events(self, text: bytes | memoryview, offset: int) -> list[Any] | None:
+        """The events of a run in brackets; `offset` is where it is in the file.
 
         None if this is no run of whole events, whatever is repaired.
         """
-        text = b"[" + content + b"]"
         try:
-            return self._exact(self._events.decode(text), text)
+            return self._typed(text)
         except _UNREADABLE:
             pass
         raw = _raw_events(text)
         if raw is None:
-            raw = _raw_events(b"[" + repair(content) + b"]")
+            raw = _raw_events(repair(bytes(text)))
             if raw is None:
                 return None
             self.troubles.repaired += 1
         return self._one_by_one([(offset, bytes(item)) for item in raw])
 
-    def salvaged(self, content: bytes, offset: int) -> list[Event[Any]]:
+    def _typed(self, text: bytes | memoryview) -> list[Any]:
+        """The events of a list, each of its category's type."""
+        try:
+            return self._exact(self._events.decode(text), text)
+        except msgspec.ValidationError:
+            return self._sorted(text)
+
+    def _sorted(self, text: bytes | memoryview) -> list[Any]:
+        """The same where events have categories of which nothing is known, or none: they are of no use."""
+        places: dict[EventType, list[int]] = {}
+        kinds = self._kinds.decode(text)
+        for place, event in enumerate(kinds):
+            found = self._type_of(event)
+            if found is not None:
+                places.setdefault(found, []).append(place)
+        raw = msgspec.json.decode(text, type=list[msgspec.Raw])
+        typed: list[Any] = []
+        for found, mine in places.items():
+            own = in_brackets(b",".join([raw[place] for place in mine]))
+            typed += self._exact(self._of_type[found].decode(own), own)
+        return typed + [Unused()] * (len(kinds) - len(typed))
+
+    def _type_of(self, event: _Kind) -> EventType | None:
+        if event.cat in TABLES and event.ph == "X":
+            return self.types[event.cat]
+        return Instant if event.name == MEMORY else None
+
+    def salvaged(self, content: bytes, offset: int) -> list[Any]:
         """What can be read of a run that `events` refused."""
         pieces = _pieces(repair(content))
         return self._one_by_one([(offset + place, piece) for place, piece in pieces])
 
-    def _exact(self, events: list[Event[Any]], text: bytes) -> list[Event[Any]]:
+    def _exact(self, events: list[Any], text: bytes | memoryview) -> list[Any]:
         """The events, their times decoded once more where floats are too coarse for them."""
-        if not events or not isinstance(events[-1].ts, float):
-            return events
-        if abs(events[-1].ts) < _LARGEST_EXACT_US:
+        last = next((event for event in reversed(events) if isinstance(event, Event)), None)
+        if last is None or not isinstance(last.ts, float) or abs(last.ts) < _LARGEST_EXACT_US:
             return events
         for event, times in zip(events, self._times.decode(text), strict=True):
-            event.ts = times.ts  # type: ignore[assignment]
-            event.dur = times.dur  # type: ignore[assignment]
+            if isinstance(event, Event):
+                event.ts = times.ts  # type: ignore[assignment]
+                event.dur = times.dur  # type: ignore[assignment]
         return events
 
-    def _one_by_one(self, pieces: Sequence[tuple[int, bytes]]) -> list[Event[Any]]:
+    def _one_by_one(self, pieces: Sequence[tuple[int, bytes]]) -> list[Any]:
         """Every event that can be read; those that cannot are counted.
 
         By halves: what is good costs little more than it does in a good file.
@@ -156,17 +159,17 @@ class Decoder:
             pieces = [piece for piece in pieces if piece[1].lstrip().startswith(b"{")]
         if len(pieces) <= 1:
             return [event for piece in pieces for event in self._one(*piece)]
-        text = b"[" + b",".join(piece for _, piece in pieces) + b"]"
+        text = in_brackets(b",".join([piece for _, piece in pieces]))
         try:
-            return self._exact(self._events.decode(text), text)
+            return self._typed(text)
         except _UNREADABLE:
             middle = len(pieces) // 2
             return self._one_by_one(pieces[:middle]) + self._one_by_one(pieces[middle:])
 
-    def _one(self, offset: int, piece: bytes) -> list[Event[Any]]:
+    def _one(self, offset: int, piece: bytes) -> list[Any]:
         for text, repairs in ((piece, 0), (repair(piece), 1)):
             try:
-                events = self._exact(self._events.decode(b"[" + text + b"]"), b"[" + text + b"]")
+                events = self._typed(in_brackets(text))
             except _UNREADABLE as error:
                 reason = str(error)
             else:
@@ -176,7 +179,7 @@ class Decoder:
         return []
 
 
-def _raw_events(text: bytes) -> list[msgspec.Raw] | None:
+def _raw_events(text: bytes | memoryview) -> list[msgspec.Raw] | None:
     """The text of each event; None if this is no valid JSON."""
     try:
         return msgspec.json.decode(text, type=list[msgspec.Raw])

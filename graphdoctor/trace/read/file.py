@@ -16,10 +16,10 @@ from graphdoctor.trace.arrays import About, Shapes, Spans, Trace
 from graphdoctor.trace.read import blocks
 from graphdoctor.trace.read.blocks import CutShort
 from graphdoctor.trace.read.columns import Columns
-from graphdoctor.trace.read.decode import Decoder, Event, Header, header
+from graphdoctor.trace.read.decode import Decoder, Header, header
 from graphdoctor.trace.read.ending import end_of_list, is_json
 from graphdoctor.trace.read.nsight import is_database, read_nsight
-from graphdoctor.trace.read.split import Part, split, structure
+from graphdoctor.trace.read.split import Part, in_brackets, split, structure
 from graphdoctor.values.errors import UsageError
 
 _MOST_HELD = 16 << 20  # bytes that are kept until they make a whole event
@@ -81,7 +81,7 @@ class _Reader:
         self._most_bytes = most_bytes
         self._shapes = shapes
         self._decoder = Decoder(shapes=shapes)
-        self._columns = Columns()
+        self._columns = Columns(self._decoder.types)
         self._headers: list[Header] = []
         self._problems: list[str] = []
         self._held: Part | None = None  # the beginning of an event
@@ -116,25 +116,30 @@ class _Reader:
 
     def _take_events(self, part: Part) -> None:
         if self._held is not None:
+            whole = self._held.content + b"," + part.content
+            is_end = part.kind == "end"
             part = replace(
-                part, content=self._held.content + b"," + part.content, offset=self._held.offset
+                part, text=whole if is_end else in_brackets(whole), offset=self._held.offset
             )
             self._held = None
-        is_end = part.kind == "end"
-        content = self._without_trailer(part) if is_end else part.content
-        events = self._decoder.events(content, part.offset)
-        if events is None and not is_end:
-            events = self._before_the_cut(part)
+        if part.kind == "end":
+            content = self._without_trailer(part)
+            events = self._decoder.events(in_brackets(content), part.offset)
+        else:
+            events = self._decoder.events(part.text, part.offset)
+            if events is None:
+                content = part.content
+                events = self._before_the_cut(part, content)
         if events is None:
             events = self._decoder.salvaged(content, part.offset)
         self._columns.add(events, shapes=self._shapes)
 
-    def _before_the_cut(self, part: Part) -> list[Event[Any]] | None:
+    def _before_the_cut(self, part: Part, content: bytes) -> list[Any] | None:
         """The events of a part that was cut inside of one, or behind the last; None if it is damaged."""
-        content = part.content
         found = structure(content)
         if found.list_end is not None:
-            events = self._decoder.events(content[: found.list_end], part.offset)
+            before = in_brackets(content[: found.list_end])
+            events = self._decoder.events(before, part.offset)
             if events is not None:
                 self._trailer = b""
                 self._follow(content[found.list_end :])
@@ -142,9 +147,11 @@ class _Reader:
         rest = content[found.last_event :].lstrip(b" \t\r\n,")
         if not rest or len(rest) > _MOST_HELD:
             return None
-        events = self._decoder.events(content[: found.last_event], part.offset)
+        before = in_brackets(content[: found.last_event])
+        events = self._decoder.events(before, part.offset)
         if events is not None:
-            self._held = replace(part, content=rest, offset=part.offset + found.last_event)
+            offset = part.offset + found.last_event
+            self._held = replace(part, text=in_brackets(rest), offset=offset)
         return events
 
     def _check_memory(self) -> None:
@@ -183,15 +190,15 @@ class _Reader:
             )
             raise UsageError(f"{problem} Nothing in it can be read; {_EXPORT_AGAIN}.")
         operators, shapes = columns.operators()
-        names = tuple(map(str, columns.names))
+        names = columns.name_texts()
         exchanges, messages = columns.exchanges()
         operators, shapes, marks = _without_marks(names, operators, shapes)
         return Trace(
             about=_about(self._headers),
             names=names,
             threads=columns.thread_labels(),
-            devices=tuple(map(str, columns.devices)),
-            streams=tuple(map(str, columns.streams)),
+            devices=tuple(map(str, columns.devices.texts)),
+            streams=tuple(map(str, columns.streams.texts)),
             device_events=columns.device_events(),
             calls=columns.calls(),
             operators=operators,

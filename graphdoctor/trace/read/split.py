@@ -26,13 +26,24 @@ _MOST_SPACE = 1 << 16  # between two events, if it lies across two blocks
 class Part:
     """A piece of the file. "events" ends between two objects, mostly events; "end" is all the rest.
 
+    `text` holds until the next part is asked for; that of "events" stands in brackets, a list of JSON.
     `offset` counts bytes from the start of the (unpacked) file. `is_list`: the file is a bare list.
     """
 
     kind: Literal["header", "events", "end"]
-    content: bytes
+    text: bytes | memoryview
     offset: int
     is_list: bool = False
+
+    @property
+    def content(self) -> bytes:
+        """As it stands in the file."""
+        return bytes(self.text[1:-1]) if self.kind == "events" else bytes(self.text)
+
+
+def in_brackets(content: bytes) -> bytes:
+    """Some events as a list."""
+    return b"".join((b"[", content, b"]"))
 
 
 def split(blocks: Iterable[bytes], name: str) -> Iterator[Part]:
@@ -42,24 +53,59 @@ def split(blocks: Iterable[bytes], name: str) -> Iterator[Part]:
     makes no sense. Raises UsageError where there are no events.
     """
     source = iter(blocks)
-    content, position, is_list = _header(source, name)
+    begun, position, is_list = _header(source, name)
     if not is_list:
-        yield Part("header", bytes(content[:position]), 0)
-    rest, offset, searched = content[position:], position, 0
+        yield Part("header", bytes(begun[:position]), 0)
+    rest, offset, searched = _Rest(begun[position:]), position, 0
+    del begun
     for block in source:
         cut = _last_boundary(rest, searched)
         if cut is not None:
-            yield Part("events", bytes(rest[: cut[0]]), offset, is_list)
+            yield Part("events", rest.in_brackets(cut[0]), offset, is_list)
             offset += cut[1]
-            del rest[: cut[1]]
+            rest.drop(cut[1])
         elif len(rest) > _LONGEST:
             raise UsageError(
                 f"{name} has no end of an event from byte {offset:,} on for {len(rest):,} bytes, so it"
                 " is no torch.profiler trace, or it is damaged."
             )
         searched = max(0, len(rest) - _MOST_SPACE)
-        rest += block
-    yield Part("end", bytes(rest), offset, is_list)
+        rest.add(block)
+    yield Part("end", bytes(rest.view()), offset, is_list)
+
+
+class _Rest:
+    """What was read and not yet handed on, in one buffer: fresh memory for each part costs as much as reading it."""
+
+    def __init__(self, content: bytearray) -> None:
+        self._buffer = bytearray(b"[") + content
+        self._end = len(self._buffer)
+
+    def __len__(self) -> int:
+        return self._end - 1
+
+    def view(self, begin: int = 0) -> memoryview:
+        return memoryview(self._buffer)[1 + begin : self._end]
+
+    def add(self, block: bytes) -> None:
+        end = self._end + len(block)
+        if end > len(self._buffer):
+            wider = bytearray(end + end // 2)
+            memoryview(wider)[: self._end] = memoryview(self._buffer)[: self._end]
+            self._buffer = wider
+        # Through a view: a bytearray would make a bytearray of the block first.
+        memoryview(self._buffer)[self._end : end] = block
+        self._end = end
+
+    def in_brackets(self, length: int) -> memoryview:
+        """So much from the beginning; a bracket takes the place of the comma that follows, or of space."""
+        self._buffer[1 + length] = ord("]")
+        return memoryview(self._buffer)[: length + 2]
+
+    def drop(self, length: int) -> None:
+        kept = bytes(self.view(length))
+        self._end = 1 + len(kept)
+        self._buffer[1 : self._end] = kept
 
 
 def _header(source: Iterator[bytes], name: str) -> tuple[bytearray, int, bool]:
@@ -113,16 +159,16 @@ def _skip_space(content: bytearray, begin: int) -> int:
     return found.start() if found else len(content)
 
 
-def _last_boundary(text: bytearray, searched: int) -> tuple[int, int] | None:
+def _last_boundary(rest: _Rest, searched: int) -> tuple[int, int] | None:
     """Where the last but one object ends, and where the one after it begins."""
     reach = 1 << 12
     while True:
-        start = max(searched, len(text) - reach)
+        start = max(searched, len(rest) - reach)
         last = None
-        for last in _BETWEEN.finditer(text, start):  # noqa: B007
+        for last in _BETWEEN.finditer(rest.view(start)):  # noqa: B007
             pass
         if last is not None:
-            return last.start() + 1, last.end() - 1
+            return start + last.start() + 1, start + last.end() - 1
         if start == searched:
             return None
         reach *= 8
