@@ -7,6 +7,7 @@ from graphdoctor.estimate.costs import OpCost, op_cost
 from graphdoctor.estimate.fitted import Observed, fitted_speedup
 from graphdoctor.estimate.kernels import launches, syncs
 from graphdoctor.estimate.predict import estimate, saving_us
+from graphdoctor.estimate.step_lanes import step_lanes
 
 __all__ = [
     "Observed",
@@ -16,6 +17,7 @@ __all__ = [
     "launches",
     "op_cost",
     "saving_us",
+    "step_lanes",
     "syncs",
     "with_costs",
 ]
