@@ -9,10 +9,11 @@ from pathlib import Path
 
 from graphdoctor.cli.output import STDOUT, show
 from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.values.errors import UsageError
 
 
 class ViewCommand:
-    """Show a report that `graphdoctor analyze --json FILE` saved, in a browser.
+    """Show a report that `graphdoctor analyze` or `trace` saved with --json, in a browser.
 
     The page is one file that needs no network and no server. Without a screen, as
     over ssh, it is written, and its path printed. Needs no torch.
@@ -33,11 +34,10 @@ class ViewCommand:
     def run(self, args: argparse.Namespace) -> int:
         if args.output not in (None, STDOUT):
             check_writable(Path(args.output))
-        from graphdoctor.reporters.analysis import REPORTERS
-        from graphdoctor.reporters.analysis.json import read
         from graphdoctor.reporters.look import Look
+        from graphdoctor.reporters.saved import page_of
 
-        page = REPORTERS["html"](read(args.file), Look(base=os.getcwd()))
+        page = page_of(_read(args.file), name=str(args.file), look=Look(base=os.getcwd()))
         if args.output == STDOUT:
             show(page)
         elif args.output is not None:
@@ -45,6 +45,13 @@ class ViewCommand:
         else:
             _open(page, args.file.stem)
         return 0
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the report {path}: {error.strerror or error}") from error
 
 
 def _open(page: str, name: str) -> None:

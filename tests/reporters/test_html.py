@@ -8,7 +8,6 @@ import json
 import re
 from collections import Counter
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
@@ -23,6 +22,7 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.values.report import IdleComment, Report, Suppression
 from tests.support.checking import HOSTILE
 from tests.support.lanes import many_lanes
+from tests.support.parsed import Parsed
 from tests.support.reports import (
     BASE,
     COMPARED,
@@ -40,35 +40,6 @@ DRAWN = change(COMPARED, lanes=many_lanes(40, layers=2, file=FILE))
 
 def page(report: Report, base: str = BASE) -> str:
     return REPORTERS["html"](report, Look(base=base))
-
-
-class Parsed(HTMLParser):
-    """Elements with their attributes, the text between them, and what is inside of script and style."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.raw: dict[str, list[str]] = {"script": [], "style": []}
-        self._inside = ""
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self._inside = tag if tag in self.raw else self._inside
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = "" if tag == self._inside else self._inside
-
-    def handle_data(self, data: str) -> None:
-        if self._inside:
-            self.raw[self._inside].append(data)
-        else:
-            self.text += data
-
-    def all_of(self, attribute: str) -> list[str]:
-        return [str(given[attribute]) for _, given in self.elements if attribute in given]
 
 
 def with_text_everywhere(text: str) -> Report:

@@ -9,16 +9,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from graphdoctor.reporters import trace_html
 from graphdoctor.reporters.analysis import REPORTERS
 from graphdoctor.reporters.look import Look
+from graphdoctor.trace import read_trace
+from graphdoctor.trace.explain.trace_report import explain_trace
 from graphdoctor.values.report import Report
 from tests.support.browser import chromium, opened
 from tests.support.checking import HOSTILE
 from tests.support.lanes import many_lanes
 from tests.support.reports import COMPARED, FILE, SAFE
+from tests.support.trace_stories import REAL
 
 DRAWN = replace(COMPARED, lanes=many_lanes(400, layers=4, file=FILE))
 PHONE, DESK = 390, 1180
+NO_AXE = "axe-playwright-python is not installed"
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +115,7 @@ def test_search_finds_and_zooms_by_keyboard(shown: Any) -> None:
     lanes = DRAWN.lanes
     assert lanes is not None
     count = sum("mlp.up" in lanes.modules[one.module] for one in lanes.eager)
-    assert f"{count} of 400 match" in shown.inner_text("#said")
+    assert f"{count} of 402 match" in shown.inner_text("#said")
     shown.keyboard.press("Enter")
     assert "mlp.up" in shown.inner_text("#detail") and " to " in seen(shown)
     first = shown.inner_text("#detail")
@@ -132,14 +137,30 @@ def test_every_control_is_reached_by_tab(shown: Any) -> None:
     assert {"search", "lanes", "+", "-", "0"} <= reached
 
 
+def test_page_of_a_trace_is_quiet_and_reached_by_keyboard(browser: Any, tmp_path: Path) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=NO_AXE)
+    file = tmp_path / "trace.html"
+    report = explain_trace(read_trace(REAL), REAL)
+    file.write_text(trace_html.render(report, Look()), encoding="utf-8")
+    with opened(browser, file, width=PHONE) as one:
+        one.page.focus("#lanes")
+        for key in ("n", "ArrowDown", "ArrowDown", "Enter"):
+            one.page.keyboard.press(key)
+        assert "work on the device, from" in one.page.inner_text("#detail")
+        one.page.fill("#search", "had not reached")
+        one.page.keyboard.press("Enter")
+        assert "Before" in one.page.inner_text("#detail")
+        assert one.complaints == [] and one.requests == [file.as_uri()]
+        assert one.page.evaluate("document.documentElement.scrollWidth") <= PHONE
+        assert [fault["id"] for fault in axe.Axe().run(one.page).response["violations"]] == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_page_fits_and_has_no_accessibility_fault(
     browser: Any, tmp_path: Path, width: int, scheme: str
 ) -> None:
-    axe = pytest.importorskip(
-        "axe_playwright_python.sync_playwright", reason="axe is not installed"
-    )
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=NO_AXE)
     with opened(browser, written(DRAWN, tmp_path), width=width, scheme=scheme) as one:
         one.page.evaluate(
             "document.querySelectorAll('details').forEach((part) => { part.open = true; })"

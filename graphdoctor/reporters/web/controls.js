@@ -8,9 +8,10 @@
   const said = document.getElementById("said");
   const list = document.getElementById("matches");
   const MOST_LISTED = 100;
-  const main = data.groups[0].rows.find((row) => !row.label);
-  const order = [...new Set(main.item)]; // items in the order of time
-  const placeOf = new Map(order.map((item, place) => [item, place]));
+  const rows = data.groups.flatMap((group) => group.rows).filter((row) => !row.label && row.at.length);
+  const begin = (item) => { const [row, i] = barsOf(item)[0]; return row.at[i]; };
+  let inOrder = null; // every item, in the order of time
+  const all = () => (inOrder ??= [...new Set(rows.flatMap((row) => row.item))].sort((a, b) => begin(a) - begin(b)));
 
   const node = (name, content, className) => {
     const made = document.createElement(name);
@@ -46,16 +47,20 @@
     lanes.look(row.at[i] - 6 * len, row.at[i] + 7 * len);
     choose(item);
   };
-  const step = (by, among) => {
-    if (!among.length) return;
-    const here = state.chosen < 0 ? (by > 0 ? -1 : among.length) : nearest(among, by);
-    choose(among[Math.min(Math.max(here + by, 0), among.length - 1)]);
+  /* To the next or previous item on its row; without one, to the first or last of the first row. */
+  const step = (by, wanted = () => true) => {
+    const [row, start] = state.chosen < 0 ? [rows[0], by > 0 ? -1 : rows[0].at.length] : barsOf(state.chosen)[0];
+    for (let i = start + by; i >= 0 && i < row.at.length; i += by) {
+      if (row.item[i] !== state.chosen && wanted(row.item[i])) return choose(row.item[i]);
+    }
   };
-  const nearest = (among, by) => {
-    const place = placeOf.get(state.chosen) ?? -1;
-    const index = among.findIndex((item) => placeOf.get(item) >= place);
-    if (index < 0) return among.length;
-    return placeOf.get(among[index]) === place || by < 0 ? index : index - 1;
+  /* To the row above or below, at the same time. */
+  const across = (by) => {
+    if (state.chosen < 0) return step(1);
+    const [row, i] = barsOf(state.chosen)[0], next = rows[rows.indexOf(row) + by];
+    if (!next) return;
+    const after = next.at.findIndex((at) => at >= row.at[i]);
+    choose(next.item[after < 0 ? next.at.length - 1 : after]);
   };
 
   const find = () => {
@@ -65,9 +70,9 @@
     said.textContent = "";
     if (words) {
       const hits = data.fields.map((field) => field.texts && field.texts.map((one) => one.toLowerCase().includes(words)));
-      const items = order.filter((item) => hits.some((hit, index) => hit && hit[data.fields[index].of[item]]));
+      const items = all().filter((item) => hits.some((hit, index) => hit && hit[data.fields[index].of[item]]));
       state.found = new Set(items);
-      said.textContent = `${items.length.toLocaleString("en")} of ${order.length.toLocaleString("en")} match`
+      said.textContent = `${items.length.toLocaleString("en")} of ${all().length.toLocaleString("en")} match`
         + (items.length > MOST_LISTED ? `; the first ${MOST_LISTED} are listed` : "");
       for (const item of items.slice(0, MOST_LISTED)) {
         const button = node("button", text(0, item));
@@ -95,8 +100,8 @@
     "+": () => lanes.zoom(0.5), "=": () => lanes.zoom(0.5), "-": () => lanes.zoom(2),
     "0": () => lanes.look(0, data.end), "Home": () => lanes.look(0, view.to - view.from),
     "End": () => lanes.look(data.end, data.end + view.to - view.from),
-    "n": () => step(1, order), "p": () => step(-1, order),
-    "f": () => step(1, order.filter((item) => data.findings && data.findings[item])),
+    "ArrowUp": () => across(-1), "ArrowDown": () => across(1),
+    "n": () => step(1), "p": () => step(-1), "f": () => step(1, (item) => data.findings && data.findings[item]),
     "Enter": () => { if (state.chosen >= 0) zoomTo(state.chosen); },
   };
   stage.addEventListener("keydown", (event) => {
