@@ -110,7 +110,7 @@
     if (found) parts.push(element("path", { d: found, class: "found" }));
     for (const [left, size, name, kind] of names) {
       const letters = Math.floor((size - 8) / LETTER);
-      if (letters < 3) continue;
+      if (letters < Math.min(name.length, 6)) continue; // a beginning that short says nothing
       const shown = name.length > letters ? name.slice(0, letters - 1) + "\u2026" : name;
       parts.push(element("text", { x: left + 4, y: y + height / 2 + 4, class: `name on-${data.kinds[kind].class}` }, shown));
     }
