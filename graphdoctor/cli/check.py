@@ -20,7 +20,7 @@ from graphdoctor.values.errors import UsageError
 if TYPE_CHECKING:
     from graphdoctor.values.check import Check
 
-FORMATS = ("full", "concise", "json", "sarif", "github", "gitlab", "junit", "markdown")
+FORMATS = ("full", "concise", "json", "sarif", "github", "gitlab", "junit", "markdown", "html")
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 _MOST_SUMMARY_CHARACTERS = 250_000  # GitHub takes 1 MiB a step; a character has up to 4 bytes
 

@@ -13,7 +13,10 @@ from graphdoctor.values.errors import UsageError
 
 
 class ViewCommand:
-    """Show a report that `graphdoctor analyze` or `trace` saved with --json, in a browser.
+    """Show a report in a browser: of `analyze` or `trace` with --json, or of a check.
+
+    Several checks (`graphdoctor check --report json=FILE`), from the oldest on, are
+    shown as the history of a repository, in curves.
 
     The page is one file that needs no network and no server. Without a screen, as
     over ssh, it is written, and its path printed. Needs no torch.
@@ -23,7 +26,13 @@ class ViewCommand:
     help = "show a saved report in a browser"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("file", metavar="FILE", type=Path, help="the saved report")
+        parser.add_argument(
+            "files",
+            metavar="FILE",
+            nargs="+",
+            type=Path,
+            help="the saved report; several are checks of one repository, the oldest first",
+        )
         parser.add_argument(
             "-o",
             "--output",
@@ -37,13 +46,14 @@ class ViewCommand:
         from graphdoctor.reporters.look import Look
         from graphdoctor.reporters.saved import page_of
 
-        page = page_of(_read(args.file), name=str(args.file), look=Look(base=os.getcwd()))
+        files = [(str(path), _read(path)) for path in args.files]
+        page = page_of(files, Look(base=os.getcwd()))
         if args.output == STDOUT:
             show(page)
         elif args.output is not None:
             save(page, Path(args.output))
         else:
-            _open(page, args.file.stem)
+            _open(page, args.files[-1].stem)
         return 0
 
 

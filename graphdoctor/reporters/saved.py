@@ -1,10 +1,16 @@
-"""The bytes of a saved report, of whatever command -> its HTML page."""
+"""The bytes of saved reports, of whatever command -> their HTML page."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
 
 import msgspec
 
 from graphdoctor.reporters.look import Look
+from graphdoctor.values.errors import UsageError
+
+Named = tuple[str, bytes]  # what errors call a file, and its content
 
 
 class _Signs(msgspec.Struct, frozen=True):
@@ -15,8 +21,21 @@ class _Signs(msgspec.Struct, frozen=True):
     before: msgspec.Raw = msgspec.Raw()  # two traces
 
 
-def page_of(content: bytes, *, name: str, look: Look) -> str:
-    """`name` is what errors call the file. Raises UsageError, with the reason, for what is no report."""
+def page_of(files: Sequence[Named], look: Look) -> str:
+    """Several files are checks of one repository, from the oldest to the newest.
+
+    Raises UsageError, with the reason, for what is no report.
+    """
+    from graphdoctor.reporters.check.json import is_check
+
+    name, content = files[0]
+    if is_check(content):
+        return _history(files, look)
+    if len(files) > 1:
+        raise UsageError(
+            f"{name} is no check: several files are shown as the history of one repository's checks,"
+            " so name those that `graphdoctor check --report json=FILE` wrote, or one report"
+        )
     if _is_trace(content):
         from graphdoctor.reporters import trace_html, trace_json
 
@@ -25,6 +44,15 @@ def page_of(content: bytes, *, name: str, look: Look) -> str:
     from graphdoctor.reporters.analysis.json import parse
 
     return REPORTERS["html"](parse(content, name=name), look)
+
+
+def _history(files: Sequence[Named], look: Look) -> str:
+    from graphdoctor.reporters.check.html import render_history
+    from graphdoctor.reporters.check.json import parse
+    from graphdoctor.reporters.web.history import Dated
+
+    dated = [Dated(PurePath(name).stem, parse(content, name=name)) for name, content in files]
+    return render_history(dated, look)
 
 
 def _is_trace(content: bytes) -> bool:

@@ -35,6 +35,7 @@ from tests.support.reports import (
 )
 
 change = msgspec.structs.replace
+MAKES_PARTS = {"\n", "`", "."}  # of paragraphs, of code in a line, of a module's path
 DRAWN = change(COMPARED, lanes=many_lanes(40, layers=2, file=FILE))
 
 
@@ -80,7 +81,7 @@ def elements_of_a_plain_one() -> Counter[str]:
 @settings(max_examples=25, deadline=None)
 @given(
     st.text(min_size=1, max_size=40).filter(
-        lambda text: text.strip() and "\n" not in text and "`" not in text
+        lambda text: text.strip() and not set(text) & MAKES_PARTS
     )
     | st.sampled_from(
         ["</script><script>alert(1)</script>", "<!--", "]]>", "{{ 7 * 7 }}", "'\"><b onclick=x>"]

@@ -11,12 +11,14 @@ from msgspec.structs import replace
 
 from graphdoctor.reporters import trace_html
 from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.check.html import render_history
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.web.history import Dated
 from graphdoctor.trace import read_trace
 from graphdoctor.trace.explain.trace_report import explain_trace
 from graphdoctor.values.report import Report
 from tests.support.browser import chromium, opened
-from tests.support.checking import HOSTILE
+from tests.support.checking import HOSTILE, hostile_check
 from tests.support.lanes import many_lanes
 from tests.support.reports import COMPARED, FILE, SAFE
 from tests.support.trace_stories import REAL
@@ -167,6 +169,21 @@ def test_page_fits_and_has_no_accessibility_fault(
         )
         one.page.focus("#lanes")
         one.page.keyboard.press("f")
+        assert one.page.evaluate("document.documentElement.scrollWidth") <= width
+        found = axe.Axe().run(one.page).response["violations"]
+        assert [(fault["id"], fault["nodes"][0]["html"]) for fault in found] == []
+
+
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_page_of_checks_fits_and_has_no_accessibility_fault(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=NO_AXE)
+    file = tmp_path / "check.html"
+    checks = [Dated(name, hostile_check()) for name in ("before", "now")]
+    file.write_text(render_history(checks, Look()), encoding="utf-8")
+    with opened(browser, file, width=width, scheme="dark") as one:
+        assert one.complaints == [] and one.requests == [file.as_uri()]
         assert one.page.evaluate("document.documentElement.scrollWidth") <= width
         found = axe.Axe().run(one.page).response["violations"]
         assert [(fault["id"], fault["nodes"][0]["html"]) for fault in found] == []

@@ -51,7 +51,7 @@ def page(report: trace_html.AnyTrace) -> str:
 def test_saved_report_gives_the_same_page(real: TraceReport) -> None:
     for report in (real, folder_of(real, real), compare_traces(real, real)):
         saved = trace_json.render(report).encode()
-        assert page_of(saved, name="t.json", look=Look()) == page(report)
+        assert page_of([("t.json", saved)], Look()) == page(report)
 
 
 def test_gaps_have_the_color_of_their_cause(real: TraceReport) -> None:

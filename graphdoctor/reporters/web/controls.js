@@ -49,6 +49,7 @@
   };
   /* To the next or previous item on its row; without one, to the first or last of the first row. */
   const step = (by, wanted = () => true) => {
+    if (!rows.length) return;
     const [row, start] = state.chosen < 0 ? [rows[0], by > 0 ? -1 : rows[0].at.length] : barsOf(state.chosen)[0];
     for (let i = start + by; i >= 0 && i < row.at.length; i += by) {
       if (row.item[i] !== state.chosen && wanted(row.item[i])) return choose(row.item[i]);
