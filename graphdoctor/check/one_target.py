@@ -9,6 +9,7 @@ import sys
 import msgspec
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from graphdoctor.check.faults import fault_of
 from graphdoctor.check.run_targets import Job, Result
@@ -41,7 +42,7 @@ def _result(job: Job) -> Result:
     sys.path.append(job.root)
     _make_repeatable()
     try:
-        report = analyze_target(job.spec, options, lambda doing: None)
+        report = replace(analyze_target(job.spec, options, lambda doing: None), lanes=None)
         return Result(report_json=REPORTERS["json"](report, Look()))
     except BaseException as error:
         return Result(fault=fault_of(error))

@@ -24,6 +24,7 @@ from graphdoctor.cli.run import RunCommand
 from graphdoctor.cli.show_settings import ShowSettingsCommand
 from graphdoctor.cli.sweep import SweepCommand
 from graphdoctor.cli.trace import TraceCommand
+from graphdoctor.cli.view import ViewCommand
 from graphdoctor.cli.watch import WatchCommand
 from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeError
 from graphdoctor.values.escape import visible, visible_lines
@@ -57,6 +58,7 @@ COMMANDS: tuple[Command, ...] = (
     TraceCommand(),
     CalibrateCommand(),
     ReportCommand(),
+    ViewCommand(),
     ExplainCommand(),
     RulesCommand(),
     CheckCommand(),

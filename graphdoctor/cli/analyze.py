@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,11 @@ from graphdoctor.cli.checking import (
 from graphdoctor.cli.output import (
     add_json_argument,
     add_page_arguments,
+    add_report_argument,
     check_json_writable,
+    check_reports_writable,
     look_of,
+    save_reports,
     show_or_save,
 )
 from graphdoctor.values.errors import CannotDoItHere
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from graphdoctor.values.options import AnalyzeOptions
     from graphdoctor.values.report import Report
 
+FORMATS = ("html", "json", "terminal")
 FEWEST_ITERATIONS = 2
 DEFAULT_BUDGET_S = 120.0
 NO_STRATEGIES = "none"
@@ -83,6 +88,7 @@ class AnalyzeCommand:
             help="how long strategies may take in all: 120s (the default), 2m ...",
         )
         add_json_argument(parser, "report")
+        add_report_argument(parser, FORMATS)
         add(
             "--trace-dir",
             metavar="DIR",
@@ -93,6 +99,7 @@ class AnalyzeCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         check_json_writable(args)
+        check_reports_writable(args)
         from graphdoctor.check.settings.files import load
 
         project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
@@ -106,9 +113,11 @@ class AnalyzeCommand:
 
         from graphdoctor.check.selection import selected
         from graphdoctor.reporters.analysis import REPORTERS
+        from graphdoctor.reporters.look import Look
 
         report = selected(together, project)
         look = look_of(args)
+        save_reports(args, lambda name: REPORTERS[name](report, Look(base=os.getcwd())))
         show_or_save(
             args,
             json=lambda: REPORTERS["json"](report, look),

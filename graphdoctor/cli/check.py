@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.checking import add_run_arguments, choose, load_project, run
-from graphdoctor.cli.output import add_page_arguments, look_of, show
-from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.cli.output import (
+    add_page_arguments,
+    add_report_argument,
+    check_reports_writable,
+    look_of,
+    save_reports,
+    show,
+)
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.spelling import meant
 
 if TYPE_CHECKING:
     from graphdoctor.values.check import Check
 
-FORMATS = ("full", "concise", "json", "sarif", "github", "gitlab", "junit", "markdown")
+FORMATS = ("full", "concise", "json", "sarif", "github", "gitlab", "junit", "markdown", "html")
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 _MOST_SUMMARY_CHARACTERS = 250_000  # GitHub takes 1 MiB a step; a character has up to 4 bytes
 
@@ -41,19 +45,11 @@ class CheckCommand:
             metavar="FORMAT",
             help=f"one of {', '.join(FORMATS)}; default: full",
         )
-        parser.add_argument(
-            "--report",
-            action="append",
-            default=[],
-            type=_report,
-            metavar="FORMAT=FILE",
-            help="write this format to a file as well; may be repeated",
-        )
+        add_report_argument(parser, FORMATS)
         add_page_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        for _, path in args.report:
-            check_writable(path)
+        check_reports_writable(args)
         from graphdoctor.check.baseline import read
 
         project = load_project(args)
@@ -68,23 +64,12 @@ class CheckCommand:
         return check.exit_code
 
 
-def _report(text: str) -> tuple[str, Path]:
-    name, equals, path = text.partition("=")
-    if not equals or not path or name not in FORMATS:
-        hint = meant(name, FORMATS) if name not in FORMATS else ""
-        raise argparse.ArgumentTypeError(
-            f"expected FORMAT=FILE, FORMAT one of {', '.join(FORMATS)}, got {text!r}{hint}"
-        )
-    return name, Path(path)
-
-
 def _report_all(check: Check, args: argparse.Namespace) -> None:
     """Files first: they must be there even if nobody reads stdout to its end."""
     from graphdoctor.reporters.check import CHECK_REPORTERS
     from graphdoctor.reporters.look import Look
 
-    for name, path in args.report:
-        save(CHECK_REPORTERS[name](check, Look(show_all=True)), path)
+    save_reports(args, lambda name: CHECK_REPORTERS[name](check, Look(show_all=True)))
     if args.output_format == "github":
         _write_step_summary(check)
     show(CHECK_REPORTERS[args.output_format](check, look_of(args)))

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 from graphdoctor.reporters.files import check_writable, save
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible
+from graphdoctor.values.spelling import meant
 
 if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look
@@ -49,6 +50,40 @@ def add_json_argument(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--json", metavar="FILE", help=f"save the {what} too; - writes it instead of the page"
     )
+
+
+def add_report_argument(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    """`--report FORMAT=FILE`, as often as wanted: pairs of a format and a path."""
+
+    def pair(text: str) -> tuple[str, Path]:
+        name, equals, path = text.partition("=")
+        if not equals or not path or name not in formats:
+            hint = meant(name, formats) if name not in formats else ""
+            raise argparse.ArgumentTypeError(
+                f"expected FORMAT=FILE, FORMAT one of {', '.join(formats)}, got {text!r}{hint}"
+            )
+        return name, Path(path)
+
+    parser.add_argument(
+        "--report",
+        action="append",
+        default=[],
+        type=pair,
+        metavar="FORMAT=FILE",
+        help=f"write this format ({', '.join(formats)}) to a file as well; may be repeated",
+    )
+
+
+def check_reports_writable(args: argparse.Namespace) -> None:
+    """UsageError, before the work, where a file of --report cannot be made."""
+    for _, path in args.report:
+        check_writable(path)
+
+
+def save_reports(args: argparse.Namespace, render: Callable[[str], str]) -> None:
+    """Each file of --report; `render` gives a format's text. Before stdout, which may have no reader."""
+    for name, path in args.report:
+        save(render(name), path)
 
 
 def show_or_save(

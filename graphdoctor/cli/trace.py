@@ -6,15 +6,19 @@ import argparse
 import math
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import (
     add_json_argument,
     add_page_arguments,
+    add_report_argument,
     check_json_writable,
+    check_reports_writable,
     look_of,
     progress,
+    save_reports,
     show_or_save,
 )
 from graphdoctor.reporters.files import check_writable
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from graphdoctor.values.trace import TraceReport
 
 STDIN = "-"
+FORMATS = ("html",)
 
 
 class TraceCommand:
@@ -60,6 +65,7 @@ class TraceCommand:
             help="take the costs of graphs from this GPU (default: the trace's)",
         )
         add_json_argument(parser, "report")
+        add_report_argument(parser, FORMATS)
         add(
             "--annotate",
             metavar="FILE",
@@ -76,15 +82,18 @@ class TraceCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         saved_to = check_json_writable(args)
+        check_reports_writable(args)
         if args.annotate is not None:
             check_writable(args.annotate)
         for source in (args.trace, args.after):
             if source is not None:
-                _check_outputs(source, {"--json": saved_to, "--annotate": args.annotate})
+                _check_outputs(source, [("--json", saved_to), ("--annotate", args.annotate),
+                                        *(("--report", path) for _, path in args.report)])  # fmt: skip
         report = _explain(args)
 
-        from graphdoctor.reporters import trace_before_after, trace_json, trace_page
+        from graphdoctor.reporters import trace_before_after, trace_html, trace_json, trace_page
         from graphdoctor.reporters import trace_folder as trace_folder_page
+        from graphdoctor.reporters.look import Look
         from graphdoctor.values.compared_traces import TraceComparison
         from graphdoctor.values.trace import TraceReport
 
@@ -95,6 +104,7 @@ class TraceCommand:
                 return trace_before_after.render(report, look_of(args))
             return trace_folder_page.render(report, look_of(args))
 
+        save_reports(args, lambda name: trace_html.render(report, Look(base=os.getcwd())))
         show_or_save(args, json=lambda: trace_json.render(report), page=page)
         return 0
 
@@ -158,16 +168,17 @@ def _compare(
     return compare_traces(*reports)
 
 
-def _check_outputs(source: Path, outputs: dict[str, Path | None]) -> None:
+def _check_outputs(source: Path, outputs: Sequence[tuple[str, Path | None]]) -> None:
     """Refuse to write over what is read, under whatever name, or to write two things into one file."""
-    wanted = {option: path for option, path in outputs.items() if path is not None}
-    for option, path in wanted.items():
+    wanted = [(option, path) for option, path in outputs if path is not None]
+    for option, path in wanted:
         if not path.exists() or str(source) == STDIN or not source.exists():
             continue
         if path.samefile(source) or (source.is_dir() and _is_read_from(source, path)):
             raise UsageError(f"{option} {path} is a trace that is read: give another name")
-    if len({path.resolve() for path in wanted.values()}) < len(wanted):
-        raise UsageError("--json and --annotate name the same file")
+    if len({path.resolve() for _, path in wanted}) < len(wanted):
+        names = " and ".join(dict.fromkeys(option for option, _ in wanted))
+        raise UsageError(f"{names} name the same file")
 
 
 def _is_read_from(folder: Path, path: Path) -> bool:

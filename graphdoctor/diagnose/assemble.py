@@ -24,6 +24,7 @@ from graphdoctor.target import Target
 from graphdoctor.target.user_code import user_frames
 from graphdoctor.values.errors import RaisesInCapture
 from graphdoctor.values.figures import names_text
+from graphdoctor.values.lanes import StepLanes
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import (
@@ -59,6 +60,7 @@ class Results:
     estimate: Estimate
     measurement: Measurement | None = None
     limits: tuple[str, ...] = ()
+    lanes: StepLanes | None = None
 
 
 def assemble(session: Session, recording: Recording, results: Results) -> Report:
@@ -104,6 +106,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
         idle_comments=idle_comments,
         values="real" if has_values else "none",
         assumptions=assumptions(recording),
+        lanes=results.lanes,
     )
 
 

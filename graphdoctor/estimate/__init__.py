@@ -7,6 +7,7 @@ from graphdoctor.estimate.costs import OpCost, op_cost
 from graphdoctor.estimate.fitted import Observed, fitted_speedup
 from graphdoctor.estimate.kernels import launches, syncs
 from graphdoctor.estimate.predict import estimate, on_other_hosts, saving_us
+from graphdoctor.estimate.step_lanes import step_lanes
 
 __all__ = [
     "Observed",
@@ -17,6 +18,7 @@ __all__ = [
     "on_other_hosts",
     "op_cost",
     "saving_us",
+    "step_lanes",
     "syncs",
     "with_costs",
 ]

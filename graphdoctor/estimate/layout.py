@@ -10,10 +10,12 @@ from msgspec import Struct
 
 from graphdoctor.estimate.gpus import DeviceProfile, Level
 from graphdoctor.estimate.ranges import towards
-from graphdoctor.estimate.two_lanes import Laid, Work, run
+from graphdoctor.estimate.two_lanes import Laid, Positions, Work, run
+from graphdoctor.values.lanes import Placement
 from graphdoctor.values.report import Range
 
 _SETTLED = 3  # steps, until each takes as long as the one before
+_DECIMALS = 2  # of a placement: finer than any figure is known
 
 
 class Piece(Struct, frozen=True, gc=False):
@@ -21,6 +23,7 @@ class Piece(Struct, frozen=True, gc=False):
 
     `launches` kernels share `device_us`; a graph is one launch of `nodes` kernels.
     `is_sync`: the host then waits for the device; `waits_before`: it also does so before.
+    `operator` and `graph` number what it stands for, -1 is neither.
     """
 
     host_us: Range
@@ -30,6 +33,8 @@ class Piece(Struct, frozen=True, gc=False):
     is_sync: bool = False
     waits_before: bool = False
     is_copy: bool = False  # into a static input of a graph
+    operator: int = -1
+    graph: int = -1
 
 
 class Case(Struct, frozen=True):
@@ -51,6 +56,25 @@ def lay_out(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> Laid
     return _one_of(run(work.repeated(_SETTLED)), run(work.repeated(2 * _SETTLED)), _SETTLED)
 
 
+def place(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> list[Placement]:
+    """Where each piece lies in one step that begins with an idle device."""
+    rows = _rows(pieces, profile, case)
+    found = Positions.empty(len(rows.host))
+    run(_work_of(rows, profile, case), found)
+    if not rows.begins:
+        return []
+    begins = np.array(rows.begins)
+    columns = (
+        found.host_at_us[begins],
+        np.add.reduceat(found.host_until_us - found.host_at_us, begins),
+        np.add.reduceat(found.waited_us, begins),
+        found.device_at_us[begins],
+        np.add.reduceat(found.device_until_us - found.device_at_us, begins),
+    )
+    rounded = (column.round(_DECIMALS).tolist() for column in columns)
+    return [Placement(*row) for row in zip(*rounded, strict=True)]
+
+
 def _one_of(few: Laid, many: Laid, steps: int) -> Laid:
     return Laid(
         span_us=(many.span_us - few.span_us) / steps,
@@ -62,18 +86,19 @@ def _one_of(few: Laid, many: Laid, steps: int) -> Laid:
 
 
 def _work(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> Work:
-    def host_us(value: Range) -> float:
-        return towards(value, case.host, case.host_width)
+    return _work_of(_rows(pieces, profile, case), profile, case)
 
-    rows = _Rows()
-    launch = host_us(profile.launch_us.range)
-    queue_gap = towards(profile.queue_gap_us.range, case.device, case.device_width)
+
+def _rows(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> _Rows:
+    launch = towards(profile.launch_us.range, case.host, case.host_width)
     node_gap = profile.node_gap_us.at(case.device)  # one figure that nobody measured
     host_of = _narrowed((piece.host_us for piece in pieces), case.host, case.host_width)
     device_of = _narrowed((piece.device_us for piece in pieces), case.device, case.device_width)
+    rows = _Rows()
     for piece, host, device in zip(pieces, host_of, device_of, strict=True):
         if piece.waits_before:
             rows.wait()
+        rows.begins.append(len(rows.host))
         if not piece.launches:
             rows.add(host)
         for number in range(piece.launches):
@@ -82,6 +107,14 @@ def _work(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> Work:
             rows.add(before, launch, device / piece.launches, inner)
         if piece.is_sync:
             rows.wait()
+    return rows
+
+
+def _work_of(rows: _Rows, profile: DeviceProfile, case: Case) -> Work:
+    def host_us(value: Range) -> float:
+        return towards(value, case.host, case.host_width)
+
+    queue_gap = towards(profile.queue_gap_us.range, case.device, case.device_width)
     return Work(
         host_us=np.array(rows.host),
         launch_us=np.array(rows.launch),
@@ -105,6 +138,7 @@ class _Rows:
     inner: list[float] = field(default_factory=list)
     puts: list[bool] = field(default_factory=list)
     waits: list[bool] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)  # the first row of each piece
 
     def add(
         self, host: float, launch: float = 0.0, busy: float | None = None, inner: float = 0.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level, assumed_figures
 from graphdoctor.estimate.hosts import slowed
 from graphdoctor.estimate.layout import Case, Piece, lay_out
@@ -129,7 +131,7 @@ def graph_pieces(
     inputs = [leaf.value for leaf in iteration.inputs if isinstance(leaf.value, TensorUse)]
     if regions is None:
         yield from copy_pieces(inputs, profile)
-        yield graph_piece(iteration.ops, profile)
+        yield replace(graph_piece(iteration.ops, profile), graph=0)
         return
     region_of = {index: number for number, region in enumerate(regions) for index in region}
     moving = {use.storage for use in inputs}
@@ -144,7 +146,7 @@ def graph_pieces(
             replayed.add(number)
             ops = [iteration.ops[index] for index in regions[number]]
             yield from copy_pieces(_read_from(ops, moving), profile)
-            yield graph_piece(ops, profile)
+            yield replace(graph_piece(ops, profile), graph=number)
             moving.difference_update(use.storage for op in ops for use in op.outputs)
     yield from eager[len(iteration.ops) :]
 

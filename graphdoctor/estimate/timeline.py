@@ -49,6 +49,7 @@ def eager_pieces(
             launches=cost.launches,
             is_sync=cost.is_sync,
             waits_before=waits,
+            operator=op.index,
         )
         previous, inside = op, op.module
     if stop is not None:

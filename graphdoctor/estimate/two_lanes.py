@@ -65,6 +65,21 @@ class Work:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Positions:
+    """Where each row of work lies on the lanes, in us; what puts nothing on the device has 0 there."""
+
+    host_at_us: Floats
+    host_until_us: Floats
+    waited_us: Floats
+    device_at_us: Floats
+    device_until_us: Floats
+
+    @classmethod
+    def empty(cls, rows: int) -> Positions:
+        return cls(*(np.zeros(rows) for _ in range(5)))
+
+
 @dataclass(slots=True)
 class _Clocks:
     host: float = 0.0
@@ -74,8 +89,8 @@ class _Clocks:
     owed: float = 0.0  # drained since the device last started
 
 
-def run(work: Work) -> Laid:
-    """Let host and device work side by side.
+def run(work: Work, positions: Positions | None = None) -> Laid:
+    """Let host and device work side by side; `positions`, with a place for each row, is filled.
 
     Between two waits the host never looks at the device, so such a stretch is computed at once.
     """
@@ -84,9 +99,11 @@ def run(work: Work) -> Laid:
     start = 0
     for stop in [*stops.tolist(), len(work)]:
         if stop > start:
-            _stretch(work, slice(start, stop), clocks)
+            _stretch(work, slice(start, stop), clocks, positions)
         if stop > start and work.waits[stop - 1]:
-            _wait(work, clocks)
+            waited = _wait(work, clocks)
+            if positions is not None:
+                positions.waited_us[stop - 1] = waited
         start = stop
     tail = max(0.0, clocks.host - clocks.device - clocks.owed)
     busy = float(work.busy_us[work.puts].sum())
@@ -99,9 +116,12 @@ def run(work: Work) -> Laid:
     )
 
 
-def _stretch(work: Work, rows: slice, clocks: _Clocks) -> None:
+def _stretch(work: Work, rows: slice, clocks: _Clocks, positions: Positions | None) -> None:
     host, launch = work.host_us[rows], work.launch_us[rows]
     reached = clocks.host + np.cumsum(host + launch)
+    if positions is not None:
+        positions.host_at_us[rows] = reached - host - launch
+        positions.host_until_us[rows] = reached
     puts = np.flatnonzero(work.puts[rows])
     if len(puts):
         ready = (reached - launch)[puts] + work.latency_us
@@ -120,11 +140,16 @@ def _stretch(work: Work, rows: slice, clocks: _Clocks) -> None:
             clocks.owed = 0.0
         clocks.waiting += float(late.sum())
         clocks.device = float(end[-1])
+        if positions is not None:
+            positions.device_at_us[rows][puts] = end - busy
+            positions.device_until_us[rows][puts] = end
     clocks.host = float(reached[-1])
 
 
-def _wait(work: Work, clocks: _Clocks) -> None:
-    late = max(clocks.host, clocks.device)
+def _wait(work: Work, clocks: _Clocks) -> float:
+    """How long the host waits."""
+    began, late = clocks.host, max(clocks.host, clocks.device)
     clocks.owed += work.sync_us
     clocks.drained += work.sync_us
     clocks.host = late + work.sync_us
+    return clocks.host - began

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from graphdoctor.estimate import estimate, on_other_hosts
+from graphdoctor.estimate import estimate, on_other_hosts, step_lanes
 from graphdoctor.estimate.gpus import DeviceProfile, load_profile, profile_names
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.measure.endurance import blocks_for
@@ -19,6 +19,7 @@ from graphdoctor.record.session import Session
 from graphdoctor.trace import Trace
 from graphdoctor.trace.explain.estimate import estimate_from_trace
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.lanes import StepLanes
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Estimate, Measurement
@@ -30,9 +31,13 @@ EAGER, CAPTURED = RUNS = ("eager", "captured")
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """`measurement` only of a real GPU and a verified graph; `runs` only where they were asked for."""
+    """`measurement` only of a real GPU and a verified graph; `runs` only where they were asked for.
+
+    `lanes` are always predicted.
+    """
 
     estimate: Estimate
+    lanes: StepLanes
     measurement: Measurement | None = None
     runs: tuple[ProfiledRun, ...] = ()
     limits: tuple[str, ...] = ()
@@ -55,10 +60,10 @@ def time_step(
     profile: DeviceProfile,
 ) -> Speed:
     """Predict from the recording; on a GPU, measure, and estimate from what the profiler saw."""
-    predicted = _predicted(recording, plan, captured, profile)
+    predicted, lanes = _predicted(recording, plan, captured, profile)
     if session.device.kind == "emulated":
         wanted = options.trace_dir is not None
-        return Speed(predicted, runs=(_eager_run(session, options),) if wanted else ())
+        return Speed(predicted, lanes, runs=(_eager_run(session, options),) if wanted else ())
     measurement = _measured(session, captured.step) if captured.step is not None else None
     eager = _eager_run(session, options)
     runs, limits = _kept(eager, session, captured.step, options)
@@ -67,8 +72,8 @@ def time_step(
         traced = eager.profile.trace
         found = estimate_from_trace(traced, wall_us, _of_this_gpu(traced, profile))
     except UsageError as error:
-        return Speed(predicted, measurement, runs, (str(error), *limits))
-    return Speed(found, measurement, runs, limits)
+        return Speed(predicted, lanes, measurement, runs, (str(error), *limits))
+    return Speed(found, lanes, measurement, runs, limits)
 
 
 def _of_this_gpu(trace: Trace, profile: DeviceProfile) -> DeviceProfile:
@@ -87,15 +92,20 @@ def profile_of_gpu(name: str, profile: DeviceProfile) -> DeviceProfile:
 
 def _predicted(
     recording: Recording, plan: Plan, captured: Captured, profile: DeviceProfile
-) -> Estimate:
+) -> tuple[Estimate, StepLanes]:
     """Of the last iteration: graphs in place of what can be captured, the rest as it is."""
     iteration = recording.captured[-1]
-    regions = None
+    regions, names = None, None
     if not plan.whole and captured.step is None:
-        worth = [planned for planned in plan.regions if planned.region.worthwhile]
-        regions = [ops for each in worth if (ops := each.ops_in(iteration.index))]
+        named = {
+            f"region {planned.region.name}": ops
+            for planned in plan.regions
+            if planned.region.worthwhile and (ops := planned.ops_in(iteration.index))
+        }
+        regions, names = [*named.values()], [*named]
     found = estimate(iteration, profile, regions)
-    return replace(found, on_other_hosts=on_other_hosts(iteration, profile, regions))
+    found = replace(found, on_other_hosts=on_other_hosts(iteration, profile, regions))
+    return found, step_lanes(iteration, profile, regions, names=names)
 
 
 def _measured(session: Session, step: CapturedStep) -> Measurement:

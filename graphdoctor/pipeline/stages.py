@@ -80,6 +80,7 @@ def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidenc
             captures=captured.outcomes,
             estimate=speed.estimate,
             measurement=speed.measurement,
+            lanes=speed.lanes,
             limits=(*captured.limits, *speed.limits),
         )
         evidence = Evidence(session, recording, diagnosis, plan, studied.ran, captured, speed)

@@ -2,16 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from graphdoctor.reporters.plain_json import described, written
 from graphdoctor.values.compared_traces import FolderReport, TraceComparison
+from graphdoctor.values.errors import UsageError
 from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
 
 
 def render(report: TraceReport | FolderReport | TraceComparison) -> str:
     """Indented JSON."""
     return written(report)
+
+
+def parse(content: bytes, *, name: str) -> TraceReport | FolderReport | TraceComparison:
+    """What was saved; `name` is what errors call it. Raises UsageError for anything else."""
+    try:
+        header = msgspec.json.decode(content, type=_Header)
+        if header.schema_version != TRACE_SCHEMA_VERSION:
+            raise UsageError(
+                f"{name} has trace schema version {header.schema_version}, but this graphdoctor reads"
+                f" version {TRACE_SCHEMA_VERSION}; run `graphdoctor trace ... --json` again"
+            )
+        kind: Any = (
+            FolderReport if header.workers else TraceComparison if header.before else TraceReport
+        )
+        plain = msgspec.json.decode(content)
+        return cast(
+            "TraceReport | FolderReport | TraceComparison",
+            msgspec.convert(plain, kind, strict=False),  # as NaN and infinity are written
+        )
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(f"{name} is not a report of `graphdoctor trace`: {error}") from error
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """What tells the three kinds apart."""
+
+    schema_version: int
+    workers: msgspec.Raw = msgspec.Raw()
+    before: msgspec.Raw = msgspec.Raw()
 
 
 def schema() -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
 from graphdoctor.reporters.trace_costs import write_costs
@@ -17,11 +19,14 @@ from graphdoctor.values.figures import (
 from graphdoctor.values.locations import path_text
 from graphdoctor.values.trace import (
     WORK_WORDS,
+    DeviceTime,
+    Gap,
     TracePrediction,
     TraceReport,
     TraceVerdict,
 )
 
+_SPEEDUP = "Speed-up"
 _CAUSES = 10
 _WORTH_A_ROW = 0.005
 VERDICT_STYLES: dict[TraceVerdict, str] = {
@@ -61,7 +66,7 @@ def _write_time(page: Page, report: TraceReport) -> None:
     """Where every nanosecond of the device went."""
     gpu = f"{report.gpu}, " if report.gpu else ""
     page.heading("Time of the device, as profiled", f"{gpu}device {report.device}")
-    page.labelled("  Steps", _steps_text(report))
+    page.labelled("  Steps", steps_text(report))
     for kind in report.step_kinds:
         count = f"{kind.fewest_events:,}"
         if kind.most_events != kind.fewest_events:
@@ -72,15 +77,7 @@ def _write_time(page: Page, report: TraceReport) -> None:
             f" {time_text(kind.span_us)}, busy {kind.device_busy_share:.1%}, launch-bound"
             f" {kind.launch_bound_share:.1%}, sync wait {kind.sync_wait_share:.1%}",
         )
-    rows = (
-        ("Busy", report.device_busy_ns, "a kernel, copy or fill ran"),
-        ("Host", report.host_ns, "idle: the host had not reached the launch"),
-        ("Launch path", report.launch_path_ns, "idle: in the launch and on its way"),
-        ("Sync wait", report.sync_wait_ns, "idle: the host waited for the device"),
-        ("Device gap", report.device_gap_ns, "idle: the work was queued already"),
-        ("Unattributed", report.unattributed_ns, "idle: no launch in the trace"),
-    )
-    for name, value_ns, what in rows:
+    for name, value_ns, what in time_rows(report):
         page.labelled(
             f"  {name}", _amount(value_ns, report, what), style="bold" if name == "Busy" else ""
         )
@@ -94,12 +91,24 @@ def _write_time(page: Page, report: TraceReport) -> None:
                       f" launch-bound {other.launch_bound_share:.1%}")  # fmt: skip
 
 
+def time_rows(time: DeviceTime) -> tuple[tuple[str, int, str], ...]:
+    """What the parts of a device's time are called, their ns in all steps, and what they are."""
+    return (
+        ("Busy", time.device_busy_ns, "a kernel, copy or fill ran"),
+        ("Host", time.host_ns, "idle: the host had not reached the launch"),
+        ("Launch path", time.launch_path_ns, "idle: in the launch and on its way"),
+        ("Sync wait", time.sync_wait_ns, "idle: the host waited for the device"),
+        ("Device gap", time.device_gap_ns, "idle: the work was queued already"),
+        ("Unattributed", time.unattributed_ns, "idle: no launch in the trace"),
+    )
+
+
 def _amount(value_ns: int, report: TraceReport, what: str) -> str:
     share = value_ns / (report.span_ns or 1)
     return f"{share:>6.1%}  {value_ns / 1e3 / report.steps_counted:>12,.1f} us  {what}"
 
 
-def _steps_text(report: TraceReport) -> str:
+def steps_text(report: TraceReport) -> str:
     basis = {
         "annotations": "by their annotations",
         "repeating launches": "found by what repeats in the launches",
@@ -136,15 +145,8 @@ def _write_prediction(page: Page, found: TracePrediction) -> None:
         "without the profiler" if found.wall_us is None else "anchored at the wall time given"
     )
     page.heading("One step with graphs", f"predicted, {anchored}")
-    page.labelled("  As it is", time_range(found.eager_us))
-    page.labelled("  Launch-bound", share_range(found.launch_bound_share))
-    page.labelled("  With graphs", time_range(found.graph_us))
-    page.labelled("  Speed-up", ratio_range(found.speedup), style="bold")
-    page.labelled("  Without syncs", f"{time_range(found.without_syncs_us)}, and no graphs")
-    page.labelled(
-        "  Graphs",
-        f"{found.regions:.3g} a step, in place of {found.launches_captured:,.0f} launches",
-    )
+    for label, text in prediction_rows(found):
+        page.labelled(f"  {label}", text, style="bold" if label == _SPEEDUP else "")
     for term in found.terms:
         source = f"  ({term.source})" if page.look.show_all else ""
         page.labelled("  Term", f"{term.name}: {term.value}{source}")
@@ -153,27 +155,43 @@ def _write_prediction(page: Page, found: TracePrediction) -> None:
     )
 
 
+def prediction_rows(found: TracePrediction) -> Iterator[tuple[str, str]]:
+    """Labels and text of one step with graphs."""
+    yield "As it is", time_range(found.eager_us)
+    yield "Launch-bound", share_range(found.launch_bound_share)
+    yield "With graphs", time_range(found.graph_us)
+    yield _SPEEDUP, ratio_range(found.speedup)
+    yield "Without syncs", f"{time_range(found.without_syncs_us)}, and no graphs"
+    yield (
+        "Graphs",
+        f"{found.regions:.3g} a step, in place of {found.launches_captured:,.0f} launches",
+    )
+
+
 def _write_gaps(page: Page, report: TraceReport) -> None:
     if not report.longest_gaps:
         return
     page.heading("Longest gaps", "what the host was in, and what ended them")
     for gap in shown(page, report.longest_gaps):
-        causes = {
-            "host": gap.host_ns,
-            "launch path": gap.launch_path_ns,
-            f"sync {gap.sync}": gap.sync_wait_ns,
-            "device": gap.device_gap_ns,
-            "unattributed": gap.unattributed_ns,
-        }
-        parts = ", ".join(
-            f"{name} {time_text(value / 1e3)}" for name, value in causes.items() if value
-        )
+        parts = gap_parts(gap)
         what = gap.operator or gap.kernel[:40]
         did = f"; in {short_name(gap.doing)}{at(gap.doing_at, page)}" if gap.doing else ""
         page.labelled(
             f"  {time_text(gap.length_ns / 1e3)}",
             f"{parts}{did}; before {what}" + ("" if did else at(gap.location, page)),
         )
+
+
+def gap_parts(gap: Gap) -> str:
+    """What explains a gap, part by part."""
+    causes = {
+        "host": gap.host_ns,
+        "launch path": gap.launch_path_ns,
+        f"sync {gap.sync}": gap.sync_wait_ns,
+        "device": gap.device_gap_ns,
+        "unattributed": gap.unattributed_ns,
+    }
+    return ", ".join(f"{name} {time_text(value / 1e3)}" for name, value in causes.items() if value)
 
 
 def _write_doubts(page: Page, report: TraceReport) -> None:

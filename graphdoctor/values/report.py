@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from graphdoctor.values.lanes import StepLanes
+
 SCHEMA_VERSION = 1
 
 Effect = Literal["capture-fails", "replay-is-wrong", "replay-is-slow"]
@@ -365,6 +367,7 @@ class Report(Struct, frozen=True):
     ranks: tuple[
         RankOutcome, ...
     ] = ()  # of a step of several ranks; the rest is said of all of them
+    lanes: StepLanes | None = None  # None of a step that did not run
 
     def __str__(self) -> str:
         page: str = _shown_by().page(self)

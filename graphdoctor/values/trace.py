@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from graphdoctor.values.report import Location, Range, Term
+from graphdoctor.values.trace_lanes import TraceLanes
 from graphdoctor.values.trace_work import DeviceWork, GraphUse
 
 TRACE_SCHEMA_VERSION = 2
@@ -247,3 +248,4 @@ class TraceReport(DeviceTime, frozen=True, kw_only=True):
     work: DeviceWork = DeviceWork()
     graphs: GraphUse | None = None  # where there are any
     gap_causes: tuple[GapCause, ...] = ()
+    drawn: TraceLanes | None = None

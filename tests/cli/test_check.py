@@ -15,7 +15,7 @@ import pytest
 from tests.reporters.test_check_formats import SCHEMA
 from tests.support.checking import CHANGE, REPOSITORY, commit, git, git_repository, run, write
 
-FORMATS = ("full", "concise", "json", "sarif", "github", "gitlab", "junit", "markdown")
+FORMATS = ("full", "concise", "json", "sarif", "github", "gitlab", "junit", "markdown", "html")
 LINE = "models/layers.py:17"  # of the change's hazard
 TINY = """\
 import torch

@@ -90,3 +90,10 @@ def test_another_order_of_collectives_is_named(tmp_path: Path) -> None:
     _, found = explained(tmp_path)
     assert "number 2 is all_reduce on rank 0 and all_gather on rank 3" in found.problem
     assert found.straggler == ""
+
+
+def test_events_before_the_clocks_zero_are_explained_alike(tmp_path: Path) -> None:
+    run(tmp_path, [100, 100, 100, 100], [0, 0, 0, 0])
+    report, _ = explained(tmp_path)
+    before_zero = report.workers[2]  # its clock is 3 ms behind
+    assert (before_zero.sync_wait_ns, before_zero.host_ns) == (0, report.workers[0].host_ns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import MappingProxyType
 
-from graphdoctor.reporters.analysis import json, terminal
+from graphdoctor.reporters.analysis import html, json, terminal
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.report import Report
 
@@ -15,6 +15,7 @@ REPORTERS: MappingProxyType[str, Reporter] = MappingProxyType(
     {
         "terminal": terminal.render,
         "json": json.render,
+        "html": html.render,
     }
 )
 

@@ -84,7 +84,7 @@ def _write_region(page: Page, region: Region, outcome: CaptureOutcome | None) ->
         (f"{count_text(region.operators, 'operator')}, {launches}", "bold"),
         (f" ({', '.join(region.phases)})", "dim"),
     )
-    span = _span(region.first, region.last, page.look.base)
+    span = span_text(region.first, region.last, page.look.base)
     if span:
         page.labelled("    Lines", span, style="cyan")
     if region.modules:
@@ -98,7 +98,7 @@ def _write_region(page: Page, region: Region, outcome: CaptureOutcome | None) ->
         page.labelled("    Bounded by", ", ".join(region.blocked_by))
 
 
-def _span(first: Location | None, last: Location | None, base: str) -> str:
+def span_text(first: Location | None, last: Location | None, base: str) -> str:
     """file:12-34, or both places where they lie in two files."""
     if first is None or last is None:
         known = first or last
@@ -111,20 +111,29 @@ def _span(first: Location | None, last: Location | None, base: str) -> str:
 
 def _write_outcome(page: Page, label: str, outcome: CaptureOutcome) -> None:
     check = outcome.verification
+    text = outcome_text(outcome, page.look.base)
     if outcome.status == "refused":
-        place = f" ({place_text(outcome.location, page.look.base)})" if outcome.location else ""
-        page.labelled(label, f"refused: {outcome.reason}{place}", style="red")
+        page.labelled(label, text, style="red")
     elif check is None:
-        page.labelled(label, "captured, its replay was not compared with eager")
+        page.labelled(label, text)
     else:
-        text = f"captured; {_verification(check)}"
         page.labelled(label, text, style=_STATUS_STYLES[check.status])
         shown = check.differences if page.look.show_all else check.differences[:1]
         for difference in shown:
-            page.labelled("", _difference(difference, page.look.base))
+            page.labelled("", difference_text(difference, page.look.base))
 
 
-def _verification(check: Verification) -> str:
+def outcome_text(outcome: CaptureOutcome, base: str) -> str:
+    """Whether it was captured, and what its replay was worth."""
+    if outcome.status == "refused":
+        place = f" ({place_text(outcome.location, base)})" if outcome.location else ""
+        return f"refused: {outcome.reason}{place}"
+    if outcome.verification is None:
+        return "captured, its replay was not compared with eager"
+    return f"captured; {verification_text(outcome.verification)}"
+
+
+def verification_text(check: Verification) -> str:
     if check.status == "not-verified":
         return f"not verified: {check.reason}"
     what = f"{count_text(check.replays, 'replay')} of {count_text(check.tensors, 'tensor')}"
@@ -135,7 +144,7 @@ def _verification(check: Verification) -> str:
     return f"WRONG: {what}, compared with eager ({check.method}){reason}"
 
 
-def _difference(difference: Difference, base: str) -> str:
+def difference_text(difference: Difference, base: str) -> str:
     writer = f", written by {difference.operator}" if difference.operator else ""
     place = f" at {place_text(difference.location, base)}" if difference.location else ""
     detail = f"; {difference.detail}" if difference.detail else ""

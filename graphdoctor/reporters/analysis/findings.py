@@ -37,7 +37,7 @@ def active(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
 def write_findings(page: Page, findings: tuple[Finding, ...]) -> None:
     """The section; nothing if there are no findings. Those with one fix are shown as one."""
-    causes = _causes(active(findings))
+    causes = causes_of(active(findings))
     if not causes:
         return
     page.heading("Findings", "worst first")
@@ -57,7 +57,7 @@ def write_findings(page: Page, findings: tuple[Finding, ...]) -> None:
     page.paragraph(_where_to_find_more(causes, in_full), indent=INDENT, style="dim")
 
 
-def _causes(findings: tuple[Finding, ...]) -> list[list[Finding]]:
+def causes_of(findings: tuple[Finding, ...]) -> list[list[Finding]]:
     """Findings with the same advice together, where the worst of them stands."""
     causes: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in worst_first(findings):
@@ -103,12 +103,12 @@ def _write_place(page: Page, number: int, finding: Finding) -> None:
         (f"{finding.rule} {finding.name}", "bold"),
         (": ", ""),
         (EFFECT_WORDS[finding.effect], EFFECT_STYLES[finding.effect]),
-        (_certainty(finding), "dim"),
+        (certainty_text(finding), "dim"),
     )
     if finding.location is not None:
         page.line((" " * INDENT, ""), (place_text(finding.location, page.look.base), "bold cyan"))
     _write_callers(page, finding)
-    context = _context(finding)
+    context = context_text(finding)
     if context:
         page.paragraph(context, indent=INDENT, style="dim")
     if finding.excerpt is not None:
@@ -136,7 +136,7 @@ def _write_advice(page: Page, finding: Finding) -> None:
     page.prose(f"{' ' * INDENT}Fix   ", finding.fix)
 
 
-def _certainty(finding: Finding) -> str:
+def certainty_text(finding: Finding) -> str:
     words = {
         "confirmed": ", confirmed in this run",
         "likely": "",
@@ -145,7 +145,7 @@ def _certainty(finding: Finding) -> str:
     return words[finding.certainty]
 
 
-def _context(finding: Finding) -> str:
+def context_text(finding: Finding) -> str:
     """In which function and module it happens, in which phase, how often, and what it costs."""
     parts = []
     if finding.location is not None and finding.location.function:

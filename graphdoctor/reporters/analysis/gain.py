@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from graphdoctor.reporters.page import Page
 from graphdoctor.values.figures import ratio_range, ratio_text, share_range, time_range, time_text
 from graphdoctor.values.report import Estimate, Measurement, Report
 
 _SPEEDS = {2.0: "half as fast", 0.5: "twice as fast"}
+_SPEEDUP = "Speed-up"
+_AS_GRAPH = "As a graph"
 _SPEED_STYLES = {"faster": "bold green", "slower": "bold red", "no change": "bold yellow"}
 
 
@@ -41,40 +45,50 @@ def other_hosts_text(estimate: Estimate) -> str:
 
 def _write_measurement(page: Page, measured: Measurement) -> None:
     page.heading("Speed-up", f"measured on {measured.gpu}")
-    page.labelled(
-        "  Speed-up",
+    style = _SPEED_STYLES[measured.word]
+    for label, text in measurement_rows(measured):
+        page.labelled(f"  {label}", text, style=style if label == _SPEEDUP else "")
+
+
+def measurement_rows(measured: Measurement) -> Iterator[tuple[str, str]]:
+    """Labels and text of what was timed, and how."""
+    yield (
+        _SPEEDUP,
         f"{measured.speedup:.2f}x, {measured.word} ({measured.confidence:.0%} interval"
         f" {measured.speedup_low:.2f} to {measured.speedup_high:.2f})",
-        style=_SPEED_STYLES[measured.word],
     )
-    page.labelled("  Eager step", time_text(measured.eager_us))
-    page.labelled("  As a graph", time_text(measured.graph_us))
-    page.labelled(
-        "  Method",
+    yield "Eager step", time_text(measured.eager_us)
+    yield "As a graph", time_text(measured.graph_us)
+    yield (
+        "Method",
         f"wall clock, {measured.blocks} interleaved pairs of blocks of"
         f" {measured.calls_per_block} calls",
     )
     if measured.clock_note:
-        page.labelled("  Clocks", measured.clock_note)
+        yield "Clocks", measured.clock_note
 
 
 def _write_estimate(page: Page, estimate: Estimate) -> None:
     page.heading("Time of one step", basis_text(estimate))
-    page.labelled("  Launch-bound", share_range(estimate.launch_bound_share))
+    for label, text in estimate_rows(estimate):
+        page.labelled(f"  {label}", text, style="bold" if label in (_AS_GRAPH, _SPEEDUP) else "")
+    if page.look.show_all:
+        for term in estimate.terms:
+            page.labelled("  Figure", f"{term.name}: {term.value} ({term.source})")
+
+
+def estimate_rows(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """Labels and text of a step's times; the notes last."""
     measured = ", measured" if estimate.basis == "measured" else ""
-    page.labelled("  As a graph", time_range(estimate.graph_us), style="bold")
-    page.labelled("  Eager", time_range(estimate.eager_us) + measured)
-    page.labelled("  Speed-up", ratio_range(estimate.speedup), style="bold")
+    yield "Launch-bound", share_range(estimate.launch_bound_share)
+    yield _AS_GRAPH, time_range(estimate.graph_us)
+    yield "Eager", time_range(estimate.eager_us) + measured
+    yield _SPEEDUP, ratio_range(estimate.speedup)
     if estimate.on_other_hosts:
-        page.labelled("  Other host", other_hosts_text(estimate))
-    page.labelled(
-        "  Made of",
+        yield "Other host", other_hosts_text(estimate)
+    yield (
+        "Made of",
         f"{estimate.launches:,} launches; host {time_range(estimate.host_us)};"
         f" device busy {time_range(estimate.device_busy_us)}",
     )
-    for note in estimate.notes:
-        page.labelled("  Note", note)
-    if page.look.show_all:
-        for term in estimate.terms:
-            text = f"{term.name}: {term.value} ({term.source})"
-            page.labelled("  Figure", text)
+    yield from (("Note", note) for note in estimate.notes)

@@ -63,13 +63,13 @@ def write_strategies(page: Page, report: Report) -> None:
 
 
 def _write_table(page: Page, rows: Sequence[StrategyOutcome], *, measured: bool) -> None:
-    columns = _columns(rows, measured=measured)
+    columns = columns_of(rows, measured=measured)
     widths = [max(cell_len(text) for text, _ in column) for column in columns]
     for number, cells in enumerate(zip(*columns, strict=True)):
         page.line((_INDENT, ""), *_pieces(cells, widths))
         if number:
             row = rows[number - 1]
-            for detail in _details(row, page.look.base):
+            for detail in details_of(row, page.look.base):
                 page.hanging(_DETAIL_INDENT, detail, style="dim")
             _write_plan(page, row)
 
@@ -97,7 +97,7 @@ def _pieces(cells: Sequence[Piece], widths: Sequence[int]) -> Iterator[Piece]:
         yield gap + padded, style
 
 
-def _columns(rows: Sequence[StrategyOutcome], *, measured: bool) -> list[list[Piece]]:
+def columns_of(rows: Sequence[StrategyOutcome], *, measured: bool) -> list[list[Piece]]:
     """A heading, and a cell for each row; a column of figures that nobody has is left out."""
     wanted: list[tuple[str, _Cell]] = [
         ("Strategy", lambda row: (row.strategy, "bold")),
@@ -151,7 +151,7 @@ def _break_even_cell(row: StrategyOutcome) -> Piece:
     return ("never", "") if is_never else _NOTHING
 
 
-def _details(row: StrategyOutcome, base: str) -> Iterator[str]:
+def details_of(row: StrategyOutcome, base: str) -> Iterator[str]:
     """Why, and the figures that the table has no room for."""
     at = row.location
     if row.reason:
@@ -184,12 +184,12 @@ def _figures(row: StrategyOutcome) -> Iterator[str]:
 
 def advice_label(advice: Recommendation) -> str:
     """Of the line with the recommendation's sentence, which says to keep eager where none pays."""
-    return "  Advice" if advice.strategy == NO_STRATEGY else "  Use"
+    return "Advice" if advice.strategy == NO_STRATEGY else "Use"
 
 
 def _write_recommendation(page: Page, advice: Recommendation) -> None:
     page.blank()
-    page.labelled(advice_label(advice), advice.sentence, style="bold")
+    page.labelled(f"  {advice_label(advice)}", advice.sentence, style="bold")
     if advice.code:
         page.blank()
         page.code(advice.code.rstrip(), indent=len(_DETAIL_INDENT))

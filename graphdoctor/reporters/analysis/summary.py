@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from graphdoctor.reporters.analysis.captures import is_wrong
 from graphdoctor.reporters.analysis.findings import active, worst_first
@@ -21,7 +22,7 @@ from graphdoctor.values.report import (
 )
 
 WHOLE = "whole"  # the strategy whose gain is that of the graph that was captured
-_VERDICTS: dict[Verdict, tuple[str, str]] = {
+VERDICTS: dict[Verdict, tuple[str, str]] = {
     "safe": ("SAFE", "bold green"),
     "partly-safe": ("PARTLY SAFE", "bold yellow"),
     "unsafe": ("UNSAFE", "bold red"),
@@ -36,19 +37,25 @@ _CONSEQUENCES: dict[Effect, tuple[str, str]] = {
 
 def write_summary(page: Page, report: Report) -> None:
     """The verdict, its reason, and what to do."""
-    word, style = _VERDICTS[report.verdict]
+    word, style = VERDICTS[report.verdict]
     page.line((word, style), (f"  {report.target.name}, {report.target.mode}", "dim"))
     page.paragraph(report.reason, style="bold")
     page.blank()
-    page.labelled("  Findings", _findings(report))
+    for label, text in summary_rows(report, page.look.base):
+        page.labelled(f"  {label}", text)
+
+
+def summary_rows(report: Report, base: str) -> Iterator[tuple[str, str]]:
+    """What there is, what to do first, what it brings: labels and text; paths relative to `base`."""
+    yield "Findings", _findings(report)
     if active(report.findings):
-        page.labelled("  Do first", _first_step(report, page.look.base))
+        yield "Do first", _first_step(report, base)
     if report.captures or report.regions:
-        page.labelled("  Capture", _capture(report))
-    page.labelled("  Gain", _gain(report))
+        yield "Capture", _capture(report)
+    yield "Gain", _gain(report)
     if report.recommendation is not None:
         advice = report.recommendation
-        page.labelled(advice_label(advice), advice.sentence.partition(";")[0])
+        yield advice_label(advice), advice.sentence.partition(";")[0]
 
 
 def _findings(report: Report) -> str:

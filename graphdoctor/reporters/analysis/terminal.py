@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from graphdoctor.reporters.analysis.captures import write_capture
 from graphdoctor.reporters.analysis.findings import worst_first, write_findings
 from graphdoctor.reporters.analysis.gain import write_gain
@@ -12,6 +14,8 @@ from graphdoctor.reporters.page import Page
 from graphdoctor.values.figures import EFFECT_WORDS, count_text
 from graphdoctor.values.locations import path_text, place_text
 from graphdoctor.values.report import Assumption, Finding, Report
+
+_NOT_CHECKED, _ASSUMED = _DOUBTS = ("Not checked", "Assumed")
 
 
 def render(report: Report, look: Look) -> str:
@@ -29,18 +33,19 @@ def render(report: Report, look: Look) -> str:
 
 
 def _write_remarks(page: Page, report: Report) -> None:
-    """What was chosen on the user's behalf, and what could not be seen or checked."""
-    if not (report.limits or report.assumptions or report.target.notes or report.trace_files):
-        return
-    page.heading("Remarks")
-    for limit in report.limits:
-        page.labelled("  Not checked", limit, style="yellow")
-    for one in report.assumptions:
-        page.labelled("  Assumed", _assumed(one, page.look.base), style="yellow")
-    for note in report.target.notes:
-        page.labelled("  Note", note)
-    for path in report.trace_files:
-        page.labelled("  Trace", path_text(path, page.look.base))
+    rows = [*remark_rows(report, page.look.base)]
+    if rows:
+        page.heading("Remarks")
+    for label, text in rows:
+        page.labelled(f"  {label}", text, style="yellow" if label in _DOUBTS else "")
+
+
+def remark_rows(report: Report, base: str) -> Iterator[tuple[str, str]]:
+    """What was chosen on the user's behalf, and what could not be seen or checked: labels and text."""
+    yield from ((_NOT_CHECKED, limit) for limit in report.limits)
+    yield from ((_ASSUMED, _assumed(one, base)) for one in report.assumptions)
+    yield from (("Note", note) for note in report.target.notes)
+    yield from (("Trace", path_text(path, base)) for path in report.trace_files)
 
 
 def _assumed(one: Assumption, base: str) -> str:
@@ -49,16 +54,20 @@ def _assumed(one: Assumption, base: str) -> str:
 
 
 def _write_basis(page: Page, report: Report) -> None:
-    """What the report is about and where it was made."""
+    page.heading("Basis")
+    for label, text in basis_rows(report, page.look.base):
+        page.labelled(f"  {label}" if label else "", text)
+
+
+def basis_rows(report: Report, base: str) -> Iterator[tuple[str, str]]:
+    """What the report is about and where it was made: labels, one of them empty, and text."""
     target, machine = report.target, report.machine
     device = "emulated CUDA device" if machine.device == "emulated" else machine.device_name
-    file = path_text(target.file, page.look.base)
     operators = count_text(report.operators, "operator")
-    page.heading("Basis")
-    page.labelled("  Target", f"{file}, found by {target.entry}")
-    page.labelled("  Step", f"{operators}, {count_text(report.iterations, 'iteration')} compared")
-    page.labelled("  Machine", f"{device}, torch {machine.torch}, Python {machine.python}")
-    page.labelled("", f"{machine.platform}; graphdoctor {report.tool_version}")
+    yield "Target", f"{path_text(target.file, base)}, found by {target.entry}"
+    yield "Step", f"{operators}, {count_text(report.iterations, 'iteration')} compared"
+    yield "Machine", f"{device}, torch {machine.torch}, Python {machine.python}"
+    yield "", f"{machine.platform}; graphdoctor {report.tool_version}"
 
 
 def _write_suppressed(page: Page, report: Report) -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import MappingProxyType
 
-from graphdoctor.reporters.check import concise, full, github, gitlab, json, junit, markdown, sarif
+from graphdoctor.reporters.check import (
+    concise,
+    full,
+    github,
+    gitlab,
+    html,
+    json,
+    junit,
+    markdown,
+    sarif,
+)
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.check import Check
 
@@ -21,6 +31,7 @@ CHECK_REPORTERS: MappingProxyType[str, CheckReporter] = MappingProxyType(
         "gitlab": gitlab.render,
         "junit": junit.render,
         "markdown": markdown.render,
+        "html": html.render,
     }
 )
 

@@ -111,9 +111,9 @@ def waiting_calls(trace: Trace, events: DeviceEvents) -> Ints:
 
 
 def _waits(trace: Trace, events: DeviceEvents, moments: Ints, launches: Ints) -> tuple[Ints, Ints]:
-    """The launching thread's wait that covers each moment, and when it ended; -1 and 0 for none."""
+    """The launching thread's wait that covers each moment, and when it ended; -1 and the moment for none."""
     row = np.full(len(moments), NONE, np.int64)
-    until = np.zeros(len(moments), np.int64)
+    until = moments.copy()  # not 0: clocks may begin after the first event
     waits = waiting_calls(trace, events)
     if not len(waits) or not len(moments):
         return row, until

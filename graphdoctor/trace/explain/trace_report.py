@@ -15,6 +15,7 @@ from graphdoctor.trace.arrays import KINDS, Trace
 from graphdoctor.trace.explain.activity import activity
 from graphdoctor.trace.explain.device_work import device_work
 from graphdoctor.trace.explain.doubts import doubts
+from graphdoctor.trace.explain.drawn import trace_lanes
 from graphdoctor.trace.explain.gap_causes import doings
 from graphdoctor.trace.explain.gaps import Gaps, events_of, gaps
 from graphdoctor.trace.explain.graph_use import graph_use, in_graphs
@@ -103,6 +104,7 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
         idle_kinds=did.kinds,
         step_kinds=tuple(_step_kinds(trace, device, steps, found)),
         gap_causes=did.causes,
+        drawn=trace_lanes(trace, device, steps, found, acted),
     )
 
 

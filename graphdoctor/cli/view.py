@@ -1,0 +1,92 @@
+"""`graphdoctor view FILE`: a saved report -> the HTML page, opened in a browser or written to a file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from graphdoctor.cli.output import STDOUT, show
+from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.values.errors import UsageError
+
+
+class ViewCommand:
+    """Show a report in a browser: of `analyze` or `trace` with --json, or of a check.
+
+    Several checks (`graphdoctor check --report json=FILE`), from the oldest on, are
+    shown as the history of a repository, in curves.
+
+    The page is one file that needs no network and no server. Without a screen, as
+    over ssh, it is written, and its path printed. Needs no torch.
+    """
+
+    name = "view"
+    help = "show a saved report in a browser"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "files",
+            metavar="FILE",
+            nargs="+",
+            type=Path,
+            help="the saved report; several are checks of one repository, the oldest first",
+        )
+        parser.add_argument(
+            "-o",
+            "--output",
+            metavar="PAGE",
+            help="write the page to this file, - for stdout, and open nothing",
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        if args.output not in (None, STDOUT):
+            check_writable(Path(args.output))
+        from graphdoctor.reporters.look import Look
+        from graphdoctor.reporters.saved import page_of
+
+        files = [(str(path), _read(path)) for path in args.files]
+        page = page_of(files, Look(base=os.getcwd()))
+        if args.output == STDOUT:
+            show(page)
+        elif args.output is not None:
+            save(page, Path(args.output))
+        else:
+            _open(page, args.files[-1].stem)
+        return 0
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the report {path}: {error.strerror or error}") from error
+
+
+def _open(page: str, name: str) -> None:
+    """The page outlives the command, since a browser reads it when it likes."""
+    import tempfile
+
+    folder = Path(tempfile.mkdtemp(prefix="graphdoctor-"))
+    path = folder / f"{name}.html"
+    save(page, path)
+    print(path)
+    if not _opened(path.as_uri()):
+        print(
+            "graphdoctor: there is no browser to open it here; copy the file to where one is,"
+            " or choose its place with -o PAGE",
+            file=sys.stderr,
+        )
+
+
+def _opened(address: str) -> bool:
+    """Whether a browser with a window took it; a browser of a terminal would only get in the way."""
+    has_screen = sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+    if not has_screen:
+        return False
+    import webbrowser
+
+    return webbrowser.open(address)

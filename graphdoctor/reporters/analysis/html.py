@@ -1,0 +1,167 @@
+"""Report -> one HTML file: verdict, code with findings in its margin, lanes, strategies, modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from graphdoctor.reporters.analysis.captures import difference_text, outcome_text, span_text
+from graphdoctor.reporters.analysis.findings import (
+    active,
+    causes_of,
+    certainty_text,
+    context_text,
+    worst_first,
+)
+from graphdoctor.reporters.analysis.gain import basis_text, estimate_rows, measurement_rows
+from graphdoctor.reporters.analysis.strategies import advice_label, columns_of, details_of
+from graphdoctor.reporters.analysis.summary import VERDICTS, summary_rows
+from graphdoctor.reporters.analysis.terminal import basis_rows, remark_rows
+from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.web import document
+from graphdoctor.reporters.web.code import Numbered, files_of, parts, prose
+from graphdoctor.reporters.web.drawn_step import SCRIPTS, lanes_data
+from graphdoctor.reporters.web.intervals import WIDTH, Mark, Scale, is_shown, scale_of
+from graphdoctor.reporters.web.modules import module_rows
+from graphdoctor.values.figures import EFFECT_WORDS, count_text, share_range, time_range, time_text
+from graphdoctor.values.locations import caller_of, place_text
+from graphdoctor.values.report import Range, Report, StrategyOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyRow:
+    """A row of the strategies' table; `mark` is its speed-up on the axis."""
+
+    row: StrategyOutcome
+    cells: tuple[str, ...]
+    mark: Mark | None
+    details: tuple[str, ...]
+
+
+def render(report: Report, look: Look) -> str:
+    """The page, which asks no network for anything. Every text is escaped; nothing of it is obeyed."""
+    findings = [
+        Numbered(number, finding)
+        for number, finding in enumerate(
+            (one for cause in causes_of(active(report.findings)) for one in cause), start=1
+        )
+    ]
+    lanes = report.lanes
+    data = lanes_data(lanes, findings, look.base) if lanes is not None else None
+    modules, left_out = module_rows(lanes, findings) if lanes is not None else ([], 0)
+    ratios = [ratio for row in report.strategies if (ratio := _ratio(row)) is not None]
+    scale = scale_of(ratios)
+    return document(
+        "analysis.html",
+        data=data,
+        scripts=SCRIPTS,
+        report=report,
+        base=look.base,
+        verdict=VERDICTS[report.verdict][0],
+        summary=[*summary_rows(report, look.base)],
+        key_figures=[*_key_figures(report)],
+        causes=_causes(findings),
+        files=files_of(findings, look.base),
+        suppressed=[one for one in worst_first(report.findings) if one.suppressed is not None],
+        lanes=lanes,
+        modules=modules,
+        modules_left_out=left_out,
+        strategies=[*_strategy_rows(report, scale, look.base)],
+        heads=_heads(report),
+        has_marks=bool(ratios),
+        scale=scale,
+        width=WIDTH,
+        estimate=[*estimate_rows(report.estimate)] if report.estimate is not None else [],
+        estimate_basis=basis_text(report.estimate) if report.estimate is not None else "",
+        measurement=[*measurement_rows(report.measurement)] if report.measurement else [],
+        remarks=[*remark_rows(report, look.base)],
+        basis=[*basis_rows(report, look.base)],
+        is_measured=_is_measured(report),
+        **_WORDS,
+    )
+
+
+def _causes(findings: Sequence[Numbered]) -> list[list[Numbered]]:
+    """Findings with one advice together."""
+    by_number = iter(findings)
+    causes = causes_of(tuple(one.finding for one in findings))
+    return [[next(by_number) for _ in cause] for cause in causes]
+
+
+def _key_figures(report: Report) -> Iterator[tuple[str, str, str]]:
+    """What the page shows large: a label, a figure and what it rests on."""
+    found, timed = report.estimate, report.measurement
+    if timed is not None:
+        yield "Eager step", time_text(timed.eager_us), f"measured on {timed.gpu}"
+        yield "As a graph", time_text(timed.graph_us), f"{timed.speedup:.2f}x, {timed.word}"
+    elif found is not None:
+        yield "Eager step", *_split(time_range(found.eager_us))
+        yield "With graphs", *_split(time_range(found.graph_us))
+    if found is not None:
+        yield "Launch-bound", *_split(share_range(found.launch_bound_share))
+    yield "Operators", f"{report.operators:,}", _launches(report)
+
+
+def _launches(report: Report) -> str:
+    if report.estimate is None:
+        return ""
+    return count_text(report.estimate.launches, "launch")
+
+
+def _split(figure: str) -> tuple[str, str]:
+    """ "12 us (10 to 15)": the middle, and the bounds in brackets."""
+    middle, bracket, bounds = figure.partition(" (")
+    return middle, bounds.removesuffix(")") if bracket else ""
+
+
+def _is_measured(report: Report) -> bool:
+    return any(row.measurement is not None for row in report.strategies)
+
+
+def _ratio(row: StrategyOutcome) -> Range | None:
+    """Its speed-up with bounds, where the table has one."""
+    timed = row.measurement
+    if timed is not None:
+        ratio = Range(timed.speedup_low, timed.speedup, timed.speedup_high)
+    elif row.predicted is not None and row.status in ("verified", "not-verified", "planned"):
+        ratio = row.predicted
+    else:
+        return None
+    return ratio if is_shown(ratio) else None
+
+
+def _heads(report: Report) -> list[str]:
+    if not report.strategies:
+        return []
+    return [column[0][0] for column in columns_of(report.strategies, measured=_is_measured(report))]
+
+
+def _strategy_rows(report: Report, scale: Scale, base: str) -> Iterator[StrategyRow]:
+    if not report.strategies:
+        return
+    columns = columns_of(report.strategies, measured=_is_measured(report))
+    for number, row in enumerate(report.strategies, start=1):
+        ratio = _ratio(row)
+        yield StrategyRow(
+            row,
+            cells=tuple(column[number][0] for column in columns),
+            mark=scale.mark(ratio) if ratio is not None else None,
+            details=tuple(details_of(row, base)),
+        )
+
+
+_WORDS = {
+    "EFFECTS": EFFECT_WORDS,
+    "advice_label": advice_label,
+    "caller_of": caller_of,
+    "certainty_text": certainty_text,
+    "context_text": context_text,
+    "difference_text": difference_text,
+    "outcome_text": outcome_text,
+    "parts": parts,
+    "place_text": place_text,
+    "prose": prose,
+    "span_text": span_text,
+    "time_range": time_range,
+    "time_text": time_text,
+}

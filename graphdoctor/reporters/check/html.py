@@ -1,0 +1,41 @@
+"""Check -> one HTML file; several checks of one repository -> the same of the last, with their history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphdoctor.reporters.check import wording
+from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.web import document
+from graphdoctor.reporters.web.code import Numbered, files_of, parts, prose
+from graphdoctor.reporters.web.history import HEIGHT, LABELS, WIDTH, Dated, curves_of
+from graphdoctor.values.check import Check, occurrences
+
+
+def render(check: Check, look: Look) -> str:
+    """The page of one check, which asks no network for anything and runs no script."""
+    return render_history([Dated("", check)], look)
+
+
+def render_history(checks: Sequence[Dated], look: Look) -> str:
+    """The page of the last check, with curves over all of them, from the oldest on."""
+    check = checks[-1].check
+    new = occurrences(check, is_new=True)
+    numbered = [Numbered(number, one.checked.finding) for number, one in enumerate(new, start=1)]
+    return document(
+        "check.html",
+        check=check,
+        word="PASSED" if wording.passed(check) else "FAILED",
+        headline=wording.headline(check),
+        new=[*zip(numbered, new, strict=True)],
+        known=occurrences(check, is_new=False),
+        files=files_of(numbered, look.base),
+        checks=checks,
+        history=curves_of(checks) if len(checks) > 1 else [],
+        labels=LABELS,
+        width=WIDTH,
+        height=HEIGHT,
+        parts=parts,
+        prose=prose,
+        wording=wording,
+    )

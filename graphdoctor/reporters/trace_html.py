@@ -1,0 +1,144 @@
+"""An explained trace, a folder of traces or two compared -> one HTML file with their lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.trace_page import (
+    gap_parts,
+    prediction_rows,
+    steps_text,
+    time_rows,
+)
+from graphdoctor.reporters.trace_rows import kernel_text
+from graphdoctor.reporters.web import document
+from graphdoctor.reporters.web.code import parts
+from graphdoctor.reporters.web.drawn_trace import LEGEND, SCRIPTS, Drawn, drawn_data
+from graphdoctor.values.compared_traces import FolderReport, RankComparison, TraceComparison
+from graphdoctor.values.figures import count_text, time_text
+from graphdoctor.values.locations import path_text, place_text
+from graphdoctor.values.trace import WORK_WORDS, TraceReport
+
+AnyTrace = TraceReport | FolderReport | TraceComparison
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the device's time, as a share; `css` is its color on the lanes."""
+
+    name: str
+    what: str
+    ns: int
+    share: float
+    css: str
+
+
+_CSS = ("device", "copy", "graph", "wait", "module", "unknown")  # of `time_rows`
+
+
+def render(report: AnyTrace, look: Look) -> str:
+    """The page, which asks no network for anything. No text of a trace is obeyed."""
+    drawn = [*_drawn(report)]
+    only = report if isinstance(report, TraceReport) else None
+    word, sentence, advice = _head(report)
+    return document(
+        "trace.html",
+        data=drawn_data(drawn) if drawn else None,
+        scripts=SCRIPTS,
+        report=report,
+        only=only,
+        folder=report if isinstance(report, FolderReport) else None,
+        changes=report if isinstance(report, TraceComparison) else None,
+        word=word,
+        subject=_subject(report, look.base),
+        sentence=sentence,
+        advice=advice,
+        traces=_traces(report),
+        drawn=drawn,
+        remark=_how_much(drawn),
+        legend=LEGEND,
+        parts=parts,
+        base=look.base,
+        time_parts=_time_parts,
+        WORK_WORDS=WORK_WORDS,
+        gap_parts=gap_parts,
+        kernel_text=kernel_text,
+        path_text=path_text,
+        place_text=place_text,
+        prediction=[*prediction_rows(only.prediction)] if only and only.prediction else [],
+        steps_text=steps_text,
+        time_text=time_text,
+    )
+
+
+def _head(report: AnyTrace) -> tuple[str, str, str]:
+    """A word, a sentence, and what to do."""
+    if isinstance(report, TraceReport):
+        return report.verdict.upper().replace("-", " "), report.reason, report.advice
+    if isinstance(report, TraceComparison):
+        return "BEFORE AND AFTER", report.sentence, ""
+    return count_text(len(report.workers), "worker"), _about_ranks(report.ranks), ""
+
+
+def _about_ranks(ranks: RankComparison | None) -> str:
+    if ranks is None:
+        return "Each worker's trace is explained by itself."
+    if ranks.problem:
+        return ranks.problem
+    if not ranks.straggler:
+        return "No rank is waited for much more than the others."
+    caused = max(rank.caused_us for rank in ranks.ranks)
+    return f"{ranks.straggler} comes last, and the others wait {time_text(caused)} for it: {ranks.reason}."
+
+
+def _subject(report: AnyTrace, base: str) -> str:
+    if isinstance(report, TraceComparison):
+        return f"{path_text(report.before.file, base)}, {path_text(report.after.file, base)}"
+    path = report.file if isinstance(report, TraceReport) else report.folder
+    return path_text(path, base)
+
+
+def _traces(report: AnyTrace) -> Sequence[tuple[str, TraceReport]]:
+    if isinstance(report, TraceReport):
+        return (("", report),)
+    if isinstance(report, TraceComparison):
+        return (("Before", report.before), ("After", report.after))
+    return tuple((worker.worker, worker) for worker in report.workers)
+
+
+def _drawn(report: AnyTrace) -> Iterator[Drawn]:
+    """Ranks on one clock where their collectives give one; else each from its own beginning."""
+    traces = [(name, one) for name, one in _traces(report) if one.drawn is not None]
+    begins = [*_begins_ns(report, [one for _, one in traces])]
+    for (name, one), begin in zip(traces, begins, strict=True):
+        assert one.drawn is not None
+        gpu = one.gpu or f"device {one.device}"
+        yield Drawn(name or "Trace", one.drawn, begin - min(begins), gpu)
+
+
+def _begins_ns(report: AnyTrace, traces: Sequence[TraceReport]) -> Iterator[int]:
+    ranks = report.ranks if isinstance(report, FolderReport) else None
+    is_one_clock = ranks is not None and len(ranks.ranks) == len(traces)
+    for number, one in enumerate(traces):
+        if ranks is not None and is_one_clock and one.drawn is not None:
+            yield one.drawn.begin_ns - round(ranks.ranks[number].clock_offset_us * 1e3)
+        else:
+            yield 0
+
+
+def _how_much(drawn: Sequence[Drawn]) -> str:
+    """How much of the trace the lanes show."""
+    if not all(one.lanes.is_all for one in drawn):
+        return "the beginning, as much as can be drawn"
+    steps = max((len(one.lanes.steps) for one in drawn), default=0)
+    return count_text(steps, "step")
+
+
+def _time_parts(report: TraceReport) -> list[Part]:
+    span = report.span_ns or 1
+    return [
+        Part(name, what, ns, ns / span, css)
+        for (name, ns, what), css in zip(time_rows(report), _CSS, strict=True)
+    ]
