@@ -121,6 +121,19 @@ def test_a_finding_without_a_line_is_left_out_by_comments_for_the_file_alone(
         assert (found.suppressed is not None) == is_marked
 
 
+def test_the_comment_on_the_line_gives_the_reason_where_the_file_s_would_do_too(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "model.py"
+    text = (
+        "# graphdoctor: file-ignore[GD101] a demo\nx.item()  # graphdoctor: ignore[GD101] known\n"
+    )
+    file.write_text(text)
+    ((found,), idle) = marked([finding(2, file=str(file))], [ran(str(file), 2)], file=str(file))
+    assert found.suppressed == Suppression("known", Location(str(file), 2))
+    assert [(one.location.line, one.kind) for one in idle] == [(1, "unused")]
+
+
 def test_unused_comments_are_told_of_code_that_ran_only(source: str) -> None:
     _, idle = marked([finding(2, file=source)], [ran(source, 3)], file=source)
     assert [(one.location.line, one.rule, one.kind) for one in idle] == [

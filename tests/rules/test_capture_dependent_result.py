@@ -183,9 +183,8 @@ def test_another_path_to_the_same_result_is_no_finding(step) -> None:
     ],
 )
 def test_of_other_random_numbers_nothing_is_said(step) -> None:
-    torch.manual_seed(
-        0
-    )  # with some numbers hardly a weight outlives the steps, and a sum tells too much
+    # With some numbers hardly a weight outlives the steps, and a sum tells too much.
+    torch.manual_seed(0)
     assert "GD214" not in {rule for rule, _ in found(diagnosed(step))}
     verification = captured_and_verified(step).verification
     assert verification is not None and verification.status == "not-verified"

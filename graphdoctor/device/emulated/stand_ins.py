@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -103,13 +102,7 @@ def _group_by_logical_device(device: LogicalDevice, patches: Patches) -> None:
                 indices.append(index)
         return grouped
 
-    original = getattr(_foreach_utils, name)
-    for module in list(sys.modules.values()):
-        if (
-            getattr(module, "__name__", "").startswith("torch")
-            and vars(module).get(name) is original
-        ):
-            patches.set(module, name, group)
+    patches.set(_foreach_utils, name, group)  # others import it by name, and are reached so
 
 
 def _compile_bypass(device: LogicalDevice, patches: Patches) -> None:

@@ -1,0 +1,65 @@
+"""A program's report says of each step how much of the program it was, and why one was not diagnosed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from graphdoctor.diagnose.of_program import NO_STEPS, program_report
+from graphdoctor.target.program.launch import Ended, Program
+from graphdoctor.target.program.step import SeenStep
+from graphdoctor.values.program import HostWait, ProgramReport
+from graphdoctor.values.report import Location
+
+PLACE = Location("train.py", 7)
+
+
+def report_of(
+    *steps: SeenStep, wall_s: float = 10.0, reasons: tuple[str, ...] = ()
+) -> ProgramReport:
+    watch = SimpleNamespace(steps=steps, reasons=reasons, diagnosis_s=0.0, loading_s=0.0)
+    return program_report(
+        Program("train.py", ("--quick",)), Ended("ended", 0), watch, wall_s=wall_s, machine=None
+    )  # fmt: skip
+
+
+def step(**changes: object) -> SeenStep:
+    return SeenStep("train", PLACE, 9, "training", **changes)
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "share"),
+    [(10.0, 0.4), (4.0, 1.0), (3.9, 1.0), (0.0, 0.0)],
+    ids=["a part", "all", "more than all, by clocks that differ", "no time at all"],
+)
+def test_a_step_s_share_is_of_the_program_s_time(wall_s: float, share: float) -> None:
+    (seen,) = report_of(step(begun=9, wall_s=4.0), wall_s=wall_s).steps
+    assert (seen.begun, seen.wall_s, seen.share) == (9, 4.0, share)
+
+
+def test_a_step_without_a_diagnosis_says_why() -> None:
+    rare, refused, failed = report_of(
+        step(begun=2),
+        step(begun=9, reason="Its loop changed."),
+        step(begun=9, outcome="It raised."),
+    ).steps
+    assert rare.reason == "It was seen 2 times only, which is too few to compare."
+    assert (refused.reason, failed.reason) == ("Its loop changed.", "It raised.")
+
+
+def test_waits_between_steps_are_told_for_each_gap() -> None:
+    waits = Counter({(PLACE, "loss.item()"): 6, (None, "torch.cuda.synchronize()"): 3})
+    (seen,) = report_of(step(begun=4, waits=waits, gaps=3)).steps
+    assert seen.between == (
+        HostWait(PLACE, "loss.item()", 2.0),
+        HostWait(None, "torch.cuda.synchronize()", 1.0),
+    )
+
+
+def test_a_program_without_steps_is_told_what_a_step_is_unless_something_else_was_wrong() -> None:
+    assert report_of().notes == (NO_STEPS,)
+    assert report_of(reasons=("It forked.",)).notes == ("It forked.",)
+    assert report_of(step(begun=9)).notes == ()
+    assert report_of().command == ("train.py", "--quick")
