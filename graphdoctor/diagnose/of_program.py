@@ -54,6 +54,8 @@ def _step(step: SeenStep, wall_s: float) -> ProgramStep:
         report=report,
         reason=reason,
         between=tuple(_waits(step)),
+        recorded=len(step.recorded_s),
+        slowdown=step.slowdown,
         modules=tuple(step.modules.values()),
         caller=step.caller,
     )

@@ -12,6 +12,7 @@ from graphdoctor.values.program import Patch, ProgramReport, ProgramStep
 _VERDICTS = {"safe": "SAFE", "partly-safe": "PARTLY SAFE", "unsafe": "UNSAFE", "unknown": "UNKNOWN"}
 _MOST_WAITS = 6
 _MOST_DIFF = 40
+_LITTLE_SLOWER = 1.05
 _STYLES = {"safe": "green", "partly-safe": "yellow", "unsafe": "red", "unknown": "blue"}
 
 
@@ -59,6 +60,8 @@ def _write_overview(page: Page, report: ProgramReport) -> None:
         )
         if step.reason:
             page.hanging(" " * 11, step.reason, style="yellow")
+        if step.slowdown is not None:
+            page.hanging(" " * 11, _of_recorded(step, step.slowdown), style="dim")
     if report.loading_s > 0.0 and report.wall_s > 0.0:
         page.line(
             (f"     {report.loading_s / report.wall_s:>4.0%}  ", "dim"), ("DataLoader", "dim")
@@ -67,6 +70,15 @@ def _write_overview(page: Page, report: ProgramReport) -> None:
     _write_changes(page, report)
     for note in report.notes:
         page.labelled("  Note", note, style="yellow")
+
+
+def _of_recorded(step: ProgramStep, slowdown: float) -> str:
+    which = (
+        f"{count_text(step.recorded, 'step')} {'was' if step.recorded == 1 else 'were'} recorded"
+    )
+    if slowdown < _LITTLE_SLOWER:
+        return f"{which}, no slower than the others"
+    return f"{which}, {slowdown:.1f} times as long as the others"
 
 
 def _write_between(page: Page, report: ProgramReport) -> None:

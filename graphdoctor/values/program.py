@@ -58,6 +58,10 @@ class ProgramStep(Struct, frozen=True):
     report: Report | None = None
     reason: str = ""
     between: tuple[HostWait, ...] = ()
+    recorded: int = (
+        0  # how many of them were kept and watched, each `slowdown` times as long as others
+    )
+    slowdown: float | None = None
     modules: tuple[CalledModule, ...] = ()
     caller: Location | None = None  # the program's own line that led to the step
     change: str = ""  # what the program's patch does for this step, as a clause

@@ -99,3 +99,22 @@ def test_what_was_made_in_a_block_is_counted_after_it_is_gone(device: EmulatedDe
             fast(rand(2, 4))
         del fast
     assert sum(each.replayed for each in kept) == 2
+
+
+@pytest.mark.gpu
+def test_accumulated_gradients_are_equal_where_the_graph_reuses_memory() -> None:
+    """Wide temporaries of the forward pass, whose memory the backward pass gets for gradients."""
+    layers = [
+        m for _ in range(3) for m in (nn.Linear(256, 256, bias=False), nn.Dropout(0.0), nn.GELU())
+    ]
+    torch.manual_seed(0)
+    model = nn.Sequential(*layers).cuda()
+    batches = [torch.randn(256, 256, device="cuda") for _ in range(3)]
+    expected = []
+    for module in (model, graphdoctor.capture(model, mode="training")):
+        module.zero_grad()
+        for batch in batches:
+            module(batch).square().mean().backward()
+        expected.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    for eager, graphed in zip(*expected, strict=True):
+        torch.testing.assert_close(graphed, eager)

@@ -45,6 +45,9 @@ def test_the_program_keeps_its_output_and_code_and_the_page_goes_to_stderr(tmp_p
     report = json.loads(saved.read_text())
     jsonschema.validate(report, program_json.schema())
     assert (report["exit_code"], report["ending"], len(report["steps"])) == (3, "finished", 1)
+    (step,) = report["steps"]
+    assert step["recorded"] == 4 and step["slowdown"] > 0
+    assert "4 steps were recorded, " in done.stderr
 
 
 def test_json_alone_on_stdout_is_json_alone(tmp_path: Path) -> None:

@@ -54,6 +54,22 @@ def test_without_protection_accumulated_gradients_are_wrong_as_in_torch() -> Non
     assert not torch.allclose(layer.weight.grad, gradients[0] + gradients[1])
 
 
+def test_gradients_leave_the_memory_of_the_graph_before_the_next_forward_pass() -> None:
+    """A GPU gives memory that a forward pass no longer needs to its backward pass; emulated memory is never shared."""
+    with twins(linear) as pair:
+        model = pair.graphed.model
+        total(model(data(seed=1))).backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        assert gradients and all(gradient is not None for gradient in gradients)
+        before = [(g.data_ptr(), g.clone()) for g in gradients if g is not None]
+        output = model(data(seed=2))
+        assert [p.grad for p in model.parameters()] == gradients
+        for gradient, (address, values) in zip(gradients, before, strict=True):
+            assert gradient is not None and gradient.data_ptr() != address
+            assert torch.equal(gradient, values)
+        total(output).backward()
+
+
 def test_zeroed_gradients_stay_the_same_tensors() -> None:
     with twins(linear) as pair:
         pair.both(lambda side: train(side, 1, steps=False))

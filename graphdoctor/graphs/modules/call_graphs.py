@@ -125,6 +125,7 @@ class TrainingGraph:
         """Run the forward on these tensors, which are as the captured call's."""
         assert self._graphed is not None
         self._lane.enter()
+        self._gradients.move_out()
         this = OnePass(self)
         self._latest = weakref.ref(this)
         found = self._graphed.forward(*tensors)

@@ -18,8 +18,9 @@ class Gradients:
 
     Autograd takes a parameter's first gradient for its `.grad` as it is, in the graph's memory;
     where `.grad` is kept, for accumulation, the next backward pass would write over it
-    (pytorch/pytorch#181723). So it is moved out before. Gradients of inputs, and all that
-    `torch.autograd.grad` returns, are copied at once.
+    (pytorch/pytorch#181723), and so would the next forward pass, whose temporary results may have had
+    that memory before the backward pass was captured. So it is moved out before either. Gradients of
+    inputs, and all that `torch.autograd.grad` returns, are copied at once.
     """
 
     def __init__(self, call: ToCapture, run: Callable[..., Any]) -> None:
@@ -79,10 +80,15 @@ class Gradients:
 
     def move_out(self) -> None:
         """Give each `.grad` in the graph's memory memory of its own; it stays the same tensor."""
-        for parameter, address in self._lent:
-            gradient = parameter.grad
-            if gradient is not None and gradient.data_ptr() == address:
-                gradient.data = gradient.data.clone()
+        held = ((parameter.grad, address) for parameter, address in self._lent)
+        lent = [g for g, address in held if g is not None and g.data_ptr() == address]
+        if not lent:
+            return
+        inside = [gradient.data for gradient in lent]
+        own = [torch.empty_like(gradient) for gradient in inside]
+        torch._foreach_copy_(own, inside)  # a few launches for all of them
+        for gradient, moved in zip(lent, own, strict=True):
+            gradient.data = moved
 
     def handed_out(self, found: _Gradients, came: tuple[bool, ...]) -> _Gradients:
         """What autograd gets in place of what the graph's node returned."""

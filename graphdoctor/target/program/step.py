@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from types import FrameType
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from graphdoctor.target.program.bindings import called_module
 from graphdoctor.target.program.events import At, Heard
+from graphdoctor.target.program.held_batches import HeldBatches, held_batches
 from graphdoctor.target.program.kept import Kept, Turn, in_turn, is_given
 from graphdoctor.target.program.loops import Follower, Loop
 from graphdoctor.target.program.rebuild import (
@@ -28,6 +30,8 @@ from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.program import CalledModule
 from graphdoctor.values.report import Location, Mode
+
+_MOST_PERIODS = 64
 
 
 @dataclass
@@ -47,8 +51,27 @@ class SeenStep:
     outcome: Any = None  # what the diagnosis gave
     waits: Counter[tuple[Location | None, str]] = field(default_factory=Counter)
     gaps: int = 0  # times that the program was watched from one such step to the next
+    is_recorded: bool = False  # the step that runs now, or the last one
+    plain_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_PERIODS))
+    recorded_s: list[float] = field(default_factory=list)
+    _since_s: float | None = None
     modules: dict[int, CalledModule] = field(default_factory=dict)  # by identity
     caller: Location | None = None
+
+    def begins(self, now_s: float) -> None:
+        """One more, at a time of the program's own clock, which stands still during diagnoses."""
+        if self._since_s is not None:
+            periods = self.recorded_s if self.is_recorded else self.plain_s
+            periods.append(now_s - self._since_s)
+        self.begun += 1
+        self._since_s, self.is_recorded = now_s, False
+
+    @property
+    def slowdown(self) -> float | None:
+        """How many times as long as the others the recorded ones took, from one beginning to the next."""
+        if not self.plain_s or not self.recorded_s:
+            return None
+        return median(self.recorded_s) / max(median(self.plain_s), 1e-9)
 
     def note_call(
         self, module: torch.nn.Module, places: Sequence[At], *, is_compiled: bool
@@ -129,9 +152,11 @@ class LoopStep(SeenStep):
         )
         self._check_iterators(beginnings[0].variables)
         writes = [*map(_as_write, self.kept.writes())]
-        for number, beginning in enumerate(beginnings):
-            writes[number].extend(self._rebinds(made, beginning.variables))
-        return _target(self, made, given, writes, iterations)
+        held, variables_of_each = held_batches(self.loop.variables.varying, given, beginnings)
+        for number, values in enumerate(variables_of_each):
+            writes[number].extend(self._rebinds(made, values))
+            writes[number].extend(held.writes[number])
+        return _target(self, made, given, writes, held, iterations)
 
     def _check_iterators(self, values: Mapping[str, object]) -> None:
         for name in (*self.loop.variables.varying, *self.loop.variables.fixed):
@@ -163,13 +188,15 @@ def _named(span: Span) -> tuple[str, Location]:
 
 def _target(
     step: LoopStep, made: Rebuilt, given: tuple[str, ...], writes: list[list[Callable[[], None]]],
-    iterations: int,
+    held: HeldBatches, iterations: int,
 ) -> Target:  # fmt: skip
     assert step.kept is not None
     size = step.passes_per_step
-    passes = [Inputs((), {n: b.inputs.kwargs[n] for n in given}) for b in step.kept.beginnings][
-        : iterations * size
-    ]
+    passes = [
+        Inputs((), {**{n: b.inputs.kwargs[n] for n in given}, **batches})
+        for b, batches in zip(step.kept.beginnings, held.batches, strict=True)
+    ][: iterations * size]
+    given = (*given, *held.setters)
 
     def run(turn: Turn, **inputs: Any) -> object:
         result: object = None
@@ -178,6 +205,8 @@ def _target(
             for write in writes[turn.number * size + index]:
                 write()
             own = {n: v[index] if size > 1 else v for n, v in inputs.items()}
+            for name, put in held.setters.items():
+                put(own.pop(name))
             result = made.step(**own)
         if step.mode == "training" and Heard.optimizer_steps == before:
             step.is_incomplete = True
@@ -185,9 +214,10 @@ def _target(
 
     batches = []
     for turn in range(len(passes) // size):
-        held = passes[turn * size : (turn + 1) * size]
+        those = passes[turn * size : (turn + 1) * size]
         values = {
-            n: held[0].kwargs[n] if size == 1 else tuple(h.kwargs[n] for h in held) for n in given
+            n: those[0].kwargs[n] if size == 1 else tuple(each.kwargs[n] for each in those)
+            for n in given
         }
         batches.append(Inputs((), {"turn": Turn(turn), **values}))
     file = os.path.basename(step.location.file)

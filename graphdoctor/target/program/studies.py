@@ -36,6 +36,12 @@ class Studies:
         self._lock = threading.Lock()
         self.is_busy = False
         self.wall_s = 0.0
+        self._studying_s = 0.0
+
+    @property
+    def now_s(self) -> float:
+        """The time, but for that of diagnoses."""
+        return time.perf_counter() - self._studying_s
 
     def close_gap(self) -> None:
         """The next step begins."""
@@ -74,6 +80,7 @@ class Studies:
             return
         with self._lock, surrounded(autocast):
             began = time.perf_counter()
+            step.is_recorded = True
             try:
                 keep()
             except NotRebuilt as reason:
@@ -90,7 +97,9 @@ class Studies:
         with self._lock:
             began = time.perf_counter()
             self._study(step, autocast)
-            self.wall_s += time.perf_counter() - began
+            took_s = time.perf_counter() - began
+            self.wall_s += took_s
+            self._studying_s += took_s
 
     def _study(self, step: SeenStep, autocast: bool | None) -> None:
         """Put the program back to the first beginning, diagnose, and put everything to where it is."""

@@ -155,7 +155,7 @@ class Watch:
             return run()
         step = self._call_step(module, where[0])
         step.note_call(module, where, is_compiled=module in self._compiled)
-        step.begun += 1
+        step.begins(self._studies.now_s)
         self._enter(step, lambda: step.begin(args, kwargs))
         begun = time.perf_counter()
         try:
@@ -179,7 +179,7 @@ class Watch:
         if step is None:
             return
         self._thread.marked = step
-        step.begun += 1
+        step.begins(self._studies.now_s)
         step.entered_at = time.perf_counter()
         self._enter(step, lambda: step.begin(frame))
 
@@ -209,7 +209,7 @@ class Watch:
         elif event == "call":
             self._studies.close_gap()
             self._note_start()
-            step.begun += 1
+            step.begins(self._studies.now_s)
             self._thread.marked = step
             self._studies.keep(step, lambda: step.begin(frame), None)
             step.entered_at = time.perf_counter()
@@ -289,7 +289,7 @@ class Watch:
         if step.entered_at is None:
             step.entered_at = now
         if is_first:
-            step.begun += 1
+            step.begins(self._studies.now_s)
         if is_first or step.kept is not None:
             self._enter(step, lambda: step.begin(_running(at)), autocast=step.loop.is_autocast)
 
