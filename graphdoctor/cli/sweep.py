@@ -15,6 +15,8 @@ from graphdoctor.cli.output import (
 
 SIZES = "1,2,4,8,16,32,64"
 LARGEST = 1_000_000
+MOST_GRAPHS = 8
+_NO_PLAN = "no size could be captured, so that there are none to choose from for the log of sizes"
 ITERATIONS = 3  # a proof takes so many replays
 
 
@@ -24,6 +26,7 @@ class SweepCommand:
     TARGET is what `graphdoctor analyze` takes. get_inputs(), get_model() or
     graphdoctor_target() with a parameter batch_size=... is called with each size;
     else rows of the inputs are repeated or left out, and the page says of which.
+    With a log of the sizes that a program meets, it says which to capture.
     """
 
     name = "sweep"
@@ -34,9 +37,20 @@ class SweepCommand:
         add(
             "--batch",
             type=batch_sizes,
-            default=batch_sizes(SIZES),
             metavar="N,N,...",
-            help=f"the batch sizes (default: {SIZES})",
+            help=f"the batch sizes (default: {SIZES}, or those of --lengths)",
+        )
+        add(
+            "--lengths",
+            metavar="FILE",
+            help="a log of batch sizes, one a line: say which to capture graphs for",
+        )
+        add(
+            "--max-graphs",
+            type=graph_count,
+            default=MOST_GRAPHS,
+            metavar="N",
+            help=f"the most graphs to capture for --lengths (default: {MOST_GRAPHS})",
         )
         add_step_arguments(parser)
         add_input_arguments(parser)
@@ -47,8 +61,15 @@ class SweepCommand:
     def run(self, args: argparse.Namespace) -> int:
         check_json_writable(args)
         with running(args) as tell:
-            from graphdoctor.sweep import sweep_target
+            from msgspec.structs import replace
+
+            from graphdoctor.sweep import plan_lengths, read_lengths, sizes_to_sweep, sweep_target
             from graphdoctor.values.options import AnalyzeOptions
+
+            lengths = read_lengths(args.lengths) if args.lengths is not None else None
+            batches = args.batch
+            if batches is None:
+                batches = batch_sizes(SIZES) if lengths is None else sizes_to_sweep(lengths)
 
             options = AnalyzeOptions(
                 mode=args.mode,
@@ -59,7 +80,11 @@ class SweepCommand:
                 host=args.host,
                 fixed_inputs=args.inputs == "fixed",
             )
-            sweep = sweep_target(args.target, args.batch, options, tell)
+            sweep = sweep_target(args.target, batches, options, tell)
+            if lengths is not None:
+                plan = plan_lengths(lengths, sweep.rows, most_graphs=args.max_graphs)
+                notes = sweep.notes if plan is not None else (*sweep.notes, _NO_PLAN)
+                sweep = replace(sweep, lengths=plan, notes=notes)
 
         from graphdoctor.reporters import sweep_json, sweep_page
 
@@ -83,3 +108,12 @@ def batch_sizes(text: str) -> tuple[int, ...]:
             )
         sizes.add(int(number))
     return tuple(sorted(sizes))
+
+
+def graph_count(text: str) -> int:
+    """A whole number from 1; raises argparse.ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= LARGEST):
+        raise argparse.ArgumentTypeError(
+            f"expected how many graphs, a whole number from 1, got {text!r}"
+        )
+    return int(text)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
+from graphdoctor.reporters.sweep_lengths import write_lengths
 from graphdoctor.values.figures import share_range, time_range, time_text
 from graphdoctor.values.locations import path_text
 from graphdoctor.values.report import Range
@@ -32,6 +33,8 @@ def render(sweep: Sweep, look: Look) -> str:
     page.paragraph(sweep.end.sentence, style="bold")
     _write_sizes(page, sweep)
     _write_bars(page, sweep.rows)
+    if sweep.lengths is not None:
+        write_lengths(page, sweep.lengths)
     _write_ranges(page, sweep)
     _write_reasons(page, sweep)
     _write_inputs(page, sweep)

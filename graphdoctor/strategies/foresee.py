@@ -23,8 +23,8 @@ from graphdoctor.values.report import Range, StrategyOutcome
 
 _NEEDS_GPU = "planned only: trying it takes a real GPU"
 _NEEDS_KERNELS = (
-    "planned only: its kernels are generated for a real GPU, and are not verified without one;"
-    " {same} shows whether the same graphs of eager's kernels are right"
+    "planned only: its kernels need a real GPU and are not verified here; {same} tries the same graphs"
+    " with eager's"
 )
 
 

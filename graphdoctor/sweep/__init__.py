@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphdoctor.sweep.lengths import plan_lengths, read_lengths, sizes_to_sweep
 from graphdoctor.sweep.run import sweep_object, sweep_target
 
-__all__ = ["sweep_object", "sweep_target"]
+__all__ = ["plan_lengths", "read_lengths", "sizes_to_sweep", "sweep_object", "sweep_target"]

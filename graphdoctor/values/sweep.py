@@ -49,6 +49,40 @@ class SweepRow(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
+class Capturing(Struct, frozen=True):
+    """Graphs of these sizes, smallest first, with how many calls of a log each would serve.
+
+    `mean_us` is the time of a call, `padding` the share of all rows that are computed for nothing.
+    `eager_calls` fit into none.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    calls: tuple[int, ...]
+    mean_us: float
+    padding: float
+    eager_calls: int = 0
+
+
+class LengthPlan(Struct, frozen=True):
+    """Which sizes to capture for a log of sizes, and what that brings a call, in microseconds.
+
+    `eager_us` is without graphs, `exact_us` with one for each size there is. `beside` are usual
+    choices, each followed by the best one with as many graphs. `capture_us` is what it takes to warm
+    up and capture those that are `chosen`. Where not `is_measured`, times are predictions.
+    """
+
+    calls: int
+    shortest: int
+    longest: int
+    eager_us: float
+    exact_us: float
+    chosen: Capturing
+    beside: tuple[Capturing, ...]
+    capture_us: float
+    is_measured: bool
+
+
 class GainEnd(Struct, frozen=True):
     """Where the gain ends: from `batch` on, the speed-up's upper bound stays below `SMALLEST_GAIN`."""
 
@@ -77,3 +111,4 @@ class Sweep(Struct, frozen=True):
     inputs: tuple[SweptInput, ...] = ()
     notes: tuple[str, ...] = ()
     host: str = ""  # what feeds the GPU that is predicted for, in words
+    lengths: LengthPlan | None = None

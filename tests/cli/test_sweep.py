@@ -186,3 +186,34 @@ def test_help_and_reporters_need_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
     assert done.returncode == 0
+
+
+def test_a_log_of_sizes_brings_the_sizes_to_capture_and_the_settings(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = file.parent / "lengths.txt"
+    log.write_text("".join(f"{size}\n" for size in (1, 1, 1, 3, 7, 7, 30)))
+    called = ["sweep", str(file), "--device", "emulated", "--lengths", str(log)]
+    assert main([*called, "--max-graphs", "2", "--batch", "1,30"]) == 0
+    page = capsys.readouterr().out
+    assert "7 calls of the log" in page
+    assert "Beside usual sizes" in page
+    assert '"cudagraph_capture_sizes": sizes' in page
+    section = page[page.index("Sizes to capture") : page.index("Verdicts")]
+    assert max(map(len, section.splitlines())) <= 80
+    assert main([*called, "--max-graphs", "2", "--batch", "1,30", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, sweep_json.schema())
+    assert len(found["lengths"]["chosen"]["sizes"]) <= 2
+    assert found["lengths"]["calls"] == 7
+
+
+def test_a_wrong_log_or_count_is_said_before_anything_runs(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = file.parent / "lengths.txt"
+    log.write_text("many\n")
+    assert main(["sweep", str(file), "--lengths", str(log)]) == 2
+    assert "is no size" in capsys.readouterr().err
+    assert main(["sweep", str(file), "--lengths", str(log), "--max-graphs", "0"]) == 2
+    assert "expected how many graphs" in capsys.readouterr().err
