@@ -89,7 +89,7 @@ def test_gpu_that_is_not_there_is_4(tmp_path: Path) -> None:
         ({"graphdoctor.toml": "targets = ['a.py', 'a.py']"}, (), "two targets named 'a'"),
         ({"graphdoctor.toml": "target = ['a.py']"}, (), "nearest known one is 'targets'"),
         ({"net.py": TINY}, ("net.py", "--report=sarif=no/such/r"), "there is no folder no/such"),
-        ({"net.py": TINY}, ("net.py", "--report=html=r"), "FORMAT one of full"),
+        ({"net.py": TINY}, ("net.py", "--report=pdf=r"), "FORMAT one of full"),
         ({"net.py": TINY}, ("net.py", "--report=sarif"), "expected FORMAT=FILE"),
         ({".graphdoctor-baseline.json": "<<<<<<< a\n"}, ("x",), "merge-conflict markers"),
         ({".graphdoctor-baseline.json": '{"version": 9}'}, ("x",), "newer than version 1"),

@@ -106,11 +106,12 @@ def test_text_of_anybody_is_shown_as_it_is() -> None:
 
 
 def test_data_of_the_script_ends_where_it_should() -> None:
-    lanes = many_lanes(4, layers=1, file="</script><script>alert(1)</script>\u2028<!--")
+    lanes = many_lanes(4, layers=1, file="</script ><script>alert(1)</script>\u2028<!--&")
     parsed = Parsed(page(change(SAFE, lanes=lanes)))
     assert len(parsed.raw["script"]) == 2
     data = json.loads(parsed.raw["script"][0])
     assert any("</script>" in text for text in data["fields"][2]["texts"])
+    assert not set("<>&\u2028") & set(parsed.raw["script"][0])
 
 
 @pytest.mark.parametrize("report", [DRAWN, SAFE, COMPARED_ON_GPU], ids=["lanes", "plain", "gpu"])

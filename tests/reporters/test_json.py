@@ -18,23 +18,25 @@ from graphdoctor.reporters.analysis.json import parse, read, schema
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import SCHEMA_VERSION, Report
+from tests.support.lanes import many_lanes
 from tests.support.reports import PARTLY_SAFE, SAFE, WRONG
 
 change = msgspec.structs.replace
+DRAWN = change(PARTLY_SAFE, lanes=many_lanes(5, layers=1))
 
 
 def written(report: Report) -> str:
     return REPORTERS["json"](report, Look())
 
 
-@pytest.mark.parametrize("report", [PARTLY_SAFE, SAFE], ids=["partly-safe", "safe"])
+@pytest.mark.parametrize("report", [PARTLY_SAFE, SAFE, DRAWN], ids=["partly-safe", "safe", "drawn"])
 def test_what_is_written_is_read_again(report: Report, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(written(report), encoding="utf-8")
     assert read(path) == report
 
 
-@pytest.mark.parametrize("report", [PARTLY_SAFE, SAFE], ids=["partly-safe", "safe"])
+@pytest.mark.parametrize("report", [PARTLY_SAFE, SAFE, DRAWN], ids=["partly-safe", "safe", "drawn"])
 def test_what_is_written_follows_the_schema(report: Report) -> None:
     jsonschema.Draft202012Validator(schema()).validate(json.loads(written(report)))
 
