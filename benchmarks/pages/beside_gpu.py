@@ -37,12 +37,17 @@ UNBUILT = (
 
 def beside_gpu(lines: list[Line], read: list[Line]) -> str:
     """`read` holds what was found out by hand: the steps that the run does not decide, and notes."""
-    about, steps = lines[0], _steps(lines[1:])
+    about, every = lines[0], _steps(lines[1:])
+    steps = {key: both for key, both in every.items() if all(both)}
     why = {(e["family"], e["model"], e["mode"]): e["undecided"] for e in read if "undecided" in e}
     notes = {each["section"]: each["note"] for each in read if "section" in each}
     judged = {key: judgement(*both) for key, both in steps.items()}
     judged |= {key: "undecided" for key in why if judged.get(key) == "missed"}
-    parts = [_opening(about, judged), _by_family(judged), _lines_found(steps, judged)]
+    parts = [
+        _opening(about, judged, asked_once=len(every) - len(steps)),
+        _by_family(judged),
+        _lines_found(steps, judged),
+    ]
     for word in ("missed", "false alarm"):
         parts.append(_disagreements(word, steps, judged, note=notes.get(word, "")))
     parts += [_undecided(steps, judged, why), _not_analyzed(steps, judged, notes)]
@@ -71,7 +76,7 @@ def judgement(emulated: Line, raw: Line) -> str:
     return "missed" if safe else "found"
 
 
-def _opening(about: Line, judged: dict[Key, str]) -> str:
+def _opening(about: Line, judged: dict[Key, str], *, asked_once: int) -> str:
     counts = Counter(judged.values())
     models = len({key[:2] for key in judged})
     names = ("transformers", "timm", "torchvision", "diffusers", "torch_geometric")
@@ -84,6 +89,7 @@ def _opening(about: Line, judged: dict[Key, str]) -> str:
 device, and captures the same step, of the same versions, by `torch.cuda.graph` alone: it warms up on a side
 stream, captures, and replays on three sets of fresh inputs, each beside two runs of eager from the same state
 and seeds. {models} models, {len(judged)} steps: {words}.
+{_again(about)}Of {asked_once} steps more only one of the two was asked before the time was up; they are not counted.
 
 "Found" is a step that the GPU refused to capture, or whose replay was not what eager computes, and that was
 not called safe. "Missed" was called safe; "false alarms" were not, and the GPU captured them and replayed
@@ -91,6 +97,17 @@ them rightly. A replay counts as right within ten times eager's own deviation an
 tensor's largest value. "Undecided" was called safe and replayed something else, for a reason that lies in how
 this run compared.
 """
+
+
+def _again(about: Line) -> str:
+    """Answers on the emulated device may be older than the captures."""
+    if "again" not in about:
+        return ""
+    return (
+        f"The captures are from graphdoctor at {about['commit']}, and so are the answers on the emulated device that\n"
+        f"the run before, at {about['before']}, did not have or did not get right; some of those that took too long\n"
+        "there were asked again on a machine without a GPU, of the same versions.\n"
+    )
 
 
 def _by_family(judged: dict[Key, str]) -> str:
