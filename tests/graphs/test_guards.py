@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.graphs.guards import Guard, Modes
+from graphdoctor.graphs.guards import Guard, Modes, modes
 from graphdoctor.target.state import dict_versions
 from graphdoctor.target.state.dict_versions import DictVersions
 from tests.support.emulated import device as device
@@ -301,3 +301,24 @@ class TestModes:
         modes = Modes(autocast=False)
         with torch.autocast("cuda", torch.bfloat16):
             assert modes.is_same()
+
+
+def test_the_driver_is_asked_about_captures_only_on_streams_that_can_have_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream, asked = [0], []
+
+    def is_capturing() -> bool:
+        asked.append(stream[0])
+        return True
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    raw = "_cuda_getCurrentRawStream"
+    monkeypatch.setattr(torch._C, raw, lambda device: stream[0], raising=False)
+    name = "_cuda_isCurrentStreamCapturing"
+    monkeypatch.setattr(torch._C, name, is_capturing, raising=False)
+    ask = modes._is_capturing()
+    assert (ask(), asked) == (False, [])
+    stream[0] = 7
+    assert (ask(), asked) == (True, [7])
