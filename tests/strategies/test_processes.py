@@ -34,6 +34,7 @@ def job_for(tmp_path: Path, strategy: Strategy, *, time_limit_s: float = 120.0) 
         device="emulated",
         iterations=3,
         gpu="h100",
+        host="",
         strategy=strategy,
         row=row,
         findings=(),
