@@ -239,6 +239,14 @@ def test_watching_the_host_leaves_tracers_as_they_were() -> None:
     assert sys.getprofile() is before[1]
 
 
+def test_outputs_of_float8_are_recorded_with_their_values() -> None:
+    """Few operators of torch take them: neither `isfinite` nor `max` does."""
+    seen = recorded(lambda: (lambda x: x.to(torch.float8_e4m3fn), (torch.full((4,), -3.0),)))
+    (output,) = seen.captured[0].outputs
+    assert output.sample is not None and not output.has_nan
+    assert output.sample.values == (-3.0,) * 4 and output.sample.scale == 3.0
+
+
 def test_optimizers_are_described() -> None:
     recording: Recording = recorded(lambda: build(["train"])[1], iterations=1)
     (optimizer,) = recording.optimizers
