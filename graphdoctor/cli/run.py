@@ -20,7 +20,7 @@ from graphdoctor.cli.output import (
     look_of,
     show,
 )
-from graphdoctor.values.errors import UsageError
+from graphdoctor.values.errors import CannotDoItHere, UsageError
 from graphdoctor.values.escape import visible
 
 if TYPE_CHECKING:
@@ -108,7 +108,9 @@ class RunCommand:
 
         from graphdoctor.check.selection import selected_steps
 
-        _show(selected_steps(report, project), args, look)
+        together = _of_all_ranks(selected_steps(report, project), args)
+        if together is not None:
+            _show(together, args, look)
         _leave_threads(report)
         return report.exit_code
 
@@ -117,6 +119,12 @@ def _check_diff(args: argparse.Namespace) -> None:
     from graphdoctor.reporters.files import check_writable
 
     check_writable(Path(args.diff))
+    from graphdoctor.device.processes.launched import rank_and_count
+
+    if rank_and_count()[1] > 1:
+        raise UsageError(
+            "--diff runs a program in one process, and a launcher started several of them"
+        )
     if args.device == "cpu-as-is":
         raise UsageError(
             "--diff runs the program on a device, and --device cpu-as-is leaves it on the CPU: leave one of"
@@ -144,6 +152,32 @@ def _with_patch(
     if report.patch is not None and report.patch.diff:
         save(report.patch.diff, Path(diff))
     return report
+
+
+def _of_all_ranks(report: ProgramReport, args: argparse.Namespace) -> ProgramReport | None:
+    """The report of a launcher's ranks, which each save their own; None where rank 0 shows it."""
+    from graphdoctor.device.processes.launched import gathered, rank_and_count
+
+    rank, count = rank_and_count()
+    if count == 1:
+        return report
+    from graphdoctor.diagnose.all_ranks import merged_programs
+    from graphdoctor.reporters import program_json
+    from graphdoctor.reporters.files import save
+
+    text = program_json.render(report)
+    if args.json and args.json != STDOUT:
+        path = Path(args.json)
+        save(text, path.with_name(f"{path.stem}.rank{rank}{path.suffix}"))
+    try:
+        texts = gathered(text)
+    except (CannotDoItHere, RuntimeError) as error:  # torch's errors of connections are such
+        import msgspec
+
+        reason = str(error).splitlines()[0]
+        note = f"This is rank {rank} alone, since the other ranks' reports did not come: {reason}"
+        return msgspec.structs.replace(report, notes=(*report.notes, note))
+    return None if texts is None else merged_programs([program_json.parse(one) for one in texts])
 
 
 def _show(report: ProgramReport, args: argparse.Namespace, look: Look) -> None:

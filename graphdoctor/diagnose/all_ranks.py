@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.program import ProgramReport, ProgramStep
 from graphdoctor.values.report import Finding, RankOutcome, Report, Verdict
 
 _WORST_FIRST: tuple[Verdict, ...] = ("unsafe", "partly-safe", "unknown", "safe")
@@ -28,6 +29,36 @@ def merged(reports: Sequence[Report]) -> Report:
         ),
         ranks=tuple(outcomes),
     )
+
+
+def merged_programs(programs: Sequence[ProgramReport]) -> ProgramReport:
+    """By rank, from 0: rank 0's steps, each with what all ranks say of it.
+
+    A step that some rank did not diagnose has no report, and a reason that says which.
+    """
+    steps = tuple(
+        _of_all(step, [_named(step.name, one) for one in programs]) for step in programs[0].steps
+    )
+    codes = [one.exit_code for one in programs]
+    notes = dict.fromkeys(note for one in programs for note in one.notes)
+    failed = next((rank for rank, code in enumerate(codes) if code), None)
+    if failed is not None and not codes[0]:
+        notes[f"Rank {failed} ended with exit code {codes[failed]}."] = None
+    return replace(programs[0], steps=steps, notes=tuple(notes), exit_code=max(codes, key=abs))
+
+
+def _named(name: str, program: ProgramReport) -> ProgramStep | None:
+    return next((step for step in program.steps if step.name == name), None)
+
+
+def _of_all(step: ProgramStep, of_each: Sequence[ProgramStep | None]) -> ProgramStep:
+    reports = [one.report for one in of_each if one is not None and one.report is not None]
+    if len(reports) == len(of_each):
+        return replace(step, report=merged(reports))
+    lacking = next(n for n, one in enumerate(of_each) if one is None or one.report is None)
+    other = of_each[lacking]
+    why = other.reason if other is not None and other.reason else "it was not seen there"
+    return replace(step, report=None, reason=f"Not diagnosed on rank {lacking}: {why}")
 
 
 def _findings(reports: Sequence[Report]) -> tuple[Finding, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from graphdoctor.reporters.plain_json import described, written
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
 
@@ -11,6 +13,11 @@ from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
 def render(report: ProgramReport) -> str:
     """Indented JSON."""
     return written(report)
+
+
+def parse(text: str | bytes) -> ProgramReport:
+    """A report that `render` wrote."""
+    return msgspec.json.decode(text, type=ProgramReport, strict=False)
 
 
 def schema() -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""`graphdoctor analyze` as each rank of a launcher: one page, of what all of them found."""
+"""`graphdoctor analyze` and `run` as each rank of a launcher: one page, of what all of them found."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.support import warm
@@ -43,13 +45,12 @@ def free_port() -> int:
     return port
 
 
-def on_two_ranks(folder: Path, name: str) -> list[str]:
-    """What each rank prints."""
-    (folder / "model.py").write_text(MODEL)
+def on_two_ranks(folder: Path, *words: str) -> list[str]:
+    """What each rank prints when all run this command."""
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     started = [
         subprocess.Popen(
-            warm.command(warm.CLI, "analyze", f"model.py:{name}", "--isolated"),
+            warm.command(warm.CLI, *words),
             cwd=folder,
             env={
                 **os.environ, **address, "RANK": str(rank), "LOCAL_RANK": str(rank),
@@ -67,8 +68,13 @@ def on_two_ranks(folder: Path, name: str) -> list[str]:
             process.kill()
 
 
+def analyzed(folder: Path, name: str) -> list[str]:
+    (folder / "model.py").write_text(MODEL)
+    return on_two_ranks(folder, "analyze", f"model.py:{name}", "--isolated")
+
+
 def test_ranks_replay_a_collective_in_step_and_rank_0_prints_for_all(tmp_path: Path) -> None:
-    first, second = on_two_ranks(tmp_path, "whole")
+    first, second = analyzed(tmp_path, "whole")
     assert second == ""
     assert first.startswith("SAFE")
     assert "On all 2 ranks: " in first
@@ -76,7 +82,57 @@ def test_ranks_replay_a_collective_in_step_and_rank_0_prints_for_all(tmp_path: P
 
 
 def test_a_hazard_of_one_rank_is_a_hazard_of_the_step_and_says_whose(tmp_path: Path) -> None:
-    first, _ = on_two_ranks(tmp_path, "one_waits")
+    first, _ = analyzed(tmp_path, "one_waits")
     assert first.startswith("UNSAFE")
     assert "GD108" in first
     assert "On rank 1 only: " in first
+
+
+PROGRAM = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+torch.manual_seed(0)
+ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2).cuda())
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+torch.manual_seed(dist.get_rank())
+for i in range(9):
+    x = torch.randn(4, 4).cuda()
+    optimizer.zero_grad()
+    loss = ddp(x).square().mean()
+    loss.backward()
+    optimizer.step()
+total = loss.detach()
+dist.all_reduce(total)
+print(f"rank {dist.get_rank()}: {total.item():.6f}")
+dist.destroy_process_group()
+"""
+
+
+def test_an_unmodified_program_is_diagnosed_on_all_ranks_and_goes_on(tmp_path: Path) -> None:
+    """By torchrun, whose processes have a store that outlives the program's own group."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    address = ["--master-port", str(free_port()), "--no-python", sys.executable]
+    options = ["--isolated", "--steps", "2", "--strategies", "none", "--to-the-end"]
+    command = [*launcher, *address, "-m", "graphdoctor", "run", *options]
+    done = subprocess.run(
+        [*command, "--json", "report.json", "train.py"], cwd=tmp_path, capture_output=True,
+        text=True, timeout=100, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    totals = sorted(done.stdout.splitlines())
+    assert [row.partition(":")[0] for row in totals] == ["rank 0", "rank 1"]
+    assert len({row.partition(":")[2] for row in totals}) == 1
+    assert (
+        done.stderr.count("On all 2 ranks: ") == 1 == done.stderr.count("graphdoctor run  train.py")
+    )
+    joined, *each = (
+        json.loads((tmp_path / f"report{name}.json").read_text())
+        for name in ("", ".rank0", ".rank1")
+    )
+    (step,) = joined["steps"]
+    assert len(step["report"]["ranks"]) == 2
+    assert {found["rule"] for found in step["report"]["findings"]} >= {"GD121"}
+    assert [one["steps"][0]["report"]["verdict"] for one in each] == ["unsafe", "unsafe"]

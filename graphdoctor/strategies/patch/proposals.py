@@ -39,8 +39,8 @@ def proposal_for(step: ProgramStep) -> Proposal:
         raise NoProposal("nothing is proposed for a step whose verdict is unknown")
     if (call := _generate_call(step)) is not None:
         return _with_static_cache(step, call)
-    gain = _gain(step.report)
     modules = _to_capture(step)
+    gain = _gain(step.report)
     insertions = tuple(each for module in modules for each in _capturing(module))
     names = " and ".join(f"`{module.expression}`" for module in modules)
     return Proposal(insertions, f"{names} {_how(modules)}{gain}")

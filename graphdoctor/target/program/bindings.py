@@ -19,9 +19,9 @@ _CAPTURED = "it is captured already"
 _WRAPPERS = {
     "OptimizedModule": "it is compiled by torch.compile, which captures graphs itself where"
     ' mode="reduce-overhead" is given',
-    "DistributedDataParallel": "it is wrapped into DistributedDataParallel, which no graph of one"
-    " module goes with",
-    "DataParallel": "it is wrapped into DataParallel, which copies it in each call",
+    "DistributedDataParallel": "it synchronizes gradients while its backward pass runs, which no graph of"
+    " one module does",
+    "DataParallel": "it copies its module in each call",
     "ScriptModule": "it is TorchScript",
 }
 
