@@ -20,7 +20,7 @@ from tests.support.programs import SAMPLES
 
 # Below which line of each the model is put in its place, what that says, and how many weights it has.
 CHANGES = {
-    "plain_loop.py": ('model = graphdoctor.capture(model, mode="training")', 4),
+    "gpt_training.py": ('model = graphdoctor.capture(model, mode="training")', 29),
     "serving.py": ('model = graphdoctor.capture(model, mode="inference")', 0),
     "hf_trainer.py": ('model = graphdoctor.capture(model, mode="training")', 28),
 }
