@@ -1,9 +1,11 @@
 """Time and memory of reading and explaining a trace, beside other tools and the parsers' limits.
 
-    python benchmarks/speed/trace.py [--events 1000000] [--peers PYTHON]
+    python benchmarks/speed/trace.py [--events 1000000] [--rounds 5] [--other-order] [--peers PYTHON] [--json FILE]
 
-Makes the trace itself. Every row is one fresh process; CPU time is what a busy machine does not
-blur. `--peers`: an interpreter in which HolisticTraceAnalysis (or traceinsight), TraceLens (from
+Makes the trace itself. Every measurement is one fresh process, and the rows take turns, so that what else the machine
+does falls on all of them; a median is of the rounds. CPU time is what a busy machine blurs least.
+`--other-order`: the first event is metadata, and keys are sorted, as files have them that other writers merged.
+`--peers`: an interpreter in which HolisticTraceAnalysis, TraceLens (from
 github.com/AMD-AGI/TraceLens: the package of that name in the registry is something else),
 torch-tb-profiler and orjson are installed, as far as one likes; what is missing is said to be.
 """
@@ -13,18 +15,23 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.regimes import RegimeTrace
 
+ROOT = Path(__file__).parents[2]
 _EVENTS_PER_KERNEL = 6
 _STEPS = 20
+_LONGEST_S = 400
 _REPORT = """
 import json, resource, time
 used = resource.getrusage(resource.RUSAGE_SELF)
@@ -41,15 +48,44 @@ from graphdoctor.trace.explain.trace_report import explain_trace
 {begin}
 idle = explain_trace(read_trace(Path(file)), Path(file)).idle_share
 """
+# The fields that an explanation reads, of whatever event: what a single pass of msgspec takes for them.
 TYPED = """
 import gc, msgspec
-from graphdoctor.trace.read.decode import Args, Event
-class File(msgspec.Struct, gc=False):
-    traceEvents: list[Event[Args]]
+from typing import Any
+from msgspec import Struct, field
+class Args(Struct, gc=False):
+    correlation: int | None = -1
+    device: int | str | None = None
+    stream: int | str | None = None
+    nbytes: int | float | str | None = field(default=None, name="bytes")
+    graph: int | str | None = field(default=None, name="graph id")
+    collective: Any = field(default=None, name="Collective name")
+    elements: Any = field(default=None, name="In msg nelems")
+    elements_out: Any = field(default=None, name="Out msg nelems")
+    dtype: Any = None
+    group: Any = field(default=None, name="Process Group Name")
+    group_ranks: Any = field(default=None, name="Process Group Ranks")
+    block: Any = field(default=None, name="Bytes")
+    allocated: Any = field(default=None, name="Total Allocated")
+    reserved: Any = field(default=None, name="Total Reserved")
+    memory_kind: Any = field(default=None, name="Device Type")
+    memory_device: Any = field(default=None, name="Device Id")
+class Event(Struct, gc=False):
+    ph: str = ""
+    cat: str | None = ""
+    name: str | None = ""
+    ts: int | float = 0
+    dur: int | float = 0
+    pid: int | str | None = 0
+    tid: int | str | None = 0
+    args: Args | None = None
+class File(Struct, gc=False):
+    traceEvents: list[Event]
 gc.disable()
 {begin}
 msgspec.json.decode(open(file, 'rb').read(), type=File)
 """
+_TYPED_ROW = "msgspec, typed (parse only)"
 PEERS = {
     "json.loads (parse only)": "import json\n{begin}\njson.loads(open(file, 'rb').read())",
     "orjson.loads (parse only)": "import orjson\n{begin}\norjson.loads(open(file, 'rb').read())",
@@ -63,13 +99,16 @@ folder = tempfile.mkdtemp()
 os.symlink(os.path.abspath(file), folder + "/rank0.json")
 {begin}
 found = TraceAnalysis(trace_files={{0: folder + "/rank0.json"}}, trace_dir=folder)
-split = found.get_idle_time_breakdown(visualize=False)[0]
+times = found.get_temporal_breakdown(visualize=False).iloc[0]
+idle = float(times["idle_time(us)"]) / float(times["kernel_time(us)"])
+found.get_idle_time_breakdown(visualize=False)
 """,
     "TraceLens": """
 from TraceLens import TreePerfAnalyzer
 {begin}
 found = TreePerfAnalyzer.from_file(file)
-found.get_df_gpu_timeline()
+timeline = found.get_df_gpu_timeline().set_index("type")["percent"]
+idle = float(timeline["idle_time"]) / 100
 """,
     "torch-tb-profiler": """
 import tempfile
@@ -83,51 +122,130 @@ data.process()
 }
 
 
+@dataclass
+class Row:
+    """One tool and one file, and what each round of it took; `problem` where it could not run."""
+
+    name: str
+    python: str
+    code: str
+    file: Path
+    wall_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    peak_mb: list[float] = field(default_factory=list)
+    idle: float | None = None
+    problem: str = ""
+
+    def run(self) -> None:
+        program = _START + self.code.format(begin=_BEGIN) + _REPORT
+        try:
+            done = subprocess.run(
+                [self.python, "-c", program, str(self.file)],
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                timeout=_LONGEST_S,
+            )
+        except subprocess.TimeoutExpired:
+            self.problem = f"stopped after {_LONGEST_S} s"
+            return
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        if done.returncode or not lines:
+            errors = done.stderr.strip().splitlines()
+            self.problem = errors[-1][:90] if errors else "no output"
+            return
+        found = json.loads(lines[-1])
+        for name in ("wall_s", "cpu_s", "peak_mb"):
+            getattr(self, name).append(found[name])
+        self.idle = found["idle"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--peers", default=sys.executable)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--other-order", action="store_true")
+    parser.add_argument("--peers")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        plain, packed, idle = _make(Path(folder), options.events)
-        size = plain.stat().st_size / 1e6
-        print(f"{options.events:,} events, {size:.0f} MB; true idle share {idle:.3%}")
-        print(f"  {'':34} {'wall s':>8} {'CPU s':>8} {'peak MB':>8}  idle share")
-        _row("graphdoctor, plain", sys.executable, OURS, plain)
-        _row("graphdoctor, gzip", sys.executable, OURS, packed)
-        _row("msgspec, typed (parse only)", sys.executable, TYPED, plain)
-        _row("gzip alone", sys.executable, "import gzip\n{begin}\ngzip.open(file).read()", packed)
-        for name, code in PEERS.items():
-            _row(name, options.peers, code, plain)
+        plain, packed, idle = _make(Path(folder), options.events, options.other_order)
+        size = plain.stat().st_size
+        print(f"{options.events:,} events, {size / 1e6:.0f} MB; true idle share {idle:.3%}")
+        rows = [
+            Row("graphdoctor, plain", sys.executable, OURS, plain),
+            Row(_TYPED_ROW, sys.executable, TYPED, plain),
+            Row("graphdoctor, gzip", sys.executable, OURS, packed),
+            Row(
+                "gzip alone", sys.executable, "import gzip\n{begin}\ngzip.open(file).read()", packed
+            ),
+        ]
+        if options.peers:
+            rows += [Row(name, options.peers, code, plain) for name, code in PEERS.items()]
+        for _ in range(options.rounds):
+            for row in rows:
+                if not row.problem:
+                    row.run()
+        _print(rows)
+        if options.json:
+            _save(options.json, rows, {"events": options.events, "bytes": size, "idle": idle,
+                                       "other_order": options.other_order})  # fmt: skip
 
 
-def _make(folder: Path, events: int) -> tuple[Path, Path, float]:
+def _print(rows: list[Row]) -> None:
+    typed = next(row for row in rows if row.name == _TYPED_ROW)
+    print(
+        f"  {'':30} {'CPU s':>8} {'least':>8} {'wall s':>8} {'peak MB':>8} {'x typed':>8}  idle share"
+    )
+    for row in rows:
+        if row.problem:
+            print(f"  {row.name:30} not run: {row.problem}")
+            continue
+        # Each round beside the typed parse of the same round.
+        ratio = median(own / other for own, other in zip(row.cpu_s, typed.cpu_s, strict=True))
+        idle = f"{row.idle:.3%}" if row.idle is not None else ""
+        print(
+            f"  {row.name:30} {median(row.cpu_s):8.2f} {min(row.cpu_s):8.2f} {median(row.wall_s):8.2f}"
+            f" {median(row.peak_mb):8.0f} {ratio:8.2f}  {idle}"
+        )
+
+
+def _save(path: Path, rows: list[Row], about: dict[str, float]) -> None:
+    kept = ("name", "wall_s", "cpu_s", "peak_mb", "idle", "problem")
+    tools = [{name: asdict(row)[name] for name in kept} for row in rows]
+    path.write_text(json.dumps({**about, "tools": tools}, indent=1) + "\n", encoding="utf-8")
+
+
+def _make(folder: Path, events: int, other_order: bool) -> tuple[Path, Path, float]:
     plain, packed = folder / "trace.json", folder / "trace.json.gz"
     kernels = events // (_STEPS * _EVENTS_PER_KERNEL)
     with plain.open("w", encoding="utf-8") as file:
         truth = RegimeTrace("mixed", kernels=kernels, steps=_STEPS).write(file)
+    if other_order:
+        plain = _reordered(plain, folder / "other.json")
     # In blocks: what this process once held counts as the peak of those that it starts.
     with plain.open("rb") as whole, gzip.open(packed, "wb", compresslevel=5) as out:
         shutil.copyfileobj(whole, out, 1 << 20)
     return plain, packed, truth.idle / truth.span
 
 
-def _row(name: str, python: str, code: str, file: Path) -> None:
-    program = _START + code.format(begin=_BEGIN) + _REPORT
-    done = subprocess.run(
-        [python, "-c", program, str(file)], capture_output=True, text=True, check=False
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no output"
-        print(f"  {name:34} not run: {reason[:90]}")
-        return
-    found = json.loads(lines[-1])
-    idle = f"{found['idle']:.3%}" if found["idle"] is not None else ""
-    print(
-        f"  {name:34} {found['wall_s']:8.2f} {found['cpu_s']:8.2f} {found['peak_mb']:8.0f}  {idle}",
-        flush=True,
-    )
+def _reordered(source: Path, target: Path) -> Path:
+    """Metadata first, and the keys of every event sorted: "args" first, "cat" behind it."""
+    first = {"args": {"name": "python"}, "name": "process_name", "ph": "M", "pid": 77, "tid": 0}
+    with source.open(encoding="utf-8") as lines, target.open("w", encoding="utf-8") as out:
+        for line in lines:
+            text = line.strip().removesuffix(",")
+            if not text.startswith('{"ph"'):
+                out.write(line)
+                if '"traceEvents"' in line:
+                    out.write(f"  {json.dumps(first)},\n")
+                continue
+            event = json.loads(text)
+            comma = "," if line.rstrip().endswith(",") else ""
+            out.write(f"  {json.dumps(event, sort_keys=True)}{comma}\n")
+    source.unlink()
+    return target
 
 
 if __name__ == "__main__":

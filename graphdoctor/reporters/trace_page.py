@@ -64,7 +64,7 @@ def render(report: TraceReport, look: Look) -> str:
 
 def _write_time(page: Page, report: TraceReport) -> None:
     """Where every nanosecond of the device went."""
-    gpu = f"{report.gpu}, " if report.gpu else ""
+    gpu = f"{report.gpu or 'unknown GPU'}, "
     page.heading("Time of the device, as profiled", f"{gpu}device {report.device}")
     page.labelled("  Steps", steps_text(report))
     for kind in report.step_kinds:

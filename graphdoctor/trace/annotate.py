@@ -11,7 +11,8 @@ from pathlib import Path
 
 from graphdoctor.trace.annotations import Anchor, Note
 from graphdoctor.trace.read.blocks import CutShort, blocks
-from graphdoctor.trace.read.split import split
+from graphdoctor.trace.read.environment import header_without, trailer_without
+from graphdoctor.trace.read.split import split, structure
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible
 
@@ -26,6 +27,8 @@ _FIRST_ARROW = 1 << 40
 
 def annotate(source: Path, target: Path, notes: Sequence[Note], threads: Sequence[str]) -> None:
     """Write a gzip copy of the trace with the notes before its own events, which stay as they are.
+
+    Environment variables that a writer put beside the events are left out: copies are sent to others.
 
     `threads` is the trace's list of them. Needs memory for a few blocks and not for the file.
     Raises UsageError where the source is no whole trace or the target cannot be written.
@@ -54,17 +57,20 @@ def _content(source: Path, events: Sequence[str]) -> Iterator[bytes]:
     added = ",\n  ".join(events).encode("ascii")
     is_first = True
     for part in split(blocks(source), str(source)):
+        content = part.content
         if part.kind == "header":
-            yield part.content
+            yield header_without(content)
             continue
+        if part.kind == "end" and (end := structure(content).list_end) is not None:
+            content = content[:end] + trailer_without(content[end:])
         if is_first:
             yield (b"[" if part.is_list else b"") + b"\n  " + added
             is_first = False
-            has_events = part.content.lstrip()[:1] == b"{"
+            has_events = content.lstrip()[:1] == b"{"
             yield b",\n  " if has_events and added else b""
         else:
             yield b","
-        yield part.content
+        yield content
 
 
 def annotated_events(notes: Sequence[Note], threads: Sequence[str]) -> Iterator[str]:

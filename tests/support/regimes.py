@@ -74,7 +74,7 @@ class RegimeTrace:
             begin, before = self._host, self.truth.kernels
             yield from self._step()
             self.truth.steps.append(self.truth.kernels - before)
-            yield _span("user_annotation", f"ProfilerStep#{step}", begin, self._host - begin)
+            yield _span("user_annotation", f"ProfilerStep#{step}", begin, self._host - begin, step)
 
     def _step(self) -> Iterator[str]:
         if self.regime == "graph":
@@ -89,9 +89,11 @@ class RegimeTrace:
         work, call = self._random.randint(4_000, 9_000), self._random.randint(2_500, 4_500)
         if self.regime == "sync":
             work //= 4
-        begin = self._host
-        yield _span("python_function", f"model.py({place % 50}): forward", begin, work + call + 600)
-        yield _span("cpu_op", f"aten::op{place % 40}", begin + 200, work + call + 200)
+        begin, number, length = self._host, self._correlation + 1, work + call
+        yield _span(
+            "python_function", f"model.py({place % 50}): forward", begin, length + 600, number
+        )
+        yield _span("cpu_op", f"aten::op{place % 40}", begin + 200, length + 200, number)
         launch = begin + work
         yield from self._launch("cudaLaunchKernel", launch, call, nodes=1)
         self._host = launch + call + 700
@@ -146,11 +148,12 @@ def _us(ns: int) -> str:
     return f"{_BASE_US + ns // 1000}.{ns % 1000:03d}"
 
 
-def _span(category: str, name: str, start: int, length: int) -> str:
+def _span(category: str, name: str, start: int, length: int, number: int) -> str:
+    ids = f'"Python id": {number}' if category == "python_function" else f'"External id": {number}'
     return (
         f'{{"ph": "X", "cat": "{category}", "name": "{name}", "pid": 77, "tid": 77,'
         f' "ts": {_us(start)}, "dur": {length / 1000:.3f},'
-        ' "args": {"External id": 7, "Record function id": 0, "Ev Idx": 12}}'
+        f' "args": {{{ids}, "Record function id": 0, "Ev Idx": {number}}}}}'
     )
 
 
@@ -158,7 +161,7 @@ def _call(name: str, start: int, length: int, correlation: int) -> str:
     return (
         f'{{"ph": "X", "cat": "cuda_runtime", "name": "{name}", "pid": 77, "tid": 77,'
         f' "ts": {_us(start)}, "dur": {length / 1000:.3f},'
-        f' "args": {{"External id": 7, "cbid": 211, "correlation": {correlation}}}}}'
+        f' "args": {{"External id": {correlation}, "cbid": 211, "correlation": {correlation}}}}}'
     )
 
 
@@ -168,7 +171,7 @@ def _kernel(place: int, start: int, length: int, correlation: int, *, graph: boo
         f'{{"ph": "X", "cat": "kernel", "name": "void at::native::vectorized_elementwise_kernel<4,'
         f" at::native::functor{place % 40}<float>, std::array<char*, 3ul> >(int, at::native::functor,"
         f' std::array<char*, 3ul>)", "pid": 0, "tid": 7, "ts": {_us(start)},'
-        f' "dur": {length / 1000:.3f}, "args": {{"External id": 7, "queued": 0, "device": 0,'
+        f' "dur": {length / 1000:.3f}, "args": {{"External id": {correlation}, "queued": 0, "device": 0,'
         f' "context": 1, "stream": 7, "correlation": {correlation}, "registers per thread": 32,'
         ' "shared memory": 0, "blocks per SM": 1.515152, "warps per SM": 6.060606,'
         ' "grid": [200, 1, 1], "block": [128, 1, 1],'

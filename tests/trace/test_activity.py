@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from graphdoctor.reporters import trace_page
 from graphdoctor.reporters.look import Look
+from graphdoctor.trace import parse_trace
 from graphdoctor.trace.explain.activity import activity
 from graphdoctor.trace.explain.gaps import gaps
 from graphdoctor.trace.explain.known_work import known_work
@@ -209,3 +211,40 @@ def test_every_nanosecond_of_waiting_has_one_doer_however_spans_cross(sample: Tr
         for at in range(start, end)
     )
     assert found.unrecorded_ns == total - covered
+
+
+def test_what_is_known_by_name_inside_of_a_long_pause_counts_once() -> None:
+    """A pause of 40 ms whose middle is Python nobody knows, with a loader before it and a cudaMalloc after it."""
+    builder, begins = stepping()
+    for begin in begins:
+        builder.frame("train.py(10): train", begin, 39_900)
+        builder.annotation("enumerate(DataLoader)#next", begin + 100, 15_000)
+        builder.call("cudaMalloc", begin + 30_000, 9_000)
+    found = explained(builder)
+    assert found.verdict == "host-bound"
+    shares = {kind.kind: kind.share for kind in found.idle_kinds}
+    assert shares["data-loading"] + shares["allocation"] == pytest.approx(24 / 40, abs=0.02)
+    said = int(found.reason.split("idles, ")[1].split("%")[0])
+    assert 95 <= said <= 100, found.reason
+
+
+def test_a_gpu_without_a_profile_is_called_unknown_and_its_costs_are_those_of_any() -> None:
+    builder = launch_bound(40, steps=4)
+    document = builder.document()
+    (known,) = (dict(one, name="NVIDIA H100") for one in document["deviceProperties"])
+    reports = [
+        explain_trace(
+            parse_trace(json.dumps({**document, "deviceProperties": gpus}).encode()), FILE
+        )
+        for gpus in ([], [known])
+    ]
+    unknown, of_h100 = reports
+    assert [doubt.kind for doubt in unknown.doubts if "names no GPU" in doubt.text] == [
+        "unknown-gpu"
+    ]
+    assert "unknown GPU, device 0" in trace_page.render(unknown, Look())
+    assert unknown.prediction is not None and of_h100.prediction is not None
+    wide, narrow = unknown.prediction.speedup, of_h100.prediction.speedup
+    assert wide.low < narrow.low
+    assert wide.high >= narrow.high
+    assert all("H100" not in term.source for term in unknown.prediction.terms)

@@ -187,3 +187,26 @@ def test_the_gaps_of_a_trace_are_drawn_with_their_causes(tmp_path: Path) -> None
 def test_a_folder_cannot_be_annotated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", str(REAL.parent), "--annotate", str(tmp_path / "out.json.gz")]) == 2
     assert "is for one trace" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_environment_variables_beside_the_events_are_in_no_output(
+    is_first: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some writers keep the environment in the file; whoever shares a page or a copy does not share that."""
+    plain = launch_bound(3).document()
+    about = {"metadata": {"system": {"env": {"HF_TOKEN": "hf_secret"}, "os": "linux"}}}
+    document = {**about, **plain} if is_first else {**plain, **about}
+    source, copy = tmp_path / "raw.json", tmp_path / "copy.json.gz"
+    source.write_text(json.dumps(document))
+    report = tmp_path / "report.json"
+    assert (
+        main(["trace", str(source), "--all", "--annotate", str(copy), "--json", str(report)]) == 0
+    )
+    written = gzip.decompress(copy.read_bytes()).decode()
+    for text in (capsys.readouterr().out, report.read_text(), written):
+        assert "hf_secret" not in text
+    assert json.loads(written)["metadata"]["system"]["os"] == "linux"
+    assert [event for event in drawn(copy) if event.get("pid") != PROCESS][-1] == plain[
+        "traceEvents"
+    ][-1]

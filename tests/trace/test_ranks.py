@@ -97,3 +97,17 @@ def test_events_before_the_clocks_zero_are_explained_alike(tmp_path: Path) -> No
     report, _ = explained(tmp_path)
     before_zero = report.workers[2]  # its clock is 3 ms behind
     assert (before_zero.sync_wait_ns, before_zero.host_ns) == (0, report.workers[0].host_ns)
+
+
+def test_ranks_that_only_send_and_receive_are_said_not_to_be_comparable(tmp_path: Path) -> None:
+    for rank in range(2):
+        builder = TraceBuilder()
+        for place in range(6):
+            start = 1000.0 + place * 100
+            call = builder.call("cudaLaunchKernelExC", start, 5)
+            builder.kernel(call, start + 8, 40, name="ncclDevKernel_SendRecv(ncclDevKernelArgs)")
+        document: dict[str, Any] = {**builder.document(), "distributedInfo": {"rank": rank}}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
+    _, found = explained(tmp_path)
+    assert "rank 0 has 0 collectives" in found.problem
+    assert "6 kernels of communication" in found.problem

@@ -315,3 +315,29 @@ def test_confidence(
 def test_a_doubt_that_the_figures_allow_for_costs_no_confidence() -> None:
     doubt = Doubt("queue-full", "", corrected=True)
     assert judge_trace(lanes(), PREDICTED, [doubt], (), LAUNCHING).confidence == "high"
+
+
+def test_a_step_that_mostly_lies_before_its_first_kernel_is_no_guess() -> None:
+    """The device's own span says 0 %, the host's way to the first launch 93 %: neither is the step's answer."""
+    found = judged(lanes(), share(0.93, wall_us=None))
+    assert found.verdict == "cannot-tell"
+    assert "before its first kernel" in found.reason
+    assert judged(lanes(host_ns=70_000), share(0.93, wall_us=None)).verdict == "launch-bound"
+
+
+def test_the_kind_of_work_that_explains_much_of_the_waiting_is_named_where_no_place_does() -> None:
+    kinds = (IdleKind("ordinary", 50.0, 0.5), IdleKind("data-loading", 41.0, 0.41))
+    did = Doings(
+        kinds=kinds,
+        causes=(GapCause("data-loading", "next", None, 19.0, 0.19),),
+        elsewhere_share=0.41,
+    )
+    found = judged(lanes(host_ns=40_000), share(0.25), did=did)
+    assert found.verdict == "mixed"
+    assert found.reason.endswith("Of the idle time 41% is data loading.")
+
+
+def test_a_place_that_explains_nothing_is_not_named() -> None:
+    causes = (GapCause("ordinary", "aten::mm", None, 0.1, 0.001),)
+    found = judged(lanes(host_ns=40_000), share(0.4), did=Doings((), causes, 0.99))
+    assert (found.verdict, "aten::mm" in found.reason) == ("host-bound", False)

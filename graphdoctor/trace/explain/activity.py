@@ -38,13 +38,14 @@ class Waiting:
 class Activity:
     """The spans of host threads around the stretches, and the waiting that each explains itself.
 
-    `kind` is a place in KINDS, `line` the name of the user's innermost function or -1, both of
-    the span itself or of what is around it.
+    `until_ns` is where a span ends, at the latest where one beside it begins. `kind` is a place in KINDS, `line` the
+    name of the user's innermost function or -1, both of the span itself or of what is around it.
     """
 
     waiting: Waiting
     spans: Spans
     nesting: Nesting
+    until_ns: Ints
     own_ns: Ints
     kind: Ints
     line: Ints
@@ -83,6 +84,7 @@ def activity(trace: Trace, found: Gaps, windows: Sequence[Window]) -> Activity:
         waiting=waiting,
         spans=spans,
         nesting=nesting,
+        until_ns=until,
         own_ns=np.maximum(own, 0),
         kind=_known_or_ordinary(inherited(kinds, nesting.parent)),
         line=inherited(lines, nesting.parent),

@@ -13,6 +13,7 @@ from graphdoctor.trace.explain.hosts import location, user_frames
 from graphdoctor.trace.explain.known_work import ELSEWHERE
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE
+from graphdoctor.trace.windows import covered_ns_of, union
 from graphdoctor.values.trace import GapCause, IdleKind
 
 _LONG_NS = 1_000_000  # a stretch this long, and this many times a usual one, is no launching
@@ -144,14 +145,33 @@ def _name(trace: Trace, name: int) -> str:
 
 
 def _long_ns(acted: Activity, usual_ns: int) -> int:
-    """Ordinary or unrecorded work in stretches far longer than usual between two launches."""
+    """Ordinary or unrecorded work in stretches far longer than usual between two launches.
+
+    What is known by name inside of them counts by its name already.
+    """
     waiting = acted.waiting
     length = waiting.high_ns - waiting.low_ns
     long = length > max(_LONG_NS, _LONG_TIMES * usual_ns)
     row = doing(acted, waiting.gap[long])
     kinds = np.where(row != NONE, acted.kind[row] if len(acted.spans) else NONE, NONE)
     plain = (kinds == NONE) | (kinds == KINDS.index("ordinary"))
-    return int(length[long][plain].sum())
+    place = np.flatnonzero(long)[plain]
+    return int(length[place].sum()) - _known_ns(acted, place)
+
+
+def _known_ns(acted: Activity, place: Ints) -> int:
+    """How much of these stretches lies in spans that are known to be no launching."""
+    spans, waiting = acted.spans, acted.waiting
+    elsewhere = np.isin(acted.kind, [KINDS.index(kind) for kind in ELSEWHERE])
+    above = acted.nesting.parent
+    outermost = elsewhere & ((above == NONE) | ~elsewhere[above])
+    total = 0
+    for thread in distinct(waiting.thread[place], int(waiting.thread.max(initial=0)) + 1).tolist():
+        known = np.flatnonzero(outermost & (spans.thread == thread))
+        mine = place[waiting.thread[place] == thread]
+        stretches = union(spans.start_ns[known], acted.until_ns[known])
+        total += int(covered_ns_of(stretches, waiting.low_ns[mine], waiting.high_ns[mine]).sum())
+    return total
 
 
 def names_of(trace: Trace, acted: Activity, gaps: Ints) -> list[tuple[str, str]]:

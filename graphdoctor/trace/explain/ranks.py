@@ -15,6 +15,7 @@ from graphdoctor.trace.explain.lanes import busiest_device
 from graphdoctor.trace.kernel_families import COMMUNICATION
 from graphdoctor.trace.windows import covered_ns_of, union
 from graphdoctor.values.compared_traces import CollectiveWait, RankComparison, RankTime
+from graphdoctor.values.figures import count_text
 from graphdoctor.values.trace import TraceReport
 
 _MOST_SHIFT = 64  # collectives that one rank's profiler saw and another's did not, at an end
@@ -39,6 +40,7 @@ class RankLane:
     end_ns: Ints
     work_ns: tuple[Ints, Ints]
     begin_ns: int
+    exchanges: int = 0  # kernels of communication of all kinds
 
     @property
     def compute_ns(self) -> Ints:
@@ -72,6 +74,7 @@ def rank_lane(trace: Trace) -> RankLane:
         end_ns=events.end_ns[mine[joint]],
         work_ns=union(events.start_ns[other], events.end_ns[other]),
         begin_ns=int(events.start_ns[rows[0]]),
+        exchanges=len(mine),
     )
 
 
@@ -83,9 +86,16 @@ def _is_joint(message: Message) -> bool:
 def compare_ranks(
     lanes: Sequence[RankLane], reports: Sequence[TraceReport]
 ) -> RankComparison | None:
-    """None where there is one rank only, or no collectives to bring their clocks together on."""
-    if len(lanes) < 2 or any(len(lane.kinds) < _FEWEST for lane in lanes):
+    """None where there is one rank only, or where nothing is communicated."""
+    if len(lanes) < 2 or not any(lane.exchanges for lane in lanes):
         return None
+    few = min(zip(lanes, reports, strict=True), key=lambda pair: len(pair[0].kinds))
+    if len(few[0].kinds) < _FEWEST:
+        return RankComparison(
+            problem=f"The trace of {few[1].worker} has {count_text(len(few[0].kinds), 'collective')} in which a whole"
+            f" group takes part (and {few[0].exchanges:,} kernels of communication in all), fewer than the {_FEWEST}"
+            " that it takes to bring clocks together, so the ranks cannot be compared."
+        )
     group = _shared_group(lanes)
     if group is None:
         return RankComparison(

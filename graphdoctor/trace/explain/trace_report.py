@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import structs
 
 from graphdoctor import __version__
-from graphdoctor.estimate.gpus import DeviceProfile, load_profile
+from graphdoctor.estimate.gpus import DeviceProfile, load_profile, unknown_profile
 from graphdoctor.trace.arrays import KINDS, Trace
 from graphdoctor.trace.explain.activity import activity
 from graphdoctor.trace.explain.device_work import device_work
@@ -42,7 +42,6 @@ _MOST_GAPS = 50
 _CLOCKS_VARY = 0.1  # of a GPU, from one run to another
 _MOST_TIMES_PROFILED = 1.5
 _MOST_DEVICES = 64  # no machine has more; a broken file may name thousands
-DEFAULT_GPU = "h100"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
     windows, hosts = steps.windows, steps.hosts
     times = lanes_in(trace, device, windows, found)
     doubtful = _doubts(trace, device, steps, found, times, options)
-    profile, carried_over = _profile(trace, options.gpu)
+    profile, carried_over = _profile(_gpu(trace, device), options.gpu)
     _check_wall(options.wall_us, steps, times)
     predicted = predict_from_trace(
         trace, device, steps, profile=profile, wall_us=options.wall_us, found=found
@@ -160,18 +159,24 @@ def _inflation(trace: Trace, options: TraceOptions) -> tuple[Doubt, ...]:
     return (Doubt("profiler-inflation", text),)
 
 
-def _profile(trace: Trace, wanted: str | None) -> tuple[DeviceProfile, tuple[Doubt, ...]]:
-    """The profile of the trace's GPU; an unknown GPU gets a known one's graph costs, and a word."""
-    name = wanted or next(iter(trace.about.device_names), "")
+def _gpu(trace: Trace, device: int) -> str:
+    """The name of a device's GPU; "" where the trace does not say. AMD counts devices after the processors."""
+    names, label = trace.about.device_names, trace.devices[device]
+    if len(set(names)) == 1:
+        return names[0]
+    return names[int(label)] if label.isdigit() and int(label) < len(names) else ""
+
+
+def _profile(gpu: str, wanted: str | None) -> tuple[DeviceProfile, tuple[Doubt, ...]]:
+    """The profile of the trace's GPU; of an unknown one all that known ones may cost, and a word."""
     try:
-        return load_profile(name), ()
+        return load_profile(wanted or gpu), ()
     except UsageError:
         if wanted:
             raise
-        profile = load_profile(DEFAULT_GPU)
-        what = f"the GPU {name!r}" if name else "a GPU that the trace does not name"
-        text = f"There is no profile of {what}; costs of graphs are those of {profile.title}."
-        return profile, (Doubt("unknown-gpu", text),)
+        what = f"There is no profile of the GPU {gpu!r}" if gpu else "The trace names no GPU"
+        text = f"{what}: graphs may cost what they do on any known one. Say which is like it with --gpu."
+        return unknown_profile(), (Doubt("unknown-gpu", text),)
 
 
 def _other_devices(trace: Trace, chosen: int) -> Iterator[DeviceTime]:
@@ -190,12 +195,9 @@ def _device_time(trace: Trace, device: int, windows: Sequence[Window], times: La
     is_kernel = trace.device_events.kind[rows] == KINDS.index("kernel")
     kernels = int(is_kernel.sum())
     span = times.span_ns or 1
-    names = trace.about.device_names
-    label = trace.devices[device]
-    number = int(label) if label.isdigit() else 0
     return DeviceTime(
-        device=label,
-        gpu=names[number] if number < len(names) else "",
+        device=trace.devices[device],
+        gpu=_gpu(trace, device),
         span_ns=times.span_ns,
         device_busy_ns=times.busy_ns,
         idle_ns=times.idle_ns,

@@ -28,6 +28,7 @@ _LITTLE = 0.1
 _UNKNOWN = 0.25
 _MOST = 0.5
 _WORTH_A_SENTENCE = 0.2
+_WORTH_NAMING = 0.05
 _HELP: dict[WorkKind, str] = {
     "data-loading": "Load ahead, in processes of their own: DataLoader(num_workers=..., pin_memory=True,"
     " prefetch_factor=...).",
@@ -74,6 +75,14 @@ def judge_trace(
         return Judgement("host-bound", reason, advice, confidence)
     if predicted is None:
         return _as_profiled(times)
+    if predicted.wall_us is None and _begins_late(times, predicted):
+        return Judgement(
+            "cannot-tell",
+            "It cannot be told what the device waits for: most of the recorded step lies before its first"
+            f" kernel, and from there to the end of the last one it takes {times.span_ns / 1e3:,.0f} us.",
+            "Record several steps, so that each one's beginning follows the end of another.",
+            "low",
+        )
     verdicts = {_verdict(share, times, predicted) for share in _shares(times, predicted)}
     verdict: TraceVerdict = verdicts.pop() if len(verdicts) == 1 else "mixed"
     reason, advice = _words(verdict, times, predicted, syncs)
@@ -117,6 +126,12 @@ def _why_unclear(times: Lanes, doubts: Sequence[Doubt]) -> str:
     return "graph launches have no kernels in the trace" if lost else ""
 
 
+def _begins_late(times: Lanes, predicted: TracePrediction) -> bool:
+    """Whether the host without a profiler seems to make the device wait far longer than with one."""
+    profiled = times.launch_bound_ns / (times.span_ns or 1)
+    return predicted.launch_bound_share.mid > profiled + _MOST
+
+
 def _shares(times: Lanes, predicted: TracePrediction) -> tuple[float, ...]:
     """The launch-bound share at its least, likely and most; as profiled, if nothing else was measured."""
     share = predicted.launch_bound_share
@@ -156,7 +171,8 @@ def _elsewhere(idle_share: float, did: Doings) -> tuple[str, str]:
     first = known[0].kind if known and known[0].share > did.elsewhere_share / 2 else "ordinary"
     cause = next((cause for cause in did.causes if cause.kind == first), None)
     what = WORK_WORDS[first] if first != "ordinary" else "work between two launches"
-    where = f" {_lies_in(cause)}" if cause is not None and cause.name else ""
+    named = cause is not None and cause.name and cause.share >= _WORTH_NAMING
+    where = f" {_lies_in(cause)}" if cause is not None and named else ""
     return (
         f"For {idle_share:.0%} of the time the GPU idles, {did.elsewhere_share:.0%} of"
         f" that because the host is busy with {what} and launches nothing: a graph does not remove"
@@ -166,8 +182,11 @@ def _elsewhere(idle_share: float, did: Doings) -> tuple[str, str]:
 
 
 def _largest(did: Doings) -> str:
-    """The place that explains most of the idle time, if it is worth a sentence."""
+    """The kind of work or the place that explains most of the idle time, if it is worth a sentence."""
+    known = next((kind for kind in did.kinds if kind.kind in ELSEWHERE), None)
     first = next(iter(did.causes), None)
+    if known is not None and known.share >= _WORTH_A_SENTENCE:
+        return f" Of the idle time {known.share:.0%} is {WORK_WORDS[known.kind]}."
     if first is None or not first.name or first.share < _WORTH_A_SENTENCE:
         return ""
     return f" Of the idle time {_lies_in(first)}"
@@ -184,7 +203,7 @@ def _words(
 ) -> tuple[str, str]:
     """The verdict in a sentence or two, and what to do."""
     ratio, share = predicted.speedup, predicted.launch_bound_share
-    gain = f"{ratio.mid:.2g}x ({ratio.low:.2g}x to {ratio.high:.2g}x)"
+    gain = f"{_ratio(ratio.mid)} ({_ratio(ratio.low)} to {_ratio(ratio.high)})"
     if verdict == "launch-bound":
         return (
             f"{_percent(share)} of this step the GPU waits for the host. {_graphs(predicted)} would"
@@ -220,7 +239,11 @@ def _words(
 def _graphs(predicted: TracePrediction) -> str:
     if predicted.regions <= 1:
         return "A graph over the whole step"
-    return f"{predicted.regions:.3g} graphs, between what has to stay,"
+    return f"{predicted.regions:.2g} graphs, between what has to stay,"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2g}x" if value < 10 else f"{value:,.0f}x"
 
 
 def _place(sync: SyncCost) -> str:
