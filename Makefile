@@ -50,6 +50,7 @@ docs: $(READY) ## write docs/rules/, the schemas and the README's demo anew
 results: $(READY) ## write docs/results.md and docs/accuracy.md from what was measured
 	$(BIN)/python benchmarks/pages/results.py
 	$(BIN)/python benchmarks/pages/accuracy.py
+	$(BIN)/python benchmarks/pages/trace_peers.py
 
 matrix: $(READY) ## run the suite's quick half with other versions of torch, which takes gigabytes
 	$(BIN)/python benchmarks/truth/matrix.py 2.6.0 2.9.1 2.15.0

@@ -66,11 +66,7 @@ def activity(trace: Trace, found: Gaps, windows: Sequence[Window]) -> Activity:
     spans = _host_spans(trace, low, high)
     thread = _explaining_threads(spans, low, high, launching)
     waiting = Waiting(gap, low, high, thread)
-    covered = np.zeros(len(spans), np.int64)
-    for one, stretches in _by_thread(waiting):
-        mine = np.flatnonzero(spans.thread == one)
-        covered[mine] = covered_ns_of(stretches, spans.start_ns[mine], spans.end_ns[mine])
-    spans = spans.take(covered > 0)
+    spans = _explaining(spans, waiting)
     nesting = nest(spans)
     own = np.zeros(len(spans), np.int64)
     until = _ends(spans, nesting)
@@ -138,6 +134,17 @@ def _explaining_threads(spans: Spans, low: Ints, high: Ints, launching: Ints) ->
         seen[mine] = covered_ns_of((outer.start_ns, outer.end_ns), low[mine], high[mine])
     found: Ints = np.where(asked & (_HALF * seen < high - low), before, launching)
     return found
+
+
+def _explaining(spans: Spans, waiting: Waiting) -> Spans:
+    """The spans, each of which lies in some stretch, that lie in a stretch which their own thread explains."""
+    if len(set(waiting.thread.tolist())) == 1:
+        return spans.take(spans.thread == waiting.thread[0])
+    covered = np.zeros(len(spans), np.int64)
+    for one, stretches in _by_thread(waiting):
+        mine = np.flatnonzero(spans.thread == one)
+        covered[mine] = covered_ns_of(stretches, spans.start_ns[mine], spans.end_ns[mine])
+    return spans.take(covered > 0)
 
 
 def _by_thread(waiting: Waiting) -> Iterator[tuple[int, tuple[Ints, Ints]]]:

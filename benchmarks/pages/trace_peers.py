@@ -1,0 +1,71 @@
+"""benchmarks/data/trace_peers.jsonl -> docs/trace-peers.md: four tools' answers about the same traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tables import Row, jsonl, table
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "benchmarks/data/trace_peers.jsonl"
+PAGE = ROOT / "docs/trace-peers.md"
+TOOLS = ("graphdoctor", "TraceLens", "HolisticTraceAnalysis", "torch-tb-profiler")
+_NAMED = 0.05
+
+_OPENING = """# Other tools beside `graphdoctor trace`
+
+What four tools say of the same public traces. Written by `benchmarks/pages/trace_peers.py` from what
+`benchmarks/truth/trace_peers.py` recorded ({date}): each tool in a fresh process, in turns, once, on two
+cores that much other work shared. TraceLens is commit {tracelens} of AMD-AGI/TraceLens,
+HolisticTraceAnalysis {hta} with pandas 2, torch-tb-profiler {tb}. The traces are from the tests of
+AMD-AGI/TraceLens and of facebookresearch/HolisticTraceAnalysis, and from pytorch/kineto's samples.
+
+The truth of the idle time is computed from the file's own text, from the first start on the device to the
+last end: the union of all kernels, copies and fills of the device with the most of them. graphdoctor's
+figure here is over the same span, while its answers are about the steps that count. *Lies in* is how much
+of the idle time falls into host spans whose names say what they are: it is what an answer about the cause
+is held against. More than one may hold for the same moment. What follows it was judged by reading.
+"""
+
+
+def main() -> None:
+    about, *rows = jsonl(DATA)
+    lines = [_OPENING.format(**about)]
+    lines += ["## Idle time", ""]
+    lines += table(("trace", "events", "truth", *TOOLS), map(_idle, rows))
+    lines += ["## CPU seconds, imports left out", ""]
+    lines += table(("trace", *TOOLS), map(_cost, rows))
+    lines += ["## Who names the cause", ""]
+    for row in rows:
+        lines += _answers(row)
+    PAGE.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+def _idle(row: Row) -> Iterator[str]:
+    yield from (row["trace"], f"{row['events']:,}", f"{row['idle']:.1%}")
+    for tool in TOOLS:
+        idle = row[tool].get("idle")
+        yield f"{idle:.1%}" if idle is not None else row[tool].get("problem", "says none")
+
+
+def _cost(row: Row) -> Iterator[str]:
+    yield row["trace"]
+    for tool in TOOLS:
+        yield f"{row[tool]['cpu_s']:.2f}" if "cpu_s" in row[tool] else "not run"
+
+
+def _answers(row: Row) -> Iterator[str]:
+    known = [f"{what} {share:.0%}" for what, share in row["lies_in"].items() if share >= _NAMED]
+    lies = ", ".join(known) or "none of the known kinds"
+    yield f"**{row['trace']}**: {row['idle']:.0%} idle; lies in {lies}. {row['judged']}"
+    yield ""
+    for tool in TOOLS:
+        found = row[tool]
+        said = found.get("says") or found.get("problem") or "gives the idle share and no cause."
+        yield f"- {tool}: {' '.join(said.split())}"
+    yield ""
+
+
+if __name__ == "__main__":
+    main()
