@@ -17,7 +17,7 @@ STEP = iteration(
     op("aten.relu.default", [tensor(index, 64)], [tensor(index + 1, 64)]) for index in range(40)
 )
 ROOT = Path(__file__).resolve().parents[2]
-HOST_FIGURES = ("launch_us", "graph_launch_us", "graph_node_launch_us", "host_us.")
+HOST_FIGURES = ("launch_us", "graph_launch_us", "graph_node_launch_us", "host_us.", "call_us.")
 
 
 def changed(one: DeviceProfile, other: DeviceProfile) -> dict[str, float]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from graphdoctor.estimate import estimate, launches, op_cost, saving_us, syncs
+from graphdoctor.estimate import Calls, estimate, launches, op_cost, saving_us, syncs
 from graphdoctor.estimate.costs import KnownCosts
 from graphdoctor.estimate.gpus import load_profile, profile_names
 from graphdoctor.estimate.work import bytes_moved
@@ -298,13 +298,11 @@ def test_regions_lie_between_eager_and_the_whole_graph() -> None:
     assert split.graph_us.mid > whole.graph_us.mid
 
 
-def test_calling_graphs_costs_the_host_and_is_known_less_well() -> None:
+def test_calling_graphs_costs_the_host() -> None:
     step = chain(100, 256)
     half = [range(50)]
-    free, called = (estimate(step, H100, half, host_work=work).speedup for work in (0.0, 20.0))
+    free, called = (estimate(step, H100, half, calls=Calls(module=n)).speedup for n in (0, 3))
     assert called.mid < free.mid
-    assert called.low <= called.mid / 1.25
-    assert called.high >= called.mid * 1.25
 
 
 def test_what_an_eager_operator_makes_is_copied_into_the_region_that_reads_it() -> None:
