@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from folds import Fitted, fitted_to
-from measured_steps import Measured, measured_steps
+from measured_steps import Measured, measured_since, measured_steps
 from recorded_steps import ROOT, UNRECORDED, Step, recorded
 from residuals import Judged, judged_of, with_ranges
 
+EVERY = "all"
 OUT = ROOT / "benchmarks/data/predictions_h200_torch2.11.json"
 
 
@@ -32,27 +33,41 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--recordings", type=Path, help="keep recordings here (default: nowhere)")
+    parser.add_argument(
+        "--keep-figures",
+        action="store_true",
+        help="take the fitted figures from the result that is there, and judge anew",
+    )
     args = parser.parse_args()
     measured = list(measured_steps())
+    since = list(measured_since({one.family for one in measured}))
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.recordings or Path(temporary)
-        steps = recorded([one.case for one in measured], folder)
+        steps = recorded([one.case for one in (*measured, *since)], folder)
     known = [one for one in measured if one.case in steps]
     families = sorted({one.family for one in known})
-    folds: dict[str, Fitted] = {}
+    folds = _kept() if args.keep_figures else {}
     judged: list[Judged] = []
     for family in families:
         others = [one for one in known if one.family != family]
-        folds[family] = fitted_to(others, steps)
+        folds[family] = folds.get(family) or fitted_to(others, steps)
         print(f"{family}: {folds[family].text}", flush=True)
         own = (one for one in known if one.family == family)
         judged += _judged(own, steps, folds[family])
-    every = fitted_to(known, steps)
+    every = folds.pop(EVERY, None) or fitted_to(known, steps)
     print(f"all: {every.text}")
+    judged += _judged(since, steps, every)
     ranged, widths = with_ranges(judged)
     for name, times in widths.items():
         print(f"width of {name}: {times:.2f}")
-    _write(ranged, widths, every, folds, measured)
+    _write(ranged, widths, every, folds, [*measured, *since])
+
+
+def _kept() -> dict[str, Fitted]:
+    """The figures of each fold of the last result, and those of all families."""
+    found = json.loads(OUT.read_text(encoding="utf-8"))
+    folds = {family: Fitted(figures) for family, figures in found["figures_of_folds"].items()}
+    return {**folds, EVERY: Fitted(found["figures"])}
 
 
 def _judged(own: Iterable[Measured], steps: dict[str, Step], fitted: Fitted) -> Iterator[Judged]:

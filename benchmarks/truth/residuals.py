@@ -18,7 +18,7 @@ from recorded_steps import Step
 from graphdoctor.estimate import NO_CALLS, Observed
 from graphdoctor.estimate.fitted import corners_from_eager
 from graphdoctor.estimate.predict import corners
-from graphdoctor.estimate.widths import LEAST, Width
+from graphdoctor.estimate.widths import LEAST, Width, capped
 from graphdoctor.values.report import Range
 
 INSIDE = 0.8  # of held-out measurements that ranges are to hold
@@ -115,6 +115,13 @@ def with_ranges(judged: Sequence[Judged]) -> tuple[list[Judged], dict[str, float
     ranged = [
         replace(one, range=_width_of(one.width, judged, but=one.family).of(one.corners))
         for one in judged
+    ]
+    eager = {(one.case, one.host): one.range for one in ranged if one.quantity == "eager"}
+    ranged = [
+        replace(one, range=capped(one.range, limit))
+        if one.quantity == "busy" and one.range and (limit := eager[one.case, one.host])
+        else one
+        for one in ranged
     ]
     names = dict.fromkeys(one.width for one in judged)
     widths = {name: _width_of(name, judged) for name in names}

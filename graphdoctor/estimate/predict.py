@@ -13,7 +13,7 @@ from graphdoctor.estimate.layout import Case, Piece, lay_out
 from graphdoctor.estimate.ranges import ZERO, add, around, pooled_width, scale
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
 from graphdoctor.estimate.two_lanes import Laid
-from graphdoctor.estimate.widths import BUSY, EAGER, GRAPH, SPEEDUP
+from graphdoctor.estimate.widths import BUSY, EAGER, GRAPH, SPEEDUP, capped
 from graphdoctor.estimate.work import matrix_flops
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 from graphdoctor.values.report import Estimate, OtherHost, Range, Term
@@ -53,6 +53,7 @@ def estimate(
     """
     found = corners(iteration, profile, regions, calls=calls)
     eager = found.eager
+    eager_us = EAGER.of(found.eager_us)
     count = sum(piece.launches for piece in eager)
     is_graphed = any(piece.nodes for piece in found.graph)
     return Estimate(
@@ -60,9 +61,9 @@ def estimate(
         basis="predicted",
         launches=count,
         host_us=EAGER.of(found.host_us),
-        device_busy_us=BUSY.of(found.busy_us),
-        eager_us=EAGER.of(found.eager_us),
-        graph_us=(GRAPH if is_graphed else EAGER).of(found.graph_us),
+        device_busy_us=capped(BUSY.of(found.busy_us), eager_us),
+        eager_us=eager_us,
+        graph_us=GRAPH.of(found.graph_us) if is_graphed else eager_us,
         launch_bound_share=found.launch_bound_share,
         speedup=SPEEDUP.of(found.speedup) if is_graphed else found.speedup,
         terms=(*_terms(profile, count), *_copy_terms(found.graph)),

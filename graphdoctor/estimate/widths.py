@@ -27,15 +27,20 @@ class Width(Struct, frozen=True):
         return stretched(corners, self.times, least=self.least)
 
 
-EAGER = Width(0.54)
-GRAPH = Width(1.1)
-BUSY = Width(1.72)
+EAGER = Width(0.52)
+GRAPH = Width(0.95)
+BUSY = Width(1.71)
 SPEEDUP = Width(0.41)
 # From the eager step's own measured times. What Python between graphs costs is no figure of the profile's,
 # so that the corners say little of parts.
-WHOLE_FROM_EAGER = Width(0.24)
-PARTS_FROM_EAGER = Width(0.0, least=0.3)
-SEGMENTS_FROM_EAGER = Width(0.0, least=0.4)
+WHOLE_FROM_EAGER = Width(0.88)
+PARTS_FROM_EAGER = Width(0.0, least=0.19)
+SEGMENTS_FROM_EAGER = Width(0.0, least=0.28)
+
+
+def capped(value: Range, most: Range) -> Range:
+    """Each end no higher than the other range's."""
+    return Range(min(value.low, most.low), min(value.mid, most.mid), min(value.high, most.high))
 
 
 def from_eager(*, is_whole: bool, has_segments: bool) -> Width:
