@@ -110,7 +110,8 @@ def _gain(report: Report) -> str:
     if advised.predicted is None or report.estimate is None:
         return _gain_of_graph(report)
     return (
-        f"{ratio_range(advised.predicted)} with {advised.strategy}, {basis_text(report.estimate)};"
+        f"{ratio_range(advised.predicted)} with {advised.strategy}, {basis_text(report.estimate)}"
+        f"{fed_by_text(report.estimate)};"
         f" launch-bound {share_range(report.estimate.launch_bound_share)}"
     )
 
