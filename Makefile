@@ -47,8 +47,9 @@ bench: $(READY) ## measure graphdoctor's own speed
 docs: $(READY) ## write docs/rules/, the schemas and the README's demo anew
 	$(BIN)/python docs/generate.py
 
-results: $(READY) ## write docs/results.md and docs/accuracy.md from what was measured
+results: $(READY) ## write docs/results.md, docs/prediction.md and docs/accuracy.md from what was measured
 	$(BIN)/python benchmarks/pages/results.py
+	$(BIN)/python benchmarks/pages/prediction.py
 	$(BIN)/python benchmarks/pages/accuracy.py
 	$(BIN)/python benchmarks/pages/trace_peers.py
 

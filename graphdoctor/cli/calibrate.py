@@ -16,8 +16,8 @@ class CalibrateCommand:
 
     Pass the profile that it writes with --gpu FILE. With --host only the host is
     measured, in about two seconds and without a GPU: pass that profile with
-    --host FILE, and --gpu h200 predicts for this machine with an H200. What was seen on the way to
-    figures that are differences is shown too, and kept as comments in the profile.
+    --host FILE, and `analyze --gpu h200` predicts for this machine with an H200.
+    What was seen on the way to the figures is shown too, and kept as comments.
     """
 
     name = "calibrate"

@@ -14,18 +14,16 @@ from msgspec.structs import replace
 
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level
 from graphdoctor.estimate.layout import Case, Piece, lay_out
-from graphdoctor.estimate.predict import SLACK_BESIDE, Regions, calling, graph_pieces
-from graphdoctor.estimate.ranges import around, widened
+from graphdoctor.estimate.predict import NO_CALLS, Calls, Regions, calling, graph_pieces
+from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.timeline import eager_pieces
+from graphdoctor.estimate.widths import from_eager
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import Range
 
 _SLOWEST_HOST, _FASTEST_HOST = 100.0, 0.01  # times the profile's
-_ROUNDS = 40  # of halving the factor's bounds
-_MIDDLE = Case("mid", "mid", 1.0, 1.0)
-# How far off the model itself was on an H200 (torch 2.11.0, 2026-11-20; benchmarks/data/results): ten of 12
-# whole steps lay within 0.1; of steps with Python between graphs, see SLACK_BESIDE.
-_SLACK = 0.10
+_ROUNDS = 24  # of halving the factor's bounds, which leaves a millionth of it
+MIDDLE = Case("mid", "mid", 1.0, 1.0)
 _SCALED = "scaled to this step's measured time"
 
 
@@ -49,29 +47,45 @@ def fitted_speedup(
     regions: Regions | None,
     *,
     observed: Observed,
-    host_work: float = 0.0,
+    calls: Calls = NO_CALLS,
 ) -> Range:
     """Eager's wall time over the time with these regions as graphs; None: the whole step as one.
 
-    The range covers the profile's bounds for launching a graph and for the gaps between its nodes,
-    and how far off the model itself was where both were known. `host_work` is what calling the
-    graphs costs beside their launches, in operators of this step.
+    The range goes out from the profile's bounds for launching a graph and for the gaps between its
+    nodes, and is as wide as measurements ask for (`widths`). `calls` is what calling the graphs costs
+    beside their launches.
     """
+    found = corners_from_eager(iteration, profile, regions, observed=observed, calls=calls)
+    width = from_eager(
+        is_whole=regions is None and calls == NO_CALLS,
+        has_segments=bool(calls.segment or calls.trained_segment),
+    )
+    return width.of(found)
+
+
+def corners_from_eager(
+    iteration: Iteration,
+    profile: DeviceProfile,
+    regions: Regions | None,
+    *,
+    observed: Observed,
+    calls: Calls = NO_CALLS,
+) -> Range:
+    """The same, as wide as the profile's bounds alone make it."""
     autograd = any(op.phase == "backward" for op in iteration.ops)
     eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
-    factors = _factors(eager, profile, observed)
-    here = _profile_of(profile, factors.host)
-    left = (*calling(eager, host_work), *graph_pieces(iteration, profile, regions, eager))
-    pieces = tuple(_scaled(piece, factors) for piece in left)
+    factors = factors_of(eager, profile, observed)
+    here = profile_scaled(profile, factors.host)
+    left = (*calling(calls, profile), *graph_pieces(iteration, profile, regions, eager))
+    pieces = tuple(scaled_piece(piece, factors) for piece in left)
     ends: tuple[Level, Level] = ("low", "high")
-    cases = [_MIDDLE, *(Case(host, device, 1.0, 1.0) for host in ends for device in ends)]
+    cases = [MIDDLE, *(Case(host, device, 1.0, 1.0) for host in ends for device in ends)]
     spans = [max(lay_out(pieces, here, case).span_us, 1e-3) for case in cases]
     ratios = [observed.wall_us / span for span in spans]
-    found = around(ratios[0], ratios[1:])
-    return widened(found, _SLACK if regions is None else SLACK_BESIDE)
+    return around(ratios[0], ratios[1:])
 
 
-def _factors(eager: Sequence[Piece], profile: DeviceProfile, observed: Observed) -> Factors:
+def factors_of(eager: Sequence[Piece], profile: DeviceProfile, observed: Observed) -> Factors:
     """The device's from its busy time; then the host's, so that the step takes the wall time."""
     busy_us = sum(piece.device_us.mid for piece in eager)
     device = observed.busy_us / busy_us if busy_us else 1.0
@@ -79,15 +93,15 @@ def _factors(eager: Sequence[Piece], profile: DeviceProfile, observed: Observed)
     for _ in range(_ROUNDS):
         middle = (low * high) ** 0.5
         factors = Factors(middle, device)
-        pieces = tuple(_scaled(piece, factors) for piece in eager)
-        if lay_out(pieces, _profile_of(profile, middle), _MIDDLE).span_us < observed.wall_us:
+        pieces = tuple(scaled_piece(piece, factors) for piece in eager)
+        if lay_out(pieces, profile_scaled(profile, middle), MIDDLE).span_us < observed.wall_us:
             low = middle
         else:
             high = middle
     return Factors(low, device)
 
 
-def _scaled(piece: Piece, factors: Factors) -> Piece:
+def scaled_piece(piece: Piece, factors: Factors) -> Piece:
     """The piece as this host and this device do it; only launching a graph stays the profile's."""
     device_us = piece.device_us if piece.is_copy else _exactly(piece.device_us.mid * factors.device)
     if piece.nodes:
@@ -95,7 +109,7 @@ def _scaled(piece: Piece, factors: Factors) -> Piece:
     return replace(piece, host_us=_exactly(piece.host_us.mid * factors.host), device_us=device_us)
 
 
-def _profile_of(profile: DeviceProfile, host: float) -> DeviceProfile:
+def profile_scaled(profile: DeviceProfile, host: float) -> DeviceProfile:
     """Launches are a part of what operators cost the host, and scaled with them."""
     launch_us = profile.launch_us.mid * host
     return replace(profile, launch_us=Figure(launch_us, launch_us, launch_us, _SCALED))

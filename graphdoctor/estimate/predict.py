@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level, assumed_figures
 from graphdoctor.estimate.hosts import slowed
 from graphdoctor.estimate.layout import Case, Piece, lay_out
-from graphdoctor.estimate.ranges import ZERO, add, around, pooled_width, scale, widened
+from graphdoctor.estimate.ranges import ZERO, add, around, pooled_width, scale
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
 from graphdoctor.estimate.two_lanes import Laid
+from graphdoctor.estimate.widths import BUSY, EAGER, GRAPH, SPEEDUP, capped
 from graphdoctor.estimate.work import matrix_flops
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 from graphdoctor.values.report import Estimate, OtherHost, Range, Term
 
 _OTHER_HOSTS = (2.0, 0.5)  # times as long
+
+
+class Calls(Struct, frozen=True):
+    """How often a step does what `CallCosts` has the figures of."""
+
+    module: int = 0
+    trained_module: int = 0
+    segment: int = 0
+    trained_segment: int = 0
+    segment_parameter: int = 0
+    glue: int = 0
+
+
+NO_CALLS = Calls()
 Regions = Sequence[Sequence[int]]  # operator indices of each region, in execution order
-# What Python between graphs costs is known to this share: 33 of 39 steps with it were predicted that
-# well from their eager times on an H200 (torch 2.11.0, 2026-11-20; benchmarks/data/results).
-SLACK_BESIDE = 0.25
 
 
 def estimate(
@@ -28,38 +41,73 @@ def estimate(
     profile: DeviceProfile,
     regions: Regions | None = None,
     *,
-    host_work: float = 0.0,
+    calls: Calls = NO_CALLS,
 ) -> Estimate:
     """Eager time and graph time of one step on the profile's GPU.
 
     `regions`: the operators that are replayed as graphs, the rest runs as it does today; None
-    asks what the whole step would take as one graph. A range covers every combination of a slow
-    or fast host with a slow or fast device, eager and graph being compared within each; it is
-    narrower than that of a single operator, since the errors of many partly cancel. `host_work` is
-    what calling the graphs costs the host beside their launches, in operators of this step; the
-    speed-up's range is wider with it.
+    asks what the whole step would take as one graph. A range goes out from every combination of a
+    slow or fast host with a slow or fast device, eager and graph being compared within each, and is
+    as wide as measurements ask for (`widths`). `calls` is what calling the graphs costs the host beside
+    their launches.
     """
-    autograd = any(op.phase == "backward" for op in iteration.ops)
-    eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
-    graph = (*calling(eager, host_work), *graph_pieces(iteration, profile, regions, eager))
-    cases = corner_cases(eager)
-    before = [lay_out(eager, profile, case) for case in cases]
-    after = [lay_out(graph, profile, case) for case in cases]
-    launches = sum(piece.launches for piece in eager)
-    speedup = _range([_ratio(old, new) for old, new in zip(before, after, strict=True)])
+    found = corners(iteration, profile, regions, calls=calls)
+    eager = found.eager
+    eager_us = EAGER.of(found.eager_us)
+    count = sum(piece.launches for piece in eager)
+    is_graphed = any(piece.nodes for piece in found.graph)
     return Estimate(
         gpu=profile.title,
         basis="predicted",
-        launches=launches,
+        launches=count,
+        host_us=EAGER.of(found.host_us),
+        device_busy_us=capped(BUSY.of(found.busy_us), eager_us),
+        eager_us=eager_us,
+        graph_us=GRAPH.of(found.graph_us) if is_graphed else eager_us,
+        launch_bound_share=found.launch_bound_share,
+        speedup=SPEEDUP.of(found.speedup) if is_graphed else found.speedup,
+        terms=(*_terms(profile, count), *_copy_terms(found.graph)),
+        notes=tuple(_notes(iteration, profile, regions, eager)),
+        host=profile.host,
+    )
+
+
+class Corners(Struct, frozen=True):
+    """A step and its graphs on a slow or fast host with a slow or fast device, and in the middle."""
+
+    eager: tuple[Piece, ...]
+    graph: tuple[Piece, ...]
+    host_us: Range
+    busy_us: Range
+    eager_us: Range
+    graph_us: Range
+    launch_bound_share: Range
+    speedup: Range
+
+
+def corners(
+    iteration: Iteration,
+    profile: DeviceProfile,
+    regions: Regions | None = None,
+    *,
+    calls: Calls = NO_CALLS,
+) -> Corners:
+    """What `estimate` goes out from: how wide ranges have to be is another question."""
+    autograd = any(op.phase == "backward" for op in iteration.ops)
+    eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
+    graph = (*calling(calls, profile), *graph_pieces(iteration, profile, regions, eager))
+    cases = corner_cases(eager)
+    before = [lay_out(eager, profile, case) for case in cases]
+    after = [lay_out(graph, profile, case) for case in cases]
+    return Corners(
+        eager=eager,
+        graph=graph,
         host_us=_range([case.host_us for case in before]),
-        device_busy_us=_range([case.busy_us for case in before]),
+        busy_us=_range([case.busy_us for case in before]),
         eager_us=_range([case.span_us for case in before]),
         graph_us=_range([case.span_us for case in after]),
         launch_bound_share=_range([_share(case) for case in before]),
-        speedup=widened(speedup, SLACK_BESIDE) if host_work else speedup,
-        terms=(*_terms(profile, launches), *_copy_terms(graph)),
-        notes=tuple(_notes(iteration, profile, regions, eager)),
-        host=profile.host,
+        speedup=_range([_ratio(old, new) for old, new in zip(before, after, strict=True)]),
     )
 
 
@@ -114,14 +162,13 @@ def _ratio(before: Laid, after: Laid) -> float:
     return before.span_us / after.span_us if before.span_us and after.span_us else 1.0
 
 
-def calling(eager: Sequence[Piece], host_work: float) -> tuple[Piece, ...]:
-    """Host work of so many operators that launches nothing, at what this step's cost on average."""
-    if not host_work or not eager:
-        return ()
+def calling(calls: Calls, profile: DeviceProfile) -> tuple[Piece, ...]:
+    """What calling the graphs costs the host beside their launches, as one piece that launches nothing."""
     total = ZERO
-    for piece in eager:
-        total = add(total, piece.host_us)
-    return (Piece(scale(total, host_work / len(eager)), ZERO, 0),)
+    for name in calls.__struct_fields__:
+        figure: Figure = getattr(profile.call_us, name)
+        total = add(total, scale(figure.range, getattr(calls, name)))
+    return (Piece(total, ZERO, 0),) if total.mid else ()
 
 
 def graph_pieces(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from math import sqrt
+from math import exp, log, sqrt
 
 from graphdoctor.estimate.gpus import Level
 from graphdoctor.values.report import Range
@@ -52,9 +52,15 @@ def towards(value: Range, level: Level, width: float) -> float:
     return value.mid * (end / value.mid) ** width if value.mid and level != "mid" else value.mid
 
 
-def widened(value: Range, share: float) -> Range:
-    """The same middle, with ends that lie further out by this share of them."""
-    return Range(value.low / (1 + share), value.mid, value.high * (1 + share))
+def stretched(value: Range, times: float, *, least: float) -> Range:
+    """The same middle, with each end `times` as far from it in log, and at least `least`."""
+    if not value.mid:
+        return value
+    down = max(times * log(value.mid / value.low), least) if value.low else None
+    up = max(times * log(value.high / value.mid), least)
+    return Range(
+        value.mid * exp(-down) if down is not None else 0.0, value.mid, value.mid * exp(up)
+    )
 
 
 def around(mid: float, others: Iterable[float]) -> Range:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphdoctor.estimate import Calls
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.in_graph import InOurGraph, SplitOfModels, step_with
 from graphdoctor.strategies.split_step import SplitStep, split
@@ -21,8 +22,8 @@ class CompiledSplit(InOurGraph):
     def regions(self, known: Known) -> Regions | None:
         return SplitStep().regions(known)
 
-    def host_work(self, known: Known) -> float:
-        return SplitStep().host_work(known)
+    def calls(self, known: Known) -> Calls:
+        return SplitStep().calls(known)
 
     def build(self, session: Session, known: Known) -> SplitOfModels:
         """Compile and warm up, then run one step that is captured piece by piece."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from msgspec.structs import replace
 
-from graphdoctor.estimate import Observed, estimate, fitted_speedup, launches
+from graphdoctor.estimate import NO_CALLS, Calls, Observed, estimate, fitted_speedup, launches
 from graphdoctor.estimate.fusion import with_fusion
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.cause import in_words, location_of
@@ -19,7 +17,7 @@ from graphdoctor.strategies.strategy import (
     Strategy,
 )
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import Range, StrategyOutcome
+from graphdoctor.values.report import StrategyOutcome
 
 _NEEDS_GPU = "planned only: trying it takes a real GPU"
 _NEEDS_KERNELS = (
@@ -47,20 +45,20 @@ def foresee(
         if reason := strategy.reason_against(known):
             return replace(row, status="unfit", reason=reason)
         regions = strategy.regions(known)
-        host_work = strategy.host_work(known) if isinstance(strategy, Calling) else 0.0
+        calls = strategy.calls(known) if isinstance(strategy, Calling) else NO_CALLS
         row = replace(row, code=strategy.code(known), plan=_plan(strategy, known))
     except Exception as error:
         reason = in_words(error)
         return replace(row, status="failed", reason=reason, location=location_of(error))
     if regions is None:
         return row
-    fuses = isinstance(strategy, OtherKernels)
-    return replace(
-        row,
-        predicted=_Prediction(known.iteration, profile, host_work, observed, fuses).of(regions),
-        captured_share=share_of(regions, known.iteration),
-        launches_eager=float(sum(map(launches, known.iteration.ops))),
-    )
+    row = replace(row, launches_eager=float(sum(map(launches, known.iteration.ops))))
+    found = predicted_for(row, regions, calls, known, profile, observed=observed)
+    if not isinstance(strategy, OtherKernels) or found.predicted is None:
+        return found
+    graphs = _all_or(regions, known.iteration)
+    fused = with_fusion(found.predicted, known.iteration, profile, graphs)
+    return replace(found, predicted=fused)
 
 
 def _reason(strategy: Strategy) -> str:
@@ -69,28 +67,22 @@ def _reason(strategy: Strategy) -> str:
     return _NEEDS_GPU
 
 
-@dataclass(frozen=True, slots=True)
-class _Prediction:
-    """What a step with graphs is predicted from."""
-
-    iteration: Iteration
-    profile: DeviceProfile
-    host_work: float
-    observed: Observed | None
-    fuses: bool
-
-    def of(self, regions: Regions) -> Range:
-        step, graphs = self.iteration, _all_or(regions, self.iteration)
-        found = self._of_eager_kernels(graphs)
-        return with_fusion(found, step, self.profile, graphs) if self.fuses else found
-
-    def _of_eager_kernels(self, graphs: Regions | None) -> Range:
-        step = self.iteration
-        if self.observed is None:
-            return estimate(step, self.profile, graphs, host_work=self.host_work).speedup
-        return fitted_speedup(
-            step, self.profile, graphs, observed=self.observed, host_work=self.host_work
-        )
+def predicted_for(
+    row: StrategyOutcome,
+    regions: Regions,
+    calls: Calls,
+    known: Known,
+    profile: DeviceProfile,
+    *,
+    observed: Observed | None,
+) -> StrategyOutcome:
+    """The row with what these graphs would bring: those foreseen, or those that were made."""
+    step, graphs = known.iteration, _all_or(regions, known.iteration)
+    if observed is None:
+        speedup = estimate(step, profile, graphs, calls=calls).speedup
+    else:
+        speedup = fitted_speedup(step, profile, graphs, observed=observed, calls=calls)
+    return replace(row, predicted=speedup, captured_share=share_of(regions, step))
 
 
 def _plan(strategy: Strategy, known: Known) -> str:

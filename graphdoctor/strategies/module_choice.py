@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 import torch
@@ -23,13 +23,17 @@ class ModuleChoice:
     modules even where all of it is safe. It is chosen where no finding lies inside its forward.
     """
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: Known, only: Iterable[str] | None = None) -> None:
+        """`only`: the paths that were graphed, in the place of those that are to be."""
         self._known = known
+        self._only = frozenset(only) if only is not None else None
         self.modules: Mapping[str, torch.nn.Module] = modules_by_path(known.roots)
 
     @cached_property
     def chosen(self) -> dict[str, torch.nn.Module]:
         """By path. Where no module launches enough to pay, all of them: the table shows the loss."""
+        if self._only is not None:
+            return {path: module for path, module in self.modules.items() if path in self._only}
         paths = [path for path in self._safe if path in self.modules]
         big = {path: self.modules[path] for path in paths if self.is_worth(path)}
         return big or {path: self.modules[path] for path in paths}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
+from graphdoctor.estimate import Calls
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.modules import (
     Choices,
@@ -17,12 +18,9 @@ from graphdoctor.graphs.modules import (
 from graphdoctor.operators.conditions import has_nested
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.module_choice import ModuleChoice
-from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+from graphdoctor.strategies.strategy import CannotBuild, Captured, Known, Regions
 from graphdoctor.target import Inputs
 
-# Seen on an H200 (torch 2.11.0, 2026-11-20) in five samples, in operators of the step: a call's guards
-# and copies; with gradients autograd's function too, and for each parameter a gradient handed on.
-_PER_CALL, _PER_CALL_TRAINING, _PER_PARAMETER = 3.5, 5.0, 1.2
 _TRAINING = """\
 # Before the first step, in training mode. examples: a tuple of tensors on
 # the GPU, of the shapes and the requires_grad of that module's real inputs,
@@ -51,6 +49,11 @@ class BuiltModules:
 
     def left_behind(self, inputs: Inputs, outputs: object) -> Footprint:
         return footprint(self._session.target.roots, inputs, outputs)
+
+    def holds(self, known: Known) -> Captured | None:
+        """The calls of the modules that could be graphed: a part of those chosen, or their children."""
+        regions = ModuleChoice(known, only=self.made.modules).regions()
+        return Captured(tuple(map(tuple, regions)), _calls(regions, known))
 
     def release(self) -> None:
         self.made.release()
@@ -83,14 +86,8 @@ class Modules:
         """Forward and backward of each call of a chosen module, by the recorded iteration."""
         return ModuleChoice(known).regions()
 
-    def host_work(self, known: Known) -> float:
-        choice = ModuleChoice(known)
-        calls = len(choice.regions())
-        if known.mode == "inference":
-            return _PER_CALL * calls
-        owned = {p for module in choice.chosen.values() for p in module.parameters()}
-        trained = sum(parameter.requires_grad for parameter in owned)
-        return _PER_CALL_TRAINING * calls + _PER_PARAMETER * trained
+    def calls(self, known: Known) -> Calls:
+        return _calls(ModuleChoice(known).regions(), known)
 
     def build(self, session: Session, known: Known) -> BuiltModules:
         """Watch what the modules are called with in each of the session's iterations; capture that."""
@@ -117,6 +114,11 @@ class Modules:
 
     def code(self, known: Known) -> str:
         return code_for(ModuleChoice(known).chosen, known)
+
+
+def _calls(regions: Sequence[Sequence[int]], known: Known) -> Calls:
+    count = len(regions)
+    return Calls(module=count) if known.mode == "inference" else Calls(trained_module=count)
 
 
 def _nothing_left(made: GraphedModules) -> str:

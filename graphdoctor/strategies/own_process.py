@@ -7,14 +7,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import msgspec
+import torch
 from msgspec.structs import replace
 
 from graphdoctor.device.open import AnyDevice, open_device
 from graphdoctor.device.processes.fresh import FreshProcesses, fresh_processes
 from graphdoctor.device.processes.process import Ended
+from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.hosts import profile_for
 from graphdoctor.graphs.cause import in_words, location_of, true_cause
+from graphdoctor.measure.speed import profile_of_gpu
 from graphdoctor.record import prepare
 from graphdoctor.record.place import place
 from graphdoctor.record.variation import with_fixed_inputs
@@ -52,6 +55,7 @@ class Job:
     time_limit_s: float
     fixed_inputs: bool = False
     kept_inputs: tuple[str, ...] = ()
+    observed: Observed | None = None
 
 
 def own_processes() -> AbstractContextManager[FreshProcesses]:
@@ -104,7 +108,9 @@ def _tried(job: Job, device: AnyDevice, profile: DeviceProfile) -> StrategyOutco
         safe_modules=job.safe_modules,
         iteration=job.iteration,
     )
-    terms = Terms(profile, measure_s=job.measure_s)
+    if job.observed is not None:  # predictions are then for the GPU that is there
+        profile = profile_of_gpu(torch.cuda.get_device_name(), profile)
+    terms = Terms(profile, measure_s=job.measure_s, observed=job.observed)
     return carry_out(job.row, job.strategy, session, known, terms=terms)
 
 

@@ -6,8 +6,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from graphdoctor.estimate import Calls, launches
 from graphdoctor.graphs.segments import Forecast, forecast
 from graphdoctor.graphs.segments import Segments as SegmentsBackend
+from graphdoctor.graphs.segments.parts import SegmentsPlan
 from graphdoctor.graphs.segments.tracing import settings
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.dynamo import (
@@ -24,7 +26,7 @@ from graphdoctor.strategies.compilers.models import (
     tops_of,
     warmed_up,
 )
-from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+from graphdoctor.strategies.strategy import CannotBuild, Captured, Known, Regions
 
 _CODE = """\
 import graphdoctor
@@ -32,13 +34,6 @@ import graphdoctor
 {lines}
 # call it as before; the first calls trace and capture
 """
-
-
-# In operators of the step, which also tell how slow the host is: seen on an H200 (torch 2.11.0, 2026-11-20
-# and 2026-11-22) in the eight rows that wait for the host. Nearly all of a call's cost are Dynamo's guards
-# and AOTAutograd's wrappers, for each graph, captured or not; our addresses, copies and launch are the rest.
-_PER_GRAPH = 7.0
-_PER_PART = 2.0
 
 
 class Segments:
@@ -64,9 +59,9 @@ class Segments:
     def regions(self, known: Known) -> Regions | None:
         return _foreseen(known).regions
 
-    def host_work(self, known: Known) -> float:
+    def calls(self, known: Known) -> Calls:
         foreseen = _foreseen(known)
-        return _PER_GRAPH * len(foreseen.plan.graphs) + _PER_PART * len(foreseen.regions)
+        return _calls(foreseen.plan, len(foreseen.regions), known)
 
     def plan(self, known: Known) -> str:
         """The graphs and their parts, foreseen from the recording: one line each."""
@@ -86,6 +81,7 @@ class Segments:
             built.release()
             reason = "; ".join(backend.refusals) or backend.plan.summary
             raise CannotBuild(f"nothing could be captured: {reason}")
+        built.captured = _captured(backend, known)
         return built
 
     def code(self, known: Known) -> str:
@@ -111,6 +107,39 @@ class Segments:
             raise
         built.note = "; ".join((backend.plan.summary, *backend.refusals))
         return built
+
+
+def _captured(backend: SegmentsBackend, known: Known) -> Captured:
+    """The parts foreseen, in order, as far as the launches go that really are in graphs.
+
+    Dynamo's graph has nodes of its own, which no recorded operator can be named for.
+    """
+    left = sum(graph.captured_launches for graph in backend.plan.graphs)
+    regions: list[tuple[int, ...]] = []
+    ops = {op.index: op for op in known.iteration.ops}
+    for region in _foreseen(known).regions:
+        taken: list[int] = []
+        for index in region:
+            if left <= 0:
+                break
+            taken.append(index)
+            left -= launches(ops[index])
+        if taken:
+            regions.append(tuple(taken))
+    return Captured(tuple(regions), _calls(backend.plan, backend.captured_parts, known))
+
+
+def _calls(plan: SegmentsPlan, captured: int, known: Known) -> Calls:
+    """What Dynamo's code calls: parts, else whole graphs without any, and what goes on behind a break.
+
+    Code of a step that trains is handed every parameter, to look after its gradient.
+    """
+    parts = max(captured, len(plan.graphs)) + len(plan.breaks)
+    if known.mode == "inference":
+        return Calls(segment=parts)
+    models = models_of(known.roots).values()
+    trained = {p for model in models for p in model.parameters() if p.requires_grad}
+    return Calls(trained_segment=parts, segment_parameter=len(trained))
 
 
 # Whether it fits, what it takes, what that costs and the plan are asked one after the other.

@@ -147,11 +147,17 @@ def _contest(
 
 def _foreseen(contest: Contest, strategy: Strategy, estimated: Estimate | None) -> StrategyOutcome:
     """On a GPU the eager step's own times are known, and which GPU it is."""
-    if estimated is None or estimated.basis != "measured":
+    observed = _observed(estimated)
+    if estimated is None or observed is None:
         return foresee(strategy, contest.known, contest.profile)
-    observed = Observed(estimated.eager_us.mid, estimated.device_busy_us.mid)
     profile = profile_of_gpu(estimated.gpu, contest.profile)
     return foresee(strategy, contest.known, profile, observed=observed)
+
+
+def _observed(estimated: Estimate | None) -> Observed | None:
+    if estimated is None or estimated.basis != "measured":
+        return None
+    return Observed(estimated.eager_us.mid, estimated.device_busy_us.mid)
 
 
 def _row(
@@ -233,6 +239,7 @@ def _job(
         time_limit_s=limit,
         fixed_inputs=options.fixed_inputs,
         kept_inputs=contest.evidence.session.target.kept_inputs,
+        observed=_observed(contest.evidence.speed.estimate),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.patches import Patches
+from graphdoctor.estimate import Calls
 from graphdoctor.graphs.capture import device_usable_after_failure
 from graphdoctor.graphs.cause import refusal_of
 from graphdoctor.graphs.split.breakable import BreakableCapture, trained_tensors
@@ -28,10 +29,6 @@ from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.locations import in_place, with_place
 from graphdoctor.values.report import Finding
 
-# Seen on an H200 (torch 2.11.0, 2026-11-20) with SGD and a schedule, in operators of the step: the
-# Python of an optimizer's step or a schedule's, which launches next to nothing.
-_PER_GLUE = 2.0
-
 
 class SplitStep:
     """A graph that ends at each call of the glue, and the next one behind it."""
@@ -47,8 +44,8 @@ class SplitStep:
     def regions(self, known: Known) -> Regions | None:
         return regions_of(known)
 
-    def host_work(self, known: Known) -> float:
-        return _PER_GLUE * len(glue_objects(known.roots))
+    def calls(self, known: Known) -> Calls:
+        return Calls(glue=len(glue_objects(known.roots)))
 
     def build(self, session: Session, known: Known) -> BuiltSplit:
         """Warm up, then run one step that is captured piece by piece."""

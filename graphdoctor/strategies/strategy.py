@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from msgspec import Struct
+
+from graphdoctor.estimate import Calls
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.proof.eager_runs import EagerRuns
@@ -141,6 +144,22 @@ class Planning(Protocol):
 class Calling(Protocol):
     """A strategy whose calls cost the host more than copying inputs and launching graphs."""
 
-    def host_work(self, known: Known) -> float:
-        """What a call costs beside, in operators of this step: checks, autograd, Python between."""
+    def calls(self, known: Known) -> Calls:
+        """What it calls in a step: guards, autograd's glue and Python between cost the host."""
+        ...
+
+
+class Captured(Struct, frozen=True):
+    """What really went into graphs: recorded operators, and what it takes to call them."""
+
+    regions: tuple[tuple[int, ...], ...]
+    calls: Calls
+
+
+@runtime_checkable
+class TellsCaptured(Protocol):
+    """What was built tells what it holds, which is not always what was foreseen."""
+
+    def holds(self, known: Known) -> Captured | None:
+        """The operators of each graph, and its calls, to predict from; None: as it was foreseen."""
         ...

@@ -9,6 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from graphdoctor.device.emulated import EmulationLimit
+from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.cause import in_words, is_refusal, location_of, true_cause
 from graphdoctor.graphs.cost import Cost, Meter
@@ -19,8 +20,16 @@ from graphdoctor.record.session import Session
 from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.compilers.arithmetic import OWN_DIGITS, digits_of
 from graphdoctor.strategies.compilers.verify import CompiledJudge
-from graphdoctor.strategies.foresee import foresee
-from graphdoctor.strategies.strategy import Built, CannotBuild, Known, MayUseGraphs, Noted, Strategy
+from graphdoctor.strategies.foresee import foresee, predicted_for
+from graphdoctor.strategies.strategy import (
+    Built,
+    CannotBuild,
+    Known,
+    MayUseGraphs,
+    Noted,
+    Strategy,
+    TellsCaptured,
+)
 from graphdoctor.strategies.timing import Timed, break_even_calls, time_built
 from graphdoctor.target import Inputs
 from graphdoctor.values.errors import GraphDoctorError
@@ -37,7 +46,7 @@ def _at_once() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a trial is held to: the GPU that is predicted for, and seconds to measure for.
+    """What a trial is held to: the GPU that is predicted for, seconds to measure for, eager's own times.
 
     `await_turn` returns when it may time: it is called once all is built and verified.
     """
@@ -45,6 +54,7 @@ class Terms:
     profile: DeviceProfile
     measure_s: float = MEASURE_S
     await_turn: Callable[[], None] = _at_once
+    observed: Observed | None = None
 
 
 def try_strategy(
@@ -100,6 +110,7 @@ class _Trial:
         try:
             meter = self._meter()
             built = self.strategy.build(self.session, self.known)
+            row = self._as_built(row, built)
             step = BuiltStep(built, self.session)
             batches = self.session.batches_for_proof()
             self._call_once(step, batches[0])
@@ -113,6 +124,16 @@ class _Trial:
         finally:
             if built is not None:
                 built.release()
+
+    def _as_built(self, row: StrategyOutcome, built: Built) -> StrategyOutcome:
+        """Predicted from what went into graphs, where that is less than was foreseen."""
+        held = built.holds(self.known) if isinstance(built, TellsCaptured) else None
+        if held is None or row.predicted is None:
+            return row
+        terms = self.terms
+        return predicted_for(
+            row, held.regions, held.calls, self.known, terms.profile, observed=terms.observed
+        )
 
     def _meter(self) -> Meter | None:
         self.session.start.restore()

@@ -55,11 +55,12 @@ def test_options_reach_the_pipeline(analysis, capsys) -> None:
     calls = []
     analysis(lambda spec, options, tell: calls.append((spec, options)) or PARTLY_SAFE)
     arguments = "model.py:net --mode training --device emulated --iterations 6 --gpu a100"
-    inputs = "--input 8x3:float16 --input 4:int64 --trace-dir traces"
+    inputs = "--host slow-server --input 8x3:float16 --input 4:int64 --trace-dir traces"
     assert main([*arguments.split(), *inputs.split()]) == 2  # no command
     assert main(["analyze", *arguments.split(), *inputs.split()]) == 0
+    shapes = ("8x3:float16", "4:int64")
     options = AnalyzeOptions(
-        "training", "emulated", 6, ("8x3:float16", "4:int64"), "a100", "traces"
+        "training", "emulated", 6, shapes, "a100", "slow-server", trace_dir="traces"
     )
     assert calls == [("model.py:net", options)]
 

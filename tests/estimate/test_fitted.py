@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from graphdoctor.estimate import Observed, fitted_speedup
-from graphdoctor.estimate.fitted import _profile_of
+from graphdoctor.estimate import Calls, Observed, fitted_speedup
+from graphdoctor.estimate.fitted import profile_scaled
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.values.recording import Iteration
 from tests.support.builders import iteration, op, tensor
@@ -56,15 +56,21 @@ def test_nothing_as_a_graph_changes_nothing() -> None:
     assert found.mid == pytest.approx(1.0, abs=1e-3)
 
 
-def test_host_work_of_calling_the_graphs_costs_what_so_many_operators_do() -> None:
-    observed = Observed(wall_us=2_000.0, busy_us=20.0)
+def test_calling_the_graphs_takes_a_slower_host_longer() -> None:
     half = [tuple(range(COUNT // 2))]
-    found = fitted_speedup(chain(), H200, half, observed=observed, host_work=COUNT / 2)
-    assert found.mid == pytest.approx(1.0, rel=0.1)
+    left = []
+    for wall_us in (2_000.0, 4_000.0):
+        observed = Observed(wall_us, busy_us=20.0)
+        free, called = (
+            wall_us / fitted_speedup(chain(), H200, half, observed=observed, calls=calls).mid
+            for calls in (Calls(), Calls(trained_module=2))
+        )
+        left.append(called - free)
+    assert left[1] == pytest.approx(2 * left[0], rel=0.05)
 
 
 @pytest.mark.parametrize("times", [0.5, 3.0])
 def test_launches_take_so_many_times_longer_as_the_host(times: float) -> None:
-    launch, own = _profile_of(H200, times).launch_us, H200.launch_us
+    launch, own = profile_scaled(H200, times).launch_us, H200.launch_us
     assert (launch.low, launch.mid, launch.high) == (times * own.mid,) * 3
-    assert _profile_of(H200, times).graph_launch_us == H200.graph_launch_us
+    assert profile_scaled(H200, times).graph_launch_us == H200.graph_launch_us

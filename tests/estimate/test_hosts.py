@@ -17,7 +17,7 @@ STEP = iteration(
     op("aten.relu.default", [tensor(index, 64)], [tensor(index + 1, 64)]) for index in range(40)
 )
 ROOT = Path(__file__).resolve().parents[2]
-HOST_FIGURES = ("launch_us", "graph_launch_us", "graph_node_launch_us", "host_us.")
+HOST_FIGURES = ("launch_us", "graph_launch_us", "graph_node_launch_us", "host_us.", "call_us.")
 
 
 def changed(one: DeviceProfile, other: DeviceProfile) -> dict[str, float]:
@@ -84,7 +84,7 @@ def test_the_speed_up_of_a_launch_bound_step_follows_the_host() -> None:
     assert half.eager_us == pytest.approx(2 * here.eager_us.mid, rel=0.1)
     assert half.speedup > here.speedup.mid > twice.speedup
     # Launching the graph is the host's too, so that the graph's time need not stay.
-    assert half.graph_us >= here.graph_us.mid >= twice.graph_us
+    assert half.graph_us * 1.000001 >= here.graph_us.mid >= twice.graph_us / 1.000001
 
 
 def test_the_estimate_says_which_host_it_is_for() -> None:

@@ -18,6 +18,7 @@ from graphdoctor.values.report import (
     NO_STRATEGY,
     Excerpt,
     IdleComment,
+    OtherHost,
     Range,
     Recommendation,
     Report,
@@ -334,5 +335,18 @@ def test_headline_s_gain_is_that_of_what_is_recommended() -> None:
 def test_headline_promises_no_gain_above_the_advice_to_keep_eager() -> None:
     advice = Recommendation(NO_STRATEGY, "Keep eager: no verified strategy is faster.")
     gain = gain_of(msgspec.structs.replace(COMPARED, recommendation=advice))
-    assert gain.startswith("none verified as the code is; 2.4x (1.8 to 3.2) with each region")
+    assert gain.startswith(
+        "none verified as the code is; 55 µs (45 to 70) a step, 2.4x (1.8 to 3.2) with each"
+    )
     assert "once it is cut there" in gain
+
+
+def test_a_prediction_leads_with_the_graph_s_time_and_says_for_which_host() -> None:
+    others = (OtherHost(2.0, 360.0, 60.0, 6.0), OtherHost(0.5, 90.0, 55.0, 1.64))
+    estimate = change(ESTIMATE, host="a slower server CPU", on_other_hosts=others)
+    page = render(change(SAFE, estimate=estimate, measurement=None), Look(base=BASE))
+    assert "55 µs (45 to 70) a step as a graph, 2.4x" in page
+    words = " ".join(page.split())
+    assert "fed by a slower server CPU" in words
+    assert "6x on a host half as fast; 1.64x on one twice as fast" in words
+    assert page.index("  As a graph") < page.index("  Eager")

@@ -8,15 +8,17 @@ from typing import Any
 import msgspec
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.estimate import Observed, estimate, fitted_speedup
+from graphdoctor.estimate import Calls, Observed, estimate, fitted_speedup
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.strategies import side_by_side
-from graphdoctor.strategies.foresee import foresee
-from graphdoctor.strategies.strategy import Known
+from graphdoctor.strategies.foresee import foresee, share_of
+from graphdoctor.strategies.strategy import Captured, Known
+from graphdoctor.strategies.trial import Terms, try_strategy
 from graphdoctor.values.report import Range
 from tests.support import fake_strategies as fakes
 from tests.support.strategy_rows import (
     PROFILE,
+    TERMS,
     a_session,
 )
 
@@ -48,4 +50,38 @@ def test_where_the_eager_step_was_observed_the_prediction_goes_out_from_there(
     contest: Any = SimpleNamespace(known=known, profile=PROFILE)
     assert side_by_side._foreseen(contest, fakes.Fake(), measured) == foresee(
         fakes.Fake(), known, load_profile(measured.gpu), observed=seen
+    )
+
+
+class HoldsHalf(fakes.Fake):
+    """Foresees two graphs, and makes the first of them only."""
+
+    def build(self, session: Any, known: Known) -> Any:
+        built: Any = super().build(session, known)
+        regions = tuple(self.regions(known) or ())[:1]
+        built.holds = lambda known: Captured(tuple(map(tuple, regions)), Calls(module=3))
+        return built
+
+
+def test_what_was_built_is_predicted_from_what_really_went_into_graphs(
+    device: EmulatedDevice,
+) -> None:
+    session, known = a_session(device)
+    foreseen = foresee(HoldsHalf(), known, PROFILE)
+    row = try_strategy(HoldsHalf(), session, known, terms=TERMS)
+    first = tuple(fakes.Fake().regions(known) or ())[:1]
+    assert row.predicted == estimate(known.iteration, PROFILE, first, calls=Calls(module=3)).speedup
+    assert row.captured_share == share_of(first, known.iteration)
+    assert foreseen.captured_share == 1.0 > (row.captured_share or 0.0)
+
+
+def test_what_was_built_is_predicted_from_the_eager_step_that_was_observed(
+    device: EmulatedDevice,
+) -> None:
+    session, known = a_session(device)
+    seen = Observed(wall_us=5_000.0, busy_us=20.0)
+    row = try_strategy(HoldsHalf(), session, known, terms=Terms(PROFILE, observed=seen))
+    first = tuple(fakes.Fake().regions(known) or ())[:1]
+    assert row.predicted == fitted_speedup(
+        known.iteration, PROFILE, first, observed=seen, calls=Calls(module=3)
     )

@@ -246,6 +246,11 @@ def test_the_children_of_what_cannot_be_graphed_are_tried_if_they_pay() -> None:
         assert built.made.left_out == {
             "body": "the Sequential inside it has a hook, which a replay would not run"
         }
+        held, foreseen = built.holds(step.known), MODULES.regions(step.known)
+        assert held is not None and foreseen is not None
+        inside = {index for region in held.regions for index in region}
+        assert held.calls.trained_module == len(held.regions)
+        assert inside < {index for region in foreseen for index in region}
         assert step.verified(built).status == "verified"
         built.release()
 

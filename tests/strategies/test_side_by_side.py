@@ -13,6 +13,7 @@ import torch
 
 from graphdoctor import strategies as strategies_package
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.estimate import Calls
 from graphdoctor.pipeline import analyze, analyze_target
 from graphdoctor.strategies import choice, side_by_side
 from graphdoctor.strategies.own_process import Job
@@ -225,8 +226,8 @@ def test_what_compiles_and_is_predicted_to_be_slower_is_tried_only_when_it_is_as
         name = "slower"
         compiles = True
 
-        def host_work(self, known: Any) -> float:
-            return 1000.0
+        def calls(self, known: Any) -> Calls:
+            return Calls(segment=1000)
 
     class Quick(Slower):
         name = "quick"
@@ -263,7 +264,9 @@ def measured_for(*, budget_s: float) -> float:
     iteration = SimpleNamespace(ops=())
     known: Any = SimpleNamespace(findings=(), safe_modules=(), iteration=iteration)
     options = AnalyzeOptions(budget_s=budget_s)
-    evidence = SimpleNamespace(session=SimpleNamespace(target=SimpleNamespace(kept_inputs=())))
+    target = SimpleNamespace(kept_inputs=())
+    session = SimpleNamespace(target=target)
+    evidence = SimpleNamespace(session=session, speed=SimpleNamespace(estimate=None))
     contest: Any = SimpleNamespace(options=options, known=known, left_s=budget_s, evidence=evidence)
     row = outcome("fake", status="planned")
     return side_by_side._job(contest, "f.py", fakes.Fake(), row, later=[fakes.Wrong()]).measure_s

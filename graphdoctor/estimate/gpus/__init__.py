@@ -60,6 +60,17 @@ class HostCosts(Struct, frozen=True, forbid_unknown_fields=True):
     allocation: Figure  # one block from the caching allocator
 
 
+class CallCosts(Struct, frozen=True, forbid_unknown_fields=True):
+    """Host time of calling graphs of parts of a step beside their launches, in us."""
+
+    module: Figure  # one graph of a module: guards, copies
+    trained_module: Figure  # one graph of a module's forward or backward: autograd's function too
+    segment: Figure  # one part that Dynamo's code calls: guards, wrapper, addresses, copies
+    trained_segment: Figure  # the same of a forward or backward: AOTAutograd's function too
+    segment_parameter: Figure  # each parameter that such code is handed
+    glue: Figure  # the Python of an optimizer's or a schedule's step that launches next to nothing
+
+
 class MathRates(Struct, frozen=True, forbid_unknown_fields=True):
     """Dense matrix arithmetic at its peak, in TFLOP/s."""
 
@@ -97,6 +108,7 @@ class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
     launch_us: Figure  # host time of one kernel launch
     launch_latency_us: Figure  # from the start of a launch to the kernel on an idle device
     host_us: HostCosts
+    call_us: CallCosts
     memory_gb_s: Figure  # peak
     cache_mb: Figure  # the last-level cache
     cache_speedup: Figure  # of the memory bandwidth, for operands that the cache holds

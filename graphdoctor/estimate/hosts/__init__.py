@@ -103,9 +103,11 @@ def _on_server(profile: DeviceProfile) -> DeviceProfile:
 
 
 def _slowed_by(profile: DeviceProfile, host: HostProfile) -> DeviceProfile:
-    costs = profile.host_us
+    costs, calls = profile.host_us, profile.call_us
+    each = {name: _times(getattr(calls, name), host.python) for name in calls.__struct_fields__}
     return replace(
         profile,
+        call_us=replace(calls, **each),
         host=host.title,
         launch_us=_times(profile.launch_us, host.launches),
         graph_launch_us=_times(profile.graph_launch_us, host.launches),

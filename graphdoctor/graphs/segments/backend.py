@@ -66,7 +66,12 @@ class Segments:
     @property
     def is_captured(self) -> bool:
         """Whether any part of any graph is a CUDA graph by now."""
-        return any(part.is_captured for graph in self.graphs for part in graph.captured_parts)
+        return self.captured_parts > 0
+
+    @property
+    def captured_parts(self) -> int:
+        """How many parts are CUDA graphs by now."""
+        return sum(part.is_captured for graph in self.graphs for part in graph.captured_parts)
 
     @property
     def refusals(self) -> tuple[str, ...]:

@@ -110,7 +110,8 @@ def _gain(report: Report) -> str:
     if advised.predicted is None or report.estimate is None:
         return _gain_of_graph(report)
     return (
-        f"{ratio_range(advised.predicted)} with {advised.strategy}, {basis_text(report.estimate)};"
+        f"{ratio_range(advised.predicted)} with {advised.strategy}, {basis_text(report.estimate)}"
+        f"{fed_by_text(report.estimate)};"
         f" launch-bound {share_range(report.estimate.launch_bound_share)}"
     )
 
@@ -131,10 +132,12 @@ def _gain_of_graph(report: Report) -> str:
         return "not estimated"
     whole = outcome_of_whole_step(report.captures)
     is_whole = whole is not None and whole.status == "captured"
+    is_cut = bool(report.regions) and not is_whole
     said = ratio_range(estimate.speedup)
     if estimate.basis == "predicted":  # the device's time is known better than the host's
-        said = f"{time_range(estimate.graph_us)} a step as a graph, {said}"
-    if report.regions and not is_whole:
+        time = time_range(estimate.graph_us)
+        said = f"{time} a step, {said}" if is_cut else f"{time} a step as a graph, {said}"
+    if is_cut:
         said = f"{said} with each region as one graph"
         if report.recommendation is not None and report.recommendation.strategy == NO_STRATEGY:
             said = f"none verified as the code is; {said}, once it is cut there"

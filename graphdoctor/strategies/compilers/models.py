@@ -10,6 +10,7 @@ import torch
 
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.record.session import Session
+from graphdoctor.strategies.strategy import Captured, Known
 from graphdoctor.target import Inputs
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.state.walk import Walk
@@ -61,6 +62,7 @@ class CompiledModels:
         self._before_call: Callable[[], None] = _nothing
         self._undo: list[Callable[[], None]] = []
         self.note = ""
+        self.captured: Captured | None = None  # what is known to be in graphs
 
     def before_each_call(self, tell: Callable[[], None]) -> None:
         self._before_call = tell
@@ -76,6 +78,9 @@ class CompiledModels:
     def left_behind(self, inputs: Inputs, outputs: object) -> Footprint:
         """Python runs in each call, so what is there now is what the call left."""
         return footprint(self._session.target.roots, inputs, outputs)
+
+    def holds(self, known: Known) -> Captured | None:
+        return self.captured
 
     def release(self) -> None:
         self._models.clear()

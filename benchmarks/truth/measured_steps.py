@@ -1,0 +1,100 @@
+"""benchmarks/data -> each measured step: what eager and its graphs took on a GPU, and on which host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+# Each file is of one host: the samples ran on the faster of the two.
+FILES = {
+    "samples_h200_torch2.11.jsonl": "server",
+    "results/h200_torch2.11.jsonl": "slow-server",
+}
+# Their kernels' number was counted in these very steps, so that they cannot judge it without a GPU.
+FITTED = ("dlrm.py:training",)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One strategy, measured beside eager in a process of its own."""
+
+    strategy: str
+    speedup: float
+    step_us: float
+    printed: dict[str, float] | None  # the range that was predicted in that run
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One step on one host; `timed` are its verified strategies."""
+
+    case: str
+    host: str
+    eager_us: float
+    busy_us: float
+    timed: tuple[Timed, ...]
+
+    @property
+    def family(self) -> str:
+        """The model, whatever its size, precision or mode: none of it is judged by another of it."""
+        file, _, entry = self.case.rpartition("/")[2].partition(":")
+        if file in ("decode.py", "learning.py", "speech.py", "diffusion.py"):
+            return entry
+        return (
+            entry.split("_")[0] if file == "vision.py" else file.removesuffix(".py").split("_")[0]
+        )
+
+    @property
+    def is_fitted(self) -> bool:
+        return self.case.endswith(FITTED)
+
+
+def measured_steps() -> Iterator[Measured]:
+    """Steps of which a profile was taken; the whole step of a sample counts as the strategy `whole`."""
+    for name, host in FILES.items():
+        text = (ROOT / "benchmarks/data" / name).read_text(encoding="utf-8")
+        for row in map(json.loads, text.splitlines()):
+            found = row.get("estimate")
+            if found is not None and found["basis"] == "measured":
+                yield Measured(
+                    case=row["case"].removeprefix("sample:"),
+                    host=host,
+                    eager_us=found["eager_us"]["mid"],
+                    busy_us=found["device_busy_us"]["mid"],
+                    timed=tuple(_timed(row)),
+                )
+
+
+def measured_since(known: set[str]) -> Iterator[Measured]:
+    """Steps of families that came later, each strategy in a row of its own: they were never fitted to.
+
+    Their host took 0.98 to 1.0 times what the slower one took for three eager steps that both ran (gpt2,
+    llama and bert:inference). Eager and its busy time are those beside the whole step.
+    """
+    text = (ROOT / "benchmarks/data/results/h200_torch2.11.jsonl").read_text(encoding="utf-8")
+    for row in map(json.loads, text.splitlines()):
+        found = row.get("row") or {}
+        timed, share = found.get("measurement"), found.get("busy_share_eager")
+        if row.get("strategy") != "whole" or timed is None or found["status"] != "verified":
+            continue
+        whole = Timed("whole", timed["speedup"], timed["graph_us"], found.get("predicted"))
+        eager_us = timed["eager_us"]
+        one = Measured(row["case"], "slow-server", eager_us, share * eager_us, (whole,))
+        if one.family not in known:
+            yield one
+
+
+def _timed(row: dict[str, Any]) -> Iterator[Timed]:
+    if "strategies" not in row and row.get("measurement"):
+        timed = row["measurement"]
+        yield Timed("whole", timed["speedup"], timed["graph_us"], None)
+    for each in row.get("strategies") or []:
+        timed = each.get("measurement")
+        if timed is not None and each["status"] == "verified":
+            yield Timed(
+                each["strategy"], timed["speedup"], timed["graph_us"], each.get("predicted")
+            )

@@ -1,0 +1,50 @@
+"""How wide the printed ranges are: what held-out measurements ask for, and no more.
+
+The corners of a prediction (a slow or fast host with a slow or fast device) say which figures it hangs
+on; how far off predictions really are, measurements say. Each number here is the smallest by which the
+corners' distance from the middle, in log, is to be multiplied so that 80 % of the steps of workloads that
+nothing was fitted to lie inside: benchmarks/truth/predictions.py prints them, docs/prediction.md has
+what came of it.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from graphdoctor.estimate.ranges import stretched
+from graphdoctor.values.report import Range
+
+LEAST = 0.05  # in log, to either side: the same step measured twice differs by as much
+
+
+class Width(Struct, frozen=True):
+    """`times` the distance of each end from the middle, and `least` at least, in log."""
+
+    times: float
+    least: float = LEAST
+
+    def of(self, corners: Range) -> Range:
+        return stretched(corners, self.times, least=self.least)
+
+
+EAGER = Width(0.52)
+GRAPH = Width(0.95)
+BUSY = Width(1.71)
+SPEEDUP = Width(0.41)
+# From the eager step's own measured times. What Python between graphs costs is no figure of the profile's,
+# so that the corners say little of parts.
+WHOLE_FROM_EAGER = Width(0.88)
+PARTS_FROM_EAGER = Width(0.0, least=0.19)
+SEGMENTS_FROM_EAGER = Width(0.0, least=0.28)
+
+
+def capped(value: Range, most: Range) -> Range:
+    """Each end no higher than the other range's."""
+    return Range(min(value.low, most.low), min(value.mid, most.mid), min(value.high, most.high))
+
+
+def from_eager(*, is_whole: bool, has_segments: bool) -> Width:
+    """The width of a prediction that goes out from the eager step's own times."""
+    if is_whole:
+        return WHOLE_FROM_EAGER
+    return SEGMENTS_FROM_EAGER if has_segments else PARTS_FROM_EAGER
