@@ -50,7 +50,7 @@ class BaselineCommand:
         old = read(path)
         is_first = not path.exists()
         targets, is_complete = choose(args.paths, project)
-        outcomes = run(targets, project, inputs=args.inputs)
+        outcomes = run(targets, project, inputs=args.inputs, no_cache=args.no_cache)
 
         from graphdoctor.check.baseline_update import accept, prune
 

@@ -55,7 +55,7 @@ class CheckCommand:
         project = load_project(args)
         accepted = read(project.baseline_path)
         targets, is_complete = choose(args.paths, project)
-        outcomes = run(targets, project, inputs=args.inputs)
+        outcomes = run(targets, project, inputs=args.inputs, no_cache=args.no_cache)
 
         from graphdoctor.check.gate import gate
 
