@@ -17,6 +17,7 @@ from graphdoctor.cli.check import CheckCommand
 from graphdoctor.cli.diff import DiffCommand
 from graphdoctor.cli.explain import ExplainCommand
 from graphdoctor.cli.init import InitCommand
+from graphdoctor.cli.merge import MergeCommand
 from graphdoctor.cli.output import ReaderGone
 from graphdoctor.cli.report import ReportCommand
 from graphdoctor.cli.rules import RulesCommand
@@ -62,6 +63,7 @@ COMMANDS: tuple[Command, ...] = (
     ExplainCommand(),
     RulesCommand(),
     CheckCommand(),
+    MergeCommand(),
     BaselineCommand(),
     DiffCommand(),
     InitCommand(),

@@ -89,8 +89,19 @@ class StaleEntry(Struct, frozen=True, order=True):
     target: str
 
 
+class Shard(Struct, frozen=True):
+    """One of `count` shares of a check's targets, from 1; `of` stands for the names of them all."""
+
+    number: int
+    count: int
+    of: str
+
+
 class Check(Struct, frozen=True):
-    """All that one check found. `prefix` leads from the repository to the project: "" or "sub/"."""
+    """All that one check found. `prefix` leads from the repository to the project: "" or "sub/".
+
+    `shard`: which share of the targets these are; None where they are all that were asked for.
+    """
 
     schema_version: int
     kind: Literal["check"]
@@ -102,6 +113,7 @@ class Check(Struct, frozen=True):
     stale_fails: bool = True
     notes: tuple[str, ...] = ()
     prefix: str = ""
+    shard: Shard | None = None
 
 
 class Occurrence(Struct, frozen=True):
