@@ -14,6 +14,7 @@ from graphdoctor.cli.analyze import AnalyzeCommand
 from graphdoctor.cli.baseline import BaselineCommand
 from graphdoctor.cli.calibrate import CalibrateCommand
 from graphdoctor.cli.check import CheckCommand
+from graphdoctor.cli.completion import CompletionCommand, answer_shell
 from graphdoctor.cli.diff import DiffCommand
 from graphdoctor.cli.explain import ExplainCommand
 from graphdoctor.cli.init import InitCommand
@@ -68,6 +69,7 @@ COMMANDS: tuple[Command, ...] = (
     DiffCommand(),
     InitCommand(),
     ShowSettingsCommand(),
+    CompletionCommand(),
 )
 
 EXIT_CODES = """exit codes:
@@ -108,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     parser = make_parser()
+    answer_shell(parser)
     args, unknown = parser.parse_known_args(argv)
     if unknown:
         args.parser.unrecognized(unknown)

@@ -15,8 +15,8 @@ class MergeCommand:
 
     As `graphdoctor check` of all their targets would have been: one page, one
     SARIF, one exit code, against the baseline and the budgets that hold here. A
-    shard that is missing is an error. `graphdoctor baseline --from FILE ...` accepts
-    what they found.
+    shard that is missing is an error. `graphdoctor baseline --from FILE ...`
+    accepts what they found.
     """
 
     name = "merge"
