@@ -61,16 +61,17 @@ def run_all(
     What the cache has of unchanged ones is taken from there. Raises CannotDoItHere where processes
     cannot be forked.
     """
-    known: dict[str, Report | Fault] = {}
+    known: dict[str, Outcome] = {}
     for target in targets:
         found = _missing(target, project) or _kept(target, project, cache)
         if found is not None:
-            known[target.name] = found
+            known[target.name] = Outcome(target, found)
     others = [target for target in targets if target.name not in known]
     relative = RelativePaths(project.root)
     for target, ended in zip(others, _run(others, project, told, cache), strict=True):
-        known[target.name] = _result(ended, target, project, relative, cache)
-    return [Outcome(one, known[one.name]) for one in targets]
+        result = _result(ended, target, project, relative, cache)
+        known[target.name] = Outcome(target, result, ended.seconds)
+    return [known[one.name] for one in targets]
 
 
 def cache_of(project: Project) -> Cache | None:

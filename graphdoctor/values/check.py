@@ -68,7 +68,11 @@ class Fault(Struct, frozen=True):
 
 
 class CheckedTarget(Struct, frozen=True):
-    """One target: its report and what the gate says of it, or the fault that prevented a report."""
+    """One target: its report and what the gate says of it, or the fault that prevented a report.
+
+    `analysis_s` is how long its analysis took in this run. It is not saved, so that the same commit
+    gives the same bytes.
+    """
 
     name: str
     path: str  # of its file, relative to the project; "" where it has none there
@@ -78,6 +82,7 @@ class CheckedTarget(Struct, frozen=True):
     breaches: tuple[Breach, ...] = ()
     improvements: tuple[str, ...] = ()
     fault: Fault | None = None
+    analysis_s: float | None = None
 
 
 class StaleEntry(Struct, frozen=True, order=True):

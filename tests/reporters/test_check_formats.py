@@ -196,6 +196,19 @@ def test_junit_names_are_unique_and_no_time_is_made_up() -> None:
         assert not root.findall(".//*[@time]")
 
 
+def test_junit_has_the_time_of_each_analysis_and_json_the_same_bytes_without() -> None:
+    from msgspec.structs import replace
+
+    quick = checked({"net": report(finding()), "other": report()})
+    times = (12.3456, None)
+    targets = [replace(one, analysis_s=s) for one, s in zip(quick.targets, times, strict=True)]
+    timed = replace(quick, targets=tuple(targets))
+    root = ET.fromstring(rendered("junit", timed))
+    assert [suite.get("time") for suite in root] == ["12.346", None]
+    assert root.get("time") == "12.346" and not root.findall(".//testcase[@time]")
+    assert rendered("json", timed) == rendered("json", quick)
+
+
 def test_json_is_read_again() -> None:
     check = many(2)
     assert parse(rendered("json", check).encode(), name="x") == check
