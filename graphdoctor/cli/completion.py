@@ -88,6 +88,12 @@ def _gpus(prefix: str) -> Iterable[str]:
     return profile_names()
 
 
+def _hosts(prefix: str) -> Iterable[str]:
+    from graphdoctor.estimate.hosts import host_names
+
+    return host_names()
+
+
 def _targets(prefix: str) -> Iterator[str]:
     """Names of the settings' targets, and Python files and folders here."""
     from graphdoctor.check.settings.files import load
@@ -125,6 +131,7 @@ def _settings(prefix: str) -> Iterator[str]:
 _WORDS: dict[str, Words] = {
     "rule": _rules,
     "gpu": _gpus,
+    "host": _hosts,
     "paths": _targets,
     "target": _files,
     "output_format": _output_formats,
