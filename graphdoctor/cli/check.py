@@ -107,7 +107,7 @@ def _narrowed(
         touched = touched_since(args.changed, targets, project, cache)
         print(
             f"graphdoctor: {len(touched.targets)} of {count_text(len(targets), 'target')} touched by"
-            f" {count_text(touched.files, 'file')} that differ from {visible(args.changed)}",
+            f" {count_text(touched.files, 'changed file')} since {visible(args.changed)}",
             file=sys.stderr,
         )
         targets = touched.targets

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from graphdoctor.cli.output import progress
 from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.spelling import meant
-from graphdoctor.values.target_spec import check_file, check_spec
+from graphdoctor.values.target_spec import NOTEBOOK, check_file, check_spec
 
 if TYPE_CHECKING:
     from graphdoctor.check.cache.kept import Cache
@@ -227,6 +227,8 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
         return _in_folder(Path(path), project)
     where, colon, name = path.rpartition(":")
     file = Path(where if colon and not path.endswith(".py") else path)
+    if file.suffix == NOTEBOOK:
+        check_file(file)
     if file.suffix != ".py" and not colon:
         known = [target.name for target in targets]
         raise UsageError(
@@ -239,6 +241,13 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
     entry = root_relative(file, project.root) + (f":{name}" if file != Path(path) else "")
     same = [target for target in targets if entry in (target.entry, target.file)]
     return same or [TargetSettings(default_name(entry), entry)]
+
+
+def of_notebooks(folder: Path) -> str:
+    """What to do about a folder of notebooks, as the end of a sentence; "" without any."""
+    if not any(folder.glob(f"**/*{NOTEBOOK}")):
+        return ""
+    return "; notebooks are not looked into: %%graphdoctor analyzes a cell in one"
 
 
 def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
@@ -262,7 +271,7 @@ def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
     if not found:
         raise UsageError(
             f"no file in {folder} describes a model (see `graphdoctor analyze --help`);"
-            " a file with a graphdoctor_target() function does"
+            f" a file with a graphdoctor_target() function does{of_notebooks(folder)}"
         )
     if inside:
         return found

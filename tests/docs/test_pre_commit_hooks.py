@@ -153,7 +153,7 @@ def test_no_input_of_the_action_is_written_into_a_script() -> None:
 def test_action_takes_only_what_a_change_touches(repository: Path, tmp_path: Path) -> None:
     code, log, outputs = check_step(repository, tmp_path, changed="HEAD")
     assert code == 0, log
-    assert "0 of 3 targets touched by 0 files that differ from HEAD" in log
+    assert "0 of 3 targets touched by 0 changed files since HEAD" in log
     assert outputs["has-sarif"] == "true"
 
 
