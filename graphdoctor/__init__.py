@@ -37,6 +37,7 @@ _LOADED_FROM = {
     "allowed": "graphdoctor.values.allowed",
     "analyze": "graphdoctor.pipeline",
     "capture": "graphdoctor.captured",
+    "load_ipython_extension": "graphdoctor.cli.notebook",
     "no_sync": "graphdoctor.diagnose.no_sync",
     "step": "graphdoctor.target.program.mark",
 }

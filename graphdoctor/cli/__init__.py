@@ -81,7 +81,7 @@ EXIT_CODES = """exit codes:
   4  this machine cannot do it, such as --device cuda without a GPU"""
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Reports a wrong call like every other error: in one sentence, with the name that was meant."""
 
     def error(self, message: str) -> NoReturn:
@@ -121,9 +121,9 @@ def _run(argv: Sequence[str]) -> int:
     return command.run(args)
 
 
-def make_parser() -> _Parser:
+def make_parser() -> Parser:
     """The parser of the whole command line."""
-    parser = _Parser(
+    parser = Parser(
         prog="graphdoctor",
         description=graphdoctor.__doc__,
         epilog=EXIT_CODES,
