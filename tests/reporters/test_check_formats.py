@@ -261,6 +261,16 @@ def test_full_page_says_which_inputs_a_safe_verdict_was_not_proved_for() -> None
     assert "proved" not in rendered("full", checked({"fresh": report(captures=(fresh,))}))
 
 
+@pytest.mark.parametrize("width", [60, 72, 100])
+def test_full_page_fits_narrow_and_wide_terminals(width: int) -> None:
+    names = [f"models/a/rather/deep/folder/of/networks/{number}" for number in range(3)]
+    check = checked({name: report(finding(certainty="confirmed")) for name in names})
+    page = CHECK_REPORTERS["full"](check, Look(width=width, show_all=True))
+    longer = [line for line in page.splitlines() if len(line) > width]
+    assert [line for line in longer if len(line.split()) > 2] == []
+    assert "New findings " in page and f"{names[0]}, {names[1]}" in " ".join(page.split())
+
+
 def test_one_finding_of_two_targets_is_told_once() -> None:
     check = checked({"net": report(finding()), "other": report(finding())})
     assert len(json.loads(rendered("gitlab", check))) == 1
