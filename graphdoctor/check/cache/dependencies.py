@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from graphdoctor.check.cache.contents import Files, FileState, modules_in, names_in
-from graphdoctor.check.cache.reads import Lookup, Reads
+from graphdoctor.check.cache.reads import OF_THE_MACHINE, Lookup, Reads
 
 # Read by native code, or before a run can be followed.
 _ALWAYS = re.compile(
@@ -72,8 +72,9 @@ def dependencies(reads: Reads, files: Files, *, since_ns: int) -> Dependencies:
     """What the reads found. `since_ns` is when the run began. Raises InDoubt."""
     if reads.doubt:
         raise InDoubt(reads.doubt)
-    read = [path for path in reads.files if not files.is_known_by_version(path)]
-    wanted = {*read, *_beside(read, files), *_written_out(read, files)}
+    read = [path for path in reads.files if not _is_of_the_system(path, files)]
+    others = {*_beside(read, files), *_written_out(read, files)}
+    wanted = {*read, *(path for path in others if not _is_of_the_system(path, files))}
     for path in wanted:
         if not files.is_library(path) and files.has_changed_since(path, since_ns):
             raise InDoubt(f"{os.path.basename(path)} changed while it ran")
@@ -91,6 +92,13 @@ def environment_digest() -> str:
     """Of the variables that torch and what it is made of read."""
     found = ((name, os.environ[name]) for name in sorted(os.environ) if _ALWAYS.match(name))
     return _digest("\0".join(f"{name}={value}" for name, value in found))
+
+
+def _is_of_the_system(path: str, files: Files) -> bool:
+    """Python's own, graphdoctor's, or the machine's state, also by another name: /etc/mtab."""
+    if files.is_known_by_version(path):
+        return True
+    return not files.is_library(path) and os.path.realpath(path).startswith(OF_THE_MACHINE)
 
 
 def _folder(path: str, looked_for: tuple[str, ...] | None, files: Files) -> Folder:

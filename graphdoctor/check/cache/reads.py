@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_OF_THE_MACHINE = ("/proc/", "/sys/", "/dev/")
+OF_THE_MACHINE = ("/proc/", "/sys/", "/dev/")
 _PROCESSES = ("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn",
               "os.spawn", "pty.spawn")  # fmt: skip
 _NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
@@ -100,7 +100,7 @@ class ReadsObserver:
 
     def _opened(self, args: tuple[Any, ...]) -> None:
         path = _path(args[0])
-        if not path or path.startswith(_OF_THE_MACHINE):
+        if not path or path.startswith(OF_THE_MACHINE):
             return
         mode, flags = (args[1], args[2]) if len(args) > 2 else ("r", 0)
         is_writing = bool(isinstance(flags, int) and flags & _WRITING) or (

@@ -183,6 +183,14 @@ def test_a_file_that_the_run_wrote_itself_is_none_of_its_reads(tmp_path: Path) -
     assert not any(path.endswith("made.txt") for path in reads.files)
 
 
+def test_the_machine_s_state_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "mounts").symlink_to("/proc/self/mounts")
+    depends_on = _depends(tmp_path, "open('/proc/stat').close()\nopen('mounts').close()\n")
+    assert not any("proc" in one.path for one in depends_on.files)
+    began_ns = time.time_ns()
+    dependencies(Reads((str(tmp_path / "mounts"),), (), (), ()), Files(tmp_path), since_ns=began_ns)
+
+
 def test_another_checkout_of_the_same_files_is_the_same(tmp_path: Path) -> None:
     write(tmp_path / "one", {"helper.py": "A = 1\n"})
     depends_on = _depends(tmp_path / "one", "import helper\n")
