@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from graphdoctor.check.settings.schema import settings_schema
 from graphdoctor.cli.explain import markdown
 from graphdoctor.operators import CONDITIONS, EFFECTS, OperatorFact, evidence_words, load_table
 from graphdoctor.reporters import program_json, sweep_json, trace_json, watch_json
@@ -26,6 +27,8 @@ def pages() -> dict[Path, str]:
     generated[Path("operators.md")] = _operators()
     generated[Path("report.schema.json")] = json.dumps(schema(), indent=2) + "\n"
     generated[Path("program.schema.json")] = json.dumps(program_json.schema(), indent=2) + "\n"
+    settings = json.dumps(settings_schema("graphdoctor.toml"), indent=2)
+    generated[Path("settings.schema.json")] = settings + "\n"
     generated[Path("sweep.schema.json")] = json.dumps(sweep_json.schema(), indent=2) + "\n"
     generated[Path("trace.schema.json")] = json.dumps(trace_json.schema(), indent=2) + "\n"
     generated[Path("watch.schema.json")] = json.dumps(watch_json.schema(), indent=2) + "\n"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphdoctor.captured import capture
     from graphdoctor.device.emulated import EmulatedDevice
+    from graphdoctor.diagnose.no_sync import no_sync
     from graphdoctor.graphs.segments import Segments
     from graphdoctor.pipeline import analyze
     from graphdoctor.target.program.mark import step
@@ -22,6 +23,7 @@ __all__ = [
     "allowed",
     "analyze",
     "capture",
+    "no_sync",
     "step",
 ]
 
@@ -35,6 +37,8 @@ _LOADED_FROM = {
     "allowed": "graphdoctor.values.allowed",
     "analyze": "graphdoctor.pipeline",
     "capture": "graphdoctor.captured",
+    "load_ipython_extension": "graphdoctor.cli.notebook",
+    "no_sync": "graphdoctor.diagnose.no_sync",
     "step": "graphdoctor.target.program.mark",
 }
 

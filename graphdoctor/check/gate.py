@@ -40,10 +40,14 @@ _FAULT_CODES = (2, 3, 4)  # the first that occurs is the check's own exit code
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of analysing one target. A report's paths are relative to the project."""
+    """What came of analysing one target. A report's paths are relative to the project.
+
+    `analysis_s` is None where nothing was analysed: the report was kept, or comes from a file.
+    """
 
     target: TargetSettings
     result: Report | Fault
+    analysis_s: float | None = None
 
 
 def gate(
@@ -150,7 +154,7 @@ def _counted(outcome: Outcome, project: Project) -> list[tuple[Finding, Key]]:
 def _checked(outcome: Outcome, baseline: Baseline, project: Project) -> CheckedTarget:
     name, own = outcome.target.name, path_of(outcome)
     if isinstance(outcome.result, Fault):
-        return CheckedTarget(name, own, fault=outcome.result)
+        return CheckedTarget(name, own, fault=outcome.result, analysis_s=outcome.analysis_s)
     report, figures = outcome.result, figures_of(outcome.result)
     findings = []
     for finding, key in _counted(outcome, project):
@@ -186,6 +190,7 @@ def _checked(outcome: Outcome, baseline: Baseline, project: Project) -> CheckedT
         findings=tuple(findings),
         breaches=tuple(caused),
         improvements=tuple(improvements(figures, before.figures)) if before is not None else (),
+        analysis_s=outcome.analysis_s,
     )
 
 

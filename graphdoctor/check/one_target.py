@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
+from graphdoctor.check.cache.reads import ReadsObserver
 from graphdoctor.check.faults import fault_of
 from graphdoctor.check.run_targets import Job, Result
 from graphdoctor.pipeline import analyze_target
@@ -38,12 +39,16 @@ def _result(job: Job) -> Result:
         fixed_inputs=job.fixed_inputs,
         strategies=(),  # a check is about structure
     )
+    observer = ReadsObserver() if job.is_followed else None
+    if observer is not None:
+        observer.start()
     os.chdir(job.root)
     sys.path.append(job.root)
     _make_repeatable()
     try:
         report = replace(analyze_target(job.spec, options, lambda doing: None), lanes=None)
-        return Result(report_json=REPORTERS["json"](report, Look()))
+        reads = observer.reads() if observer is not None else None
+        return Result(report_json=REPORTERS["json"](report, Look()), reads=reads)
     except BaseException as error:
         return Result(fault=fault_of(error))
 

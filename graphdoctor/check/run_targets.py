@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from graphdoctor.check.cache.kept import Cache
+from graphdoctor.check.cache.reads import Reads
 from graphdoctor.check.faults import fault_of_process
 from graphdoctor.check.gate import Outcome
 from graphdoctor.check.relative_paths import RelativePaths
@@ -25,7 +27,10 @@ _WORK = "graphdoctor.check.one_target"
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One target to analyse. `spec` is relative to `root`, the project's folder."""
+    """One target to analyse. `spec` is relative to `root`, the project's folder.
+
+    `is_followed`: tell what the analysis read.
+    """
 
     root: str
     spec: str
@@ -37,6 +42,7 @@ class Job(msgspec.Struct, frozen=True):
     iterations: int
     fixed_inputs: bool = False
     values: ValuesChoice = "auto"
+    is_followed: bool = False
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -44,21 +50,42 @@ class Result(msgspec.Struct, frozen=True):
 
     report_json: str | None = None
     fault: Fault | None = None
+    reads: Reads | None = None
 
 
-def run_all(targets: Sequence[TargetSettings], project: Project, told: Told) -> list[Outcome]:
+def run_all(
+    targets: Sequence[TargetSettings], project: Project, told: Told, *, cache: Cache | None = None
+) -> list[Outcome]:
     """Analyse the targets, several at once; whatever one does, the others get their outcome.
 
-    Raises CannotDoItHere where processes cannot be forked.
+    What the cache has of unchanged ones is taken from there. Raises CannotDoItHere where processes
+    cannot be forked.
     """
-    missing = {one.name: fault for one in targets if (fault := _missing(one, project)) is not None}
-    present = [target for target in targets if target.name not in missing]
+    known: dict[str, Outcome] = {}
+    for target in targets:
+        found = _missing(target, project) or _kept(target, project, cache)
+        if found is not None:
+            known[target.name] = Outcome(target, found)
+    others = [target for target in targets if target.name not in known]
     relative = RelativePaths(project.root)
-    found = {
-        target.name: _result(ended, target.entry, relative)
-        for target, ended in zip(present, _run(present, project, told), strict=True)
-    }
-    return [Outcome(one, missing.get(one.name) or found[one.name]) for one in targets]
+    for target, ended in zip(others, _run(others, project, told, cache), strict=True):
+        result = _result(ended, target, project, relative, cache)
+        known[target.name] = Outcome(target, result, ended.seconds)
+    return [known[one.name] for one in targets]
+
+
+def cache_of(project: Project) -> Cache | None:
+    """The project's kept reports; None where a step runs on a GPU, whose times are measured anew."""
+    return Cache(project.root) if project.settings.device == "emulated" else None
+
+
+def cache_key(target: TargetSettings, project: Project) -> bytes:
+    """What is asked of a target, wherever the project lies."""
+    return msgspec.json.encode(msgspec.structs.replace(_job(target, project), root=""))
+
+
+def _kept(target: TargetSettings, project: Project, cache: Cache | None) -> Report | None:
+    return cache.look_up(target.name, cache_key(target, project)) if cache is not None else None
 
 
 def _missing(target: TargetSettings, project: Project) -> Fault | None:
@@ -71,9 +98,16 @@ def _missing(target: TargetSettings, project: Project) -> Fault | None:
     return Fault("usage", UsageError.exit_code, message)
 
 
-def _run(targets: Sequence[TargetSettings], project: Project, told: Told) -> list[Ended]:
+def _run(
+    targets: Sequence[TargetSettings], project: Project, told: Told, cache: Cache | None
+) -> list[Ended]:
     settings = project.settings
-    jobs = [_job(target, project) for target in targets]
+    jobs = [
+        msgspec.json.encode(
+            msgspec.structs.replace(_job(target, project), is_followed=cache is not None)
+        )
+        for target in targets
+    ]
     if not jobs:
         return []
     if settings.device == "emulated":
@@ -98,9 +132,9 @@ def _run_in_turn(jobs: Sequence[bytes], settings: Settings, told: Told) -> list[
     return found
 
 
-def _job(target: TargetSettings, project: Project) -> bytes:
+def _job(target: TargetSettings, project: Project) -> Job:
     settings = project.settings
-    job = Job(
+    return Job(
         root=str(project.root),
         spec=target.entry,
         inputs=target.input,
@@ -112,7 +146,6 @@ def _job(target: TargetSettings, project: Project) -> bytes:
         fixed_inputs=target.inputs == "fixed",
         values=settings.values,
     )
-    return msgspec.json.encode(job)
 
 
 def _cores() -> int:
@@ -121,8 +154,14 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _result(ended: Ended, name: str, relative: RelativePaths) -> Report | Fault:
-    """What the process left, without this machine's folders."""
+def _result(
+    ended: Ended,
+    target: TargetSettings,
+    project: Project,
+    relative: RelativePaths,
+    cache: Cache | None,
+) -> Report | Fault:
+    """What the process left, without this machine's folders; a report is kept for the next check."""
     from graphdoctor.reporters.analysis.json import parse
 
     if ended.result is None:
@@ -130,6 +169,20 @@ def _result(ended: Ended, name: str, relative: RelativePaths) -> Report | Fault:
     result = msgspec.json.decode(ended.result, type=Result)
     if result.fault is None:
         assert result.report_json is not None
-        return relative.report(parse(result.report_json.encode(), name=name))
+        report = relative.report(parse(result.report_json.encode(), name=target.entry))
+        if cache is not None and result.reads is not None:
+            _keep(report, result.reads, target, project, cache)
+        return report
     message, details = relative.text(result.fault.message), relative.text(result.fault.details)
     return msgspec.structs.replace(result.fault, message=message, details=details)
+
+
+def _keep(
+    report: Report, reads: Reads, target: TargetSettings, project: Project, cache: Cache
+) -> None:
+    """Not one whose step ran on shapes for want of memory, which the next check may have."""
+    from graphdoctor.reporters.analysis.json import render
+    from graphdoctor.reporters.look import Look
+
+    if report.values == "real" or project.settings.values == "none":
+        cache.keep(target.name, cache_key(target, project), render(report, Look()), reads)

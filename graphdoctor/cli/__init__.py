@@ -14,9 +14,11 @@ from graphdoctor.cli.analyze import AnalyzeCommand
 from graphdoctor.cli.baseline import BaselineCommand
 from graphdoctor.cli.calibrate import CalibrateCommand
 from graphdoctor.cli.check import CheckCommand
+from graphdoctor.cli.completion import CompletionCommand, answer_shell
 from graphdoctor.cli.diff import DiffCommand
 from graphdoctor.cli.explain import ExplainCommand
 from graphdoctor.cli.init import InitCommand
+from graphdoctor.cli.merge import MergeCommand
 from graphdoctor.cli.output import ReaderGone
 from graphdoctor.cli.report import ReportCommand
 from graphdoctor.cli.rules import RulesCommand
@@ -62,10 +64,12 @@ COMMANDS: tuple[Command, ...] = (
     ExplainCommand(),
     RulesCommand(),
     CheckCommand(),
+    MergeCommand(),
     BaselineCommand(),
     DiffCommand(),
     InitCommand(),
     ShowSettingsCommand(),
+    CompletionCommand(),
 )
 
 EXIT_CODES = """exit codes:
@@ -77,7 +81,7 @@ EXIT_CODES = """exit codes:
   4  this machine cannot do it, such as --device cuda without a GPU"""
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Reports a wrong call like every other error: in one sentence, with the name that was meant."""
 
     def error(self, message: str) -> NoReturn:
@@ -106,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     parser = make_parser()
+    answer_shell(parser)
     args, unknown = parser.parse_known_args(argv)
     if unknown:
         args.parser.unrecognized(unknown)
@@ -116,9 +121,9 @@ def _run(argv: Sequence[str]) -> int:
     return command.run(args)
 
 
-def make_parser() -> _Parser:
+def make_parser() -> Parser:
     """The parser of the whole command line."""
-    parser = _Parser(
+    parser = Parser(
         prog="graphdoctor",
         description=graphdoctor.__doc__,
         epilog=EXIT_CODES,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.checking import add_run_arguments, choose, load_project, run
 from graphdoctor.cli.output import show
 from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from graphdoctor.check.baseline_update import Acceptance
     from graphdoctor.check.gate import Outcome
+    from graphdoctor.check.settings.files import Project
 
 GROWN = 1
 _SHOWN = 20
@@ -33,6 +36,16 @@ class BaselineCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_run_arguments(parser)
+        parser.add_argument(
+            "--from",
+            dest="saved",
+            nargs="+",
+            default=[],
+            type=Path,
+            metavar="FILE",
+            help="take what `graphdoctor check --report json=FILE` found, instead of analyzing;"
+            " all shards of a check",
+        )
         how = parser.add_mutually_exclusive_group()
         how.add_argument(
             "--prune", action="store_true", help="only drop entries that no longer occur"
@@ -49,8 +62,7 @@ class BaselineCommand:
         check_writable(path)
         old = read(path)
         is_first = not path.exists()
-        targets, is_complete = choose(args.paths, project)
-        outcomes = run(targets, project, inputs=args.inputs)
+        outcomes, is_complete = _outcomes(args, project)
 
         from graphdoctor.check.baseline_update import accept, prune
 
@@ -62,6 +74,20 @@ class BaselineCommand:
         save(render(accepted.baseline), path)
         show(_summary(accepted, project.settings.baseline))
         return _tell_faults(outcomes)
+
+
+def _outcomes(args: argparse.Namespace, project: Project) -> tuple[list[Outcome], bool]:
+    """Of saved checks or of a new one, and whether no target of the settings is missing."""
+    if not args.saved:
+        targets, is_complete = choose(args.paths, project)
+        return run(targets, project, inputs=args.inputs, no_cache=args.no_cache), is_complete
+    if args.paths:
+        raise UsageError(
+            f"--from takes every target of the saved checks: leave {args.paths[0]} out"
+        )
+    from graphdoctor.check.saved_checks import outcomes_of, read_checks
+
+    return outcomes_of(read_checks(args.saved), project)
 
 
 def _refusal(accepted: Acceptance, path: str) -> str:

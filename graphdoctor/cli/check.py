@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.checking import add_run_arguments, choose, load_project, run
@@ -16,9 +18,12 @@ from graphdoctor.cli.output import (
     show,
 )
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.escape import visible
 
 if TYPE_CHECKING:
-    from graphdoctor.values.check import Check
+    from graphdoctor.check.settings.files import Project
+    from graphdoctor.check.settings.settings import TargetSettings
+    from graphdoctor.values.check import Check, Shard
 
 FORMATS = ("full", "concise", "json", "sarif", "github", "gitlab", "junit", "markdown", "html")
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -39,14 +44,20 @@ class CheckCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_run_arguments(parser)
         parser.add_argument(
-            "--output-format",
-            choices=FORMATS,
-            default="full",
-            metavar="FORMAT",
-            help=f"one of {', '.join(FORMATS)}; default: full",
+            "--changed",
+            nargs="?",
+            const="HEAD",
+            metavar="REF",
+            help="only targets that a change touches: what differs from where this branch left REF,"
+            " such as origin/main; without REF, what is not committed",
         )
-        add_report_argument(parser, FORMATS)
-        add_page_arguments(parser)
+        parser.add_argument(
+            "--shard",
+            type=_shard,
+            metavar="N/COUNT",
+            help="only this share of the targets, such as 2/8; see `graphdoctor merge`",
+        )
+        add_format_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         check_reports_writable(args)
@@ -55,16 +66,65 @@ class CheckCommand:
         project = load_project(args)
         accepted = read(project.baseline_path)
         targets, is_complete = choose(args.paths, project)
-        outcomes = run(targets, project, inputs=args.inputs)
+        shard = None
+        if args.changed is not None or args.shard is not None:
+            targets, shard = _narrowed(targets, project, args)
+            is_complete = False
+        outcomes = run(targets, project, inputs=args.inputs, no_cache=args.no_cache)
+
+        from msgspec.structs import replace
 
         from graphdoctor.check.gate import gate
 
-        check = gate(outcomes, accepted, project, is_complete=is_complete)
-        _report_all(check, args)
+        check = replace(gate(outcomes, accepted, project, is_complete=is_complete), shard=shard)
+        report_all(check, args)
         return check.exit_code
 
 
-def _report_all(check: Check, args: argparse.Namespace) -> None:
+def add_format_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every command that shows a check."""
+    parser.add_argument(
+        "--output-format",
+        choices=FORMATS,
+        default="full",
+        metavar="FORMAT",
+        help=f"one of {', '.join(FORMATS)}; default: full",
+    )
+    add_report_argument(parser, FORMATS)
+    add_page_arguments(parser)
+
+
+def _narrowed(
+    targets: Sequence[TargetSettings], project: Project, args: argparse.Namespace
+) -> tuple[tuple[TargetSettings, ...], Shard | None]:
+    """Those that a change touches, and then this machine's share of them."""
+    from graphdoctor.check.narrow import shard_of, share, touched_since
+    from graphdoctor.check.run_targets import cache_of
+    from graphdoctor.values.figures import count_text
+
+    if args.changed is not None:
+        cache = None if args.no_cache else cache_of(project)
+        touched = touched_since(args.changed, targets, project, cache)
+        print(
+            f"graphdoctor: {len(touched.targets)} of {count_text(len(targets), 'target')} touched by"
+            f" {count_text(touched.files, 'changed file')} since {visible(args.changed)}",
+            file=sys.stderr,
+        )
+        targets = touched.targets
+    if args.shard is None:
+        return tuple(targets), None
+    shard = shard_of(targets, *args.shard)
+    return tuple(share(targets, shard)), shard
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, slash, count = text.partition("/")
+    if slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
+        return int(number), int(count)
+    raise argparse.ArgumentTypeError(f"expected N/COUNT, such as 2/8, got {text!r}")
+
+
+def report_all(check: Check, args: argparse.Namespace) -> None:
     """Files first: they must be there even if nobody reads stdout to its end."""
     from graphdoctor.reporters.check import CHECK_REPORTERS
     from graphdoctor.reporters.look import Look

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING
 from graphdoctor.cli.output import progress
 from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.spelling import meant
-from graphdoctor.values.target_spec import check_file, check_spec
+from graphdoctor.values.target_spec import NOTEBOOK, check_file, check_spec
 
 if TYPE_CHECKING:
+    from graphdoctor.check.cache.kept import Cache
     from graphdoctor.check.gate import Outcome
     from graphdoctor.check.settings.files import Project
     from graphdoctor.check.settings.settings import TargetSettings
     from graphdoctor.values.options import InputsChoice
+
+_NAMED = 3
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,6 +125,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=float, metavar="SECONDS", help="for each target (default: 300)"
     )
+    parser.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="analyze again what has not changed since an earlier check",
+    )
     add_settings_arguments(parser)
 
 
@@ -159,18 +167,52 @@ def choose(paths: Sequence[str], project: Project) -> tuple[tuple[TargetSettings
 
 
 def run(
-    targets: Sequence[TargetSettings], project: Project, *, inputs: InputsChoice | None = None
+    targets: Sequence[TargetSettings],
+    project: Project,
+    *,
+    inputs: InputsChoice | None = None,
+    no_cache: bool = False,
 ) -> list[Outcome]:
     """Analyse them, with a line of progress on a terminal. `inputs` goes before what settings say."""
-    from graphdoctor.check.run_targets import run_all
+    from graphdoctor.check.run_targets import cache_of, run_all
+    from graphdoctor.values.figures import count_text
 
     if inputs is not None:
         from dataclasses import replace
 
         targets = [replace(target, inputs=inputs) for target in targets]
+    cache = None if no_cache else cache_of(project)
     with progress(sys.stderr) as tell:
-        tell(f"analyzing {len(targets)} targets")
-        return run_all(targets, project, lambda done, of: tell(f"{done} of {of} targets analyzed"))
+        tell(f"analyzing {count_text(len(targets), 'target')}")
+        outcomes = run_all(
+            targets,
+            project,
+            lambda done, of: tell(f"{done} of {of} targets analyzed"),
+            cache=cache,
+        )
+    if cache is not None:
+        cache.clear_unused()
+        _tell_of_cache(cache, len(targets))
+    return outcomes
+
+
+def _tell_of_cache(cache: Cache, count: int) -> None:
+    """On stderr, since the page is the same whether anything was kept or not."""
+    from graphdoctor.values.escape import visible
+    from graphdoctor.values.figures import count_text
+
+    said = []
+    if cache.taken:
+        said.append(
+            f"{cache.taken} of {count_text(count, 'target')} unchanged since an earlier check"
+            " (--no-cache analyzes them again)"
+        )
+    if cache.not_kept:
+        each = [f"{name} ({why})" for name, why in sorted(cache.not_kept.items())]
+        more = f" and {len(each) - _NAMED} more" if each[_NAMED:] else ""
+        said.append(f"not kept for the next check: {', '.join(each[:_NAMED])}{more}")
+    for sentence in said:
+        print(f"graphdoctor: {visible(sentence)}", file=sys.stderr)
 
 
 def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
@@ -185,6 +227,8 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
         return _in_folder(Path(path), project)
     where, colon, name = path.rpartition(":")
     file = Path(where if colon and not path.endswith(".py") else path)
+    if file.suffix == NOTEBOOK:
+        check_file(file)
     if file.suffix != ".py" and not colon:
         known = [target.name for target in targets]
         raise UsageError(
@@ -197,6 +241,13 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
     entry = root_relative(file, project.root) + (f":{name}" if file != Path(path) else "")
     same = [target for target in targets if entry in (target.entry, target.file)]
     return same or [TargetSettings(default_name(entry), entry)]
+
+
+def of_notebooks(folder: Path) -> str:
+    """What to do about a folder of notebooks, as the end of a sentence; "" without any."""
+    if not any(folder.glob(f"**/*{NOTEBOOK}")):
+        return ""
+    return "; notebooks are not looked into: %%graphdoctor analyzes a cell in one"
 
 
 def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
@@ -220,7 +271,7 @@ def _in_folder(folder: Path, project: Project) -> Sequence[TargetSettings]:
     if not found:
         raise UsageError(
             f"no file in {folder} describes a model (see `graphdoctor analyze --help`);"
-            " a file with a graphdoctor_target() function does"
+            f" a file with a graphdoctor_target() function does{of_notebooks(folder)}"
         )
     if inside:
         return found

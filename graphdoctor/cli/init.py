@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from graphdoctor.cli.checking import of_notebooks
 from graphdoctor.cli.output import show
 from graphdoctor.reporters.files import check_writable, save
 from graphdoctor.values.errors import UsageError
@@ -93,6 +94,7 @@ def _nothing_found(folder: Path, lone: list[tuple[str, str]]) -> str:
     return (
         f"no file in {folder} says what to check{hint}: write a function graphdoctor_target() that"
         " returns a model and a tuple of its inputs"
+        f"{of_notebooks(folder)}"
     )
 
 

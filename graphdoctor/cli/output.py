@@ -64,6 +64,7 @@ def add_report_argument(parser: argparse.ArgumentParser, formats: Sequence[str])
             )
         return name, Path(path)
 
+    pair.formats = tuple(formats)  # type: ignore[attr-defined]  # for shells to complete
     parser.add_argument(
         "--report",
         action="append",

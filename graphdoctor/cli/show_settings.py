@@ -11,17 +11,36 @@ from graphdoctor.cli.output import show
 if TYPE_CHECKING:
     from graphdoctor.check.settings.files import Project
 
+FILES = ("graphdoctor.toml", "pyproject.toml")
+
 
 class ShowSettingsCommand:
-    """Print the settings that hold in this folder, as TOML, defaults included."""
+    """Print the settings that hold in this folder, as TOML, defaults included.
+
+    With --schema, a JSON schema of them, by which editors complete and check.
+    """
 
     name = "show-settings"
     help = "print the settings that hold here"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_settings_arguments(parser)
+        parser.add_argument(
+            "--schema",
+            nargs="?",
+            const=FILES[0],
+            choices=FILES,
+            help=f"print the JSON schema of {FILES[0]} (the default) or of {FILES[1]} instead",
+        )
 
     def run(self, args: argparse.Namespace) -> int:
+        if args.schema is not None:
+            import json
+
+            from graphdoctor.check.settings.schema import settings_schema
+
+            show(json.dumps(settings_schema(args.schema), indent=2) + "\n")
+            return 0
         show(_text(load_project(args)))
         return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -60,6 +61,8 @@ class WatchedDevice:
         self.table: StorageTable = RealStorageTable()
         self.assumes_capture = False
         self._observers: tuple[Observer, ...] = ()
+        self._lock = threading.Lock()
+        self._patches = Patches()  # of all threads
 
     def __enter__(self) -> WatchedDevice:
         return self
@@ -87,6 +90,26 @@ class WatchedDevice:
                 yield
         finally:
             self._observers = before
+
+    @contextmanager
+    def observed_in_this_thread(self, observer: Observer, table: StorageTable) -> Iterator[None]:
+        """The same for one of several threads, each of which may have an observer and a table of its own.
+
+        Of calls of torch.cuda an observer is told whichever thread makes them.
+        """
+        with self._lock:
+            if not self._observers:
+                self._patches = Patches()
+                self._tell_of_calls(self._patches)
+            self._observers = (*self._observers, observer)
+        try:
+            with _WatchingMode(table, (observer,)):
+                yield
+        finally:
+            with self._lock:
+                self._observers = tuple(one for one in self._observers if one is not observer)
+                if not self._observers:
+                    self._patches.__exit__(None, None, None)
 
     @contextmanager
     def assuming_capture(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Iterator
 
 from rich.cells import cell_len, set_cell_size
@@ -16,6 +17,7 @@ from graphdoctor.values.report import Columns
 Piece = tuple[str, str]  # text, rich style
 LABEL_COLUMNS = 16
 CODE_INDENT = "    "
+_FEWEST_DASHES = 3
 # Drawn with these; output.show() has a plain character for each where an encoding lacks it.
 HORIZONTAL, VERTICAL, POINTER = "\u2500", "\u2502", "\u25b8"
 
@@ -31,16 +33,33 @@ class Page:
         """One line, as it is."""
         self._lines.append(Text.assemble(*((visible(text), style) for text, style in pieces)))
 
+    def wrapped(self, *pieces: Piece, indent: int) -> None:
+        """A line that goes on below, indented, where it is longer than the page is wide."""
+        whole = Text.assemble(*((visible(text), style) for text, style in pieces))
+        if whole.cell_len <= self.look.width:
+            self._lines.append(whole)
+            return
+        ends = [*_ends_of_lines(whole.plain, self.look.width, indent)]
+        for number, part in enumerate(whole.divide(ends)):
+            self._lines.append(part if number == 0 else Text(" " * indent).append_text(part))
+
     def blank(self) -> None:
         if self._lines and self._lines[-1].plain:
             self._lines.append(Text())
 
     def heading(self, title: str, remark: str = "") -> None:
-        """A title with a line to the right margin, after a blank line."""
+        """A title with a line to the right margin, after a blank line; a remark too long for it below."""
         self.blank()
+        if (
+            cell_len(f"{visible(title)}  {visible(remark)}") + _FEWEST_DASHES > self.look.width
+            and remark
+        ):
+            self.heading(title)
+            self.hanging("  ", remark, style="dim")
+            return
         head = f"{visible(title)} "
         tail = f" {visible(remark)}" if remark else ""
-        dashes = HORIZONTAL * max(3, self.look.width - cell_len(head) - cell_len(tail))
+        dashes = HORIZONTAL * max(_FEWEST_DASHES, self.look.width - cell_len(head) - cell_len(tail))
         self.line((head, "bold"), (dashes, "dim"), (tail, "dim"))
 
     def paragraph(self, text: str, *, indent: int = 0, style: str = "") -> None:
@@ -96,6 +115,17 @@ class Page:
         for line in self._lines:
             console.print(line, soft_wrap=True)
         return target.getvalue()
+
+
+def _ends_of_lines(text: str, width: int, indent: int) -> Iterator[int]:
+    """After which characters lines end whose words fit `width` columns; all but the first are indented."""
+    used = 0
+    for word in re.finditer(r"\s*\S+", text):
+        columns = cell_len(word.group())
+        if used and used + columns > width:
+            yield word.start() + len(word.group()) - len(word.group().lstrip())
+            used, columns = indent, cell_len(word.group().lstrip())
+        used += columns
 
 
 def wrap(text: str, width: int) -> Iterator[str]:

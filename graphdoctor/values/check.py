@@ -68,7 +68,11 @@ class Fault(Struct, frozen=True):
 
 
 class CheckedTarget(Struct, frozen=True):
-    """One target: its report and what the gate says of it, or the fault that prevented a report."""
+    """One target: its report and what the gate says of it, or the fault that prevented a report.
+
+    `analysis_s` is how long its analysis took in this run. It is not saved, so that the same commit
+    gives the same bytes.
+    """
 
     name: str
     path: str  # of its file, relative to the project; "" where it has none there
@@ -78,6 +82,7 @@ class CheckedTarget(Struct, frozen=True):
     breaches: tuple[Breach, ...] = ()
     improvements: tuple[str, ...] = ()
     fault: Fault | None = None
+    analysis_s: float | None = None
 
 
 class StaleEntry(Struct, frozen=True, order=True):
@@ -89,8 +94,19 @@ class StaleEntry(Struct, frozen=True, order=True):
     target: str
 
 
+class Shard(Struct, frozen=True):
+    """One of `count` shares of a check's targets, from 1; `of` stands for the names of them all."""
+
+    number: int
+    count: int
+    of: str
+
+
 class Check(Struct, frozen=True):
-    """All that one check found. `prefix` leads from the repository to the project: "" or "sub/"."""
+    """All that one check found. `prefix` leads from the repository to the project: "" or "sub/".
+
+    `shard`: which share of the targets these are; None where they are all that were asked for.
+    """
 
     schema_version: int
     kind: Literal["check"]
@@ -102,6 +118,7 @@ class Check(Struct, frozen=True):
     stale_fails: bool = True
     notes: tuple[str, ...] = ()
     prefix: str = ""
+    shard: Shard | None = None
 
 
 class Occurrence(Struct, frozen=True):

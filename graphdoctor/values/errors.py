@@ -33,3 +33,7 @@ class CannotDoItHere(GraphDoctorError):
     """The machine lacks what was asked for, such as a GPU or a package."""
 
     exit_code = 4
+
+
+class HostWaited(AssertionError):
+    """What `graphdoctor.no_sync()` raises: the lines on which the host waited for the GPU."""

@@ -377,6 +377,10 @@ class Report(Struct, frozen=True):
         html: str = _shown_by().html(self)
         return html
 
+    def _repr_pretty_(self, printer: Any, is_cycle: bool) -> None:
+        """What IPython shows in a terminal, where there is no HTML."""
+        printer.text(str(self))
+
     def show(self, *, all: bool = False, frames: bool = False) -> None:
         """Write the page to stdout, in colour on a terminal: --all and --frames of the command line."""
         _shown_by().show(self, show_all=all, show_frames=frames)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from graphdoctor.values.errors import UsageError
 
+NOTEBOOK = ".ipynb"
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -32,6 +33,11 @@ def is_file(where: str) -> bool:
 
 def check_file(path: Path) -> None:
     """Raise UsageError for a file that is missing, or is a folder."""
+    if path.suffix == NOTEBOOK and path.is_file():
+        raise UsageError(
+            f"{path} is a notebook: put the model into a Python file, or analyze it where it is, with"
+            " %load_ext graphdoctor in one cell and %%graphdoctor at the top of the cell with the step"
+        )
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name the Python file that has the model")
     if not path.exists():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from pathlib import Path
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.check.settings.files import load
+from graphdoctor.check.settings.schema import settings_schema
 from graphdoctor.check.settings.settings import Budgets, Settings, TargetSettings, parse
 from graphdoctor.check.settings.toml import settings_toml
 from graphdoctor.cli import main
@@ -193,3 +197,67 @@ def test_show_settings_names_the_file(tmp_path: Path, monkeypatch, capsys) -> No
     out = capsys.readouterr().out
     assert out.startswith("# from [tool.graphdoctor] of pyproject.toml\n")
     assert "jobs = 3\n" in out and 'fail-on = "note"\n' in out
+
+
+def _is_valid(table: dict[str, object], file: str = "graphdoctor.toml") -> bool:
+    schema = settings_schema(file)
+    jsonschema.Draft7Validator.check_schema(schema)
+    return bool(jsonschema.Draft7Validator(schema).is_valid(table))
+
+
+VALID: list[dict[str, object]] = [
+    {},
+    {"targets": ["a.py", {"entry": "b.py", "max-syncs": 0, "mode": "training"}]},
+    {"targets": {"net": {"entry": "a.py", "inputs": "fixed", "input": ["8x3"]}}},
+    {"select": ["GD", "GD1", "host-read"], "per-file-ignores": {"a/*.py": ["GD104"]}},
+    {"fail-on": "never", "time-limit": 0.5, "jobs": 0, "iterations": 2, "values": "none"},
+]
+INVALID: list[dict[str, object]] = [
+    {"fail_on": "error"},  # is read, and there is one spelling that is written
+    {"fail-on": "errors"},
+    {"time-limit": 0},
+    {"jobs": -1},
+    {"iterations": 1},
+    {"targets": [{"name": "net"}]},
+    {"targets": [{"entry": "a.py", "max-syncs": -1}]},
+    {"targets": [{"entry": "a.py", "max_syncs": 1}]},
+    {"targets": {"net": {"entry": "a.py", "name": "other"}}},
+    {"ignore": ["host-raed"]},
+    {"ignore": "GD1"},
+    {"gpu": ""},
+]
+
+
+@pytest.mark.parametrize("table", VALID)
+def test_schema_takes_what_the_settings_take(table: dict[str, object]) -> None:
+    parse(table, where="x")
+    assert _is_valid(table)
+    assert _is_valid({"tool": {"graphdoctor": table, "ruff": {"select": 3}}}, "pyproject.toml")
+
+
+@pytest.mark.parametrize("table", INVALID)
+def test_schema_refuses_what_the_settings_refuse_or_spell_otherwise(
+    table: dict[str, object],
+) -> None:
+    assert not _is_valid(table)
+    assert not _is_valid({"tool": {"graphdoctor": table}}, "pyproject.toml")
+
+
+def test_schema_says_of_every_setting_what_it_is_about() -> None:
+    schema = settings_schema("graphdoctor.toml")
+    target = schema["properties"]["targets"]["anyOf"][0]["items"]["anyOf"][1]
+    found = [*schema["properties"].values(), *target["properties"].values()]
+    assert len(found) == 26 and all(one["description"] for one in found)
+
+
+def test_what_is_written_is_spelled_as_the_schema_has_it() -> None:
+    limits = Budgets(max_syncs=0, min_coverage=0.5, min_change_us=2.0)
+    settings = Settings(targets=(TargetSettings("net", "a.py", budgets=limits),))
+    assert _is_valid(tomllib.loads(settings_toml(settings)))
+
+
+def test_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show-settings", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == settings_schema("graphdoctor.toml")
+    assert main(["show-settings", "--schema", "pyproject.toml"]) == 0
+    assert "tool" in json.loads(capsys.readouterr().out)["properties"]

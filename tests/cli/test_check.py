@@ -50,7 +50,8 @@ def repository(tmp_path_factory) -> Path:
 def unchanged(repository: Path, tmp_path_factory) -> tuple[CompletedProcess[str], Path]:
     """What a check said of it, and its JSON."""
     path = tmp_path_factory.mktemp("unchanged") / "before.json"
-    done = run("check", "--output-format=concise", f"--report=json={path}", cwd=repository)
+    report = f"--report=json={path}"
+    done = run("check", "--no-cache", "--output-format=concise", report, cwd=repository)
     return done, path
 
 

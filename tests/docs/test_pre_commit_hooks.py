@@ -96,7 +96,9 @@ def run_step(
     )
 
 
-def check_step(cwd: Path, folder: Path, *, paths: str = "") -> tuple[int, str, dict[str, str]]:
+def check_step(
+    cwd: Path, folder: Path, *, paths: str = "", changed: str = ""
+) -> tuple[int, str, dict[str, str]]:
     """The exit code, the log and the outputs of the step that checks."""
     for name in ("output", "summary"):
         (folder / name).touch()
@@ -112,6 +114,7 @@ def check_step(cwd: Path, folder: Path, *, paths: str = "") -> tuple[int, str, d
         GITHUB_OUTPUT=str(folder / "output"),
         GITHUB_STEP_SUMMARY=str(folder / "summary"),
         GRAPHDOCTOR_PATHS=paths,
+        GRAPHDOCTOR_CHANGED=changed,
         GRAPHDOCTOR_PYTHON=str(python),
     )
     lines = (folder / "output").read_text(encoding="utf-8").splitlines()
@@ -147,11 +150,82 @@ def test_no_input_of_the_action_is_written_into_a_script() -> None:
         assert "${{" not in str(step["run"])
 
 
-def test_action_uploads_after_a_failure_too() -> None:
-    upload = next(
-        step for step in ACTION["runs"]["steps"] if "upload-sarif" in step.get("uses", "")
+def test_action_takes_only_what_a_change_touches(repository: Path, tmp_path: Path) -> None:
+    code, log, outputs = check_step(repository, tmp_path, changed="HEAD")
+    assert code == 0, log
+    assert "0 of 3 targets touched by 0 changed files since HEAD" in log
+    assert outputs["has-sarif"] == "true"
+
+
+def step_with(what: str) -> dict[str, object]:
+    """The step that has an id, or uses an action, of that name."""
+    return next(
+        step
+        for step in ACTION["runs"]["steps"]
+        if step.get("id") == what or what in step.get("uses", "")
     )
-    assert upload["if"].startswith("always()")
+
+
+def is_run(step: dict[str, object], known: dict[str, object]) -> bool:
+    """What GitHub makes of a step's `if`: names that are not known are empty."""
+    text = str(step["if"]).replace("always()", "True").replace("&&", " and ").replace("||", " or ")
+    text = re.sub(r"!(?!=)", " not ", text)
+    names = r"\b(?:github|inputs|steps)\.[\w.-]+"
+    return bool(eval(re.sub(names, lambda found: repr(known.get(found.group(), "")), text)))
+
+
+OWN = {
+    "github.event_name": "pull_request",
+    "github.repository": "me/mine",
+    "github.event.pull_request.head.repo.full_name": "me/mine",
+    "steps.check.outputs.has-sarif": "true",
+    "inputs.sarif": "auto",
+    "inputs.comment": "true",
+}
+FORK = OWN | {"github.event.pull_request.head.repo.full_name": "you/mine"}
+GONE = OWN | {"github.event.pull_request.head.repo.full_name": ""}  # a fork that was deleted
+PUSH = OWN | {"github.event_name": "push", "github.event.pull_request.head.repo.full_name": ""}
+PRIVATE = OWN | {"github.event.repository.private": True}
+
+
+@pytest.mark.parametrize(
+    ("known", "uploads", "comments"),
+    [
+        (OWN, True, True),
+        (OWN | {"inputs.sarif": "false", "inputs.comment": "false"}, False, False),
+        (OWN | {"steps.check.outputs.has-sarif": ""}, False, True),
+        (FORK, False, False),
+        (FORK | {"inputs.sarif": "true"}, False, False),
+        (GONE, False, False),
+        (PUSH, True, False),
+        (PRIVATE, False, True),
+        (PRIVATE | {"inputs.sarif": "true"}, True, True),
+    ],
+)
+def test_action_uploads_and_comments_where_its_token_may(
+    known: dict[str, object], uploads: bool, comments: bool
+) -> None:
+    assert ACTION["inputs"]["sarif"]["default"] == "auto"
+    assert is_run(step_with("upload-sarif"), known) is uploads
+    assert is_run(step_with("comment"), known) is comments
+
+
+def test_action_uploads_after_a_failure_and_fails_for_no_upload() -> None:
+    for name in ("upload", "comment"):
+        step = step_with(name)
+        assert str(step["if"]).startswith("always()")
+        assert step["continue-on-error"] is True
+        failed = f"steps.{name}.outcome == 'failure'"
+        said = [one for one in shell_steps() if failed in str(one.get("if"))]
+        assert len(said) == 1 and "::warning " in str(said[0]["run"])
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_action_s_warnings_are_one_line(number: int, tmp_path: Path) -> None:
+    done = run_step(shell_steps()[number], tmp_path, RUNNER_TEMP=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("::warning title=graphdoctor::") and "permission" in line
 
 
 @pytest.mark.parametrize(("known", "method"), [("", "POST"), ("77\n78", "PATCH")])

@@ -196,6 +196,19 @@ def test_junit_names_are_unique_and_no_time_is_made_up() -> None:
         assert not root.findall(".//*[@time]")
 
 
+def test_junit_has_the_time_of_each_analysis_and_json_the_same_bytes_without() -> None:
+    from msgspec.structs import replace
+
+    quick = checked({"net": report(finding()), "other": report()})
+    times = (12.3456, None)
+    targets = [replace(one, analysis_s=s) for one, s in zip(quick.targets, times, strict=True)]
+    timed = replace(quick, targets=tuple(targets))
+    root = ET.fromstring(rendered("junit", timed))
+    assert [suite.get("time") for suite in root] == ["12.346", None]
+    assert root.get("time") == "12.346" and not root.findall(".//testcase[@time]")
+    assert rendered("json", timed) == rendered("json", quick)
+
+
 def test_json_is_read_again() -> None:
     check = many(2)
     assert parse(rendered("json", check).encode(), name="x") == check
@@ -246,6 +259,16 @@ def test_full_page_says_which_inputs_a_safe_verdict_was_not_proved_for() -> None
     page = rendered("full", checked({"fixed": report(captures=(fixed,))}))
     assert "proved on the given inputs only" in page
     assert "proved" not in rendered("full", checked({"fresh": report(captures=(fresh,))}))
+
+
+@pytest.mark.parametrize("width", [60, 72, 100])
+def test_full_page_fits_narrow_and_wide_terminals(width: int) -> None:
+    names = [f"models/a/rather/deep/folder/of/networks/{number}" for number in range(3)]
+    check = checked({name: report(finding(certainty="confirmed")) for name in names})
+    page = CHECK_REPORTERS["full"](check, Look(width=width, show_all=True))
+    longer = [line for line in page.splitlines() if len(line) > width]
+    assert [line for line in longer if len(line.split()) > 2] == []
+    assert "New findings " in page and f"{names[0]}, {names[1]}" in " ".join(page.split())
 
 
 def test_one_finding_of_two_targets_is_told_once() -> None:

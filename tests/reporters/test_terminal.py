@@ -57,6 +57,25 @@ def test_lines_fit_80_columns(name: str) -> None:
     assert max(cell_len(line) for line in page.splitlines()) <= 80
 
 
+def _prose(page: str) -> list[str]:
+    """Without code to paste, which is kept as it is."""
+    return [
+        line for line in page.splitlines() if not re.match(r" {4}(\S.*[=()]|#|with|    )", line)
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 67, 72, 100])
+@pytest.mark.parametrize("name", GOLDEN_REPORTS)
+def test_narrow_and_wide_pages_break_between_words_only(name: str, width: int) -> None:
+    page = render(GOLDEN_REPORTS[name], Look(width=width, base=BASE, show_all=True))
+    longest = [line for line in _prose(page) if cell_len(line) > width]
+    assert [line for line in longest if len(line.split()) > 2] == []
+    at_80 = render(GOLDEN_REPORTS[name], Look(base=BASE, show_all=True))
+    if not re.search(r"[.]{3}$", page + at_80, re.M):  # where no code is cut off
+        words, there = ({word.strip(",") for word in text.split()} for text in (at_80, page))
+        assert {word for word in words - there if "\u2500" not in word} == set()
+
+
 @pytest.mark.parametrize("name", GOLDEN_REPORTS)
 def test_colours_change_nothing_but_colours(name: str) -> None:
     plain = render(GOLDEN_REPORTS[name], Look())

@@ -135,7 +135,8 @@ def _answer(asker: socket.socket) -> None:
 
     def end_with_asker() -> None:
         asker.recv(1)
-        os.kill(child, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may have ended by itself
+            os.kill(child, signal.SIGKILL)
 
     threading.Thread(target=end_with_asker, daemon=True).start()
     _, status = os.waitpid(child, 0)

@@ -18,6 +18,7 @@ def settings_toml(settings: Settings) -> str:
         one.name.replace("_", "-"): _plain(getattr(settings, one.name)) for one in fields(Settings)
     }
     rules = {pattern: _plain(names) for pattern, names in settings.per_file_ignores}
+    del values["per-file-ignores"]
     tables = {"per-file-ignores": rules, "targets": [*map(_target, settings.targets)]}
     return _text(values | {name: table for name, table in tables.items() if table})
 
@@ -41,7 +42,9 @@ def _target(target: TargetSettings) -> dict[str, object]:
     for one in fields(Budgets):
         value = getattr(target.budgets, one.name)
         values[one.name] = value if value != one.default else None
-    return {key: _plain(value) for key, value in values.items() if value is not None}
+    return {
+        key.replace("_", "-"): _plain(value) for key, value in values.items() if value is not None
+    }
 
 
 def _plain(value: object) -> object:

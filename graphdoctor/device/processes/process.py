@@ -49,7 +49,7 @@ def end_group(pid: int, *, is_reaped: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended and what it left. `code` is None where its time was over.
+    """How a process ended, after how long, and what it left. `code` is None where its time was over.
 
     `result` is None where it left none; it is whole where it is there, however the process ended.
     """
@@ -58,6 +58,7 @@ class Ended:
     output: str
     code: int | None
     time_limit_s: float
+    seconds: float = 0.0
 
     @staticmethod
     def of(folder: Path, code: int | None, *, seconds: float, time_limit_s: float) -> Ended:
@@ -73,7 +74,7 @@ class Ended:
         # Reading the stacks of running threads can crash: such an end says nothing of the job.
         is_at_the_end = seconds > time_limit_s - BEFORE_THE_END_S
         is_late = code is None or (code < 0 and is_at_the_end)
-        return Ended(result, output, None if is_late else code, time_limit_s)
+        return Ended(result, output, None if is_late else code, time_limit_s, seconds)
 
     @property
     def reason(self) -> str:

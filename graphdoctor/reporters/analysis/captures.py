@@ -79,10 +79,11 @@ def _write_left_out(page: Page, count: int, which: str) -> None:
 
 def _write_region(page: Page, region: Region, outcome: CaptureOutcome | None) -> None:
     launches = count_text(region.launches, "launch")
-    page.line(
+    page.wrapped(
         (f"{f'  Region {region.name}':<{LABEL_COLUMNS}}", "bold green"),
         (f"{count_text(region.operators, 'operator')}, {launches}", "bold"),
         (f" ({', '.join(region.phases)})", "dim"),
+        indent=LABEL_COLUMNS,
     )
     span = span_text(region.first, region.last, page.look.base)
     if span:

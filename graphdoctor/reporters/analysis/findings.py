@@ -98,12 +98,13 @@ def _where_to_find_more(causes: list[list[Finding]], in_full: int) -> str:
 
 
 def _write_place(page: Page, number: int, finding: Finding) -> None:
-    page.line(
+    page.wrapped(
         (f"{number:>2}  ", "bold"),
         (f"{finding.rule} {finding.name}", "bold"),
         (": ", ""),
         (EFFECT_WORDS[finding.effect], EFFECT_STYLES[finding.effect]),
         (certainty_text(finding), "dim"),
+        indent=INDENT,
     )
     if finding.location is not None:
         page.line((" " * INDENT, ""), (place_text(finding.location, page.look.base), "bold cyan"))
@@ -201,9 +202,10 @@ def _write_in_a_line(page: Page, number: int, finding: Finding) -> None:
     times = f" ({', '.join(told)})" if told else ""
     caller = caller_of(finding)
     called = f", called from {place_text(caller, page.look.base)}" if caller is not None else ""
-    page.line(
+    page.wrapped(
         (f"{number:>2}  ", "bold"),
         (f"{finding.rule} {finding.name} ", ""),
         (f"{place}{called}", "cyan"),
         (f" {EFFECT_WORDS[finding.effect]}{times}", EFFECT_STYLES[finding.effect]),
+        indent=INDENT,
     )

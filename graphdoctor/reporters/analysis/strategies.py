@@ -63,12 +63,22 @@ def write_strategies(page: Page, report: Report) -> None:
 
 
 def _write_table(page: Page, rows: Sequence[StrategyOutcome], *, measured: bool) -> None:
+    """On a narrow page, figures that have no room beside the others stand below their row."""
     columns = columns_of(rows, measured=measured)
     widths = [max(cell_len(text) for text, _ in column) for column in columns]
+    room = page.look.width - len(_INDENT) + len(_GAP)
+    fitting = len(widths)
+    while fitting > _FIRST_FIGURE and sum(widths[:fitting]) + len(_GAP) * fitting > room:
+        fitting -= 1
+    heads = [column[0][0] for column in columns[fitting:]]
     for number, cells in enumerate(zip(*columns, strict=True)):
-        page.line((_INDENT, ""), *_pieces(cells, widths))
+        page.line((_INDENT, ""), *_pieces(cells[:fitting], widths[:fitting]))
         if number:
             row = rows[number - 1]
+            rest = zip(heads, cells[fitting:], strict=True)
+            below = ", ".join(f"{head} {text}" for head, (text, _) in rest if text)
+            if below:
+                page.hanging(_DETAIL_INDENT, below, style="dim")
             for detail in details_of(row, page.look.base):
                 page.hanging(_DETAIL_INDENT, detail, style="dim")
             _write_plan(page, row)

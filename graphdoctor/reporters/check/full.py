@@ -62,14 +62,16 @@ def _write_new(page: Page, check: Check, new: list[Occurrence]) -> None:
 
 def _write_place(page: Page, number: int, one: Occurrence) -> None:
     finding = one.checked.finding
-    page.line(
+    page.wrapped(
         (f"{number:>2}  ", "bold"),
         (wording.title(finding), "bold"),
         (": ", ""),
         (wording.effect(finding), SEVERITY_STYLES[one.checked.severity]),
+        indent=INDENT,
     )
     where = wording.place(one.checked.path, one.checked.line)
-    page.line((" " * INDENT, ""), (where, "bold cyan"), (f"  {_reached_by(one)}", "dim"))
+    reached = (f"  {_reached_by(one)}", "dim")
+    page.wrapped((" " * INDENT, ""), (where, "bold cyan"), reached, indent=INDENT)
 
 
 def _write_frames(page: Page, one: Occurrence) -> None:
@@ -138,9 +140,8 @@ def _write_stale(page: Page, check: Check) -> None:
 def _write_targets(page: Page, check: Check) -> None:
     page.heading("Targets", count_text(len(check.targets), "target"))
     for target in check.targets:
-        page.line(
-            (f"  {visible(target.name)}", "bold"), (f"  {_state(target)}", _state_style(target))
-        )
+        state = (f"  {_state(target)}", _state_style(target))
+        page.wrapped((f"  {visible(target.name)}", "bold"), state, indent=INDENT)
         if target.figures is not None:
             counted = f"{wording.figures_text(target.figures)}; {wording.findings_text(target)}"
             page.paragraph(counted, indent=INDENT, style="dim")

@@ -20,6 +20,9 @@ def render(check: Check, look: Look) -> str:
         own = [problem for problem in problems if problem.target == target.name]
         root.append(_suite(check, target, own))
     _stale(root, check)
+    times = [float(time) for suite in root if (time := suite.get("time")) is not None]
+    if times:
+        root.set("time", f"{sum(times):.3f}")
     for total in ("tests", "failures", "errors", "skipped"):
         root.set(total, str(sum(int(suite.get(total, "0")) for suite in root)))
     ET.indent(root)
@@ -36,6 +39,8 @@ def _suite(check: Check, target: CheckedTarget, problems: list[wording.Problem])
         _finding(suite, check, target, checked)
     if not len(suite):
         _case(suite, target, "graph-safe")
+    if target.analysis_s is not None:
+        suite.set("time", f"{target.analysis_s:.3f}")
     return _counted(suite)
 
 
@@ -68,7 +73,7 @@ def _case(suite: ET.Element, target: CheckedTarget, name: str) -> ET.Element:
 def _named(suite: ET.Element, classname: str, name: str) -> ET.Element:
     """A case whose name is the only one of its suite: what reads these files keeps one of a name.
 
-    It has no time, since a check measures none.
+    It has no time of its own: one analysis, whose time its suite has, finds all of them.
     """
     taken = {case.get("name") for case in suite}
     unique = next(one for n in count(1) if (one := f"{name} ({n})" if n > 1 else name) not in taken)
