@@ -14,17 +14,36 @@ from msgspec.structs import replace
 from graphdoctor.check.cache.reads import ReadsObserver
 from graphdoctor.check.faults import fault_of
 from graphdoctor.check.run_targets import Job, Result
+from graphdoctor.device.processes.process import Failed
 from graphdoctor.pipeline import analyze_target
 from graphdoctor.reporters.analysis import REPORTERS
 from graphdoctor.reporters.look import Look
+from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.options import AnalyzeOptions
 
 SEED = 0
 
 
 def do(job: bytes) -> bytes:
-    """Analyse the target of a job; the model reaches nothing but this process."""
-    return msgspec.json.encode(_result(msgspec.json.decode(job, type=Job)))
+    """Analyse the target of a job; the model reaches nothing but this process.
+
+    Raises `Failed` as one of several ranks: without it the others cannot go on.
+    """
+    asked = msgspec.json.decode(job, type=Job)
+    result = _on_ranks(asked) if asked.ranks > 1 and asked.place is None else _result(asked)
+    done = msgspec.json.encode(result)
+    if asked.place is not None and result.fault is not None:
+        raise Failed(done)
+    return done
+
+
+def _on_ranks(job: Job) -> Result:
+    from graphdoctor.check.on_ranks import result_of_ranks
+
+    try:
+        return result_of_ranks(job, time_limit_s=job.time_limit_s)
+    except GraphDoctorError as error:
+        return Result(fault=fault_of(error))
 
 
 def _result(job: Job) -> Result:
@@ -44,7 +63,13 @@ def _result(job: Job) -> Result:
         observer.start()
     os.chdir(job.root)
     sys.path.append(job.root)
-    _make_repeatable()
+    rank = 0
+    if job.place is not None:
+        from graphdoctor.check.on_ranks import variables
+
+        rank = job.place.rank
+        os.environ.update(variables(job.place))
+    _make_repeatable(SEED + rank)  # each rank has data of its own
     try:
         report = replace(analyze_target(job.spec, options, lambda doing: None), lanes=None)
         reads = observer.reads() if observer is not None else None
@@ -53,9 +78,9 @@ def _result(job: Job) -> Result:
         return Result(fault=fault_of(error))
 
 
-def _make_repeatable() -> None:
+def _make_repeatable(seed: int) -> None:
     """The same commit must give the same report: one thread, and equal weights and inputs."""
     torch.set_num_threads(1)
-    random.seed(SEED)
-    np.random.seed(SEED)
-    torch.manual_seed(SEED)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -23,13 +23,22 @@ from graphdoctor.values.options import DeviceChoice, ValuesChoice
 from graphdoctor.values.report import Mode, Report
 
 Told = Callable[[int, int], None]  # how many targets ended, of how many
-_WORK = "graphdoctor.check.one_target"
+WORK = "graphdoctor.check.one_target"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Which of the ranks of this machine a process is, and the port of the store where they meet."""
+
+    rank: int
+    count: int
+    port: int
 
 
 class Job(msgspec.Struct, frozen=True):
     """One target to analyse. `spec` is relative to `root`, the project's folder.
 
-    `is_followed`: tell what the analysis read.
+    `is_followed`: tell what the analysis read. `place` is that of one rank; without it, a job for several `ranks` is done by as many
+    processes, within `time_limit_s`.
     """
 
     root: str
@@ -43,6 +52,9 @@ class Job(msgspec.Struct, frozen=True):
     fixed_inputs: bool = False
     values: ValuesChoice = "auto"
     is_followed: bool = False
+    ranks: int = 1
+    time_limit_s: float = 300.0
+    place: Place | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -112,7 +124,7 @@ def _run(
         return []
     if settings.device == "emulated":
         return run_forked(
-            _WORK,
+            WORK,
             jobs,
             at_once=settings.jobs or _cores(),
             time_limit_s=settings.time_limit,
@@ -124,7 +136,7 @@ def _run(
 def _run_in_turn(jobs: Sequence[bytes], settings: Settings, told: Told) -> list[Ended]:
     """Two steps measured on one GPU at once would measure each other."""
     found = []
-    with fresh_processes(_WORK) as processes:
+    with fresh_processes(WORK) as processes:
         for count, job in enumerate(jobs, start=1):
             is_last = count == len(jobs)
             found.append(processes.run(job, time_limit_s=settings.time_limit, is_last=is_last))

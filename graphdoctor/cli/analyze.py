@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from graphdoctor.cli.output import (
     save_reports,
     show_or_save,
 )
-from graphdoctor.values.errors import CannotDoItHere
+from graphdoctor.values.errors import CannotDoItHere, UsageError
 
 if TYPE_CHECKING:
     from graphdoctor.values.options import AnalyzeOptions
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 FORMATS = ("html", "json", "terminal")
 FEWEST_ITERATIONS = 2
 DEFAULT_BUDGET_S = 120.0
+DEFAULT_LIMIT_S = 600.0
 NO_STRATEGIES = "none"
 _TIME = re.compile(r"(?P<number>\d+(\.\d+)?|\.\d+)\s*(?P<unit>s|m|min|h)?")
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -87,6 +89,21 @@ class AnalyzeCommand:
             metavar="TIME",
             help="how long strategies may take in all: 120s (the default), 2m ...",
         )
+        add(
+            "--ranks",
+            type=_ranks,
+            default=1,
+            metavar="N",
+            help="run the step on so many ranks, each a process of its own on this machine, with a GPU or"
+            " an emulated one each",
+        )
+        add(
+            "--time-limit",
+            type=seconds,
+            default=DEFAULT_LIMIT_S,
+            metavar="TIME",
+            help="how long --ranks may take: 600s (the default), 2m ...",
+        )
         add_json_argument(parser, "report")
         add_report_argument(parser, FORMATS)
         add(
@@ -104,10 +121,7 @@ class AnalyzeCommand:
 
         project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
         with running(args) as tell:
-            from graphdoctor.pipeline import analyze_target
-
-            report = analyze_target(args.target, _options(args), tell)
-            together = _of_all_ranks(report)
+            together = _on_ranks(args, tell) if args.ranks > 1 else _on_this_rank(args, tell)
         if together is None:
             return 0
 
@@ -125,6 +139,37 @@ class AnalyzeCommand:
         )
         _check_judged(args, report)
         return 0
+
+
+def _on_this_rank(args: argparse.Namespace, tell: Callable[[str], None]) -> Report | None:
+    from graphdoctor.pipeline import analyze_target
+
+    return _of_all_ranks(analyze_target(args.target, _options(args), tell))
+
+
+def _on_ranks(args: argparse.Namespace, tell: Callable[[str], None]) -> Report:
+    """The report of ranks that are started here. Raises the error of the rank that failed."""
+    if args.trace_dir is not None or args.strategies:
+        raise UsageError(
+            "--ranks compares no strategies and writes no traces: leave --strategies and --trace-dir out"
+        )
+    tell(f"analyzing on {args.ranks} ranks")
+    from graphdoctor.check.on_ranks import report_of_ranks
+    from graphdoctor.check.run_targets import Job
+
+    job = Job(
+        root=str(Path.cwd()),
+        spec=args.target,
+        inputs=tuple(args.input),
+        mode=args.mode,
+        device=args.device,
+        gpu=args.gpu,
+        iterations=args.iterations,
+        fixed_inputs=args.inputs == "fixed",
+        values=args.values,
+        ranks=args.ranks,
+    )
+    return report_of_ranks(job, time_limit_s=args.time_limit)
 
 
 def _of_all_ranks(report: Report) -> Report | None:
@@ -188,11 +233,18 @@ def seconds(text: str) -> float:
 
 
 def _iterations(text: str) -> int:
+    return _count(text, least=FEWEST_ITERATIONS)
+
+
+def _ranks(text: str) -> int:
+    return _count(text, least=1)
+
+
+def _count(text: str, *, least: int) -> int:
     try:
         count = int(text)
     except ValueError:
         count = 0
-    if count < FEWEST_ITERATIONS:
-        message = f"expected a number of at least {FEWEST_ITERATIONS}, got {text!r}"
-        raise argparse.ArgumentTypeError(message)
+    if count < least:
+        raise argparse.ArgumentTypeError(f"expected a number of at least {least}, got {text!r}")
     return count

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from graphdoctor import __version__
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.observe.meeting import RanksDiffer
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.assumptions import assumptions, cut_short
 from graphdoctor.diagnose.diagnose import excerpt_at
@@ -18,6 +19,7 @@ from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.diagnose.verdict import judge
 from graphdoctor.record import Session
 from graphdoctor.rules.capture_dependent_result import CaptureDependentResult
+from graphdoctor.rules.collectives_differ import collectives_differ
 from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.not_launch_bound import not_launch_bound
 from graphdoctor.target import Target
@@ -165,6 +167,17 @@ def _without_recording(
         operators=0,
         iterations=0,
         limits=limits,
+    )
+
+
+def ranks_differ(target: Target, device: AnyDevice, found: RanksDiffer) -> Report:
+    """The report of a step whose ranks would wait for each other for ever: it ended where they met."""
+    finding = collectives_differ(str(found), found.location)
+    return replace(
+        could_not_run(target, device, f"The step was not run to its end: {found}."),
+        verdict="unsafe",
+        reason=f"The ranks would wait for each other for ever: {found}.",
+        findings=(finding,),
     )
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
 from graphdoctor.device.open import AnyDevice
-from graphdoctor.diagnose.assemble import could_not_run, raises_in_capture
+from graphdoctor.device.observe.meeting import RanksDiffer
+from graphdoctor.diagnose.assemble import could_not_run, raises_in_capture, ranks_differ
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting, put_back, silent
 from graphdoctor.pipeline.stages import report_of, study
 from graphdoctor.record.memory import lacks_memory
@@ -112,6 +113,8 @@ def _analyze_found(target: Target, why: str, spec: str | None, setting: Setting)
             placed = place(given, device)
             try:
                 return report_of(study(placed, setting), spec, setting)
+            except RanksDiffer as found:
+                return ranks_differ(placed, device, found)
             except EmulationLimit as limit:
                 return could_not_run(placed, device, str(limit))
             except RaisesInCapture as error:

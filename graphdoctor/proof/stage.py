@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from graphdoctor.device.observe.collectives import is_collective, ranks_agree
+from graphdoctor.device.observe.collectives import is_collective
+from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.cost import Cost, Meter
@@ -76,7 +77,7 @@ def capture_and_verify(
     refutes nothing: it is of one mind with the rules. Without `by_gpu` the session's device says it.
     `ran` are the recorded eager iterations, where what they left behind was noted.
     """
-    if not ranks_agree("plan", _collectives_of(recording, plan)):
+    if not MEETING.agree(_collectives_of(recording, plan)):
         return Captured((CaptureOutcome(str(WHOLE_STEP), "refused", _RANKS_DIFFER),))
     is_gpu = session.device.kind != "emulated" if by_gpu is None else by_gpu
     meter = _meter(session) if session.device.kind != "emulated" else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.operators import Observer
@@ -21,6 +22,7 @@ from graphdoctor.target.user_code import user_code
 from graphdoctor.values.errors import RaisesInCapture, UserCodeError
 
 WARM_UPS = 3  # torch's own advice before a capture; the first iterations create state
+_DDP_WARM_UPS = 11  # in the first ten steps it times itself with events, which a capture refuses
 # There are no libraries that tune themselves: the first run makes state, the second is the first to find it.
 _EMULATED_WARM_UPS = 2
 _AS_CAPTURED = (
@@ -104,7 +106,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
 
     before = snapshot(target.roots) if target.is_warm else None
     with scopes.followed(), user_code("running the step"):
-        for _ in range(1 if before is not None else _warm_ups(device)):
+        for _ in range(1 if before is not None else _warm_ups(device, target)):
             given = run(first)
         if before is not None:
             before.restore()
@@ -147,8 +149,18 @@ def _run_as_captured(run: Callable[[], object], device: Device) -> None:
         raise error.__cause__ from None
 
 
-def _warm_ups(device: Device) -> int:
-    return _EMULATED_WARM_UPS if device.kind == "emulated" else WARM_UPS
+def _warm_ups(device: Device, target: Target) -> int:
+    """Source for DDP: PyTorch's notes on CUDA graphs, 'Usage with DistributedDataParallel'."""
+    if device.kind == "emulated":
+        return _EMULATED_WARM_UPS
+    return _DDP_WARM_UPS if _is_data_parallel(target) else WARM_UPS
+
+
+def _is_data_parallel(target: Target) -> bool:
+    modules = (
+        root.modules() for root in target.roots.values() if isinstance(root, torch.nn.Module)
+    )
+    return any(isinstance(each, DistributedDataParallel) for found in modules for each in found)
 
 
 def check_has_values(target: Target) -> None:

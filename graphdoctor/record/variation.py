@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from graphdoctor.device.observe.meeting import MEETING, RanksDiffer
 from graphdoctor.device.observe.operators import Call, tensors_of
 from graphdoctor.device.observe.storages import parts_of
 from graphdoctor.target.frames import locate
@@ -122,6 +123,8 @@ def settled(
     variation = target.variation
     if variation is None or not variation.given:
         return target
+    shared = MEETING.common(variation.varied)  # ranks run the same steps: what one keeps all keep
+    variation.keep([path for path in variation.varied if path not in shared])
     if not variation.varied:
         return replace(target, has_fixed_inputs=True)
     before = snapshot(target.roots, held=held)
@@ -194,9 +197,10 @@ class _Search:
     _place: str = ""
 
     def found(self) -> _Found:
-        paths, movable = self.variation.varied, self.variation.rearrangeable
+        paths, movable = self.variation.varied, MEETING.common(self.variation.rearrangeable)
         self._accept(list(paths), movable)
-        found = self._parting([p for p in self.variation.whole_numbers if p in self._accepted])
+        whole = MEETING.common(self.variation.whole_numbers)
+        found = self._parting([path for path in whole if path in self._accepted])
         on_device = [path for path in found if path in self._on_device()]
         parting = [path for path in found if path not in on_device]
         self._accepted = [path for path in self._accepted if path not in parting]
@@ -237,11 +241,11 @@ class _Search:
         """Which of these whole numbers the step takes another path for, floating ones as given."""
         for draw in range(_DRAWS if whole else 0):
             together = self._ran(whole, self._rearranged, draw=draw)
-            if together is None or together.path == self.given.path:
+            if together is None or MEETING.everywhere(together.path == self.given.path):
                 continue
             # The given run started from another state, which may lead elsewhere too.
             own = self._ran([], self._rearranged)
-            if own is None or own.path == together.path:
+            if own is None or MEETING.everywhere(own.path == together.path):
                 continue
             found = [path for path in whole if self._parts_from(own, path, draw)]
             self._locate(own.path, together.path)
@@ -250,7 +254,7 @@ class _Search:
 
     def _parts_from(self, own: Ran, path: str, draw: int) -> bool:
         ran = self._ran([path], self._rearranged, draw=draw)
-        return ran is not None and ran.path != own.path
+        return ran is not None and not MEETING.everywhere(ran.path == own.path)
 
     def _locate(self, own: Path, other: Path) -> None:
         """Where the step as given does the first thing that it does not do for other values."""
@@ -271,12 +275,15 @@ class _Search:
             inputs = self.target.fresh_inputs()
         try:
             ran = self.run(inputs, at=at)
+        except RanksDiffer:
+            raise
         except Exception as error:  # whatever the step raises
             self.why = self.why or f"the step fails ({_words(error)})"
             return None
         finally:
             self.restore()
-        if _is_finite(self.given.result) and not _is_finite(ran.result):
+        lost = _is_finite(self.given.result) and not _is_finite(ran.result)
+        if not MEETING.everywhere(not lost):
             self.why = self.why or "it gives results that are not finite"
             return None
         return ran

@@ -5,6 +5,7 @@ from __future__ import annotations
 from graphdoctor.rules.backward_beyond_step import BackwardBeyondStep
 from graphdoctor.rules.barrier_in_step import BarrierInStep
 from graphdoctor.rules.capture_dependent_result import CaptureDependentResult
+from graphdoctor.rules.collectives_differ import CollectivesDiffer
 from graphdoctor.rules.cpu_operator import CpuOperator
 from graphdoctor.rules.data_dependent_branch import DataDependentBranch
 from graphdoctor.rules.data_dependent_shape import DataDependentShape
@@ -77,6 +78,7 @@ ALL_RULES: tuple[type[Rule], ...] = (
     WorkOnAnotherStream,
     CaptureDependentResult,
     RepeatedSeed,
+    CollectivesDiffer,
     NotLaunchBound,
     Fragmented,
 )

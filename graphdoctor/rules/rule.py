@@ -53,8 +53,9 @@ class Rule(ABC):
     fix: ClassVar[str]
     evidence: ClassVar[str]
     """How it is known: where it was measured, or the source or documentation that says so."""
-    decided_by: ClassVar[Literal["recording", "estimate", "partition"]]
-    """The stage that finds it; a recording does by `RecordingRule.check`, the others by a function beside the rule."""
+    decided_by: ClassVar[Literal["recording", "estimate", "partition", "ranks"]]
+    """The stage that finds it, or the ranks of the step together; a recording does by `RecordingRule.check`,
+    the others by a function beside the rule."""
     explains: ClassVar[tuple[str, ...]] = ()
     """Ids of the rules that find a part or a consequence of this hazard: where this one speaks
     about a line, theirs are not reported."""

@@ -154,6 +154,24 @@ def test_work_that_cannot_be_imported_is_a_sentence() -> None:
         run_forked("tests.no_such_work", [b"x"], at_once=1, time_limit_s=9.0, ended=print)
 
 
+@pytest.mark.parametrize("end", ["fail because", "crash x"])
+def test_a_job_that_fails_ends_those_that_work_with_it_and_they_say_where_they_were(
+    end: str, tmp_path: Path
+) -> None:
+    jobs = [f"hang {tmp_path / 'pids'}".encode(), end.encode()]
+    begun_s = time.monotonic()
+    hung, failed = run_forked(
+        WORK, jobs, at_once=2, time_limit_s=300.0, ended=lambda n: None, together=True
+    )
+    assert time.monotonic() - begun_s < 100
+    assert hung.in_vain
+    assert hung.result is None
+    assert "do" in [frame["function"] for frame in hung.frames()]
+    assert not failed.in_vain
+    assert failed.result == (b"because" if end.startswith("fail") else None)
+    assert are_gone(pids_in(tmp_path / "pids"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("way", ["forked", "fresh"])
 def test_nothing_is_left_when_whoever_started_it_is_ended(

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from graphdoctor.device.processes.process import Failed
+
 
 def do(job: bytes) -> bytes:
     """Answer with what was said, or end in the way that it says."""
@@ -26,6 +28,8 @@ def do(job: bytes) -> bytes:
     elif kind == "hang":
         _leave_a_process(Path(rest))
         time.sleep(600)
+    elif kind == "fail":
+        raise Failed(rest.encode())
     elif kind == "input":
         return (sys.stdin.read() or "nothing").encode()
     return f"done {rest} {hash(rest)}".encode()

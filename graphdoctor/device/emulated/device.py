@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _device as default_device
 
+from graphdoctor.device.emulated.collective_calls import called
 from graphdoctor.device.emulated.cuda import stand_in_for_cuda
 from graphdoctor.device.emulated.functions import LogicalFunctionMode
 from graphdoctor.device.emulated.graph import EmulatedGraph
@@ -32,6 +33,7 @@ from graphdoctor.device.emulated.streams import (
 )
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
 from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
+from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_python
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
@@ -156,6 +158,8 @@ class EmulatedDevice:
 
     def _run(self, call: Call) -> Any:
         if self.shapes is None:
+            if call.facts.is_collective and (this := called(call)) is not None:
+                MEETING.collective(this.says, this.group)
             return run_operator(call)
         if call.facts.is_collective:
             raise EmulationLimit(
@@ -228,7 +232,15 @@ class EmulatedDevice:
 
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
-        """Let an observer see every operator and host event; where a capture is assumed, of one."""
+        """Let an observer see every operator and host event; where a capture is assumed, of one.
+
+        Ranks wait for each other at the end of the block, where one of them failed too.
+        """
+        with MEETING.run(), self._observed_by(observer):
+            yield
+
+    @contextmanager
+    def _observed_by(self, observer: Observer) -> Iterator[None]:
         before = self._dispatch.observers
         order = StreamOrder(self) if self.assumes_capture and self.order is None else None
         self._dispatch.observers = (*before, *((order,) if order is not None else ()), observer)

@@ -18,8 +18,10 @@ import torch
 from torch import distributed as dist
 
 from graphdoctor.device.emulated.data_parallel import ReducingDevice, stand_in_for_data_parallel
+from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import tensors_of_call
 from graphdoctor.device.observe.patches import Patches
+from graphdoctor.device.processes.launched import is_started_here, of_this_rank
 
 # A rank that never comes must end the others; a CPU may be slower than the GPU that a script was made for.
 LIMIT = timedelta(seconds=120)
@@ -33,6 +35,7 @@ _HOST_READS_OBJECTS = (
     "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
     "send_object_list", "recv_object_list",
 )  # fmt: skip
+_BETWEEN_TWO = ("send_object_list", "recv_object_list")
 
 
 @contextmanager
@@ -77,6 +80,7 @@ class _Groups:
 
     def __init__(self) -> None:
         self._asked: dict[str, str] = {}  # by the group's name
+        self._made = 0
 
     def backend_of(self, group: Any) -> str | None:
         """What was asked for; None for a group from before."""
@@ -99,7 +103,14 @@ class _Groups:
                 from torch._C._distributed_c10d import HashStore  # not in every build
 
                 given.update(store=HashStore(), rank=0, world_size=1)
+            elif is_started_here() and "store" not in given:
+                self._made += 1  # the store of the ranks outlives their groups, which count from 0
+                given.update(
+                    zip(("store", "rank", "world_size"), of_this_rank(self._made), strict=True)
+                )
+                given.pop("init_method", None)
             original(**given)
+            MEETING.begin()
             self._note(dist.group.WORLD, asked)
 
         return init_process_group
@@ -156,6 +167,7 @@ def _barrier(
 
     @wraps(original)
     def barrier(group: Any = None, async_op: bool = False, *args: Any, **kwargs: Any) -> Any:
+        _meet("barrier()", group)
         if groups.waits_for_the_device(group):
             device.event("barrier", "torch.distributed.barrier()")
         kwargs.pop("device_ids", None)
@@ -174,6 +186,8 @@ def _object_call(
     @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
+        if original.__name__ not in _BETWEEN_TWO:
+            _meet(f"{original.__name__}()", given.get("group"))
         if groups.waits_for_the_device(given.get("group")):
             device.event("object-collective", f"torch.distributed.{original.__name__}()")
             given.pop("device", None)
@@ -181,6 +195,10 @@ def _object_call(
             return original(**given)
 
     return call
+
+
+def _meet(says: str, group: Any) -> None:
+    MEETING.collective(says, group or dist.distributed_c10d._get_default_group())
 
 
 class _Unwaited:

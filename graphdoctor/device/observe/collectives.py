@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from torch import distributed as dist
 
-from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.operators import COLLECTIVES
 from graphdoctor.values.recording import Op
 
 _ALONE = (
     "its collectives ran in a world of one rank, which shows nothing of what ranks do to each other:"
-    " run it with torchrun --nproc-per-node 2 --no-python"
+    " run it with --ranks 2, or with torchrun --nproc-per-node 2 --no-python"
 )
 _ON_GLOO = "its collectives run over gloo, which copies through the host: whether a capture takes them is unknown"
 
@@ -25,21 +24,6 @@ def is_collective(op: Op) -> bool:
 def runs_with_others() -> bool:
     """Whether this process is one rank of a group, if only of one."""
     return dist.is_available() and dist.is_initialized()
-
-
-def ranks_agree(key: str, what: str) -> bool:
-    """Whether all ranks say the same, each of which has to ask. Raises EmulationLimit if one does not."""
-    if not runs_with_others() or dist.get_world_size() == 1:
-        return True
-    store = dist.distributed_c10d._get_default_store()
-    ranks = range(dist.get_world_size())
-    store.set(f"graphdoctor/{key}/{dist.get_rank()}", what)
-    try:
-        return all(store.get(f"graphdoctor/{key}/{rank}").decode() == what for rank in ranks)
-    except RuntimeError as error:
-        raise EmulationLimit(
-            "another rank ended, or is too slow to compare its step with"
-        ) from error
 
 
 def doubt_of_ranks() -> str | None:

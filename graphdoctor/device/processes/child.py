@@ -11,11 +11,12 @@ import threading
 import time
 from pathlib import Path
 
-from graphdoctor.device.processes.process import BEFORE_THE_END_S, JOB, RESULT
+from graphdoctor.device.processes.process import BEFORE_THE_END_S, JOB, RESULT, Failed
 
 _STDIN, _STDERR = 0, 2
 _MOST_BYTES = 64
 _SOONEST_S = 0.1
+_FAILED = 1
 
 
 def main() -> None:
@@ -48,7 +49,11 @@ def live(work: str, folder: Path, *, begun_s: float, time_limit_s: float, lifeli
     # Shortly before the parent ends it: where it hangs is the most that is known of a hang.
     left_s = time_limit_s - (time.time() - begun_s)
     faulthandler.dump_traceback_later(max(_SOONEST_S, left_s - BEFORE_THE_END_S), file=errors)
-    result = importlib.import_module(work).do((folder / JOB).read_bytes())
+    code = 0
+    try:
+        result = importlib.import_module(work).do((folder / JOB).read_bytes())
+    except Failed as failed:
+        result, code = failed.result, _FAILED
     faulthandler.cancel_dump_traceback_later()
     part = folder / f"{RESULT}.part"
     part.write_bytes(result)
@@ -57,7 +62,7 @@ def live(work: str, folder: Path, *, begun_s: float, time_limit_s: float, lifeli
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def _close_input() -> None:

@@ -1,6 +1,6 @@
 """Many jobs -> how the process of each ended: forks of a server that has imported torch once for all.
 
-`python -m graphdoctor.device.processes.forked WORK FOLDER AT_ONCE TIME_LIMIT_S` is the server. It
+`python -m graphdoctor.device.processes.forked WORK FOLDER AT_ONCE TIME_LIMIT_S TOGETHER` is the server. It
 ends jobs that take too long, and writes a line for each that ended. It runs no model itself, so
 that no model can touch the others.
 """
@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from graphdoctor.device.processes.process import (
+    BEFORE_THE_END_S,
     JOB,
     OUTPUT,
     Ended,
@@ -33,7 +34,8 @@ from graphdoctor.values.escape import visible
 
 _STOP_S = 5.0
 _POLL_S = 0.01
-_LATE = "late"  # in the place of an exit code
+_LATE, _IN_VAIN = "late", "in-vain"  # in the place of an exit code
+_LAST_WORDS_S = 2.0  # what the others may still say of why they fail, once one has failed
 
 
 def run_forked(
@@ -43,8 +45,12 @@ def run_forked(
     at_once: int,
     time_limit_s: float,
     ended: Callable[[int], None],
+    together: bool = False,
 ) -> list[Ended]:
-    """Do all jobs, so many at once; `ended` is told how many have. Raises CannotDoItHere."""
+    """Do all jobs, so many at once; `ended` is told how many have. Raises CannotDoItHere.
+
+    Those that work `together` wait for each other: where one fails, the others are ended.
+    """
     if not hasattr(os, "fork"):
         raise CannotDoItHere("this system cannot fork processes, which a check needs; use WSL")
     with tempfile.TemporaryDirectory(prefix="graphdoctor-", ignore_cleanup_errors=True) as name:
@@ -53,14 +59,15 @@ def run_forked(
             folder.mkdir()
             (folder / JOB).write_bytes(job)
         found: dict[int, Ended] = {}
-        with _server(work, name, str(at_once), repr(time_limit_s)) as lines:
+        with _server(work, name, str(at_once), repr(time_limit_s), str(int(together))) as lines:
             for line in lines:
                 which, code, seconds = line.split()
                 found[int(which)] = Ended.of(
                     Path(name, which),
-                    None if code == _LATE else int(code),
+                    None if code in (_LATE, _IN_VAIN) else int(code),
                     seconds=float(seconds),
                     time_limit_s=time_limit_s,
+                    in_vain=code == _IN_VAIN,
                 )
                 ended(len(found))
         return [found[number] for number in range(len(jobs))]
@@ -105,7 +112,8 @@ def main() -> None:
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: stopped.append(number))
-    children = _Children(work, folder, time_limit_s=float(sys.argv[4]))
+    together = sys.argv[5] == "1"
+    children = _Children(work, folder, time_limit_s=float(sys.argv[4]), together=together)
     waiting = sorted((path for path in folder.iterdir() if path.is_dir()), key=_number)
     try:
         while waiting or children.running:
@@ -127,12 +135,15 @@ def _number(folder: Path) -> int:
 class _Children:
     """The running jobs by their process ids, each with its folder and when it began."""
 
-    def __init__(self, work: str, folder: Path, *, time_limit_s: float) -> None:
+    def __init__(self, work: str, folder: Path, *, time_limit_s: float, together: bool) -> None:
         self.work = work
         self.time_limit_s = time_limit_s
+        self.together = together
         self.lifeline, self._own_end = os.pipe()  # ends with this process
         self.running: dict[int, tuple[Path, float]] = {}
         self._late: set[int] = set()
+        self._in_vain: dict[int, float] = {}  # when it was told to end
+        self._failed_s: float | None = None  # when one failed that works with the others
 
     def start(self, folder: Path) -> None:
         """A copy of this process, which has torch already."""
@@ -170,6 +181,17 @@ class _Children:
             if time.monotonic() - begun_s > self.time_limit_s and pid not in self._late:
                 self._late.add(pid)
                 end_group(pid, is_reaped=False)
+        if self._failed_s is not None and time.monotonic() - self._failed_s > _LAST_WORDS_S:
+            for pid in self.running:
+                self._end_in_vain(pid)
+
+    def _end_in_vain(self, pid: int) -> None:
+        """Where it waits is written down first: faulthandler does so for this signal."""
+        if pid not in self._in_vain:
+            self._in_vain[pid] = time.monotonic()
+            os.kill(pid, signal.SIGABRT)
+        elif time.monotonic() - self._in_vain[pid] > BEFORE_THE_END_S:
+            end_group(pid, is_reaped=False)
 
     def reap(self) -> None:
         """Tell of the jobs that ended."""
@@ -178,8 +200,11 @@ class _Children:
             if ended:
                 folder, begun_s = self.running.pop(pid)
                 end_group(pid, is_reaped=True)  # what the model started and left behind
-                code = _LATE if pid in self._late else os.waitstatus_to_exitcode(status)
-                print(folder.name, code, time.monotonic() - begun_s, flush=True)
+                code = os.waitstatus_to_exitcode(status)
+                if self.together and code != 0 and self._failed_s is None:
+                    self._failed_s = time.monotonic()
+                said = _LATE if pid in self._late else _IN_VAIN if pid in self._in_vain else code
+                print(folder.name, said, time.monotonic() - begun_s, flush=True)
 
     def end_all(self) -> None:
         for pid in self.running:

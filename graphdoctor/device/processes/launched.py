@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from typing import Any
 
 from graphdoctor.values.errors import CannotDoItHere
 
+STARTED_HERE = "GRAPHDOCTOR_STORE_PORT"  # a script may set MASTER_PORT
 _LIMIT_S = 120.0  # by when the last rank has to be done, once rank 0 is
 
 
@@ -17,6 +19,23 @@ def rank_and_count() -> tuple[int, int]:
     except (KeyError, ValueError):
         return 0, 1
     return (rank, count) if 0 <= rank < count else (0, 1)
+
+
+def is_started_here() -> bool:
+    """Whether graphdoctor itself started this process as one of several ranks."""
+    return STARTED_HERE in os.environ
+
+
+def of_this_rank(ordinal: int) -> tuple[Any, int, int]:
+    """The store where the ranks meet that graphdoctor started, for so many meetings, this rank and the count."""
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+    rank, count = rank_and_count()
+    store = TCPStore(
+        "127.0.0.1", int(os.environ[STARTED_HERE]), is_master=False,
+        timeout=timedelta(seconds=_LIMIT_S), wait_for_workers=False,
+    )  # fmt: skip
+    return PrefixStore(f"graphdoctor/{ordinal}", store), rank, count
 
 
 def gathered(text: str) -> list[bytes] | None:

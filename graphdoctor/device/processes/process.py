@@ -47,11 +47,20 @@ def end_group(pid: int, *, is_reaped: bool) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+class Failed(Exception):
+    """A job that failed: `result` says why, and what was to be done together with it is in vain."""
+
+    def __init__(self, result: bytes) -> None:
+        super().__init__()
+        self.result = result
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a process ended, after how long, and what it left. `code` is None where its time was over.
 
     `result` is None where it left none; it is whole where it is there, however the process ended.
+    `in_vain`: it was ended because another one had failed, which it was to work with.
     """
 
     result: bytes | None
@@ -59,9 +68,17 @@ class Ended:
     code: int | None
     time_limit_s: float
     seconds: float = 0.0
+    in_vain: bool = False
 
     @staticmethod
-    def of(folder: Path, code: int | None, *, seconds: float, time_limit_s: float) -> Ended:
+    def of(
+        folder: Path,
+        code: int | None,
+        *,
+        seconds: float,
+        time_limit_s: float,
+        in_vain: bool = False,
+    ) -> Ended:
         """From the folder of a process that ended, or was ended, after so many seconds."""
         try:
             result = (folder / RESULT).read_bytes()
@@ -74,12 +91,14 @@ class Ended:
         # Reading the stacks of running threads can crash: such an end says nothing of the job.
         is_at_the_end = seconds > time_limit_s - BEFORE_THE_END_S
         is_late = code is None or (code < 0 and is_at_the_end)
-        return Ended(result, output, None if is_late else code, time_limit_s, seconds)
+        return Ended(result, output, None if is_late else code, time_limit_s, seconds, in_vain)
 
     @property
     def reason(self) -> str:
         """Why it left no result."""
         code = self.code
+        if self.in_vain:
+            return "it was ended since another process, which it works with, had failed"
         if code is None:
             return f"it did not end within {round(self.time_limit_s, 2):g} s"
         if code >= 0:

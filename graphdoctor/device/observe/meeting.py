@@ -1,0 +1,239 @@
+"""What the ranks of a step tell each other beside it: which collective each comes to, before it runs.
+
+A collective that other ranks do not call never ends, on a GPU as here. So each rank writes into the
+store, where the ranks of the default group met, what it is about to call, and waits for what the others of
+the collective's group wrote. Who waits for a rank that waits for him elsewhere knows of both.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch import distributed as dist
+
+from graphdoctor.device.observe.fallback import EmulationLimit
+from graphdoctor.target.frames import locate
+from graphdoctor.values.errors import UserCodeError
+from graphdoctor.values.locations import file_line
+from graphdoctor.values.report import Location
+
+_LIMIT_S = 120.0
+_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02  # between two looks
+_PREFIX = "graphdoctor"
+_ASIDE = ""  # the group of what graphdoctor itself asks all ranks
+_ASKS = "asks:"
+_GONE = "another rank ended, or is too slow to compare its step with"
+_OUT_OF_STEP = "the ranks no longer run the same steps, so that nothing can be compared"
+
+
+class RanksDiffer(EmulationLimit):
+    """Ranks call other collectives, or with other sizes: `location` is that of the lowest rank."""
+
+    def __init__(self, message: str, location: Location | None) -> None:
+        super().__init__(message)
+        self.location = location
+
+
+class RankFailed(UserCodeError):
+    """A run of the step failed on another rank."""
+
+
+class _At(NamedTuple):
+    """Where a rank waits: for the `number`th time in a group, with what it says there."""
+
+    group: str
+    number: int
+    ranks: tuple[int, ...]
+    says: str
+    place: Location | None
+    run: int
+    failed: str = ""
+
+    def text(self) -> str:
+        place = self.place
+        where = None if place is None else (place.file, place.line, place.function)
+        return json.dumps([*self._replace(place=None), where])
+
+    @staticmethod
+    def of(text: bytes) -> _At:
+        group, number, ranks, says, _, run, failed, where = json.loads(text)
+        place = Location(file=where[0], line=where[1], function=where[2]) if where else None
+        return _At(group, number, tuple(ranks), says, place, run, failed)
+
+    @property
+    def called(self) -> str:
+        """For a sentence that begins with the rank."""
+        if not self.group:
+            return "ends the step"
+        at = f" at {file_line(self.place)}" if self.place is not None else ""
+        return f"calls {self.says}{at}"
+
+
+class Meeting:
+    """One process's side of it. Each group counts what its ranks did together."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._runs = 0
+
+    def begin(self) -> None:
+        """A new default group has a new store."""
+        self._counts.clear()
+        self._runs = 0
+
+    def collective(self, says: str, group: Any) -> None:
+        """All ranks of the group come to the same one, or this raises `RanksDiffer` on all of them."""
+        if not _has_others():
+            return
+        ranks = tuple(dist.get_process_group_ranks(group))
+        if len(ranks) > 1:
+            name = str(group.group_name)
+            found = self._told(name, ranks, says, place=locate(2).location)
+            if len({at.says for at in found.values()}) > 1:
+                raise self._difference(found)
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """A run of the step, at whose end all ranks wait for each other.
+
+        Raises UserCodeError where it failed on another rank, so that no rank goes on alone.
+        """
+        try:
+            yield
+        except RanksDiffer:
+            raise
+        except Exception as error:
+            self._end_run(f"{type(error).__name__}: {error}".strip().split("\n", 1)[0])
+            raise
+        self._end_run("")
+
+    def _end_run(self, failed: str) -> None:
+        if not _has_others():
+            return
+        found = self._told(_ASIDE, _everybody(), "end", failed=failed)
+        self._runs += 1
+        if not failed:
+            self._check_failed(found)
+
+    def everywhere(self, is_so: bool) -> bool:
+        """Whether it is so on all ranks, each of which has to ask."""
+        return self.agree(str(is_so), expected=str(True))
+
+    def agree(self, what: str, *, expected: str | None = None) -> bool:
+        """Whether all ranks say the same, or what is expected."""
+        wanted = what if expected is None else expected
+        return all(answer == wanted for answer in self._answers(what))
+
+    def common(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The names that all ranks have, each of which has to ask."""
+        others = [set(json.loads(answer)) for answer in self._answers(json.dumps([*names]))]
+        return tuple(name for name in names if all(name in other for other in others))
+
+    def _answers(self, mine: str) -> list[str]:
+        if not _has_others():
+            return [mine]
+        found = self._told(_ASIDE, _everybody(), f"{_ASKS}{mine}")
+        return [at.says.removeprefix(_ASKS) for at in found.values()]
+
+    def _told(
+        self,
+        group: str,
+        ranks: tuple[int, ...],
+        says: str,
+        *,
+        place: Location | None = None,
+        failed: str = "",
+    ) -> dict[int, _At]:
+        """What each of these ranks says there, by rank."""
+        number = self._counts.get(group, 0)
+        mine = _At(group, number, ranks, says, place, self._runs, failed)
+        store, me = dist.distributed_c10d._get_default_store(), dist.get_rank()
+        store.set(f"{_PREFIX}/at/{me}", mine.text())
+        store.set(_key(mine, me), mine.text())
+        found = {me: mine}
+        try:
+            for rank in ranks:
+                found[rank] = found.get(rank) or _At.of(self._of(store, mine, rank))
+        except dist.DistError as error:
+            raise EmulationLimit(_GONE) from error
+        self._counts[group] = number + 1
+        return found
+
+    def _of(self, store: Any, mine: _At, rank: int) -> bytes:
+        """What a rank says where this one waits for it."""
+        key, begun_s, pause_s = _key(mine, rank), time.monotonic(), 0.0
+        while not store.check([key]):
+            time.sleep(pause_s)
+            pause_s = min(pause_s + _PAUSE_S, _LONGEST_PAUSE_S)
+            if pause_s == _LONGEST_PAUSE_S:
+                self._look(store, mine, rank)
+            if time.monotonic() - begun_s > _LIMIT_S:
+                raise EmulationLimit(_GONE)
+        return bytes(store.get(key))
+
+    def _look(self, store: Any, mine: _At, rank: int) -> None:
+        """Raise where that rank waits for this one, or where others found that ranks differ."""
+        me = dist.get_rank()
+        if store.check([f"{_PREFIX}/differ"]):
+            raise _said(json.loads(store.get(f"{_PREFIX}/differ")))
+        if not store.check([f"{_PREFIX}/at/{rank}"]):
+            return
+        other = _At.of(store.get(f"{_PREFIX}/at/{rank}"))
+        if other.group == mine.group or me not in other.ranks:
+            return
+        if self._counts.get(other.group, 0) > other.number or store.check([_key(mine, rank)]):
+            return  # it has gone on since
+        if mine.failed:
+            return  # it will see that, and come
+        self._check_failed({rank: other, me: mine})
+        if any(at.says.startswith(_ASKS) for at in (mine, other)):
+            raise EmulationLimit(_OUT_OF_STEP)
+        raise self._difference({rank: other, me: mine})
+
+    def _check_failed(self, found: dict[int, _At]) -> None:
+        for rank, at in found.items():
+            if at.failed and rank != dist.get_rank():
+                failed = RuntimeError(f"rank {rank} failed: {at.failed}")
+                raise RankFailed(f"running the step failed on rank {rank}: {at.failed}") from failed
+
+    def _difference(self, found: dict[int, _At]) -> RanksDiffer:
+        """In the same words on all ranks; also for those that wait for these."""
+        ranks = sorted(found)
+        first = found[ranks[0]]
+        other = next((rank for rank in ranks if found[rank].called != first.called), ranks[-1])
+        groups = {rank: f" in group {at.group}" for rank, at in found.items() if at.group}
+        if len(set(groups.values())) == 1:  # of which nobody needs to hear
+            groups = {}
+        said = [f"rank {r} {found[r].called}{groups.get(r, '')}" for r in (ranks[0], other)]
+        message = ", and ".join(said)
+        place = first.place or found[other].place
+        where = None if place is None else (place.file, place.line, place.function)
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"{_PREFIX}/differ", json.dumps([message, where]))
+        return _said([message, where])
+
+
+def _said(found: Sequence[Any]) -> RanksDiffer:
+    message, where = found
+    return RanksDiffer(
+        message, Location(file=where[0], line=where[1], function=where[2]) if where else None
+    )
+
+
+def _key(at: _At, rank: int) -> str:
+    return f"{_PREFIX}/{at.group}/{at.run}/{at.number}/{rank}"
+
+
+def _everybody() -> tuple[int, ...]:
+    return tuple(range(dist.get_world_size()))
+
+
+def _has_others() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+MEETING = Meeting()  # as there is one default group in a process

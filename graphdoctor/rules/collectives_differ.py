@@ -1,0 +1,67 @@
+"""Collectives that the ranks of a step do not all call -> a finding; the ranks themselves see them, as they run."""
+
+from __future__ import annotations
+
+from graphdoctor.rules.rule import Rule
+from graphdoctor.values.report import Finding, Location
+
+
+class CollectivesDiffer(Rule):
+    """Ranks call other collectives, in another order, or with other sizes.
+
+    A collective ends when every rank of its group has called it. Where one rank calls another one, or
+    fewer of them, the ranks wait for each other for ever; where sizes differ, NCCL also may write wrong
+    values. A capture notices nothing, since it only records: its replay hangs.
+
+    It is a false alarm where the ranks differ only in how graphdoctor runs them, such as a rank that reads a
+    file that the others do not have.
+
+    Let each rank call the same collectives in the same order: call them outside `if rank == 0:`, pad
+    tensors to one size, and let a rank without data of its own send zeros.
+    """
+
+    id = "GD216"
+    name = "collectives-differ"
+    effect = "replay-is-wrong"
+    decided_by = "ranks"
+    evidence = (
+        "documentation: NVIDIA's NCCL user guide, 'Collective Operations': each rank calls them with the same count and"
+        " datatype, or the behavior is undefined, including hangs, crashes, or data corruption"
+    )
+    fix = "Let every rank call the same collectives, in one order and with equal sizes."
+
+    @staticmethod
+    def bad() -> object:
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group("nccl")
+
+        def step(x):
+            y = x @ x.T
+            if dist.get_rank() == 0:
+                dist.all_reduce(y)  # <- GD216
+            return y.relu()
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+    @staticmethod
+    def good() -> object:
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group("nccl")
+
+        def step(x):
+            y = x @ x.T
+            dist.all_reduce(y)
+            return y.relu()
+
+        return step, (torch.randn(8, 16, device="cuda"),)
+
+
+def collectives_differ(what: str, location: Location | None) -> Finding:
+    """`what` says which rank calls what, beginning with a rank."""
+    return CollectivesDiffer.finding(f"{what[0].upper()}{what[1:]}.", location)

@@ -1,0 +1,258 @@
+"""`graphdoctor analyze --ranks N`: one page for all ranks, and an end, with a name, whatever one of them does."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.on_ranks import analyzed, words
+
+MODEL = """
+import os, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def rank():
+    if not dist.is_initialized():
+        dist.init_process_group("nccl")
+    return dist.get_rank()
+
+def agreeing(bad=lambda: None):
+    me = rank()
+
+    def step(x):
+        if me == 1:
+            bad()
+        y = x * (me + 1)
+        dist.all_reduce(y)
+        return y + 1
+
+    return step, (torch.ones(4, 4, device="cuda"),)
+
+def waiting():
+    return agreeing(torch.cuda.synchronize)
+
+def dying():
+    return agreeing(lambda: os.kill(os.getpid(), 9))
+
+def raising():
+    def bad():
+        raise ValueError("bad data")
+    return agreeing(bad)
+
+def hanging():
+    return agreeing(lambda: time.sleep(1000))
+
+def late():
+    if os.environ["RANK"] == "1":
+        time.sleep(1000)
+    return agreeing()
+
+def leaving():
+    if os.environ["RANK"] == "1":
+        raise SystemExit(7)
+    return agreeing()
+
+def everywhere():
+    raise KeyError("weights")
+
+def ported():
+    os.environ["MASTER_PORT"] = "1"  # which nobody may take
+    return agreeing()
+
+def fewer():
+    me = rank()
+
+    def step(x):
+        y = x + 1
+        if me == 0:
+            dist.all_reduce(y)  # the odd one
+        return y
+
+    return step, (torch.ones(4, 4, device="cuda"),)
+
+def sizes():
+    me = rank()
+
+    def step(x):
+        y = x[: 2 + me].clone()
+        dist.all_reduce(y)
+        return y
+
+    return step, (torch.ones(4, 4, device="cuda"),)
+
+def orders():
+    groups = [None, None]
+    me = rank()
+    groups = [dist.new_group([0, 1]) for _ in range(2)]
+
+    def step(x):
+        y = x + 1
+        for group in groups if me == 0 else groups[::-1]:
+            dist.all_reduce(y, group=group)
+        return y
+
+    return step, (torch.ones(4, 4, device="cuda"),)
+
+def subgroups():
+    me = rank()
+    pairs = [dist.new_group([0]), dist.new_group([1])]
+
+    def step(x):
+        y = x + 1
+        for _ in range(1 + 2 * me):  # in a group of its own each rank calls what it likes
+            dist.all_reduce(y, group=pairs[me])
+        dist.all_reduce(y)
+        return y
+
+    return step, (torch.ones(4, 4, device="cuda"),)
+
+def refusing():
+    me = rank()
+    table = torch.randn(6, 4, device="cuda")
+
+    def step(i):
+        y = table[i + me * (i.max() > 4)]  # on rank 1 the largest number is out of range
+        dist.all_reduce(y)
+        return y
+
+    return step, (torch.tensor([0, 3, 5 - me, 1], device="cuda"),)
+
+def barrier_for_one():
+    me = rank()
+
+    def step(x):
+        if me == 1:
+            dist.barrier()
+        else:
+            dist.all_reduce(x.clone())
+        return x + 1
+
+    return step, (torch.ones(4, 4, device="cuda"),)
+
+def other_models():
+    me = rank()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        model = DistributedDataParallel(torch.nn.Linear(4, 4 + me).cuda())
+    return model, (torch.ones(4, 4, device="cuda"),)
+"""
+
+
+def page(folder: Path, name: str, *arguments: str, ranks: int = 2) -> str:
+    ran = analyzed(folder, MODEL, name, *arguments, ranks=ranks)
+    assert ran.returncode == 0, ran.stderr
+    return words(ran.stdout)
+
+
+def error(folder: Path, name: str, *arguments: str) -> str:
+    ran = analyzed(folder, MODEL, name, *arguments)
+    assert ran.returncode == 3, ran.stdout + ran.stderr
+    assert ran.stdout == ""
+    return ran.stderr
+
+
+def no_process_is_left_in(folder: Path) -> bool:
+    def folder_of(process: str) -> str:
+        try:
+            return os.readlink(f"/proc/{process}/cwd")
+        except OSError:
+            return ""
+
+    return not any(
+        folder_of(entry) == str(folder) for entry in os.listdir("/proc") if entry.isdigit()
+    )
+
+
+def test_ranks_are_started_and_what_they_agree_on_is_said_once(tmp_path: Path) -> None:
+    said = page(tmp_path, "agreeing", "--json", "report.json")
+    assert said.startswith("SAFE")
+    assert "On all 2 ranks: " in said
+    assert "equal to eager (bitwise)" in said
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [rank["verdict"] for rank in report["ranks"]] == ["safe", "safe"]
+    assert no_process_is_left_in(tmp_path)
+
+
+def test_three_ranks_are_as_many(tmp_path: Path) -> None:
+    assert "On all 3 ranks: " in page(tmp_path, "agreeing", ranks=3)
+
+
+def test_one_rank_is_a_world_of_one_of_which_little_is_known(tmp_path: Path) -> None:
+    said = page(tmp_path, "agreeing", ranks=1)
+    assert said.startswith("UNKNOWN")
+    assert "run it with --ranks 2" in said
+
+
+def test_a_hazard_of_one_rank_says_whose(tmp_path: Path) -> None:
+    said = page(tmp_path, "waiting")
+    assert said.startswith("UNSAFE")
+    assert "GD108" in said
+    assert "On rank 1 only: " in said
+
+
+def test_the_script_may_name_a_port_that_is_not_free(tmp_path: Path) -> None:
+    assert page(tmp_path, "ported").startswith("SAFE")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("dying", "on rank 1: its process was ended by SIGKILL"),
+        ("raising", "on rank 1: running the step failed: ValueError: bad data (model.py, line 32)"),
+        ("leaving", "on rank 1: leaving() ended the interpreter with exit code 7"),
+        ("everywhere", "on all ranks: everywhere() failed: KeyError: 'weights'"),
+        ("other_models", "params[0] in this process with sizes [5, 4] appears not to match"),
+    ],
+)
+def test_the_rank_that_fails_ends_all_and_is_named(tmp_path: Path, name: str, says: str) -> None:
+    assert says in error(tmp_path, name)
+    assert no_process_is_left_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("hanging", "(<lambda>), rank 0 waited for the others at "),
+        ("late", "(late), rank 0 waited for the others at "),
+    ],
+)
+def test_a_rank_that_hangs_is_ended_with_the_others_and_told_from_them(
+    tmp_path: Path, name: str, says: str
+) -> None:
+    said = error(tmp_path, name, "--time-limit", "10s")
+    assert "the ranks did not end within 10 s: rank 1 was at " in said
+    assert says in said
+    assert no_process_is_left_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("fewer", "Rank 0 calls allreduce(16 float32) at model.py:61, and rank 1 ends the step."),
+        ("sizes", "and rank 1 calls allreduce(12 float32) at model.py:71."),
+        ("orders", "in group 1, and rank 1 calls allreduce(16 float32) at model.py:84 in group 2."),
+        ("barrier_for_one", "and rank 1 calls barrier() at model.py:118."),
+    ],
+)
+def test_collectives_that_would_hang_are_a_finding_that_says_who_calls_what(
+    tmp_path: Path, name: str, says: str
+) -> None:
+    said = page(tmp_path, name)
+    assert said.startswith("UNSAFE")
+    assert "1 GD216 collectives-differ: replay is wrong" in said
+    assert says in said
+
+
+@pytest.mark.parametrize("name", ["subgroups", "refusing"])
+def test_ranks_that_differ_without_harm_are_kept_in_step(tmp_path: Path, name: str) -> None:
+    assert "GD216" not in page(tmp_path, name)
+
+
+def test_options_that_are_for_one_process_are_refused(tmp_path: Path) -> None:
+    ran = analyzed(tmp_path, MODEL, "agreeing", "--strategies", "whole")
+    assert ran.returncode == 2
+    assert "--ranks compares no strategies" in ran.stderr

@@ -1,0 +1,39 @@
+"""A model's file and a number of ranks -> what `graphdoctor analyze --ranks` says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.support import warm
+
+
+def analyzed(
+    folder: Path, source: str, name: str, *arguments: str, ranks: int = 2
+) -> subprocess.CompletedProcess[str]:
+    """Its page, its errors and its exit code."""
+    (folder / "model.py").write_text(source)
+    limit = () if "--time-limit" in arguments else ("--time-limit", "100")
+    return subprocess.run(
+        warm.command(
+            warm.CLI,
+            "analyze",
+            f"model.py:{name}",
+            "--isolated",
+            "--ranks",
+            str(ranks),
+            *limit,
+            *arguments,
+        ),
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+
+
+def words(text: str) -> str:
+    """Without the lines of a page."""
+    return " ".join(text.split())
