@@ -54,7 +54,8 @@ def has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Cheaper than `gap_between`; a NaN equals only one of the same payload."""
     if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
         return False
-    return torch.equal(_bits(_dense(one)), _bits(_dense(other)))
+    one, other = _dense(one), _dense(other)
+    return one.shape == other.shape and torch.equal(_bits(one), _bits(other))
 
 
 def dense_bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -95,8 +96,14 @@ def _measure(path: str, expected: torch.Tensor, actual: torch.Tensor, *, scale: 
     return Gap(path, _largest(distance), _largest(relative), detail, scale, eps)
 
 
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a distributed tensor: ranks compare their own parts."""
+    local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local
+
+
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = tensor.detach()
+    tensor = local_part(tensor).detach()
     if tensor.is_quantized:
         return tensor.int_repr()
     if tensor.layout != torch.strided:

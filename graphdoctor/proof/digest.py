@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from graphdoctor.graphs.compare import dense_bits
+from graphdoctor.graphs.compare import dense_bits, local_part
 from graphdoctor.graphs.footprint import Footprint
 
 _CHUNK = 1 << 18  # words at a time: the weighted copy stays in the cache
@@ -37,6 +37,7 @@ def digest(seen: Footprint) -> Digest:
 def _of_tensor(
     tensor: torch.Tensor, known: dict[tuple[object, ...], tuple[object, ...]]
 ) -> tuple[object, ...]:
+    tensor = local_part(tensor)
     kind = (tuple(tensor.shape), tensor.dtype, str(tensor.device))
     plain = tensor.layout == torch.strided and not tensor.is_nested
     where = (tensor.data_ptr(), tensor.stride(), *kind) if plain else (id(tensor),)

@@ -20,6 +20,7 @@ from graphdoctor.device.emulated.local_rank import LocalRank
 from graphdoctor.device.emulated.methods import stand_in_for_methods
 from graphdoctor.device.emulated.process_groups import stand_in_for_process_groups
 from graphdoctor.device.emulated.shapes import Shapes
+from graphdoctor.device.emulated.sharded import stand_in_for_sharding
 from graphdoctor.device.emulated.stand_ins import (
     stand_in_for_python,
     stand_in_for_saving,
@@ -109,6 +110,7 @@ class EmulatedDevice:
             stand_in_for_legacy_types(self, patches)
             stand_in_for_saving(self, patches)
             stand_in_for_threads(self, patches)
+            stand_in_for_sharding(self, patches)
             stack.enter_context(stand_in_for_process_groups(self, patches))
             patches.reach_imported_names()
             stack.enter_context(self.in_this_thread())

@@ -17,7 +17,7 @@ from graphdoctor.device.emulated.streams import (
     StreamOrder,
 )
 from graphdoctor.device.observe.operators import Call, Observer, written_tensors
-from graphdoctor.device.observe.storages import Values, parts_of
+from graphdoctor.device.observe.storages import StorageInfo, Values, parts_of
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.target.frames import locate
 from graphdoctor.values.report import Location
@@ -183,14 +183,24 @@ class EmulatedGraph:
 
     def _save(self, tensor: torch.Tensor) -> None:
         for part in parts_of(tensor):
-            info = self._device.table.info(part)
-            is_old = info.cuda and info.number <= self._newest_before
-            if is_old and info.number not in self._saved and info.values is not Values.NONE:
-                storage = part.untyped_storage()
-                self._saved[info.number] = (storage, storage.clone())
+            self._save_storage(self._device.table.info(part), part.untyped_storage())
+
+    def _save_storage(self, info: StorageInfo, storage: torch.UntypedStorage) -> None:
+        is_old = info.cuda and info.number <= self._newest_before
+        if is_old and info.number not in self._saved and info.values is not Values.NONE:
+            self._saved[info.number] = (storage, storage.clone())
+
+    def resize(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
+        """Before a storage is freed, or gets memory again."""
+        info = self._device.table.info_of(storage)
+        if self._tape is not None and info is not None and info.cuda:
+            self._save_storage(info, storage)
+            self._tape.add_resize(storage, size_bytes)
 
     def _put_back(self) -> None:
         for storage, contents in self._saved.values():
+            if storage.size() != contents.size():
+                storage.resize_(contents.size())
             storage.copy_(contents)
         self._saved.clear()
         torch.set_rng_state(self._rng)

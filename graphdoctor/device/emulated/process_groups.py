@@ -226,7 +226,8 @@ class _Unwaited:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             if self._works.pop(id(work), None) is not None:
                 self._tell()
-            return original(work, *args, **kwargs)
+            with torch._C._DisableTorchDispatch():  # gloo copies a result to its place here
+                return original(work, *args, **kwargs)
 
         return wait
 

@@ -31,6 +31,7 @@ from graphdoctor.device.observe.operators import (
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 
 _CPU = torch.device("cpu")
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 # Their last result stays on the host. Source: aten/src/ATen/native/PackedSequence.cpp.
 _LAST_RESULT_ON_HOST = frozenset({"_pack_padded_sequence"})
 
@@ -59,6 +60,8 @@ class ObservedMode(TorchDispatchMode):
     ) -> Any:
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # it is made of plain tensors: their operators will come here
+        if torch._C._get_dispatch_mode(_FAKE) is not None:
+            return func(*args, **(kwargs or {}))  # somebody asks for shapes: nothing runs
         if isinstance(func, HigherOrderOperator):
             with self:  # the operators in it come here
                 return in_parts(func)(*args, **(kwargs or {}))

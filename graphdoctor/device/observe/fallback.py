@@ -11,7 +11,6 @@ from graphdoctor.device.observe.wider import NARROW, each_tensor, is_slow_when_n
 from graphdoctor.values.errors import CannotDoItHere
 
 _COUNTS = frozenset({"histc"})
-_SHARDED = "the emulated device does not run fully_shard: its parameters are freed and made anew in each step"
 _NO_KERNEL = (
     "not implemented for",
     "not implemented on the CPU",
@@ -31,8 +30,6 @@ def run_operator(call: Call) -> Any:
     try:
         if call.facts.is_collective:
             return _run_on_all_ranks(call)
-        if call.facts.name.startswith("fsdp."):
-            raise EmulationLimit(_SHARDED)
         if not call.facts.is_aten:  # its implementation may be Python, which names devices
             return call.func(*call.args, **call.kwargs)
         with torch._C.DisableTorchFunction():

@@ -210,7 +210,13 @@ def python_body(func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
     """The function that `torch.library.custom_op` made an operator of, where it is for all devices.
 
     None where a GPU would run something else: a kernel that was registered for CUDA alone.
+    Also what `fully_shard` made operators of: their schemas do not say what they write.
     """
+    if facts.name.startswith("fsdp."):
+        from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+        found = (getattr(_fsdp_collectives, facts.base_name + end, None) for end in ("_cuda", ""))
+        return next(filter(None, found), None)
     if _is_pytorchs(facts):
         return None
     from torch._library import custom_ops

@@ -92,6 +92,10 @@ class StorageTable:
         found = self._infos.get(_address(tensor))
         return found if found is not None else self._add(_storage_of(tensor))
 
+    def info_of(self, storage: torch.UntypedStorage) -> StorageInfo | None:
+        """The entry of a storage; None if it is not known."""
+        return self._infos.get(storage._cdata)
+
     def is_cuda(self, tensor: torch.Tensor) -> bool:
         found = self._infos.get(_address(tensor))
         return found is not None and found.cuda

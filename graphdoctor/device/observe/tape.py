@@ -13,6 +13,11 @@ from graphdoctor.device.observe.operators import Call, OperatorFacts, tensors_of
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.values.report import Location
 
+_RESIZE = OperatorFacts(
+    name="storage.resize_", base_name="resize_", tags=(), written_args=(), written_kwargs=(),
+    writes_if=None, aliases=False, is_random=False, makes_garbage=False, is_aten=False,
+    is_composite=False, is_collective=False, is_marker=False,
+)  # fmt: skip
 _COPIES = frozenset({"_to_copy", "copy_"})
 
 
@@ -97,6 +102,19 @@ class Tape:
             if not is_kept(tensor):
                 source = FromEntry(len(self.entries), position)
                 self._made_on_cpu[self._table.info(tensor).number] = source
+        self.entries.append(entry)
+
+    def add_resize(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
+        """Keep that a storage was freed, or got memory again: a graph does both in its own pool."""
+        entry = TapeEntry(
+            func=torch.UntypedStorage.resize_,
+            facts=_RESIZE,
+            args=(storage, size_bytes),
+            kwargs={},
+            fills=(),
+            location=None,
+            grad_enabled=torch.is_grad_enabled(),
+        )
         self.entries.append(entry)
 
     def _made(self, call: Call) -> tuple[tuple[int | None, torch.Tensor], ...]:

@@ -38,22 +38,31 @@ def of_this_rank(ordinal: int) -> tuple[Any, int, int]:
     return PrefixStore(f"graphdoctor/{ordinal}", store), rank, count
 
 
+def _store(*, is_master: bool) -> Any:
+    from torch._C._distributed_c10d import TCPStore
+
+    try:
+        return TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=is_master,
+            timeout=timedelta(seconds=_LIMIT_S),
+            wait_for_workers=False,
+        )
+    except RuntimeError:
+        if not is_master:
+            raise
+        return _store(is_master=False)  # the model's group holds it still
+
+
 def gathered(text: str) -> list[bytes] | None:
     """The texts of all ranks, in their order, on rank 0; None on the others.
 
     Raises CannotDoItHere where a rank is not done in time.
     """
-    from torch._C._distributed_c10d import TCPStore
-
     rank, count = rank_and_count()
     has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=rank == 0 and not has_store,
-        timeout=timedelta(seconds=_LIMIT_S),
-        wait_for_workers=False,
-    )
+    store = _store(is_master=rank == 0 and not has_store)
     run = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     key = f"graphdoctor/{run}/report"
     store.set(f"{key}/{rank}", text)

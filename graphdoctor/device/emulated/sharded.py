@@ -1,0 +1,42 @@
+"""Sharded tensors on the emulated device: wrappers of local tensors, and storages that are freed and made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from graphdoctor.device.emulated.graph import CapturingDevice
+from graphdoctor.device.observe.patches import Patches
+
+
+def stand_in_for_sharding(device: CapturingDevice, patches: Patches) -> None:
+    """Let DTensor and `fully_shard` do in C++ what they do with memory, which is the CPU's."""
+    patches.replace(torch.Tensor, "_make_wrapper_subclass", _wrapping)
+    patches.replace(
+        torch.UntypedStorage, "resize_", lambda original: _resizing(device, original)
+    )
+
+
+def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A wrapper that says it is on CUDA makes autograd ask for a CUDA that is not linked."""
+
+    def make_wrapper_subclass(*args: Any, **kwargs: Any) -> Any:
+        where = kwargs.get("device")
+        if where is not None and torch.device(where).type == "cuda":
+            kwargs["device"] = torch.device("cpu")
+        return original(*args, **kwargs)
+
+    return staticmethod(make_wrapper_subclass)
+
+
+def _resizing(device: CapturingDevice, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def resize_(self: torch.UntypedStorage, size: int) -> Any:
+        if device.capturing is not None:
+            device.capturing.resize(self, int(size))
+        return original(self, size)
+
+    return resize_
