@@ -21,6 +21,7 @@ from graphdoctor.device.emulated.data_parallel import ReducingDevice, stand_in_f
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import tensors_of_call
 from graphdoctor.device.observe.patches import Patches
+from graphdoctor.device.observe.transfers import is_finished
 from graphdoctor.device.processes.launched import is_started_here, of_this_rank
 
 # A rank that never comes must end the others; a CPU may be slower than the GPU that a script was made for.
@@ -57,6 +58,9 @@ def stand_in_for_process_groups(device: ReducingDevice, patches: Patches) -> Ite
         patches.replace(c10d, name, lambda original: _object_call(device, groups, original))
     for name in ("is_completed", "is_success"):
         patches.replace(c10d.Work, name, lambda original: _query(device, original))
+    # What is called in between is done when the call returns; gloo has no such block.
+    patches.replace(c10d.ProcessGroup, "_start_coalescing", lambda original: lambda *_: None)
+    patches.replace(c10d.ProcessGroup, "_end_coalescing", lambda original: lambda *_: _Done())
     unwaited = _Unwaited(device)
     for name in _COLLECTIVES:
         patches.replace(c10d, name, unwaited.beginning)
@@ -201,6 +205,13 @@ def _meet(says: str, group: Any) -> None:
     MEETING.collective(says, group or dist.distributed_c10d._get_default_group())
 
 
+class _Done:
+    """The work of a block of collectives, each of which is done."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+
 class _Unwaited:
     """The works that somebody got, until he waits: meanwhile NCCL may write their tensors."""
 
@@ -227,7 +238,7 @@ class _Unwaited:
             if self._works.pop(id(work), None) is not None:
                 self._tell()
             with torch._C._DisableTorchDispatch():  # gloo copies a result to its place here
-                return original(work, *args, **kwargs)
+                return True if is_finished(work) else original(work, *args, **kwargs)
 
         return wait
 

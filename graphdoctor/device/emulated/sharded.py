@@ -15,9 +15,7 @@ from graphdoctor.device.observe.patches import Patches
 def stand_in_for_sharding(device: CapturingDevice, patches: Patches) -> None:
     """Let DTensor and `fully_shard` do in C++ what they do with memory, which is the CPU's."""
     patches.replace(torch.Tensor, "_make_wrapper_subclass", _wrapping)
-    patches.replace(
-        torch.UntypedStorage, "resize_", lambda original: _resizing(device, original)
-    )
+    patches.replace(torch.UntypedStorage, "resize_", lambda original: _resizing(device, original))
 
 
 def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.operators import Call
+from graphdoctor.device.observe.transfers import begin, finish, is_transfer
 from graphdoctor.device.observe.wider import NARROW, each_tensor, is_slow_when_narrow, run_wider
 from graphdoctor.values.errors import CannotDoItHere
 
@@ -28,6 +29,9 @@ class EmulationLimit(CannotDoItHere):
 def run_operator(call: Call) -> Any:
     """Run the call; `call.fallback` says why its result may differ from a GPU's."""
     try:
+        if is_transfer(call.facts.base_name, is_collective=call.facts.is_collective):
+            return _begun(call)
+        finish()
         if call.facts.is_collective:
             return _run_on_all_ranks(call)
         if not call.facts.is_aten:  # its implementation may be Python, which names devices
@@ -41,6 +45,12 @@ def run_operator(call: Call) -> Any:
         if not call.on_cuda or not _lacks_kernel(call, error):
             raise
         return _run_otherwise(call, error)
+
+
+def _begun(call: Call) -> Any:
+    work = call.func(*call.args, **call.kwargs)
+    begin(work)
+    return work
 
 
 def _run_on_all_ranks(call: Call) -> Any:

@@ -11,6 +11,7 @@ from graphdoctor.device.observe.dispatch import is_unblocked_copy_to_host
 from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.operators import Call, OperatorFacts, tensors_of, written_tensors
 from graphdoctor.device.observe.storages import StorageTable, parts_of
+from graphdoctor.device.observe.transfers import finish
 from graphdoctor.values.report import Location
 
 _RESIZE = OperatorFacts(
@@ -86,7 +87,7 @@ class Tape:
         is_kept = self._table.is_pinned if to_host else self._table.is_cuda
         fills = tuple((p, _alias(tensor)) for p, tensor in made if is_kept(tensor))
         writes = bool(call.facts.written_args or call.facts.written_kwargs)
-        if not fills and not writes:
+        if not fills and not writes and call.facts.base_name != "send":
             return
         by_value = call.facts.base_name not in _COPIES
         entry = TapeEntry(
@@ -176,6 +177,7 @@ class Tape:
                     made = result if position is None else result[position]
                     if made is not tensor:
                         _fill(tensor, made)
+            finish()
             self._draw_on_the_host(len(self.entries))
 
     def _draw_on_the_host(self, place: int) -> None:

@@ -1,0 +1,225 @@
+"""Steps of two ranks -> what emulated ranks say of each, and with `--device` what two GPUs make of it.
+
+`python benchmarks/truth/ranks.py --json FILE` runs `graphdoctor analyze --ranks 2` on each scenario;
+`--device` captures each with PyTorch alone, two processes on two GPUs (`ranks_capture.py`), several scenarios
+at once. What one of the two decided is kept in the file where the other is run; `--page` writes the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+DATA = HERE.parent / "data" / "ranks.json"
+PAGE = HERE.parents[1] / "docs" / "ranks_truth.md"
+RANKS = 2
+LAST_WORDS_S = 4.0
+# From the worst: what one rank does is done to all.
+WORST = ("does not run", "refused", "differs", "hangs", "captured")
+Row = dict[str, Any]
+
+
+def main() -> None:
+    args = arguments()
+    rows: dict[str, Row] = (
+        json.loads(args.json.read_text())["scenarios"] if args.json.exists() else {}
+    )
+    if args.page:
+        write_page(json.loads(args.json.read_text()))
+        return
+    sources = scenarios()
+    names = [name for name in sources if args.only in (None, name)]
+    decide = on_gpus if args.device else emulated
+    with ThreadPoolExecutor(args.at_once) as pool:
+        for name, found in zip(
+            names, pool.map(lambda one: decide(one, args.limit), names), strict=True
+        ):
+            rows.setdefault(name, {})["source"] = sources[name]
+            rows[name]["gpus" if args.device else "emulated"] = found
+            print(f"{name:44} {found}", flush=True)
+    known = json.loads(args.json.read_text()) if args.json.exists() else {}
+    known["gpus" if args.device else "emulated"] = machine(is_device=args.device)
+    ordered = {name: rows[name] for name in sources if name in rows}
+    args.json.write_text(json.dumps({**known, "scenarios": ordered}, indent=1) + "\n")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", type=Path, default=DATA)
+    parser.add_argument("--device", action="store_true", help="capture on two GPUs")
+    parser.add_argument("--only", help="one scenario")
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for each scenario")
+    parser.add_argument("--page", action="store_true", help="write the table from the file")
+    return parser.parse_args()
+
+
+def scenarios() -> dict[str, str]:
+    sys.path.insert(0, str(HERE))
+    from ranks_scenarios import SCENARIOS
+
+    return SCENARIOS
+
+
+def machine(*, is_device: bool) -> Row:
+    import torch
+
+    known = {"torch": torch.__version__, "python": platform.python_version()}
+    if is_device:
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+        known |= {"gpu": torch.cuda.get_device_name(), "gpus": RANKS, "nccl": nccl}
+    return {**known, "date": datetime.now(UTC).date().isoformat()}
+
+
+def emulated(name: str, limit_s: float) -> Row:
+    """The verdict, its rules, and what became of the whole step as a graph."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        ran = subprocess.run(
+            [
+                sys.executable, "-m", "graphdoctor", "analyze", f"{HERE / 'ranks_scenarios.py'}:{name}",
+                "--isolated", "--device", "emulated", "--ranks", str(RANKS),
+                "--time-limit", str(limit_s), "--json", str(report),
+            ],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if not report.exists():
+            return {"outcome": "no verdict", "why": ran.stderr.strip().split("\n")[0][:200]}
+        said = json.loads(report.read_text())
+    rules = sorted({found["rule"] for found in said["findings"] if found["rule"] < "GD3"})
+    return {"outcome": outcome(said), "verdict": said["verdict"], "rules": rules}
+
+
+def outcome(report: Row) -> str:
+    """The same words as a capture on GPUs has."""
+    if any(found["rule"] == "GD216" for found in report["findings"]):
+        return "hangs"
+    whole = next((each for each in report["captures"] if each["scope"] == "whole step"), None)
+    if report["verdict"] == "unknown" or whole is None:
+        return "unknown"
+    if whole["status"] == "refused":
+        return "refused"
+    if report["verdict"] != "safe":
+        return "differs"
+    return "captured"
+
+
+def on_gpus(name: str, limit_s: float) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        started = [start(name, rank, folder) for rank in range(RANKS)]
+        wait(started, Path(folder), limit_s)
+        found = [stage_of(Path(folder, f"{rank}.json")) for rank in range(RANKS)]
+    ranks = [each["stage"] for each in found]
+    worst = min(ranks, key=lambda stage: WORST.index(stage.split(" in ")[0]))
+    error = next((each["error"] for each in found if each["stage"] == worst), "")
+    return {"outcome": worst.split(" in ")[0], "ranks": ranks, "why": error}
+
+
+def start(name: str, rank: int, folder: str) -> subprocess.Popen[bytes]:
+    """Ranks meet in a file: several scenarios run at once, and no two want one port."""
+    return subprocess.Popen(
+        [sys.executable, str(HERE / "ranks_capture.py"), name, folder],
+        env={
+            **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS),
+            "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(20_000 + hash_of(name)), "NCCL_NVLS_ENABLE": "0",
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=open(f"{folder}/{rank}.txt", "wb"),
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def hash_of(name: str) -> int:
+    return 7 * sorted(scenarios()).index(name)
+
+
+def wait(started: list[subprocess.Popen[bytes]], folder: Path, limit_s: float) -> None:
+    """Until all ended, or the limit; where one has failed, the others have a moment left."""
+    ends_s = time.monotonic() + limit_s
+    while any(one.poll() is None for one in started) and time.monotonic() < ends_s:
+        time.sleep(0.1)
+        if any(
+            stage_of(path)["stage"] in ("refused", "does not run") for path in folder.glob("*.json")
+        ):
+            ends_s = min(ends_s, time.monotonic() + LAST_WORDS_S)
+    for one in started:
+        with suppress(ProcessLookupError):
+            os.killpg(one.pid, signal.SIGKILL)
+        one.wait()
+
+
+def stage_of(path: Path) -> Row:
+    if not path.exists():
+        text = path.with_suffix(".txt")
+        lines = text.read_text(errors="replace").strip().splitlines() if text.exists() else []
+        return {"stage": "does not run", "error": lines[-1][:200] if lines else ""}
+    return dict(json.loads(path.read_text()))
+
+
+def write_page(data: Row) -> None:
+    PAGE.write_text("\n".join([*page(data), ""]))
+
+
+def page(data: Row) -> Iterator[str]:
+    """The table, with what is false in it said first."""
+    rows = {name: row for name, row in data["scenarios"].items() if {"gpus", "emulated"} <= {*row}}
+    decided = {name: row for name, row in rows.items() if row["gpus"]["outcome"] != "does not run"}
+    known = {
+        name: row
+        for name, row in decided.items()
+        if row["emulated"]["outcome"] not in ("unknown", "no verdict")
+    }
+    alike = [name for name, row in known.items() if is_alike(row)]
+    captured = {name: row["gpus"]["outcome"] == "captured" for name, row in known.items()}
+    safe = {name: row["emulated"]["verdict"] == "safe" for name, row in known.items()}
+    false_safe = [name for name in known if safe[name] and not captured[name]]
+    alarms = [name for name in known if captured[name] and not safe[name]]
+    gpus = data["gpus"]
+    yield from (
+        "# Emulated ranks beside two GPUs",
+        "",
+        f"{len(rows)} steps of two ranks, each decided twice: by `graphdoctor analyze --ranks 2 --device emulated`,",
+        f"and by a capture with PyTorch alone on {gpus['gpus']} {gpus['gpu']} (torch {gpus['torch']}, NCCL {gpus['nccl']},",
+        f"{gpus['date']}), whose three replays on fresh inputs were compared with eager.",
+        "",
+        f"Of {len(known)} that both decided {len(alike)} are alike ({len(alike) / max(1, len(known)):.0%}):"
+        f" {len(false_safe)} falsely safe{_named(false_safe)}, {len(alarms)} false alarms{_named(alarms)}."
+        f" {len(decided) - len(known)} more are unknown without a GPU.",
+        "",
+        "`python benchmarks/truth/ranks.py` runs the first, with `--device` the second, and with `--page` writes this",
+        "page from `benchmarks/data/ranks.json`; the steps are in `benchmarks/truth/ranks_scenarios.py`.",
+        "",
+        "| step | from | emulated ranks | two GPUs |",
+        "|---|---|---|---|",
+    )
+    for name, row in rows.items():
+        said = " ".join([row["emulated"]["outcome"], *row["emulated"].get("rules", ())])
+        mark = "" if is_alike(row) else " **≠**"
+        yield f"| `{name}` | {row['source']} | {said} | {row['gpus']['outcome']}{mark} |"
+
+
+def is_alike(row: Row) -> bool:
+    return bool(row["emulated"]["outcome"] == row["gpus"]["outcome"])
+
+
+def _named(names: list[str]) -> str:
+    return f" ({', '.join(f'`{name}`' for name in names)})" if names else ""
+
+
+if __name__ == "__main__":
+    main()
