@@ -35,26 +35,21 @@ Row = dict[str, Any]
 
 def main() -> None:
     args = arguments()
-    rows: dict[str, Row] = (
-        json.loads(args.json.read_text())["scenarios"] if args.json.exists() else {}
-    )
+    known: Row = json.loads(args.json.read_text()) if args.json.exists() else {}
     if args.page:
-        write_page(json.loads(args.json.read_text()))
+        write_page(known)
         return
-    sources = scenarios()
+    which, decide = ("gpus", on_gpus) if args.device else ("emulated", emulated)
+    sources, rows = scenarios(), known.get("scenarios", {})
     names = [name for name in sources if args.only in (None, name)]
-    decide = on_gpus if args.device else emulated
+    known[which] = machine(is_device=args.device)
     with ThreadPoolExecutor(args.at_once) as pool:
-        for name, found in zip(
-            names, pool.map(lambda one: decide(one, args.limit), names), strict=True
-        ):
-            rows.setdefault(name, {})["source"] = sources[name]
-            rows[name]["gpus" if args.device else "emulated"] = found
+        decided = pool.map(lambda name: decide(name, args.limit), names)
+        for name, found in zip(names, decided, strict=True):
+            rows.setdefault(name, {"source": sources[name]})[which] = found
             print(f"{name:44} {found}", flush=True)
-    known = json.loads(args.json.read_text()) if args.json.exists() else {}
-    known["gpus" if args.device else "emulated"] = machine(is_device=args.device)
-    ordered = {name: rows[name] for name in sources if name in rows}
-    args.json.write_text(json.dumps({**known, "scenarios": ordered}, indent=1) + "\n")
+            known["scenarios"] = {one: rows[one] for one in sources if one in rows}
+            args.json.write_text(json.dumps(known, indent=1) + "\n")
 
 
 def arguments() -> argparse.Namespace:
@@ -194,8 +189,8 @@ def page(data: Row) -> Iterator[str]:
         "# Emulated ranks beside two GPUs",
         "",
         f"{len(rows)} steps of two ranks, each decided twice: by `graphdoctor analyze --ranks 2 --device emulated`,",
-        f"and by a capture with PyTorch alone on {gpus['gpus']} {gpus['gpu']} (torch {gpus['torch']}, NCCL {gpus['nccl']},",
-        f"{gpus['date']}), whose three replays on fresh inputs were compared with eager.",
+        f"and by a capture with PyTorch alone on {gpus['gpus']} {gpus['gpu']} (torch {gpus['torch']},"
+        f" NCCL {gpus['nccl']}, {gpus['date']}), whose three replays on fresh inputs were compared with eager.",
         "",
         f"Of {len(known)} that both decided {len(alike)} are alike ({len(alike) / max(1, len(known)):.0%}):"
         f" {len(false_safe)} falsely safe{_named(false_safe)}, {len(alarms)} false alarms{_named(alarms)}."

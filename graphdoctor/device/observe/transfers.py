@@ -30,8 +30,8 @@ def finish() -> None:
     """Wait for all transfers that were begun, in their order."""
     while _begun:
         work = _begun.pop(0)
-        _done.add(work)
         work.wait()
+        _done.add(work)
 
 
 def is_finished(work: Any) -> bool:
