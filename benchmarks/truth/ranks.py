@@ -41,7 +41,7 @@ def main() -> None:
         return
     which, decide = ("gpus", on_gpus) if args.device else ("emulated", emulated)
     sources, rows = scenarios(), known.get("scenarios", {})
-    names = [name for name in sources if args.only in (None, name)]
+    names = [name for name in sources if not args.only or name in args.only]
     known[which] = machine(is_device=args.device)
     with ThreadPoolExecutor(args.at_once) as pool:
         decided = pool.map(lambda name: decide(name, args.limit), names)
@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path, default=DATA)
     parser.add_argument("--device", action="store_true", help="capture on two GPUs")
-    parser.add_argument("--only", help="one scenario")
+    parser.add_argument("--only", action="append", default=[], help="one scenario")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for each scenario")
     parser.add_argument("--page", action="store_true", help="write the table from the file")

@@ -411,6 +411,38 @@ def collective_on_a_stream_that_is_not_joined() -> Made:
     return step, (values(),)
 
 
+@scenario(C10D)
+def kernel_on_a_stream_that_is_not_joined() -> Made:
+    rank()
+    side = torch.cuda.Stream()
+
+    def step(x):
+        y, z = x * 2, x + 1
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            dist.all_reduce(y)
+            y += 1
+        return z
+
+    return step, (values(),)
+
+
+@scenario("lazy initialization: a group that PyTorch was told the device of")
+def group_with_a_device_first_used_in_the_capture() -> Made:
+    if not dist.is_initialized():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("nccl", device_id=device)
+
+    def step(x):
+        y = x * 2
+        if torch.cuda.is_current_stream_capturing():
+            dist.all_reduce(y)
+            return y
+        return y * dist.get_world_size()
+
+    return step, (torch.ones(4, 4, device="cuda"),)
+
+
 @scenario(OWN)
 def host_values_over_gloo() -> Made:
     rank()
@@ -427,6 +459,7 @@ def host_values_over_gloo() -> Made:
 @scenario("NCCL's user guide: collectives have to be called in one order")
 def collective_of_one_rank_only() -> Made:
     me = rank()
+    dist.all_reduce(values())  # the group is in use already
 
     def step(x):
         y = x * 2
@@ -618,7 +651,7 @@ def ddp_in_bfloat16() -> Made:
     return step, (values(),)
 
 
-def language_model(kind: str) -> nn.Module:
+def language_model(kind: str, **options: float) -> nn.Module:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers as hf
 
@@ -629,7 +662,7 @@ def language_model(kind: str) -> nn.Module:
     return hf.BertForMaskedLM(
         hf.BertConfig(
             hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-            max_position_embeddings=32, vocab_size=64,
+            max_position_embeddings=32, vocab_size=64, **options,
         )
     )  # fmt: skip
 
@@ -655,6 +688,12 @@ def ddp_of_gpt2() -> Made:
 @scenario("Hugging Face transformers: BERT under DDP")
 def ddp_of_bert() -> Made:
     return of_tokens(parallel(language_model("bert")))
+
+
+@scenario("Hugging Face transformers: BERT under DDP, without dropout")
+def ddp_of_bert_without_dropout() -> Made:
+    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return of_tokens(parallel(language_model("bert", **off)))
 
 
 def sharded(model: nn.Module, **options: Any) -> nn.Module:

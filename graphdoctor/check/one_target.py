@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from graphdoctor.check.cache.reads import ReadsObserver
 from graphdoctor.check.faults import fault_of
-from graphdoctor.check.run_targets import Job, Result
+from graphdoctor.check.run_targets import Job, Place, Result
 from graphdoctor.device.processes.process import Failed
 from graphdoctor.pipeline import analyze_target
 from graphdoctor.reporters.analysis import REPORTERS
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError
 from graphdoctor.values.options import AnalyzeOptions
 
 SEED = 0
@@ -47,7 +47,24 @@ def _on_ranks(job: Job) -> Result:
 
 
 def _result(job: Job) -> Result:
-    options = AnalyzeOptions(
+    observer = ReadsObserver() if job.is_followed else None
+    if observer is not None:
+        observer.start()
+    os.chdir(job.root)
+    sys.path.append(job.root)
+    _make_repeatable(SEED + (job.place.rank if job.place is not None else 0))  # each has its data
+    try:
+        if job.place is not None:
+            job = _as_rank(job, job.place)
+        report = replace(analyze_target(job.spec, _options(job), lambda doing: None), lanes=None)
+        reads = observer.reads() if observer is not None else None
+        return Result(report_json=REPORTERS["json"](report, Look()), reads=reads)
+    except BaseException as error:
+        return Result(fault=fault_of(error))
+
+
+def _options(job: Job) -> AnalyzeOptions:
+    return AnalyzeOptions(
         mode=job.mode,
         device=job.device,
         iterations=job.iterations,
@@ -58,24 +75,25 @@ def _result(job: Job) -> Result:
         fixed_inputs=job.fixed_inputs,
         strategies=(),  # a check is about structure
     )
-    observer = ReadsObserver() if job.is_followed else None
-    if observer is not None:
-        observer.start()
-    os.chdir(job.root)
-    sys.path.append(job.root)
-    rank = 0
-    if job.place is not None:
-        from graphdoctor.check.on_ranks import variables
 
-        rank = job.place.rank
-        os.environ.update(variables(job.place))
-    _make_repeatable(SEED + rank)  # each rank has data of its own
-    try:
-        report = replace(analyze_target(job.spec, options, lambda doing: None), lanes=None)
-        reads = observer.reads() if observer is not None else None
-        return Result(report_json=REPORTERS["json"](report, Look()), reads=reads)
-    except BaseException as error:
-        return Result(fault=fault_of(error))
+
+def _as_rank(job: Job, place: Place) -> Job:
+    """On the GPU of its number; on an emulated one where there are too few for "auto"."""
+    from graphdoctor.check.on_ranks import variables
+
+    os.environ.update(variables(place))
+    if job.device == "emulated":
+        return job
+    found = torch.cuda.device_count()
+    if found >= place.count:
+        torch.cuda.set_device(place.rank)
+        return job
+    if job.device == "cuda":
+        raise CannotDoItHere(
+            f"--ranks {place.count} with --device cuda needs as many GPUs, and torch finds {found} here: use"
+            " --device emulated, which needs none."
+        )
+    return replace(job, device="emulated")
 
 
 def _make_repeatable(seed: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from graphdoctor.rules.backward_beyond_step import BackwardBeyondStep
 from graphdoctor.rules.barrier_in_step import BarrierInStep
 from graphdoctor.rules.capture_dependent_result import CaptureDependentResult
+from graphdoctor.rules.cold_process_group import ColdProcessGroup
 from graphdoctor.rules.collectives_differ import CollectivesDiffer
 from graphdoctor.rules.cpu_operator import CpuOperator
 from graphdoctor.rules.data_dependent_branch import DataDependentBranch
@@ -63,6 +64,7 @@ ALL_RULES: tuple[type[Rule], ...] = (
     BarrierInStep,
     ObjectCollective,
     DefaultStreamDdp,
+    ColdProcessGroup,
     OperatorsDiffer,
     ShapesDiffer,
     ScalarsDiffer,

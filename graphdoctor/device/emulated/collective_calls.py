@@ -26,9 +26,13 @@ _LIKE_SIZES = {
 _CHOICES = ("reduce_op", "root_rank", "src")
 
 
+COLD = "NCCL error: unhandled cuda error (a communicator cannot be made during a capture)"
+
+
 class Called(NamedTuple):
     """`says` names the collective with all that its ranks have to have alike."""
 
+    name: str
     says: str
     group: Any
 
@@ -46,7 +50,7 @@ def called(call: Call) -> Called | None:
     sizes = [_size(tensor, with_count=_LIKE_SIZES[name]) for tensor in call.inputs]
     if not _LIKE_SIZES[name]:
         sizes = list(dict.fromkeys(sizes))  # so many on one rank, and so many on another
-    return Called(f"{name}({', '.join([*sizes, *choices])})", group)
+    return Called(name, f"{name}({', '.join([*sizes, *choices])})", group)
 
 
 def _arguments(call: Call) -> Iterator[tuple[str, Any]]:

@@ -18,9 +18,14 @@ from graphdoctor.device.observe.patches import Patches
 
 
 class ReducingDevice(StreamingDevice, Protocol):
-    """A device on which buckets of gradients can be made; `refusals` counts what captures refused."""
+    """A device on which buckets of gradients can be made; `refusals` counts what captures refused.
+
+    `warm_groups` are the process groups that have a communicator, by name.
+    """
 
     refusals: int
+    warm_groups: set[str]
+    warms_groups_late: bool
 
     def making_on_cuda(self) -> AbstractContextManager[None]: ...
 

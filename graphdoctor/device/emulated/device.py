@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _device as default_device
 
-from graphdoctor.device.emulated.collective_calls import called
+from graphdoctor.device.emulated.collective_calls import COLD, Called, called
 from graphdoctor.device.emulated.cuda import stand_in_for_cuda
 from graphdoctor.device.emulated.functions import LogicalFunctionMode
 from graphdoctor.device.emulated.graph import EmulatedGraph
@@ -89,6 +89,8 @@ class EmulatedDevice:
         self.unplaced: set[int] = (
             set()
         )  # storages of the meta device, which are put where others are
+        self.warm_groups: set[str] = set()  # by name: NCCL has made their communicators
+        self.warms_groups_late = True  # in their first call, and not when they are made
         self.uses_cuda_api = False  # somebody placed something on the device
         self._modes = threading.local()
         self._stack: ExitStack | None = None
@@ -162,12 +164,23 @@ class EmulatedDevice:
         if self.shapes is None:
             if call.facts.is_collective and (this := called(call)) is not None:
                 MEETING.collective(this.says, this.group)
+                self._warm(this, call)
             return run_operator(call)
         if call.facts.is_collective:
             raise EmulationLimit(
                 f"{call.facts.name} sends values, and the step runs on shapes only"
             )
         return self.shapes.run(call)
+
+    def _warm(self, this: Called, call: Call) -> None:
+        """NCCL makes a group's communicator in its first call, if it has not been told the device."""
+        name = this.group.group_name
+        if not call.on_cuda or name in self.warm_groups:
+            return
+        if not self.is_capturing:
+            self.warm_groups.add(name)
+        elif self.warms_groups_late:
+            self.event("cold-group", f"torch.distributed.{this.name}()", COLD)
 
     @property
     def has_values(self) -> bool:

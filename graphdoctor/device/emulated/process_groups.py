@@ -47,7 +47,7 @@ def stand_in_for_process_groups(device: ReducingDevice, patches: Patches) -> Ite
         return
     from torch.distributed import distributed_c10d as c10d
 
-    groups = _Groups()
+    groups = _Groups(device)
     patches.replace(c10d, "init_process_group", groups.initializing)
     patches.replace(c10d, "new_group", groups.making)
     patches.replace(c10d, "get_backend", groups.telling)
@@ -82,7 +82,8 @@ def stand_in_for_process_groups(device: ReducingDevice, patches: Patches) -> Ite
 class _Groups:
     """The process groups, with the backend that each was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: ReducingDevice) -> None:
+        self._device = device
         self._asked: dict[str, str] = {}  # by the group's name
         self._made = 0
 
@@ -102,6 +103,8 @@ class _Groups:
         @wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> None:
             given = signature.bind(*args, **kwargs).arguments
+            self._device.warms_groups_late = given.get("device_id") is None
+            self._device.warm_groups.clear()
             asked = _on_gloo(given)
             if _is_alone(given):
                 from torch._C._distributed_c10d import HashStore  # not in every build
