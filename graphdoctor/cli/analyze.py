@@ -164,6 +164,7 @@ def _on_ranks(args: argparse.Namespace, tell: Callable[[str], None]) -> Report:
         mode=args.mode,
         device=args.device,
         gpu=args.gpu,
+        host=args.host,
         iterations=args.iterations,
         fixed_inputs=args.inputs == "fixed",
         values=args.values,

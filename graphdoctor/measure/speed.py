@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.estimate import estimate, on_other_hosts, step_lanes
 from graphdoctor.estimate.gpus import DeviceProfile, load_profile, profile_names
 from graphdoctor.graphs.whole_step import CapturedStep
@@ -26,6 +27,10 @@ from graphdoctor.values.report import Estimate, Measurement
 
 _BUDGET_S = 10.0
 _PROFILED_STEPS = 3
+_NOT_TIMED = (
+    "Nothing was timed: how often a step is run for that depends on how long it takes, and ranks have to run"
+    " it equally often."
+)
 EAGER, CAPTURED = RUNS = ("eager", "captured")
 
 
@@ -64,6 +69,8 @@ def time_step(
     if session.device.kind == "emulated":
         wanted = options.trace_dir is not None
         return Speed(predicted, lanes, runs=(_eager_run(session, options),) if wanted else ())
+    if MEETING.has_others:
+        return Speed(predicted, lanes, limits=(_NOT_TIMED,))
     measurement = _measured(session, captured.step) if captured.step is not None else None
     eager = _eager_run(session, options)
     runs, limits = _kept(eager, session, captured.step, options)

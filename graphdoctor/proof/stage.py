@@ -32,6 +32,7 @@ _RANKS_DIFFER = (
     "the ranks call other collectives, or some of them can be captured only in part: ranks that replay"
     " and ranks that do not would wait for each other"
 )
+_REFUSED_ELSEWHERE = "another rank could not be captured, and ranks replay together or not at all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,12 @@ def prove_whole_step(
     """
     exact = session.device.kind == "emulated"
     made = capture_from_start(session)
+    is_made_everywhere = MEETING.everywhere(not isinstance(made, Refusal))
     if isinstance(made, Refusal):
         return made.outcome(WHOLE_STEP), None
+    if not is_made_everywhere:
+        made.release()
+        return CaptureOutcome(str(WHOLE_STEP), "refused", _REFUSED_ELSEWHERE), None
     if meter is not None:
         meter.read()
     if not session.device.has_values:

@@ -113,7 +113,65 @@ def test_objects_over_a_group_for_the_host_do_not_touch_the_device(device: Emula
 
 def test_asking_whether_a_collective_is_done_is_refused(group: EmulatedDevice) -> None:
     y = torch.ones(4, device="cuda")
+    dist.all_reduce(y)
     assert WAITS in refusal_of(lambda: dist.all_reduce(y, async_op=True).is_completed())
+
+
+def test_a_capture_refuses_a_group_that_nobody_has_used(group: EmulatedDevice) -> None:
+    y = torch.ones(4, device="cuda")
+    assert "a communicator cannot be made" in refusal_of(lambda: dist.all_reduce(y))
+    dist.all_reduce(y)
+    captured(lambda: dist.all_reduce(y))
+
+
+def test_a_group_that_knows_its_device_has_a_communicator_from_the_start(
+    device: EmulatedDevice,
+) -> None:
+    dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+    captured(lambda: dist.all_reduce(torch.ones(4, device="cuda")))
+
+
+def test_who_takes_the_future_of_a_collective_waits_for_it_there(group: EmulatedDevice) -> None:
+    def body(*, waits: bool) -> None:
+        y = torch.ones(4, device="cuda")
+        future = dist.all_reduce(y, async_op=True).get_future()
+        if waits:
+            future.wait()
+        y.add_(1)
+
+    assert any("a race" in text for text in seen(group, lambda: body(waits=False)).fallbacks)
+    assert not any("a race" in text for text in seen(group, lambda: body(waits=True)).fallbacks)
+
+
+def test_a_storage_that_a_capture_frees_has_memory_again_in_each_replay(
+    device: EmulatedDevice,
+) -> None:
+    x, y = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
+    whole = torch.empty(4, device="cuda")
+    storage = whole.untyped_storage()
+    size = storage.size()
+
+    def body() -> None:
+        storage.resize_(size)
+        whole.copy_(x).mul_(2)
+        y.copy_(whole)
+        storage.resize_(0)
+
+    storage.resize_(0)
+    graph, _ = captured(body)
+    x.fill_(3)
+    graph.replay()
+    assert y.equal(torch.full((4,), 6.0, device="cuda"))
+    assert storage.size() == 0
+
+
+def test_a_fake_tensor_mode_propagates_shapes_undisturbed(device: EmulatedDevice) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        made = torch.empty_strided((4, 8), (8, 1), device="cpu") @ torch.empty(8, 2)
+    assert made.shape == (4, 2)
+    assert type(made).__name__ == "FakeTensor"
 
 
 class Halves(torch.nn.Module):

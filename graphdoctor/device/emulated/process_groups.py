@@ -66,6 +66,9 @@ def stand_in_for_process_groups(device: ReducingDevice, patches: Patches) -> Ite
         patches.replace(c10d, name, unwaited.beginning)
     for name in ("wait", "synchronize", "block_current_stream"):
         patches.replace(c10d.Work, name, unwaited.ending)
+    patches.replace(c10d.Work, "get_future", unwaited.promising)
+    for name in ("then", "wait", "value"):  # a callback runs where the tensors are ready
+        patches.replace(torch._C.Future, name, unwaited.keeping)
     stand_in_for_data_parallel(device, patches)
     for name, value in list(vars(dist).items()):  # the names that torch.distributed has of them
         stand_in = getattr(c10d, name, value)
@@ -221,6 +224,7 @@ class _Unwaited:
     def __init__(self, device: ReducingDevice) -> None:
         self._table = device.table
         self._works: dict[int, tuple[Any, frozenset[int]]] = {}  # a work that lives keeps its id
+        self._futures: dict[int, tuple[Any, int]] = {}  # with the identity of their work
 
     def beginning(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -244,6 +248,26 @@ class _Unwaited:
                 return True if is_finished(work) else original(work, *args, **kwargs)
 
         return wait
+
+    def promising(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def get_future(work: Any) -> Any:
+            future = original(work)
+            if id(work) in self._works:
+                self._futures[id(future)] = (future, id(work))
+            return future
+
+        return get_future
+
+    def keeping(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def use(future: Any, *args: Any, **kwargs: Any) -> Any:
+            _, work = self._futures.pop(id(future), (None, 0))
+            if self._works.pop(work, None) is not None:
+                self._tell()
+            return original(future, *args, **kwargs)
+
+        return use
 
     def _tell(self) -> None:
         written = (numbers for _, numbers in self._works.values())

@@ -85,9 +85,14 @@ class Meeting:
         self._counts.clear()
         self._runs = 0
 
+    @property
+    def has_others(self) -> bool:
+        """Whether this process is one of several ranks."""
+        return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
     def collective(self, says: str, group: Any) -> None:
         """All ranks of the group come to the same one, or this raises `RanksDiffer` on all of them."""
-        if not _has_others():
+        if not self.has_others:
             return
         ranks = tuple(dist.get_process_group_ranks(group))
         if len(ranks) > 1:
@@ -112,7 +117,7 @@ class Meeting:
         self._end_run("")
 
     def _end_run(self, failed: str) -> None:
-        if not _has_others():
+        if not self.has_others:
             return
         found = self._told(_ASIDE, _everybody(), "end", failed=failed)
         self._runs += 1
@@ -134,7 +139,7 @@ class Meeting:
         return tuple(name for name in names if all(name in other for other in others))
 
     def _answers(self, mine: str) -> list[str]:
-        if not _has_others():
+        if not self.has_others:
             return [mine]
         found = self._told(_ASIDE, _everybody(), f"{_ASKS}{mine}")
         return [at.says.removeprefix(_ASKS) for at in found.values()]
@@ -230,10 +235,6 @@ def _key(at: _At, rank: int) -> str:
 
 def _everybody() -> tuple[int, ...]:
     return tuple(range(dist.get_world_size()))
-
-
-def _has_others() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 MEETING = Meeting()  # as there is one default group in a process
