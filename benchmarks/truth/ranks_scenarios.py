@@ -651,7 +651,7 @@ def ddp_in_bfloat16() -> Made:
     return step, (values(),)
 
 
-def language_model(kind: str, **options: float) -> nn.Module:
+def language_model(kind: str) -> nn.Module:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers as hf
 
@@ -662,7 +662,7 @@ def language_model(kind: str, **options: float) -> nn.Module:
     return hf.BertForMaskedLM(
         hf.BertConfig(
             hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-            max_position_embeddings=32, vocab_size=64, **options,
+            max_position_embeddings=32, vocab_size=64,
         )
     )  # fmt: skip
 
@@ -688,12 +688,6 @@ def ddp_of_gpt2() -> Made:
 @scenario("Hugging Face transformers: BERT under DDP")
 def ddp_of_bert() -> Made:
     return of_tokens(parallel(language_model("bert")))
-
-
-@scenario("Hugging Face transformers: BERT under DDP, without dropout")
-def ddp_of_bert_without_dropout() -> Made:
-    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return of_tokens(parallel(language_model("bert", **off)))
 
 
 def sharded(model: nn.Module, **options: Any) -> nn.Module:

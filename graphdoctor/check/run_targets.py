@@ -24,6 +24,9 @@ from graphdoctor.values.report import Mode, Report
 
 Told = Callable[[int, int], None]  # how many targets ended, of how many
 WORK = "graphdoctor.check.one_target"
+_SHARE_OF_RANKS = (
+    0.8  # of a target's time limit: the rest is for who ends them, and says which one hung
+)
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -157,6 +160,8 @@ def _job(target: TargetSettings, project: Project) -> Job:
         iterations=settings.iterations,
         fixed_inputs=target.inputs == "fixed",
         values=settings.values,
+        ranks=target.ranks,
+        time_limit_s=_SHARE_OF_RANKS * settings.time_limit,
     )
 
 

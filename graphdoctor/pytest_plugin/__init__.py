@@ -22,7 +22,7 @@ _CHECKER: pytest.StashKey[Checker] = pytest.StashKey()
 _WRONG: pytest.StashKey[bool] = pytest.StashKey()
 _HELP = (
     f"{MARKER}(allow=[], expect=[], min_coverage=None, max_syncs=None, max_launches=None, max_graphs=None,"
-    " min_speedup=None, mode=None): the test calls graphdoctor.check(), which fails on a hazard"
+    " min_speedup=None, mode=None, ranks=1): the test calls graphdoctor.check(), which fails on a hazard"
     " that is not allowed and beyond these limits, and where one that is expected is gone"
 )
 

@@ -21,7 +21,7 @@ from graphdoctor.pytest_plugin.session import CheckedTest, Session
 from graphdoctor.pytest_plugin.watching import not_seen, watching
 from graphdoctor.reporters.check import wording
 from graphdoctor.values.check import Check, CheckedTarget, Fault, Occurrence, fails, occurrences
-from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.escape import visible
 from graphdoctor.values.report import Report
 
@@ -51,7 +51,9 @@ class Checker:
     def check(self, model: object, *inputs: object, **kwargs: object) -> Report:
         """Fail the test unless the step is safe within the limits of its marker.
 
-        `model` and its inputs are what `graphdoctor.analyze` takes; keywords go to the model.
+        `model` and its inputs are what `graphdoctor.analyze` takes; keywords go to the model. Where the
+        marker says `ranks`, it is a target that other processes can find: a text such as
+        "models/net.py:make", or a function of a file.
         """
         __tracebackhide__ = True
         report = self._analyzed(model, *inputs, **kwargs)
@@ -109,27 +111,56 @@ class Checker:
 
     def _analyzed(self, model: object, *inputs: object, **kwargs: Any) -> Report:
         __tracebackhide__ = True
-        from graphdoctor.pipeline import analyze
-
-        settings = self._project().settings
         try:
-            with seeded():
-                report = analyze(
-                    model,
-                    *inputs,
-                    mode=self._limits.mode,
-                    device=settings.device,
-                    iterations=settings.iterations,
-                    gpu=settings.gpu,
-                    host=settings.host,
-                    strategies=(),
-                    **kwargs,
-                )
+            if self._limits.ranks > 1:
+                report = self._of_ranks(model, *inputs, **kwargs)
+            else:
+                report = self._of_one(model, *inputs, **kwargs)
         except GraphDoctorError as error:
             fault = fault_of(error)
             self._tell_fault(fault)
             pytest.fail(f"graphdoctor: {fault.message}\n{fault.details}".rstrip(), pytrace=False)
         return RelativePaths(self._project().root).report(report)
+
+    def _of_one(self, model: object, *inputs: object, **kwargs: Any) -> Report:
+        from graphdoctor.pipeline import analyze
+
+        settings = self._project().settings
+        with seeded():
+            return analyze(
+                model,
+                *inputs,
+                mode=self._limits.mode,
+                device=settings.device,
+                iterations=settings.iterations,
+                gpu=settings.gpu,
+                host=settings.host,
+                strategies=(),
+                **kwargs,
+            )
+
+    def _of_ranks(self, model: object, *inputs: object, **kwargs: object) -> Report:
+        from graphdoctor.check.on_ranks import report_of_ranks
+        from graphdoctor.check.run_targets import Job
+
+        if inputs or kwargs:
+            raise UsageError(
+                "check() of several ranks takes no inputs: let the target return its step with them"
+            )
+        settings = self._project().settings
+        job = Job(
+            root=str(self._session.project.root),
+            spec=spec_of(model),
+            inputs=(),
+            mode=self._limits.mode,
+            device=settings.device,
+            gpu=settings.gpu,
+            host=settings.host,
+            iterations=settings.iterations,
+            values=settings.values,
+            ranks=self._limits.ranks,
+        )
+        return report_of_ranks(job, time_limit_s=settings.time_limit)
 
     def _tell_fault(self, fault: Fault) -> None:
         """A test without a report must not be missing from what all tests found."""
@@ -169,6 +200,20 @@ def _accepting(outcome: Outcome, project: Project) -> Baseline:
 
     accepted = accepted_of(outcome)
     return make(entries_of(outcome, project), [accepted] if accepted is not None else [])
+
+
+def spec_of(model: object) -> str:
+    """What finds a target in another process. Raises UsageError for what only this one has."""
+    if isinstance(model, str):
+        return model
+    code = getattr(model, "__code__", None)
+    name = getattr(model, "__qualname__", "")
+    if code is None or not name.isidentifier():
+        raise UsageError(
+            "check() of several ranks needs what other processes find: a text such as 'models/net.py:make', or a"
+            f" function at the top of a file; it was given {type(model).__name__}"
+        )
+    return f"{code.co_filename}:{name}"
 
 
 @contextmanager

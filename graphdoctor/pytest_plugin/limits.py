@@ -20,13 +20,14 @@ _RULES = ("allow", "expect")
 class Limits:
     """What a test allows: rules (ids, beginnings of ids, names), budgets, and which step it means.
 
-    What it expects is allowed too, and has to be found.
+    What it expects is allowed too, and has to be found. `ranks` run the step together.
     """
 
     allow: tuple[str, ...] = ()
     expect: tuple[str, ...] = ()
     budgets: Budgets = field(default_factory=Budgets)
     mode: Mode | None = None
+    ranks: int = 1
 
 
 def check_markers(item: pytest.Item, *, fixture: str) -> None:
@@ -59,7 +60,8 @@ def limits_of(item: pytest.Item) -> Limits:
     budgets = {name: value for name, value in given.items() if value is not None}
     settings = parse({"targets": [{"entry": "test.py", **budgets}]}, where=where)
     target: TargetSettings = settings.targets[0]
-    return Limits(tuple(rules["allow"]), tuple(rules["expect"]), target.budgets, target.mode)
+    allow, expect = (tuple(rules[name]) for name in _RULES)
+    return Limits(allow, expect, target.budgets, target.mode, target.ranks)
 
 
 def _selectors(given: Any) -> list[Any]:
@@ -71,7 +73,7 @@ def _check_names(given: dict[str, object], where: str) -> None:
     for name in ("entry", "name", "inputs", "input"):
         if name in given:
             raise UsageError(f"{where} has no {name!r}: check() is given the model and its inputs")
-    known = (*_RULES, "mode", *(one.name for one in fields(Budgets)))
+    known = (*_RULES, "mode", "ranks", *(one.name for one in fields(Budgets)))
     for name in given:
         if name not in known:
             close = nearest(name, known)

@@ -42,7 +42,7 @@ class Budgets:
 class TargetSettings:
     """One thing to check. `entry` is what `graphdoctor analyze` takes, relative to the project.
 
-    `input` and `inputs` are its options `--input` and `--inputs`.
+    `input`, `inputs` and `ranks` are its options `--input`, `--inputs` and `--ranks`.
     """
 
     name: Text
@@ -51,6 +51,7 @@ class TargetSettings:
     mode: Mode | None = None
     budgets: Budgets = field(default_factory=Budgets)
     inputs: InputsChoice = "vary"
+    ranks: Annotated[int, Meta(ge=1)] = 1
 
     @property
     def file(self) -> str:
