@@ -1,0 +1,44 @@
+"""A captured module under DistributedDataParallel: replays, and gradients equal to eager's on each rank."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from graphdoctor.device.processes.process import environment
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_gradients_are_reduced_and_equal_to_eagers_on_each_rank() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    program = "import sys; from tests.support.captured_under_ddp import main; sys.exit(main())"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={
+                **environment(), **shared, "RANK": str(rank), "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        said = [rank.communicate(timeout=280)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for text in said:
+        for way in ("before", "inside"):
+            assert f"{way}: equal=True reduced=True" in text
+        assert text.count("one graph for each of forward and backward") == 2
+        assert text.count("3 calls of graphed modules were replayed") == 2
