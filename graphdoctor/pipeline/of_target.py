@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
-from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.observe.meeting import RanksDiffer
+from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.assemble import could_not_run, raises_in_capture, ranks_differ
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting, put_back, silent
 from graphdoctor.pipeline.stages import report_of, study

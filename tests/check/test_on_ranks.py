@@ -142,8 +142,8 @@ def other_models():
 """
 
 
-def page(folder: Path, name: str, *arguments: str, ranks: int = 2) -> str:
-    ran = analyzed(folder, MODEL, name, *arguments, ranks=ranks)
+def page(folder: Path, name: str, *arguments: str, ranks: int = 2, source: str = MODEL) -> str:
+    ran = analyzed(folder, source, name, *arguments, ranks=ranks)
     assert ran.returncode == 0, ran.stderr
     return words(ran.stdout)
 
@@ -256,3 +256,34 @@ def test_options_that_are_for_one_process_are_refused(tmp_path: Path) -> None:
     ran = analyzed(tmp_path, MODEL, "agreeing", "--strategies", "whole")
     assert ran.returncode == 2
     assert "--ranks compares no strategies" in ran.stderr
+
+
+EXAMPLES = """
+from graphdoctor.rules.collectives_differ import CollectivesDiffer
+
+bad, good = CollectivesDiffer.bad, CollectivesDiffer.good
+"""
+
+
+def test_the_rule_of_ranks_finds_its_bad_example_on_its_line_and_nothing_in_the_good_one(
+    tmp_path: Path,
+) -> None:
+    ran = analyzed(tmp_path, EXAMPLES, "bad", "--json", "report.json")
+    assert ran.returncode == 0, ran.stderr
+    (found,) = json.loads((tmp_path / "report.json").read_text())["findings"]
+    line = Path(found["location"]["file"]).read_text().splitlines()[found["location"]["line"] - 1]
+    assert (found["rule"], line.partition("#")[2].strip()) == ("GD216", "<- GD216")
+    assert analyzed(tmp_path, EXAMPLES, "good").stdout.startswith("SAFE")
+
+
+SCENARIOS = Path(__file__).parents[2] / "benchmarks" / "truth" / "ranks_scenarios.py"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["neighbors_send_and_receive", "coalesced_all_reduce", "fsdp_of_gpt2", "tensor_parallel"],
+)
+def test_what_two_gpus_captured_is_safe(tmp_path: Path, name: str) -> None:
+    said = page(tmp_path, name, source=SCENARIOS.read_text())
+    assert said.startswith("SAFE")
+    assert "equal to eager (bitwise)" in said

@@ -1,7 +1,7 @@
 """`python -m tests.support.captured_under_ddp` as one of two ranks: do a captured module's gradients equal eager's?
 
-In two ways, a line each: "before" is DistributedDataParallel of the captured module; "inside", the module is captured in
-its place in it.
+In two ways, a line each: "before" is DistributedDataParallel of the captured module; "inside", the module is
+captured in its place in it.
 """
 
 from __future__ import annotations
