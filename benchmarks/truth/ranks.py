@@ -35,8 +35,8 @@ NOTES = {
     "ddp_of_bert": "It differs with dropout only: without, the first difference was 2e-14, in the bias of a"
     " key, whose gradient is zero but for rounding. Probably attention takes another path in the capture, which"
     " draws other numbers from the same distribution.",
-    "collective_on_a_stream_that_is_not_joined": "CUDA took a stream that is not joined where NCCL's collective is the last"
-    " thing on it, and refused it with a kernel behind that.",
+    "collective_on_a_stream_that_is_not_joined": "CUDA took a stream that is not joined where NCCL's collective"
+    " is the last thing on it, and refused it with a kernel behind that.",
 }
 Row = dict[str, Any]
 
@@ -48,7 +48,7 @@ def main() -> None:
         write_page(known)
         return
     which, decide = ("gpus", on_gpus) if args.device else ("emulated", emulated)
-    sources, rows = scenarios(), known.get("scenarios", {})
+    sources, rows = scenarios(), known.get("steps", {})
     names = [name for name in sources if not args.only or name in args.only]
     known[which] = machine(is_device=args.device)
     with ThreadPoolExecutor(args.at_once) as pool:
@@ -56,7 +56,7 @@ def main() -> None:
         for name, found in zip(names, decided, strict=True):
             rows.setdefault(name, {"source": sources[name]})[which] = found
             print(f"{name:44} {found}", flush=True)
-            known["scenarios"] = {one: rows[one] for one in sources if one in rows}
+            known["steps"] = {one: rows[one] for one in sources if one in rows}
             args.json.write_text(json.dumps(known, indent=1) + "\n")
 
 
@@ -180,7 +180,7 @@ def write_page(data: Row) -> None:
 
 def page(data: Row) -> Iterator[str]:
     """The table, with what is false in it said first."""
-    rows = {name: row for name, row in data["scenarios"].items() if {"gpus", "emulated"} <= {*row}}
+    rows = {name: row for name, row in data["steps"].items() if {"gpus", "emulated"} <= {*row}}
     decided = {name: row for name, row in rows.items() if row["gpus"]["outcome"] != "does not run"}
     known = {
         name: row
@@ -201,8 +201,8 @@ def page(data: Row) -> Iterator[str]:
         f" NCCL {gpus['nccl']}, {gpus['date']}), whose three replays on fresh inputs were compared with eager.",
         "",
         f"Of {len(known)} that both decided {len(alike)} are alike ({len(alike) / max(1, len(known)):.0%}):"
-        f" {len(false_safe)} falsely safe{_named(false_safe)}, {len(alarms)} false alarms{_named(alarms)}."
-        f" {len(decided) - len(known)} more are unknown without a GPU.",
+        f" falsely safe {_named(false_safe)}, false alarms {_named(alarms)}; not decided without a GPU"
+        f" {_named([*{*decided} - {*known}])}.",
         "",
         "`python benchmarks/truth/ranks.py` runs the first, with `--device` the second, and with `--page` writes this",
         "page from `benchmarks/data/ranks.json`; the steps are in `benchmarks/truth/ranks_scenarios.py`.",
@@ -224,7 +224,7 @@ def is_alike(row: Row) -> bool:
 
 
 def _named(names: list[str]) -> str:
-    return f" ({', '.join(f'`{name}`' for name in names)})" if names else ""
+    return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
 
 
 if __name__ == "__main__":

@@ -273,4 +273,6 @@ def test_documented_settings_and_marker_are_valid() -> None:
     text = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
     (block,) = (b for b in re.findall(r"```toml\n(.*?)```", text, re.S))
     settings = parse(tomllib.loads(block)["tool"]["graphdoctor"], where="docs")
-    assert [target.name for target in settings.targets] == ["models/decoder", "encoder-training"]
+    named = [target.name for target in settings.targets]
+    assert named == ["models/decoder", "encoder-training", "models/ddp:make"]
+    assert settings.targets[2].ranks == 2

@@ -23,6 +23,6 @@ def test_every_step_was_decided_by_emulated_ranks_and_by_two_gpus() -> None:
         for node in ast.parse(source).body
         if isinstance(node, ast.FunctionDef) and node.decorator_list
     }
-    rows = json.loads((ROOT / "benchmarks" / "data" / "ranks.json").read_text())["scenarios"]
+    rows = json.loads((ROOT / "benchmarks" / "data" / "ranks.json").read_text())["steps"]
     assert {name for name, row in rows.items() if {"emulated", "gpus"} <= {*row}} == listed
     assert len(listed) >= 30
