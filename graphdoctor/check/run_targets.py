@@ -40,8 +40,8 @@ class Place(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True):
     """One target to analyse. `spec` is relative to `root`, the project's folder.
 
-    `is_followed`: tell what the analysis read. `place` is that of one rank; without it, a job for several `ranks` is done by as many
-    processes, within `time_limit_s`.
+    `is_followed`: tell what the analysis read. `place` is that of one rank; without it, a job for
+    several `ranks` is done by as many processes, within `time_limit_s`.
     """
 
     root: str

@@ -33,6 +33,7 @@ _ABOUT = {
     "input": "Tensors for a module that comes without inputs, such as 8x3x224x224:float16.",
     "mode": "How the step runs; left out, what the target describes.",
     "inputs": "fixed: the inputs as given, and no other values of the same make.",
+    "ranks": "How many processes run the step together, each with a device.",
     "max_syncs": "How often a step may make the host wait for the GPU.",
     "max_launches": "How many launches a step may have.",
     "max_graphs": "How many graphs may hold what can be captured.",
