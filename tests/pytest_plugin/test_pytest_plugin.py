@@ -317,7 +317,7 @@ def test_reports_and_baseline_are_written_once_under_xdist(project: pytest.Pytes
     project.runpytest("-n1").assert_outcomes(passed=2)
 
 
-@pytest.mark.parametrize("report", ["html=r", "json", "json=no/such/r"])
+@pytest.mark.parametrize("report", ["docx=r", "json", "json=no/such/r"])
 def test_report_that_cannot_be_written_is_a_usage_error(
     report: str, project: pytest.Pytester
 ) -> None:
