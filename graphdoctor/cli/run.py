@@ -255,6 +255,10 @@ def program_of(args: argparse.Namespace) -> Program:
         )
     if words[0].startswith("-"):
         raise UsageError(f"unrecognized arguments: {words[0]} (see `{args.parser.prog} --help`)")
+    if not Path(words[0]).is_file():  # said before torch is imported
+        raise UsageError(
+            f"{words[0]} is no file in {Path.cwd()}: name a script, or a module as -m package.module"
+        )
     from graphdoctor.target.program.launch import Program
 
     rest = words[2:] if words[1:2] == ["--"] else words[1:]

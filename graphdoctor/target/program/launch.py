@@ -96,14 +96,11 @@ def _after_threads(ended: Ended) -> Ended:
 
 
 def _script(program: Program, changed: Mapping[str, str]) -> Callable[[], None]:
-    path = Path(program.name)
-    if not path.is_file():
-        raise UsageError(
-            f"{program.name} is no file in {Path.cwd()}: name a script, or a module as -m package.module"
-        )
     file = os.path.abspath(program.name)
     try:
-        code = compile(changed.get(file) or path.read_bytes(), file, "exec")
+        code = compile(changed.get(file) or Path(file).read_bytes(), file, "exec")
+    except OSError as error:
+        raise UsageError(f"cannot read the program {program.name}: {error.strerror}") from None
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{program.name} is no Python program: {error}") from None
 
