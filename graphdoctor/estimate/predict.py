@@ -18,6 +18,7 @@ from graphdoctor.estimate.work import matrix_flops
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 from graphdoctor.values.report import Estimate, OtherHost, Range, Term
 
+_AS_IT_IS = Range(1.0, 1.0, 1.0)
 _OTHER_HOSTS = (2.0, 0.5)  # times as long
 
 
@@ -65,7 +66,7 @@ def estimate(
         eager_us=eager_us,
         graph_us=GRAPH.of(found.graph_us) if is_graphed else eager_us,
         launch_bound_share=found.launch_bound_share,
-        speedup=SPEEDUP.of(found.speedup) if is_graphed else found.speedup,
+        speedup=SPEEDUP.of(found.speedup) if is_graphed else _AS_IT_IS,
         terms=(*_terms(profile, count), *_copy_terms(found.graph)),
         notes=tuple(_notes(iteration, profile, regions, eager)),
         host=profile.host,

@@ -390,7 +390,7 @@ def test_every_figure_is_ordered_and_consistent(step: Iteration, gpu: str, cut: 
         assert eager >= busy * (1 - 1e-9)
         assert 0 <= getattr(found.launch_bound_share, end) <= 1
     at = corners(step, load_profile(gpu), regions)
-    if not at.graph_us.mid:  # nothing is launched
+    if not any(piece.nodes for piece in at.graph):  # no graph would hold anything
         assert (found.speedup, found.graph_us) == (Range(1, 1, 1), found.eager_us)
     else:
         assert at.speedup.high <= at.eager_us.high / at.graph_us.low * (1 + 1e-9)

@@ -92,7 +92,7 @@ def test_a_module_runs_as_with_python_m(
 
 
 def test_what_is_no_program_is_said_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read the program .*missing.py: No such file"):
+    with pytest.raises(UsageError, match=r"cannot read the program .*missing\.py: No such file"):
         run(tmp_path / "missing.py")
     (tmp_path / "broken.py").write_text("def (:\n")
     with pytest.raises(UsageError, match="is no Python program"):
