@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import sys
@@ -19,7 +20,6 @@ from graphdoctor.pipeline import analyze_target
 from graphdoctor.reporters.analysis import REPORTERS
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError
-from graphdoctor.values.options import AnalyzeOptions
 
 SEED = 0
 
@@ -56,25 +56,11 @@ def _result(job: Job) -> Result:
     try:
         if job.place is not None:
             job = _as_rank(job, job.place)
-        report = replace(analyze_target(job.spec, _options(job), lambda doing: None), lanes=None)
+        report = replace(analyze_target(job.spec, job.options, lambda doing: None), lanes=None)
         reads = observer.reads() if observer is not None else None
         return Result(report_json=REPORTERS["json"](report, Look()), reads=reads)
     except BaseException as error:
         return Result(fault=fault_of(error))
-
-
-def _options(job: Job) -> AnalyzeOptions:
-    return AnalyzeOptions(
-        mode=job.mode,
-        device=job.device,
-        iterations=job.iterations,
-        values=job.values,
-        inputs=job.inputs,
-        gpu=job.gpu,
-        host=job.host,
-        fixed_inputs=job.fixed_inputs,
-        strategies=(),  # a check is about structure
-    )
 
 
 def _as_rank(job: Job, place: Place) -> Job:
@@ -82,18 +68,18 @@ def _as_rank(job: Job, place: Place) -> Job:
     from graphdoctor.check.on_ranks import variables
 
     os.environ.update(variables(place))
-    if job.device == "emulated":
+    if job.options.device == "emulated":
         return job
     found = torch.cuda.device_count()
     if found >= place.count:
         torch.cuda.set_device(place.rank)
         return job
-    if job.device == "cuda":
+    if job.options.device == "cuda":
         raise CannotDoItHere(
             f"--ranks {place.count} with --device cuda needs as many GPUs, and torch finds {found} here: use"
             " --device emulated, which needs none."
         )
-    return replace(job, device="emulated")
+    return replace(job, options=dataclasses.replace(job.options, device="emulated"))
 
 
 def _make_repeatable(seed: int) -> None:

@@ -19,8 +19,8 @@ from graphdoctor.device.processes.fresh import fresh_processes
 from graphdoctor.device.processes.process import Ended
 from graphdoctor.values.check import Fault
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.options import DeviceChoice, ValuesChoice
-from graphdoctor.values.report import Mode, Report
+from graphdoctor.values.options import AnalyzeOptions
+from graphdoctor.values.report import Report
 
 Told = Callable[[int, int], None]  # how many targets ended, of how many
 WORK = "graphdoctor.check.one_target"
@@ -38,7 +38,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One target to analyse. `spec` is relative to `root`, the project's folder.
+    """One target to analyse by these options. `spec` is relative to `root`, the project's folder.
 
     `is_followed`: tell what the analysis read. `place` is that of one rank; without it, a job for
     several `ranks` is done by as many processes, within `time_limit_s`.
@@ -46,14 +46,7 @@ class Job(msgspec.Struct, frozen=True):
 
     root: str
     spec: str
-    inputs: tuple[str, ...]
-    mode: Mode | None
-    device: DeviceChoice
-    gpu: str
-    host: str
-    iterations: int
-    fixed_inputs: bool = False
-    values: ValuesChoice = "auto"
+    options: AnalyzeOptions
     is_followed: bool = False
     ranks: int = 1
     time_limit_s: float = 300.0
@@ -152,14 +145,17 @@ def _job(target: TargetSettings, project: Project) -> Job:
     return Job(
         root=str(project.root),
         spec=target.entry,
-        inputs=target.input,
-        mode=target.mode,
-        device=settings.device,
-        gpu=settings.gpu,
-        host=settings.host,
-        iterations=settings.iterations,
-        fixed_inputs=target.inputs == "fixed",
-        values=settings.values,
+        options=AnalyzeOptions(
+            mode=target.mode,
+            device=settings.device,
+            iterations=settings.iterations,
+            inputs=target.input,
+            gpu=settings.gpu,
+            host=settings.host,
+            strategies=(),  # a check is about structure
+            fixed_inputs=target.inputs == "fixed",
+            values=settings.values,
+        ),
         ranks=target.ranks,
         time_limit_s=_SHARE_OF_RANKS * settings.time_limit,
     )

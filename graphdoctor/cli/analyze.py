@@ -89,21 +89,7 @@ class AnalyzeCommand:
             metavar="TIME",
             help="how long strategies may take in all: 120s (the default), 2m ...",
         )
-        add(
-            "--ranks",
-            type=_ranks,
-            default=1,
-            metavar="N",
-            help="run the step on so many ranks, each a process of its own on this machine, with a GPU or"
-            " an emulated one each",
-        )
-        add(
-            "--time-limit",
-            type=seconds,
-            default=DEFAULT_LIMIT_S,
-            metavar="TIME",
-            help="how long --ranks may take: 600s (the default), 2m ...",
-        )
+        _add_rank_arguments(parser)
         add_json_argument(parser, "report")
         add_report_argument(parser, FORMATS)
         add(
@@ -141,6 +127,24 @@ class AnalyzeCommand:
         return 0
 
 
+def _add_rank_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ranks",
+        type=_ranks,
+        default=1,
+        metavar="N",
+        help="run the step on so many ranks, each a process of its own on this machine, with a GPU or"
+        " an emulated one each",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=seconds,
+        default=DEFAULT_LIMIT_S,
+        metavar="TIME",
+        help="how long --ranks may take: 600s (the default), 2m ...",
+    )
+
+
 def _on_this_rank(args: argparse.Namespace, tell: Callable[[str], None]) -> Report | None:
     from graphdoctor.pipeline import analyze_target
 
@@ -154,20 +158,15 @@ def _on_ranks(args: argparse.Namespace, tell: Callable[[str], None]) -> Report:
             "--ranks compares no strategies and writes no traces: leave --strategies and --trace-dir out"
         )
     tell(f"analyzing on {args.ranks} ranks")
+    from dataclasses import replace
+
     from graphdoctor.check.on_ranks import report_of_ranks
     from graphdoctor.check.run_targets import Job
 
     job = Job(
         root=str(Path.cwd()),
         spec=args.target,
-        inputs=tuple(args.input),
-        mode=args.mode,
-        device=args.device,
-        gpu=args.gpu,
-        host=args.host,
-        iterations=args.iterations,
-        fixed_inputs=args.inputs == "fixed",
-        values=args.values,
+        options=replace(_options(args), strategies=()),
         ranks=args.ranks,
     )
     return report_of_ranks(job, time_limit_s=args.time_limit)

@@ -23,6 +23,7 @@ from graphdoctor.reporters.check import wording
 from graphdoctor.values.check import Check, CheckedTarget, Fault, Occurrence, fails, occurrences
 from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.escape import visible
+from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Report
 
 if TYPE_CHECKING:
@@ -151,13 +152,15 @@ class Checker:
         job = Job(
             root=str(self._session.project.root),
             spec=spec_of(model),
-            inputs=(),
-            mode=self._limits.mode,
-            device=settings.device,
-            gpu=settings.gpu,
-            host=settings.host,
-            iterations=settings.iterations,
-            values=settings.values,
+            options=AnalyzeOptions(
+                mode=self._limits.mode,
+                device=settings.device,
+                iterations=settings.iterations,
+                gpu=settings.gpu,
+                host=settings.host,
+                strategies=(),
+                values=settings.values,
+            ),
             ranks=self._limits.ranks,
         )
         return report_of_ranks(job, time_limit_s=settings.time_limit)
