@@ -7,12 +7,12 @@ the collective's group wrote. Who waits for a rank that waits for him elsewhere 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from torch import distributed as dist
 
 from graphdoctor.device.observe.fallback import EmulationLimit
@@ -42,7 +42,7 @@ class RankFailed(UserCodeError):
     """A run of the step failed on another rank."""
 
 
-class _At(NamedTuple):
+class _At(msgspec.Struct, frozen=True):
     """Where a rank waits: for the `number`th time in a group, with what it says there."""
 
     group: str
@@ -53,17 +53,6 @@ class _At(NamedTuple):
     run: int
     failed: str = ""
 
-    def text(self) -> str:
-        place = self.place
-        where = None if place is None else (place.file, place.line, place.function)
-        return json.dumps([*self._replace(place=None), where])
-
-    @staticmethod
-    def of(text: bytes) -> _At:
-        group, number, ranks, says, _, run, failed, where = json.loads(text)
-        place = Location(file=where[0], line=where[1], function=where[2]) if where else None
-        return _At(group, number, tuple(ranks), says, place, run, failed)
-
     @property
     def called(self) -> str:
         """For a sentence that begins with the rank."""
@@ -71,6 +60,13 @@ class _At(NamedTuple):
             return "ends the step"
         at = f" at {file_line(self.place)}" if self.place is not None else ""
         return f"calls {self.says}{at}"
+
+
+class _Difference(msgspec.Struct, frozen=True):
+    """What parts the ranks, in the words that each of them says."""
+
+    message: str
+    place: Location | None
 
 
 class Meeting:
@@ -135,7 +131,8 @@ class Meeting:
 
     def common(self, names: Sequence[str]) -> tuple[str, ...]:
         """The names that all ranks have, each of which has to ask."""
-        others = [set(json.loads(answer)) for answer in self._answers(json.dumps([*names]))]
+        mine = msgspec.json.encode([*names]).decode()
+        others = [set(msgspec.json.decode(answer)) for answer in self._answers(mine)]
         return tuple(name for name in names if all(name in other for other in others))
 
     def _answers(self, mine: str) -> list[str]:
@@ -157,18 +154,19 @@ class Meeting:
         number = self._counts.get(group, 0)
         mine = _At(group, number, ranks, says, place, self._runs, failed)
         store, me = dist.distributed_c10d._get_default_store(), dist.get_rank()
-        store.set(f"{_PREFIX}/at/{me}", mine.text())
-        store.set(_key(mine, me), mine.text())
+        text = msgspec.json.encode(mine).decode()
+        store.set(f"{_PREFIX}/at/{me}", text)
+        store.set(_key(mine, me), text)
         found = {me: mine}
         try:
             for rank in ranks:
-                found[rank] = found.get(rank) or _At.of(self._of(store, mine, rank))
+                found[rank] = found.get(rank) or self._of(store, mine, rank)
         except dist.DistError as error:
             raise EmulationLimit(_GONE) from error
         self._counts[group] = number + 1
         return found
 
-    def _of(self, store: Any, mine: _At, rank: int) -> bytes:
+    def _of(self, store: Any, mine: _At, rank: int) -> _At:
         """What a rank says where this one waits for it."""
         key, begun_s, pause_s = _key(mine, rank), time.monotonic(), 0.0
         while not store.check([key]):
@@ -178,16 +176,16 @@ class Meeting:
                 self._look(store, mine, rank)
             if time.monotonic() - begun_s > _LIMIT_S:
                 raise EmulationLimit(_GONE)
-        return bytes(store.get(key))
+        return msgspec.json.decode(store.get(key), type=_At)
 
     def _look(self, store: Any, mine: _At, rank: int) -> None:
         """Raise where that rank waits for this one, or where others found that ranks differ."""
         me = dist.get_rank()
         if store.check([f"{_PREFIX}/differ"]):
-            raise _said(json.loads(store.get(f"{_PREFIX}/differ")))
+            raise _said(msgspec.json.decode(store.get(f"{_PREFIX}/differ"), type=_Difference))
         if not store.check([f"{_PREFIX}/at/{rank}"]):
             return
-        other = _At.of(store.get(f"{_PREFIX}/at/{rank}"))
+        other = msgspec.json.decode(store.get(f"{_PREFIX}/at/{rank}"), type=_At)
         if other.group == mine.group or me not in other.ranks:
             return
         if self._counts.get(other.group, 0) > other.number or store.check([_key(mine, rank)]):
@@ -214,19 +212,14 @@ class Meeting:
         if len(set(groups.values())) == 1:  # of which nobody needs to hear
             groups = {}
         said = [f"rank {r} {found[r].called}{groups.get(r, '')}" for r in (ranks[0], other)]
-        message = ", and ".join(said)
-        place = first.place or found[other].place
-        where = None if place is None else (place.file, place.line, place.function)
+        difference = _Difference(", and ".join(said), first.place or found[other].place)
         store = dist.distributed_c10d._get_default_store()
-        store.set(f"{_PREFIX}/differ", json.dumps([message, where]))
-        return _said([message, where])
+        store.set(f"{_PREFIX}/differ", msgspec.json.encode(difference).decode())
+        return _said(difference)
 
 
-def _said(found: Sequence[Any]) -> RanksDiffer:
-    message, where = found
-    return RanksDiffer(
-        message, Location(file=where[0], line=where[1], function=where[2]) if where else None
-    )
+def _said(found: _Difference) -> RanksDiffer:
+    return RanksDiffer(found.message, found.place)
 
 
 def _key(at: _At, rank: int) -> str:
