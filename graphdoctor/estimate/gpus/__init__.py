@@ -200,15 +200,18 @@ def _around(profiles: Sequence[S]) -> S:
 
 def read_profile(path: Path) -> DeviceProfile:
     """A profile of one's own; figures that it lacks are those that all profiles start from."""
+    return read_file(path, DeviceProfile, called="device profile", over=_common())
+
+
+def read_file(path: Path, kind: type[S], *, called: str, over: dict[str, Any]) -> S:
+    """A person's own file of figures, laid over others. Raises UsageError, which says what it is `called`."""
     try:
         own = tomllib.loads(path.read_text(encoding="utf-8"))
-        return msgspec.convert(_overlay(_common(), own), DeviceProfile)
+        return msgspec.convert(_overlay(over, own), kind)
     except OSError as error:
-        raise UsageError(
-            f"cannot read the device profile {path}: {error.strerror or error}"
-        ) from error
+        raise UsageError(f"cannot read the {called} {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise UsageError(f"{path} is not a device profile: {error}") from error
+        raise UsageError(f"{path} is not a {called}: {error}") from error
 
 
 def assumed_figures(profile: DeviceProfile) -> tuple[str, ...]:

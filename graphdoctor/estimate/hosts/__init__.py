@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from graphdoctor.estimate.gpus import DeviceProfile, Figure, load_profile, profile_names
+from graphdoctor.estimate.gpus import DeviceProfile, Figure, load_profile, profile_names, read_file
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.spelling import meant
 
@@ -47,7 +47,7 @@ def load_host(name: str) -> HostProfile:
     Raises UsageError, naming the known classes, when there is none.
     """
     if name.endswith(".toml"):
-        return _read_file(Path(name))
+        return read_file(Path(name), HostProfile, called="host profile", over={})
     wanted, known = name.strip().lower(), host_names()
     if wanted not in known:
         raise UsageError(
@@ -56,17 +56,6 @@ def load_host(name: str) -> HostProfile:
         )
     text = (files(__name__) / f"{wanted}.toml").read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text), HostProfile)
-
-
-def _read_file(path: Path) -> HostProfile:
-    try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), HostProfile)
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the host profile {path}: {error.strerror or error}"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise UsageError(f"{path} is not a host profile: {error}") from error
 
 
 @cache
