@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-import msgspec
-
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.errors import UsageError
 
 Named = tuple[str, bytes]  # what errors call a file, and its content
-
-
-class _Signs(msgspec.Struct, frozen=True):
-    """Fields that only one kind of report has; all of them optional here."""
-
-    step_basis: msgspec.Raw = msgspec.Raw()  # a trace
-    workers: msgspec.Raw = msgspec.Raw()  # a folder of traces
-    before: msgspec.Raw = msgspec.Raw()  # two traces
 
 
 def page_of(files: Sequence[Named], look: Look) -> str:
@@ -36,8 +26,10 @@ def page_of(files: Sequence[Named], look: Look) -> str:
             f"{name} is no check: several files are shown as the history of one repository's checks,"
             " so name those that `graphdoctor check --report json=FILE` wrote, or one report"
         )
-    if _is_trace(content):
-        from graphdoctor.reporters import trace_html, trace_json
+    from graphdoctor.reporters import trace_json
+
+    if trace_json.is_trace(content):
+        from graphdoctor.reporters import trace_html
 
         return trace_html.render(trace_json.parse(content, name=name), look)
     from graphdoctor.reporters.analysis import REPORTERS
@@ -53,11 +45,3 @@ def _history(files: Sequence[Named], look: Look) -> str:
 
     dated = [Dated(PurePath(name).stem, parse(content, name=name)) for name, content in files]
     return render_history(dated, look)
-
-
-def _is_trace(content: bytes) -> bool:
-    try:
-        signs = msgspec.json.decode(content, type=_Signs)
-    except (msgspec.DecodeError, RecursionError):
-        return False  # the reader of reports says what is wrong with it
-    return any(bytes(sign) for sign in (signs.step_basis, signs.workers, signs.before))

@@ -38,12 +38,25 @@ def parse(content: bytes, *, name: str) -> TraceReport | FolderReport | TraceCom
         raise UsageError(f"{name} is not a report of `graphdoctor trace`: {error}") from error
 
 
-class _Header(msgspec.Struct, frozen=True):
-    """What tells the three kinds apart."""
+def is_trace(content: bytes) -> bool:
+    """Whether this is what `render` wrote, of any of the three kinds; not whether it is complete."""
+    try:
+        signs = msgspec.json.decode(content, type=_Signs)
+    except (msgspec.DecodeError, RecursionError):
+        return False  # the reader of reports says what is wrong with it
+    return any(bytes(sign) for sign in (signs.step_basis, signs.workers, signs.before))
 
+
+class _Signs(msgspec.Struct, frozen=True):
+    """What tells the three kinds apart, and them from other reports."""
+
+    step_basis: msgspec.Raw = msgspec.Raw()  # one trace
+    workers: msgspec.Raw = msgspec.Raw()  # a folder of them
+    before: msgspec.Raw = msgspec.Raw()  # two of them
+
+
+class _Header(_Signs, frozen=True, kw_only=True):
     schema_version: int
-    workers: msgspec.Raw = msgspec.Raw()
-    before: msgspec.Raw = msgspec.Raw()
 
 
 def schema() -> dict[str, Any]:
