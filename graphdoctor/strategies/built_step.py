@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.strategy import Built, OneGraph
+from graphdoctor.strategies.strategy import Built
+from graphdoctor.strategies.whole import BuiltWhole
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors
 from graphdoctor.target.target import Inputs
@@ -29,7 +30,7 @@ class BuiltStep:
     """
 
     def __init__(self, built: Built, session: Session) -> None:
-        whole = built.captured if isinstance(built, OneGraph) else None
+        whole = built.captured if isinstance(built, BuiltWhole) else None
         self.start: Snapshot = whole.start if whole is not None else session.start
         self.graph: Any = whole.graph if whole is not None else _NoGraph(session.device)
         self.footprint = Footprint({}, {}, {})

@@ -81,7 +81,7 @@ class Segments:
             built.release()
             reason = "; ".join(backend.refusals) or backend.plan.summary
             raise CannotBuild(f"nothing could be captured: {reason}")
-        built.captured = _captured(backend, known)
+        built.in_graphs = _captured(backend, known)
         return built
 
     def code(self, known: Known) -> str:

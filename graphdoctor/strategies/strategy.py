@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from graphdoctor.estimate import Calls
 from graphdoctor.graphs.footprint import Footprint
-from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.record.session import Session
 from graphdoctor.target import Inputs
@@ -62,13 +61,6 @@ class Built(Protocol):
     def release(self) -> None:
         """Give graphs and memory back, and put everything that was replaced back in its place."""
         ...
-
-
-@runtime_checkable
-class OneGraph(Protocol):
-    """What was built is one graph of the whole step, to be verified and timed as such."""
-
-    captured: CapturedStep
 
 
 @runtime_checkable

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from graphdoctor.estimate.predict import Calls
 from graphdoctor.graphs.segments import Segments
 from graphdoctor.graphs.segments.tracing import settings
+from graphdoctor.strategies.built_step import BuiltStep
+from graphdoctor.strategies.compilers.models import compiled_models
 from graphdoctor.strategies.segments import Segments as SegmentsStrategy
-from graphdoctor.strategies.strategy import CannotBuild
+from graphdoctor.strategies.strategy import CannotBuild, Captured
 from tests.support.plain_session import session_of
 from tests.support.trying import tried
 
@@ -92,6 +95,17 @@ def test_a_step_of_the_cpu_has_nothing_to_capture() -> None:
     assert "_compiled_call_impl" not in vars(model)
 
 
+def test_runs_of_models_that_hold_graphs_start_from_the_state_of_the_session() -> None:
+    session, _ = session_of(long)
+    built = compiled_models(session, lambda function: function, whole=True)
+    built.in_graphs = Captured((), Calls())
+    step = BuiltStep(built, session)
+    step.load(session.inputs(0))
+    step.replay()
+    assert step.start is session.start
+    assert torch.equal(step.footprint.tensors["output"], long(session.inputs(0).args[0]))
+
+
 def test_nothing_is_traced_on_the_emulated_device() -> None:
     with tried(branching) as attempt, pytest.raises(CannotBuild, match="takes a real GPU"):
         SegmentsStrategy().build(attempt.session, attempt.known)
@@ -122,7 +136,7 @@ def test_on_a_gpu_a_training_step_in_segments_computes_what_eager_computes() -> 
     built = SegmentsStrategy().build(session, known)
     try:
         assert "captured" in built.note
-        for wanted, found in zip(expected, run(built.call), strict=True):
+        for wanted, found in zip(expected, run(BuiltStep(built, session).call), strict=True):
             torch.testing.assert_close(found, wanted)
     finally:
         built.release()

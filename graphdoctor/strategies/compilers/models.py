@@ -62,7 +62,7 @@ class CompiledModels:
         self._before_call: Callable[[], None] = _nothing
         self._undo: list[Callable[[], None]] = []
         self.note = ""
-        self.captured: Captured | None = None  # what is known to be in graphs
+        self.in_graphs: Captured | None = None  # as far as it is known
 
     def before_each_call(self, tell: Callable[[], None]) -> None:
         self._before_call = tell
@@ -80,7 +80,7 @@ class CompiledModels:
         return footprint(self._session.target.roots, inputs, outputs)
 
     def holds(self, known: Known) -> Captured | None:
-        return self.captured
+        return self.in_graphs
 
     def release(self) -> None:
         self._models.clear()
