@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from samples_and_rules import sample_specs
 
-COMPARATORS = ("compile", "reduce-overhead", "cudagraphs")
+SLOWEST = "max-autotune"  # to prepare: it times kernels for minutes
+COMPARATORS = ("compile", "reduce-overhead", "cudagraphs", SLOWEST)
 INFERENCE = ("whole", "compiled-whole", "modules", *COMPARATORS)
 TRAINING = ("whole", "compiled-whole", "split-step", "compiled-split", "modules", *COMPARATORS)
 PARTS = ("modules", "segments", *COMPARATORS)

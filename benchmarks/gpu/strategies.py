@@ -3,10 +3,10 @@
     python benchmarks/gpu/strategies.py [--results FOLDER] [--deadline-s 520] [--only PATTERN] [--commands]
 
 Each strategy on each workload of benchmarks/gpu/cases.py is a process of its own. As many as
-`--processes` build, compile, capture and verify side by side, with the compilers' caches shared; when all
-are ready, each times its step alone on the idle machine, one after the other. A process that crashed or ran
-out of memory beside others is tried once more, alone, before that is called its result. `--commands` runs
-the sweeps and the other commands instead.
+`--processes` build, compile, capture and verify side by side, spread over the GPUs, with the compilers'
+caches shared; when all are ready, each times its step alone on its idle GPU, one after the other. A process
+that crashed or ran out of memory beside others is tried once more, alone, before that is called its result.
+`--commands` runs the sweeps and the other commands instead.
 
 Resumable: what the file has already is not run again, and the deadline ends the call between turns.
 """
@@ -23,12 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
-from cases import Command, commands, workloads
+from cases import SLOWEST, Command, commands, workloads
 from samples_and_rules import ROOT
 from turns import Cell, Turn, prepared
 
@@ -69,6 +69,7 @@ def main() -> None:
         if re.search(args.only, each.name) and (not asked or strategy in asked)
     ]
     waiting = [cell for cell in cells if not results.has(cell.case, cell.strategy)]
+    waiting.sort(key=lambda cell: cell.strategy == SLOWEST)
     with tempfile.TemporaryDirectory() as folder:
         left = _measure(waiting, results, Path(folder), args=args, ends=ends)
     print(f"{left} cells left")
@@ -97,35 +98,40 @@ def _measure(
 ) -> int:
     """Batch by batch; how many cells are left."""
     again: list[Cell] = []
-    while waiting and (count := min(args.processes, _that_fit(ends))) > 0:
+    gpus = torch.cuda.device_count()
+    while waiting and (count := min(args.processes, gpus * _that_fit(ends))) > 0:
         batch, waiting = waiting[:count], waiting[count:]
         begun = time.monotonic()
-        until = min(begun + args.prepare_s, ends - _SECONDS_A_TURN * len(batch))
-        turns = prepared(batch, folder, root=ROOT, until_s=until)
+        until = min(begun + args.prepare_s, ends - _SECONDS_A_TURN * len(batch) / gpus)
+        turns = prepared(batch, folder, root=ROOT, gpus=gpus, until_s=until)
         seconds = round(time.monotonic() - begun, 1)
         results.write({"prepared": len(batch), "seconds": seconds})
         print(f"prepared {len(batch)} in {seconds} s", flush=True)
         again.extend(_timed(turns, results, ends))
     for cell in again:
         if _that_fit(ends) > 0:
-            (turn,) = prepared([cell], folder, root=ROOT, until_s=ends - _SECONDS_A_TURN)
+            until = ends - _SECONDS_A_TURN
+            (turn,) = prepared([cell], folder, root=ROOT, gpus=1, until_s=until)
             results.write(_line(turn, _taken(turn, ends), alone=True))
     return len(waiting)
 
 
 def _that_fit(ends: float) -> int:
-    """How many can be prepared together and have a turn each until then."""
+    """How many can be prepared together and have a turn each on one GPU until then."""
     return int((ends - time.monotonic() - _LEAST_PREPARE_S) / _SECONDS_A_TURN)
 
 
-def _timed(turns: list[Turn], results: Results, ends: float) -> Iterator[Cell]:
-    """Each in its turn; those that have to be tried again, alone."""
+def _timed(turns: list[Turn], results: Results, ends: float) -> list[Cell]:
+    """Each in its turn, the GPUs side by side; those that have to be tried again, alone."""
+    queues = [[turn for turn in turns if turn.gpu == gpu] for gpu in {turn.gpu for turn in turns}]
+    with ThreadPoolExecutor(len(queues)) as threads:
+        found = threads.map(lambda queue: [(turn, _taken(turn, ends)) for turn in queue], queues)
+        timed = [each for queue in found for each in queue]
     beside = len(turns) - 1
-    for turn in turns:
-        found = _taken(turn, ends)
-        if _is_to_repeat(found) and beside:
-            yield turn.cell
-        results.write(_line(turn, found, alone=not beside))
+    for turn, row in timed:
+        if not (_is_to_repeat(row) and beside):
+            results.write(_line(turn, row, alone=not beside))
+    return [turn.cell for turn, row in timed if _is_to_repeat(row) and beside]
 
 
 def _taken(turn: Turn, ends: float) -> dict[str, Any]:

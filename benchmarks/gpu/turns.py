@@ -1,4 +1,4 @@
-"""Processes that prepare side by side, and then have their turn at the GPU one after the other."""
+"""Processes that prepare side by side, and then have their turn at their GPU one after the other."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class Cell:
 
 
 class Turn:
-    """benchmarks/gpu/row.py on one cell: it prepares at once, and times when it is told to."""
+    """benchmarks/gpu/row.py on one cell and one GPU: it prepares at once, and times when it is told to."""
 
-    def __init__(self, cell: Cell, folder: Path, *, root: Path) -> None:
+    def __init__(self, cell: Cell, folder: Path, *, root: Path, gpu: int) -> None:
         self.cell = cell
+        self.gpu = gpu
         self.prepared_s: float | None = None
         name = f"{cell.case}-{cell.strategy}".replace("/", "_")
         self._out, self._said = folder / f"{name}.json", folder / f"{name}.txt"
@@ -40,7 +41,7 @@ class Turn:
             self._popen = subprocess.Popen(
                 command,
                 cwd=root,
-                env=_environment(root, folder),
+                env=_environment(root, folder, gpu),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,
@@ -84,12 +85,13 @@ class Turn:
         self._settled.set()
 
 
-def _environment(root: Path, folder: Path) -> dict[str, str]:
-    """All compile with one thread each, into the same caches."""
+def _environment(root: Path, folder: Path, gpu: int) -> dict[str, str]:
+    """All compile with one thread each, into the same caches, and see one GPU."""
     paths = (str(root), os.environ.get("PYTHONPATH", ""))
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "CUDA_VISIBLE_DEVICES": str(gpu),
         "OMP_NUM_THREADS": "1",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
@@ -97,9 +99,12 @@ def _environment(root: Path, folder: Path) -> dict[str, str]:
     }
 
 
-def prepared(cells: Sequence[Cell], folder: Path, *, root: Path, until_s: float) -> list[Turn]:
-    """All at once; returns when each is prepared or has ended, or at `until_s` of time.monotonic()."""
-    turns = [Turn(cell, folder, root=root) for cell in cells]
+def prepared(
+    cells: Sequence[Cell], folder: Path, *, root: Path, gpus: int, until_s: float
+) -> list[Turn]:
+    """All at once, spread over the GPUs; returns when each is prepared or has ended, or at `until_s` of
+    time.monotonic()."""
+    turns = [Turn(cell, folder, root=root, gpu=place % gpus) for place, cell in enumerate(cells)]
     for turn in turns:
         turn.settled(until_s)
     return turns
