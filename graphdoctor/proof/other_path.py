@@ -19,6 +19,7 @@ from graphdoctor.graphs.compare import Gap
 from graphdoctor.graphs.footprint import Footprint, gaps_between
 from graphdoctor.graphs.generator import generator_state
 from graphdoctor.operators import call_draws
+from graphdoctor.proof.other_rounding import OtherRounding
 from graphdoctor.proof.twins import FIRST_SEED, TwinTrial, gaps_of, kept, verified, wrong
 from graphdoctor.values.report import Verification
 
@@ -41,8 +42,7 @@ def judge_other_path(
     steady = {gap.path for step in real for gap in step}
     if any(trial.counts(gap) and gap.path in steady for step in replayed for gap in step):
         return wrong(trial, real)
-    largest = largest_gradient_of(as_captured)
-    far = [[gap for gap in step if not is_other_rounding(gap, largest)] for step in real]
+    far = OtherRounding(as_captured).beyond(real)
     if not any(far):
         first = next(gap for step in real for gap in step)
         return verified(trial, as_captured, note=_other_path(first, "no more than rounding"))
@@ -67,27 +67,6 @@ def _without(gaps: Sequence[Sequence[Gap]], paths: Sequence[Set[str]]) -> list[l
         [gap for gap in step if gap.path not in left_out]
         for step, left_out in zip(gaps, paths, strict=True)
     ]
-
-
-def is_other_rounding(gap: Gap, largest_gradient: float) -> bool:
-    """Another algorithm for the same function, or a gradient whose true value is 0.
-
-    Such a gradient, as of a key's bias in attention, is what rounding leaves of terms that cancel:
-    as large as the rounding of the gradients around it, and without one digit of its own.
-    """
-    if gap.is_within_half_the_digits:
-        return True
-    is_gradient = gap.is_measurable and gap.path.endswith(".grad")
-    return is_gradient and gap.max_abs <= gap.eps * largest_gradient
-
-
-def largest_gradient_of(footprints: Sequence[Footprint]) -> float:
-    largest = 0.0
-    for seen in footprints:
-        for path, tensor in seen.tensors.items():
-            if path.endswith(".grad") and tensor.numel() and tensor.is_floating_point():
-                largest = max(largest, float(tensor.abs().max()))
-    return largest
 
 
 def _other_path(gap: Gap, how_much: str) -> str:

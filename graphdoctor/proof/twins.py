@@ -1,6 +1,8 @@
 """A target and its captured step -> runs of both, what each left behind, how it differs, and a verdict.
 
-Both twins start from the same state, with the same inputs and random numbers.
+Both twins start from the same state, with the same inputs and random numbers. Where eager does not repeat
+itself, runs from one state part ever further, through an optimizer that normalises a gradient or a unit that
+switches off. Such runs are compared in step: each step starts with what the same eager run left behind.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ import random
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from graphdoctor.device.observe.patches import Patches
-from graphdoctor.graphs.compare import Gap
+from graphdoctor.graphs.compare import Gap, has_same_bits
 from graphdoctor.graphs.footprint import (
     Footprint,
     footprint,
@@ -45,8 +48,12 @@ def eager_twin(
     batches: Sequence[Inputs],
     *,
     first_seed: int = FIRST_SEED,
+    led_by: Sequence[Footprint] = (),
 ) -> Iterator[Footprint]:
-    """Run the step on each batch, from the capture's state; yields what each step left behind."""
+    """Run the step on each batch, from the capture's state; yields what each step left behind.
+
+    `led_by` are copies of what another run left behind after each step, for the next step to start with.
+    """
     captured.start.restore()
     state = memory_of(named_tensors(target.roots).values())
     for index, batch in enumerate(batches):
@@ -54,7 +61,10 @@ def eager_twin(
         _seed(first_seed + index)
         with user_code("the step"):
             outputs = target.step(*inputs.args, **inputs.kwargs)
-        yield footprint(target.roots, inputs, outputs)
+        seen = footprint(target.roots, inputs, outputs)
+        yield seen
+        if led_by:
+            _follow(seen, led_by[index])
 
 
 @contextmanager
@@ -72,12 +82,17 @@ def assuming_capture(captured: Replayable) -> Iterator[None]:
 
 
 def replay_twin(
-    captured: Replayable, batches: Sequence[Inputs], *, seeded: bool = True
+    captured: Replayable,
+    batches: Sequence[Inputs],
+    *,
+    seeded: bool = True,
+    led_by: Sequence[Footprint] = (),
 ) -> Iterator[Footprint]:
     """Replay on each batch, from the same state; not `seeded`, with the random numbers of that state.
 
-    No Python runs between replays, so each yields the same tensors with new values: those that the
-    captured run left behind. Raises `InputMismatch` for a batch that the graph cannot be given.
+    `led_by` is as for `eager_twin`. No Python runs between replays, so each yields the same tensors with
+    new values: those that the captured run left behind. Raises `InputMismatch` for a batch that the graph
+    cannot be given.
     """
     captured.start.restore()
     for index, batch in enumerate(batches):
@@ -91,6 +106,19 @@ def replay_twin(
             first_line = str(error).strip().split("\n", 1)[0]
             raise ReplayFailed(f"replay {index + 1} failed: {first_line}") from error
         yield captured.footprint
+        if led_by:
+            _follow(captured.footprint, led_by[index])
+
+
+def _follow(seen: Footprint, leader: Footprint) -> None:
+    """Give what a step left behind in its state the leader's values, in place."""
+    with _disable_current_modes(), torch.no_grad():
+        for path, tensor in seen.tensors.items():
+            led = leader.tensors.get(path)
+            if led is None or path.startswith(("output", "inputs")):
+                continue
+            if led.shape == tensor.shape and not has_same_bits(led, tensor):
+                tensor.detach().copy_(led)
 
 
 def _seed(seed: int) -> None:
@@ -110,12 +138,19 @@ class TwinTrial:
     batches: Sequence[Inputs]
     exact: bool
     ran: EagerRuns | None = None  # eager iterations that were looked at when they were recorded
+    led_by: Sequence[Footprint] = ()  # of the eager run that all others keep in step with
     hosts: list[Mapping[str, object]] = field(
         default_factory=list
     )  # Python state after each replay
 
     def eager(self, *, first_seed: int = FIRST_SEED) -> Iterable[Footprint]:
-        return eager_twin(self.target, self.captured, self.batches, first_seed=first_seed)
+        return eager_twin(
+            self.target, self.captured, self.batches, first_seed=first_seed, led_by=self.led_by
+        )
+
+    def in_step(self, expected: Sequence[Footprint]) -> TwinTrial:
+        """The same trial, where each step of a run starts with what `expected` says of the one before."""
+        return replace(self, led_by=expected)
 
     def eager_as_captured(self, *, first_seed: int = FIRST_SEED) -> Iterable[Footprint]:
         with assuming_capture(self.captured):
@@ -123,7 +158,8 @@ class TwinTrial:
 
     def replays(self, *, seeded: bool = True) -> Iterable[Footprint]:
         self.hosts.clear()
-        for seen in replay_twin(self.captured, self.batches, seeded=seeded):
+        runs = replay_twin(self.captured, self.batches, seeded=seeded, led_by=self.led_by)
+        for seen in runs:
             self.hosts.append(seen.host)
             yield seen
 

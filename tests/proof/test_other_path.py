@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from torch import nn
 
-from graphdoctor.graphs.compare import Gap
-from graphdoctor.graphs.footprint import Footprint
-from graphdoctor.proof.other_path import _DrawLog, is_other_rounding, largest_gradient_of
+from graphdoctor.proof.other_path import _DrawLog
 from tests.support.whole_steps import target_of, verified
 
 
@@ -115,43 +112,6 @@ def test_what_an_operator_without_a_tag_draws_shows_in_the_generator(exact: bool
 
     assert result.status == "not-verified"
     assert "which draws other random numbers" in result.reason
-
-
-EPS = 2.0**-23  # half of its digits: 2.0**-11.5
-
-
-@pytest.mark.parametrize(
-    ("gap", "is_rounding"),
-    [
-        (Gap("output", max_abs=3.4e-4, scale=1.0, eps=EPS), True),
-        (Gap("output", max_abs=3.5e-4, scale=1.0, eps=EPS), False),
-        # A gradient that ought to be 0 is as large as the rounding of the largest, which is 8.
-        (Gap("model.key.bias.grad", max_abs=8 * EPS, scale=8 * EPS, eps=EPS), True),
-        (Gap("model.key.bias.grad", max_abs=8.1 * EPS, scale=8 * EPS, eps=EPS), False),
-        (Gap("model.key.bias", max_abs=8 * EPS, scale=8 * EPS, eps=EPS), False),
-        (Gap("model.key.bias.grad", max_abs=8 * EPS, scale=8 * EPS, eps=EPS, detail="nan"), False),
-    ],
-)
-def test_what_another_algorithm_may_differ_by(gap: Gap, is_rounding: bool) -> None:
-    assert is_other_rounding(gap, 8.0) == is_rounding
-
-
-def test_the_largest_gradient_is_that_of_all_steps() -> None:
-    first = Footprint(
-        {
-            "model.weight": torch.tensor([9.0]),
-            "model.weight.grad": torch.tensor([-3.0, 1.0]),
-            "model.none.grad": torch.empty(0),
-            "model.count.grad": torch.tensor([7]),
-        },
-        {},
-        {},
-    )
-    second = Footprint({"model.weight.grad": torch.tensor([2.0, -1.0])}, {}, {})
-    assert largest_gradient_of([first, second]) == 3.0
-    assert largest_gradient_of([second, first]) == 3.0
-    assert largest_gradient_of([second]) == 2.0
-    assert largest_gradient_of([]) == 0.0
 
 
 def draws(*calls: Callable[[], object]) -> tuple[object, ...]:

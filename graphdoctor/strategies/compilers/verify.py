@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
 
 from graphdoctor.graphs.compare import Gap, is_noise
-from graphdoctor.proof.other_path import is_other_rounding, largest_gradient_of
+from graphdoctor.graphs.footprint import Footprint
+from graphdoctor.proof.other_rounding import OtherRounding
 from graphdoctor.proof.twins import TwinTrial, gaps_of, kept, verified, wrong
 from graphdoctor.strategies.compilers.arithmetic import OWN_DIGITS, Digits
 from graphdoctor.values.report import Verification
@@ -36,24 +36,22 @@ class CompiledJudge:
 
     def __call__(self, trial: TwinTrial) -> Verification:
         expected = kept(trial.eager())
-        gaps = gaps_of(expected, trial.replays())
-        self.deviation = _largest([gap for step in gaps for gap in step if _is_output(gap)])
-        drifts = [gap for step in gaps_of(expected, trial.eager()) for gap in step]
-        largest = largest_gradient_of(expected)
-        far = [
-            [gap for gap in step if not (self._is_rounding(gap, largest) or is_noise(gap, drifts))]
-            for step in gaps
-        ]
+        far = self._far(trial, expected)
+        if any(far) and not self.is_random:  # rounding grows from step to step
+            trial = trial.in_step(expected)
+            far = self._far(trial, expected)
         method = _METHOD.format(whose=self.digits.whose)
         if not any(far):
             return replace(verified(trial, expected, self._note()), method=method)
         return replace(self._judge_far(trial, far), method=method)
 
-    def _is_rounding(self, gap: Gap, largest_gradient: float) -> bool:
-        """A tensor has no more digits than the products that it comes from."""
-        if gap.eps:
-            gap = with_fields(gap, eps=max(gap.eps, self.digits.eps))
-        return is_other_rounding(gap, largest_gradient)
+    def _far(self, trial: TwinTrial, expected: Sequence[Footprint]) -> list[list[Gap]]:
+        """What neither rounding explains nor how far eager is from itself."""
+        gaps = gaps_of(expected, trial.replays())
+        self.deviation = _largest([gap for step in gaps for gap in step if _is_output(gap)])
+        drifts = [gap for step in gaps_of(expected, trial.eager()) for gap in step]
+        beyond = OtherRounding(expected, eps=self.digits.eps).beyond(gaps)
+        return [[gap for gap in step if not is_noise(gap, drifts)] for step in beyond]
 
     def _judge_far(self, trial: TwinTrial, far: Sequence[Sequence[Gap]]) -> Verification:
         first = next(gap for step in far for gap in step)
