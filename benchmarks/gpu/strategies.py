@@ -135,8 +135,7 @@ def _timed(turns: list[Turn], results: Results, ends: float) -> list[Cell]:
 
 
 def _taken(turn: Turn, ends: float) -> dict[str, Any]:
-    if not turn.settled(0.0):
-        turn.end()
+    if turn.is_late:
         return {"error": "it was not prepared in time beside the others"}
     if time.monotonic() > ends:
         turn.end()

@@ -32,6 +32,7 @@ class Turn:
         self.cell = cell
         self.gpu = gpu
         self.prepared_s: float | None = None
+        self.is_late = False
         name = f"{cell.case}-{cell.strategy}".replace("/", "_")
         self._out, self._said = folder / f"{name}.json", folder / f"{name}.txt"
         self._settled = threading.Event()
@@ -102,9 +103,14 @@ def _environment(root: Path, folder: Path, gpu: int) -> dict[str, str]:
 def prepared(
     cells: Sequence[Cell], folder: Path, *, root: Path, gpus: int, until_s: float
 ) -> list[Turn]:
-    """All at once, spread over the GPUs; returns when each is prepared or has ended, or at `until_s` of
-    time.monotonic()."""
+    """All at once, spread over the GPUs; returns when each is prepared or has ended.
+
+    At `until_s` of time.monotonic() those that are neither are ended: a compiler that still tries kernels
+    would disturb the times of the others.
+    """
     turns = [Turn(cell, folder, root=root, gpu=place % gpus) for place, cell in enumerate(cells)]
     for turn in turns:
-        turn.settled(until_s)
+        if not turn.settled(until_s):
+            turn.is_late = True
+            turn.end()
     return turns
