@@ -31,20 +31,29 @@ class OtherRounding:
 
     def beyond(self, gaps: Sequence[Sequence[Gap]]) -> list[list[Gap]]:
         """The differences after each step that it does not explain."""
-        return [list(self._beyond(index, step)) for index, step in enumerate(gaps)]
+        return [
+            [gap for gap in step if not self._coarse(gap).is_within_half_the_digits]
+            for step in self.beyond_zero_gradients(gaps)
+        ]
 
-    def _beyond(self, index: int, step: Sequence[Gap]) -> Iterator[Gap]:
-        coarse = [replace(gap, eps=max(gap.eps, self._eps)) if gap.eps else gap for gap in step]
-        far = [gap for gap in coarse if not gap.is_within_half_the_digits]
-        rounded = {gap.path for gap in far if self._is_rounded_gradient(gap)}
-        for gap in far:
+    def beyond_zero_gradients(self, gaps: Sequence[Sequence[Gap]]) -> list[list[Gap]]:
+        """Those that do not follow from a gradient whose true value is 0."""
+        return [list(self._beyond_zero(index, step)) for index, step in enumerate(gaps)]
+
+    def _beyond_zero(self, index: int, step: Sequence[Gap]) -> Iterator[Gap]:
+        rounded = {gap.path for gap in step if self._is_rounded_gradient(self._coarse(gap))}
+        for gap in step:
             is_of_such = f"{_parameter_of(gap.path)}.grad" in rounded
             if gap.path not in rounded and not (is_of_such and self._is_a_move(index, gap)):
                 yield gap
 
+    def _coarse(self, gap: Gap) -> Gap:
+        return replace(gap, eps=max(gap.eps, self._eps)) if gap.eps else gap
+
     def _is_rounded_gradient(self, gap: Gap) -> bool:
-        is_gradient = gap.is_measurable and gap.path.endswith(".grad")
-        return is_gradient and gap.max_abs <= gap.eps * self._largest
+        if not gap.path.endswith(".grad") or not gap.is_measurable:
+            return False
+        return not gap.is_within_half_the_digits and gap.max_abs <= gap.eps * self._largest
 
     def _is_a_move(self, index: int, gap: Gap) -> bool:
         """Whether it is no more than eager itself moves this tensor by in so many steps."""

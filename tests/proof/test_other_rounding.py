@@ -91,6 +91,14 @@ def test_a_parameter_whose_gradient_agrees_must_agree_too() -> None:
     assert not is_explained(other, gap_of(KEY, 0.2, 0.1), rounding=rounding)
 
 
+def test_what_follows_from_a_gradient_of_0_is_told_from_half_the_digits() -> None:
+    gradient, moved = gap_of(f"{KEY}.grad", 8 * EPS, 4 * EPS), gap_of(KEY, 0.2, 0.1)
+    rounded = gap_of("model.query.bias", 1e-4, 1.0)
+    rounding = OtherRounding(steps())
+    assert rounding.beyond_zero_gradients([[gradient, rounded, moved]]) == [[rounded]]
+    assert rounding.beyond([[gradient, rounded, moved]]) == [[]]
+
+
 def test_runs_part_farther_with_every_step() -> None:
     step = [gap_of(f"{KEY}.grad", 8 * EPS, 4 * EPS), gap_of(KEY, 0.4, 0.1)]
     first, second = OtherRounding(steps()).beyond([step, step])

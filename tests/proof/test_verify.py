@@ -173,6 +173,31 @@ def test_another_function_is_wrong_in_step_too() -> None:
     assert [each.replay for each in result.differences][:2] == [1, 2]
 
 
+def test_a_gradient_that_is_nothing_but_eager_s_noise_is_not_held_against_replays() -> None:
+    weight, bias = (torch.zeros(3, device="cuda", requires_grad=True) for _ in range(2))
+    noise = sequence(1e-9, -3e-9, 2e-9, -1e-9, 5e-9)
+
+    def step(data: torch.Tensor) -> None:
+        weight.grad = torch.full_like(weight, 0.5)
+        bias.grad = torch.full_like(bias, noise())
+
+    roots = {"weight": weight, "bias": bias}
+    target = Target("step", __file__, "test", "training", step, data, roots)
+    step(*data().args)
+    static = clone_inputs(data())
+    kept_weight, kept_bias = weight.grad, bias.grad
+
+    def replay() -> None:
+        kept_weight.fill_(0.5)
+        kept_bias.fill_(noise())
+
+    captured = CapturedStep(
+        Graph(replay), static, None, footprint(roots, static, None), snapshot(roots)
+    )
+    result = verify_whole_step(target, captured, [data() for _ in range(3)], exact=False)
+    assert result.status == "verified", result
+
+
 def test_memory_that_no_snapshot_reaches_is_not_taken_for_a_wrong_replay() -> None:
     def hidden() -> Iterator[torch.Tensor]:
         state = torch.zeros(4, device="cuda")
