@@ -42,7 +42,9 @@ def judge_other_path(
     steady = {gap.path for step in real for gap in step}
     if any(trial.counts(gap) and gap.path in steady for step in replayed for gap in step):
         return wrong(trial, real)
-    far = OtherRounding(as_captured).beyond(real)
+    rounding = OtherRounding(expected)
+    gaps = gaps_of(expected, rounding.aligned(trial.replays()))
+    far = [[gap for gap in step if gap.path in steady] for step in rounding.beyond(gaps)]
     if not any(far):
         first = next(gap for step in real for gap in step)
         return verified(trial, as_captured, note=_other_path(first, "no more than rounding"))

@@ -1,10 +1,12 @@
-"""What eager left behind after each step -> which differences another algorithm for the same function explains."""
+"""What eager left behind after each step -> which differences another order of the same sums explains."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 
@@ -16,10 +18,10 @@ _BOTH_WAYS = 2.0  # eager moves one way, the other run the other way
 
 
 class OtherRounding:
-    """Another algorithm agrees to half the digits, but for gradients whose true value is 0.
+    """Another algorithm for the same function agrees to half the digits, but where a gradient is 0 in truth.
 
-    Such a gradient, as of a key's bias in attention, is what rounding leaves of terms that cancel: as
-    large as the rounding of the gradients around it, and without one digit of its own. An optimizer that
+    Such elements, as of a key's bias in attention, are what rounding leaves of terms that cancel: as large
+    as the rounding of the gradients around them, and without one digit of their own. An optimizer that
     normalises gradients moves such a parameter as far as any other, and rounding decides where to.
     """
 
@@ -30,41 +32,64 @@ class OtherRounding:
         self._largest = largest_gradient_of(expected)
 
     def beyond(self, gaps: Sequence[Sequence[Gap]]) -> list[list[Gap]]:
-        """The differences after each step that it does not explain."""
+        """The differences after each step that are more than half the digits."""
         return [
             [gap for gap in step if not self._coarse(gap).is_within_half_the_digits]
-            for step in self.beyond_zero_gradients(gaps)
+            for step in gaps
         ]
 
-    def beyond_zero_gradients(self, gaps: Sequence[Sequence[Gap]]) -> list[list[Gap]]:
-        """Those that do not follow from a gradient whose true value is 0."""
-        return [list(self._beyond_zero(index, step)) for index, step in enumerate(gaps)]
+    def aligned(self, runs: Iterable[Footprint]) -> Iterator[Footprint]:
+        """What each step left behind, with eager's values where a gradient is 0 in truth.
 
-    def _beyond_zero(self, index: int, step: Sequence[Gap]) -> Iterator[Gap]:
-        rounded = {gap.path for gap in step if self._is_rounded_gradient(self._coarse(gap))}
-        for gap in step:
-            is_of_such = f"{_parameter_of(gap.path)}.grad" in rounded
-            if gap.path not in rounded and not (is_of_such and self._is_a_move(index, gap)):
-                yield gap
+        A parameter and its optimizer's state keep theirs where they are farther from eager's than
+        so many steps of eager move them.
+        """
+        for index, seen in enumerate(runs):
+            tensors = dict(seen.tensors)
+            paths = _by_parameter(tensors)
+            for path, rounded in self._rounded(index, seen):
+                tensors[path] = _chosen(rounded, self._expected[index].tensors[path], tensors[path])
+                for other in paths[path.removesuffix(".grad")]:
+                    self._align(index, other, rounded, tensors)
+            yield replace(seen, tensors=tensors)
 
-    def _coarse(self, gap: Gap) -> Gap:
-        return replace(gap, eps=max(gap.eps, self._eps)) if gap.eps else gap
+    def _rounded(self, index: int, seen: Footprint) -> Iterator[tuple[str, torch.Tensor]]:
+        """Gradients that have such elements, and which those are."""
+        for path, expected in self._expected[index].tensors.items():
+            found = seen.tensors.get(path)
+            if not path.endswith(".grad") or found is None or not _are_alike(expected, found):
+                continue
+            eps = max(torch.finfo(expected.dtype).eps, self._eps)
+            distance = (expected.double() - found.double()).abs()
+            digits = eps**0.5 * torch.maximum(expected.abs(), found.abs())
+            rounded = (distance <= eps * self._largest) & (distance > digits)
+            if bool(rounded.any()):
+                yield path, rounded
 
-    def _is_rounded_gradient(self, gap: Gap) -> bool:
-        if not gap.path.endswith(".grad") or not gap.is_measurable:
-            return False
-        return not gap.is_within_half_the_digits and gap.max_abs <= gap.eps * self._largest
+    def _align(
+        self, index: int, path: str, rounded: torch.Tensor, tensors: dict[str, torch.Tensor]
+    ) -> None:
+        expected = self._expected[index].tensors.get(path)
+        if expected is None or not _are_alike(expected, tensors[path], rounded):
+            return
+        farthest = _BOTH_WAYS * (index + 1) * self._moved(path, rounded)
+        is_near = (expected.double() - tensors[path].double()).abs() <= farthest
+        tensors[path] = _chosen(rounded & is_near, expected, tensors[path])
 
-    def _is_a_move(self, index: int, gap: Gap) -> bool:
-        """Whether it is no more than eager itself moves this tensor by in so many steps."""
-        moved = max(
+    def _moved(self, path: str, where: torch.Tensor) -> float:
+        """How far eager moves these elements in a step, at most."""
+        seen = [each.tensors[path] for each in self._expected if path in each.tensors]
+        return max(
             (
-                _distance(one.tensors, other.tensors, gap.path)
-                for one, other in zip(self._expected, self._expected[1:], strict=False)
+                float((one.double() - other.double()).abs()[where].max())
+                for one, other in pairwise(seen)
+                if _are_alike(one, other)
             ),
             default=0.0,
         )
-        return gap.is_measurable and gap.max_abs <= _BOTH_WAYS * (index + 1) * moved
+
+    def _coarse(self, gap: Gap) -> Gap:
+        return replace(gap, eps=max(gap.eps, self._eps)) if gap.eps else gap
 
 
 def largest_gradient_of(footprints: Sequence[Footprint]) -> float:
@@ -76,16 +101,22 @@ def largest_gradient_of(footprints: Sequence[Footprint]) -> float:
     return largest
 
 
-def _parameter_of(path: str) -> str:
-    state = _OPTIMIZER_STATE.search(path)
-    return state[1] if state is not None else path
+def _are_alike(one: torch.Tensor, *others: torch.Tensor) -> bool:
+    """Plain tensors of real numbers, of one shape."""
+    plain = one.layout == torch.strided and one.is_floating_point() and one.numel() > 0
+    return plain and all(
+        other.shape == one.shape and other.layout == torch.strided for other in others
+    )
 
 
-def _distance(
-    one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], path: str
-) -> float:
-    """0.0 where one of the two has no such tensor, or another shape."""
-    before, after = one.get(path), other.get(path)
-    if before is None or after is None or before.shape != after.shape or not before.numel():
-        return 0.0
-    return float((before.double() - after.double()).abs().max())
+def _chosen(where: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return torch.where(where, one.detach(), other.detach())
+
+
+def _by_parameter(paths: Iterable[str]) -> dict[str, list[str]]:
+    """By a parameter's path: its own, and those of its optimizer's state."""
+    found = defaultdict(list)
+    for path in paths:
+        state = _OPTIMIZER_STATE.search(path)
+        found[state[1] if state is not None else path].append(path)
+    return found

@@ -95,7 +95,7 @@ def _verify(trial: TwinTrial) -> Verification:
     drifts = list(_drifts(trial, expected))
     if not MEETING.everywhere(trial.exact or not drifts):
         trial = trial.in_step(expected)
-        gaps = gaps_of(expected, trial.replays())
+        gaps = gaps_of(expected, OtherRounding(expected).aligned(trial.replays()))
         drifts = list(_drifts(trial, expected))
     unsteady = {gap.path for gap in drifts if trial.counts(gap)}
     noise = Noise(() if trial.exact else drifts)
@@ -107,8 +107,6 @@ def _verify(trial: TwinTrial) -> Verification:
         ]
         for step in gaps
     ]
-    if drifts and not trial.exact:
-        counting = OtherRounding(expected).beyond_zero_gradients(counting)
     real = [[gap for gap in step if gap.path not in unsteady] for step in counting]
     if not MEETING.agree(str((any(real), any(counting)))):
         return _judge_alone(trial, expected, counting)

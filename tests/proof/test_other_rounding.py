@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from graphdoctor.graphs.compare import Gap
-from graphdoctor.graphs.footprint import Footprint
+from graphdoctor.graphs.footprint import Footprint, gaps_between
 from graphdoctor.proof.other_rounding import OtherRounding, largest_gradient_of
 
 EPS = 2.0**-23  # half of its digits: 2.0**-11.5
-
-
-def left_behind(**tensors: list[float]) -> Footprint:
-    return Footprint(
-        {path.replace("__", "."): torch.tensor(values) for path, values in tensors.items()}, {}, {}
-    )
-
-
-def is_explained(*gaps: Gap, rounding: OtherRounding) -> bool:
-    return not any(rounding.beyond([gaps]))
+KEY = "model.key.bias"
+MOMENT = f"optimizer.state[{KEY}].exp_avg"
+NOISE = 4 * EPS  # beside a gradient of 8.0
 
 
 @pytest.mark.parametrize(
@@ -27,88 +22,95 @@ def is_explained(*gaps: Gap, rounding: OtherRounding) -> bool:
     [
         (Gap("output", max_abs=3.4e-4, scale=1.0, eps=EPS), True),
         (Gap("output", max_abs=3.5e-4, scale=1.0, eps=EPS), False),
-        # A gradient that ought to be 0 is as large as the rounding of the largest, which is 8.
-        (Gap("model.key.bias.grad", max_abs=8 * EPS, scale=8 * EPS, eps=EPS), True),
-        (Gap("model.key.bias.grad", max_abs=8.1 * EPS, scale=8 * EPS, eps=EPS), False),
-        (Gap("model.key.bias", max_abs=8 * EPS, scale=8 * EPS, eps=EPS), False),
-        (Gap("model.key.bias.grad", max_abs=8 * EPS, scale=8 * EPS, eps=EPS, detail="nan"), False),
+        (Gap("model.key.bias", max_abs=1e-4, scale=1.0, eps=EPS, detail="nan"), False),
     ],
 )
-def test_what_another_algorithm_may_differ_by(gap: Gap, is_rounding: bool) -> None:
-    rounding = OtherRounding([left_behind(model__weight__grad=[-8.0, 1.0])])
-    assert is_explained(gap, rounding=rounding) == is_rounding
+def test_another_algorithm_agrees_to_half_the_digits(gap: Gap, is_rounding: bool) -> None:
+    assert (OtherRounding([]).beyond([[gap]]) == [[]]) == is_rounding
 
 
 def test_a_tensor_has_no_more_digits_than_the_products_that_it_comes_from() -> None:
     gap = Gap("output", max_abs=0.02, scale=1.0, eps=EPS)
-    assert not is_explained(gap, rounding=OtherRounding([]))
-    assert is_explained(gap, rounding=OtherRounding([], eps=2.0**-11))
+    assert OtherRounding([]).beyond([[gap]]) == [[gap]]
+    assert OtherRounding([], eps=2.0**-11).beyond([[gap]]) == [[]]
     counts = Gap("output", max_abs=1.0, scale=100.0)  # whole numbers do not round
-    assert not is_explained(counts, rounding=OtherRounding([], eps=2.0**-11))
+    assert OtherRounding([], eps=2.0**-11).beyond([[counts]]) == [[counts]]
 
 
-KEY = "model.key.bias"
-MOMENT = f"optimizer.state[{KEY}].exp_avg"
+def step(gradient: float, bias: float, moment: float) -> Footprint:
+    """A weight with a large gradient, and a bias of two elements: the second is like the weight."""
+    return Footprint(
+        {
+            "model.weight.grad": torch.tensor([8.0]),
+            f"{KEY}.grad": torch.tensor([gradient, 2.0]),
+            KEY: torch.tensor([bias, 0.5]),
+            MOMENT: torch.tensor([moment, 0.2]),
+        },
+        {},
+        {},
+    )
 
 
-def steps() -> list[Footprint]:
-    """The key's bias moves by 0.1 in a step, and its first moment by 1e-7."""
+def eager() -> list[Footprint]:
+    """The first element moves by 0.1 in a step, and its first moment by 1e-7."""
+    return [step(NOISE, 0.1, 5e-8), step(-NOISE, 0.0, -5e-8)]
+
+
+def left_over(*replays: Footprint) -> list[list[str]]:
+    """The paths that differ after each step once they are aligned."""
+    expected = eager()[: len(replays)] if len(replays) > 1 else eager()
+    aligned = OtherRounding(expected).aligned(replays)
     return [
-        Footprint(
-            {
-                "model.weight.grad": torch.tensor([8.0]),
-                f"{KEY}.grad": torch.tensor([sign * 4 * EPS]),
-                KEY: torch.tensor([value]),
-                MOMENT: torch.tensor([sign * 5e-8]),
-            },
-            {},
-            {},
-        )
-        for sign, value in ((1.0, 0.1), (-1.0, 0.0))
+        [gap.path for gap in gaps_between(wanted, found)]
+        for wanted, found in zip(expected, aligned, strict=False)
     ]
 
 
-def gap_of(path: str, max_abs: float, scale: float) -> Gap:
-    return Gap(path, max_abs=max_abs, scale=scale, eps=EPS)
-
-
-def test_an_optimizer_moves_a_parameter_whose_gradient_is_all_rounding_either_way() -> None:
-    rounding = OtherRounding(steps())
-    gradient = gap_of(f"{KEY}.grad", 8 * EPS, 4 * EPS)
-    assert is_explained(gradient, gap_of(KEY, 0.2, 0.1), rounding=rounding)
-    assert is_explained(gradient, gap_of(MOMENT, 2e-7, 5e-8), rounding=rounding)
+def test_an_optimizer_moves_an_element_whose_gradient_is_all_rounding_either_way() -> None:
+    assert left_over(step(-NOISE, -0.1, -5e-8)) == [[]]
+    assert left_over(step(-NOISE, -0.1, 1.5e-7)) == [[]]
     # Farther than it moves in a step, to and fro, no optimizer brings it.
-    assert not is_explained(gradient, gap_of(KEY, 0.21, 0.1), rounding=rounding)
-    assert not is_explained(gradient, gap_of(MOMENT, 2.1e-7, 5e-8), rounding=rounding)
+    assert left_over(step(-NOISE, 0.31, 5e-8)) == [[KEY]]
+    assert left_over(step(-NOISE, 0.1, 3e-7)) == [[MOMENT]]
+    assert left_over(step(-NOISE, math.nan, 5e-8)) == [[KEY]]
 
 
-def test_a_parameter_whose_gradient_agrees_must_agree_too() -> None:
-    rounding = OtherRounding(steps())
-    digits = gap_of(f"{KEY}.grad", 4 * EPS * EPS, 4 * EPS)
-    assert not is_explained(gap_of(KEY, 0.2, 0.1), rounding=rounding)
-    assert not is_explained(digits, gap_of(KEY, 0.2, 0.1), rounding=rounding)
-    other = gap_of("model.query.bias.grad", 8 * EPS, 4 * EPS)
-    assert not is_explained(other, gap_of(KEY, 0.2, 0.1), rounding=rounding)
+def test_an_element_whose_gradient_agrees_must_agree_too() -> None:
+    assert left_over(step(NOISE, -0.1, 5e-8)) == [[KEY]]
 
 
-def test_what_follows_from_a_gradient_of_0_is_told_from_half_the_digits() -> None:
-    gradient, moved = gap_of(f"{KEY}.grad", 8 * EPS, 4 * EPS), gap_of(KEY, 0.2, 0.1)
-    rounded = gap_of("model.query.bias", 1e-4, 1.0)
-    rounding = OtherRounding(steps())
-    assert rounding.beyond_zero_gradients([[gradient, rounded, moved]]) == [[rounded]]
-    assert rounding.beyond([[gradient, rounded, moved]]) == [[]]
+def test_a_gradient_larger_than_the_rounding_of_the_largest_counts() -> None:
+    assert left_over(step(-8 * EPS, 0.1, 5e-8)) == [[f"{KEY}.grad"]]
+
+
+def test_elements_beside_one_whose_gradient_is_all_rounding_count() -> None:
+    replay = step(-NOISE, -0.1, 5e-8)
+    replay.tensors[KEY][1] = 0.6
+    assert left_over(replay) == [[KEY]]
 
 
 def test_runs_part_farther_with_every_step() -> None:
-    step = [gap_of(f"{KEY}.grad", 8 * EPS, 4 * EPS), gap_of(KEY, 0.4, 0.1)]
-    first, second = OtherRounding(steps()).beyond([step, step])
-    assert [gap.path for gap in first] == [KEY]
-    assert second == []
+    far = step(-NOISE, -0.3, 5e-8)
+    again = step(NOISE, -0.4, -5e-8)
+    assert left_over(far, again) == [[KEY], []]
 
 
 def test_of_a_single_step_it_is_not_known_how_far_it_moves() -> None:
-    step = [gap_of(f"{KEY}.grad", 8 * EPS, 4 * EPS), gap_of(KEY, 0.2, 0.1)]
-    assert not is_explained(*step, rounding=OtherRounding(steps()[:1]))
+    (aligned,) = OtherRounding(eager()[:1]).aligned([step(-NOISE, -0.1, 5e-8)])
+    assert [gap.path for gap in gaps_between(eager()[0], aligned)] == [KEY]
+
+
+def test_what_replays_left_behind_is_not_written_to() -> None:
+    replay = step(-NOISE, -0.1, 1e-7)
+    list(OtherRounding(eager()).aligned([replay]))
+    assert replay.tensors[KEY].tolist() == pytest.approx([-0.1, 0.5])
+
+
+def test_tensors_of_another_shape_or_kind_are_left_as_they_are() -> None:
+    replay = step(-NOISE, 0.1, 5e-8)
+    tensors = {**replay.tensors, f"{KEY}.grad": torch.zeros(3), "counts.grad": torch.tensor([1])}
+    (aligned,) = OtherRounding(eager()).aligned([Footprint(tensors, {}, {})])
+    assert aligned.tensors[f"{KEY}.grad"] is tensors[f"{KEY}.grad"]
 
 
 def test_the_largest_gradient_is_that_of_all_steps() -> None:

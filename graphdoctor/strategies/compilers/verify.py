@@ -37,7 +37,7 @@ class CompiledJudge:
     def __call__(self, trial: TwinTrial) -> Verification:
         expected = kept(trial.eager())
         far = self._far(trial, expected)
-        if any(far) and not self.is_random:  # rounding grows from step to step
+        if any(far):  # rounding grows from step to step
             trial = trial.in_step(expected)
             far = self._far(trial, expected)
         method = _METHOD.format(whose=self.digits.whose)
@@ -47,11 +47,13 @@ class CompiledJudge:
 
     def _far(self, trial: TwinTrial, expected: Sequence[Footprint]) -> list[list[Gap]]:
         """What neither rounding explains nor how far eager is from itself."""
-        gaps = gaps_of(expected, trial.replays())
+        rounding = OtherRounding(expected, eps=self.digits.eps)
+        gaps = gaps_of(expected, rounding.aligned(trial.replays()))
         self.deviation = _largest([gap for step in gaps for gap in step if _is_output(gap)])
         drifts = [gap for step in gaps_of(expected, trial.eager()) for gap in step]
-        beyond = OtherRounding(expected, eps=self.digits.eps).beyond(gaps)
-        return [[gap for gap in step if not is_noise(gap, drifts)] for step in beyond]
+        return [
+            [gap for gap in step if not is_noise(gap, drifts)] for step in rounding.beyond(gaps)
+        ]
 
     def _judge_far(self, trial: TwinTrial, far: Sequence[Sequence[Gap]]) -> Verification:
         first = next(gap for step in far for gap in step)
