@@ -34,7 +34,7 @@ from turns import Cell, Turn, prepared
 
 LONGEST_S = 300.0
 _MACHINE_PATHS = re.compile(
-    r"/[\w./+-]*/(?=(site-packages|dist-packages|sample_models|benchmarks)/)"
+    r"/[\w./+-]*/(?=(site-packages|dist-packages|sample_models|benchmarks|graphdoctor)/)"
 )
 _NO_MEMORY = ("out of memory", "memory ran out")
 _SECONDS_A_TURN = 4.0

@@ -15,6 +15,7 @@ from graphdoctor.values.report import Recommendation, StrategyOutcome
 
 NAMES = tuple(strategy.name for strategy in STRATEGIES)
 _MOST_OVER_BUSY = 1.10
+_WHOLE_GRAPHS = ("whole", "compiled-whole")
 
 
 @dataclass(slots=True)
@@ -140,23 +141,33 @@ def us_text(value: float) -> str:
 def _aims(found: Sequence[Compared]) -> Iterator[str]:
     judged = [one for one in found if one.measured]
     late = [text for one in judged if (text := _not_fastest(one))]
-    idle = [text for one in judged if (text := _over_busy(one))]
+    graphs = [graph for one in judged if (graph := _whole_graph(one)) is not None]
+    idle = [text for one in graphs if (text := _over_busy(*one))]
     yield (
         f"The recommended strategy is the fastest, ties within the interval counted, on {len(judged) - len(late)} of"
         f" {len(judged)} workloads that have a verified time{_but(late)}."
     )
     yield (
         f"Where the whole step is one graph it takes at most {_MOST_OVER_BUSY:.2f} times the device's busy time on"
-        f" {len(judged) - len(idle)} of {len(judged)}{_but(idle)}.\n"
+        f" {len(graphs) - len(idle)} of {len(graphs)}{_but(idle)}.\n"
     )
     yield "What was not verified, or not measured, and why:\n"
     for one in found:
-        for row in one.rows:
-            if row.status != "verified":
-                yield f"- `{one.case}`, `{row.strategy}`: {row.status.replace('-', ' ')}: {row.reason}"
-        for name, reason in one.errors.items():
-            yield f"- `{one.case}`, `{name}`: {reason}"
+        for reason, names in _reasons(one).items():
+            yield f"- `{one.case}`, {', '.join(f'`{name}`' for name in names)}: {reason}"
     yield ""
+
+
+def _reasons(one: Compared) -> dict[str, list[str]]:
+    """The strategies that have no verified time, by the reason."""
+    found: dict[str, list[str]] = {}
+    for row in one.rows:
+        if row.status != "verified":
+            reason = f"{row.status.replace('-', ' ')}: {row.reason}"
+            found.setdefault(reason, []).append(row.strategy)
+    for name, reason in one.errors.items():
+        found.setdefault(reason, []).append(name)
+    return found
 
 
 def _but(texts: Sequence[str]) -> str:
@@ -175,8 +186,14 @@ def _not_fastest(one: Compared) -> str:
     return f"`{one.case}` (`{fastest.strategy}` is faster than eager)" if is_gain else ""
 
 
-def _over_busy(one: Compared) -> str:
-    fastest = one.measured[0]
-    if not fastest.busy_share or fastest.busy_share >= 1 / _MOST_OVER_BUSY:
+def _whole_graph(one: Compared) -> tuple[str, float] | None:
+    """The workload, and the share of the fastest graph of its whole step in which the device is busy."""
+    rows = (row for row in one.measured if row.strategy in _WHOLE_GRAPHS)
+    busy = next((row.busy_share for row in rows), None)
+    return (one.case, busy) if busy else None
+
+
+def _over_busy(case: str, busy_share: float) -> str:
+    if busy_share >= 1 / _MOST_OVER_BUSY:
         return ""
-    return f"`{one.case}` ({1 / fastest.busy_share:.2f})"
+    return f"`{case}` ({1 / busy_share:.2f})"
