@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -127,7 +128,8 @@ def fresh_inputs(target: Target) -> Inputs:
 
 def _capture(target: Target, side: Any, start: Snapshot) -> CapturedStep | Refusal:
     static = fresh_inputs(target)
-    made = record_graph(lambda: target.step(*static.args, **static.kwargs), side)
+    with _gradients_on_its_stream() if target.is_warm else nullcontext():
+        made = record_graph(lambda: target.step(*static.args, **static.kwargs), side)
     if isinstance(made, Refusal):
         return made
     if made.is_empty:
@@ -137,6 +139,24 @@ def _capture(target: Target, side: Any, start: Snapshot) -> CapturedStep | Refus
     outputs = detached(made.result)
     seen = footprint(target.roots, static, outputs)
     return CapturedStep(made.graph, static, outputs, seen, start)
+
+
+@contextmanager
+def _gradients_on_its_stream() -> Iterator[None]:
+    """Let no node of an earlier step, which a program still holds, bring the default stream in.
+
+    An older torch cannot, and refuses the capture; the recording says why.
+    """
+    graph: Any = torch.autograd.graph
+    if not hasattr(graph, "set_override_stale_capture_stream"):
+        yield
+        return
+    before = torch._C._override_stale_capture_stream()
+    graph.set_override_stale_capture_stream(True)
+    try:
+        yield
+    finally:
+        graph.set_override_stale_capture_stream(before)
 
 
 def detached(outputs: object) -> object:

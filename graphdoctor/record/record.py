@@ -50,6 +50,7 @@ def record(
         optimizers=tuple(_optimizers(session)),
         limits=(
             *session.start.limits,
+            *session.limits,
             *_unseen(captured),
             *_cold(eager, captured),
             *_undefined(eager),

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
+from graphdoctor.record.held_gradients import held_gradients
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.record.variation import PathObserver, Ran, in_turn, settled
 from graphdoctor.target.state.clone import clone_inputs, memory_of
@@ -50,13 +51,17 @@ class Device(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A warmed-up target. `batches` are its iterations' inputs, cloned for each run."""
+    """A warmed-up target. `batches` are its iterations' inputs, cloned for each run.
+
+    `limits` say what of the program that it stands in is in a capture's way.
+    """
 
     target: Target
     device: Device
     batches: tuple[Inputs, ...]
     start: Snapshot
     scopes: Scopes
+    limits: tuple[str, ...] = ()
 
     @contextmanager
     def from_the_start(self, *, capturing: bool) -> Iterator[None]:
@@ -104,6 +109,8 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         # Nobody can look at what has no values.
         return Ran(result if device.has_values else None, observer.path, observer.place)
 
+    is_to_train = target.is_warm and target.mode == "training"
+    limits = held_gradients(target.roots) if is_to_train else ()
     before = snapshot(target.roots) if target.is_warm else None
     with scopes.followed(), user_code("running the step"):
         for _ in range(1 if before is not None else _warm_ups(device, target)):
@@ -127,7 +134,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         # What is captured and replayed later gets values that the recorded runs have accepted.
         target = in_turn(target, (first, *batches))
     start = before or snapshot(target.roots, held=device.table.holds_values)
-    return Session(target, device, batches, start, scopes)
+    return Session(target, device, batches, start, scopes, limits)
 
 
 def _run_as_captured(run: Callable[[], object], device: Device) -> None:

@@ -44,5 +44,12 @@ def test_a_program_gets_its_steps_diagnosed_and_prints_what_it_prints_alone(name
     assert _without_times(ran.printed) == _without_times(alone.printed) != ""
 
 
+def test_a_loss_that_the_program_still_holds_is_said_to_be_in_a_capture_s_way() -> None:
+    training = run(SAMPLES / "image_training.py").report.steps[0]
+    assert training.report is not None
+    (said,) = (limit for limit in training.report.limits if "of an earlier step" in limit)
+    assert "the gradients of " in said and "`del` what the step before has left" in said
+
+
 def _without_times(text: str) -> str:
     return re.sub(r"\(\d+ images/s\)", "", text)
