@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 COMMUNICATION = "communication"
+SEND_RECV = "send_recv"
 _FAMILIES = tuple(
     (family, re.compile(pattern, re.IGNORECASE))
     for family, pattern in (
@@ -33,7 +34,7 @@ _COLLECTIVES = tuple(
         ("all_gather", r"all_?gather"),
         ("all_to_all", r"all_?to_?all"),
         ("broadcast", r"broadcast"),
-        ("send_recv", r"send|recv"),
+        (SEND_RECV, r"send|recv"),
         ("reduce", r"reduce"),
     )
 )
