@@ -115,11 +115,12 @@ SYNC = SyncCost("cudaStreamSynchronize", "aten::item", Location("train.py", 7, "
 def test_the_first_wait_is_named_with_its_line() -> None:
     predicted = replace(PREDICTED, without_syncs_us=Range(60, 60, 60), syncs=1.0)
     first = judged(lanes(), predicted, syncs=(SYNC,)).reason
-    assert "by 1 sync per step" in first
+    assert "waits for results 1 time a step" in first
+    assert "80% of the idle time would go" in first
     assert "The first is aten::item (cudaStreamSynchronize) in step, train.py:7." in first
     bare = replace(SYNC, operator="", location=None)
     second = judged(lanes(), replace(predicted, syncs=2.0), syncs=(bare,)).reason
-    assert "by 2 syncs per step" in second
+    assert "waits for results 2 times a step" in second
     assert "The first is cudaStreamSynchronize; record with with_stack=True" in second
     assert "The first" not in judged(lanes(), predicted).reason
 
