@@ -30,6 +30,34 @@ def test_a_loader_takes_as_long_without_the_profiler() -> None:
     assert predicted.profiler_factor.mid == pytest.approx(1.7)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        "scipy/ndimage/_interpolation.py(739): zoom",
+        "<built-in function sleep>",
+    ],
+)
+def test_not_even_the_best_graph_spares_what_is_known_to_be_no_launching(name: str) -> None:
+    builder, begins = stepping(before=40_000)
+    for begin in begins:
+        builder.annotation(name, begin, 40_000)
+    predicted = explained(builder).prediction
+    assert predicted is not None
+    loader = 3 * 40_000 / 4  # before the first kernel of the first step nothing is counted
+    assert predicted.graph_us.low > 0.95 * loader
+    assert predicted.speedup.high < 1.1
+
+
+def test_a_pause_of_unknown_cause_may_go_at_best() -> None:
+    builder, begins = stepping(before=40_000)
+    for begin in begins:
+        builder.annotation("my own work", begin, 40_000)
+    predicted = explained(builder).prediction
+    assert predicted is not None
+    assert predicted.graph_us.low < 10_000 < predicted.graph_us.mid
+
+
 def test_many_small_operators_are_faster_without_the_profiler() -> None:
     profiled = launch_bound(200, steps=4)
     found = explained(profiled).prediction

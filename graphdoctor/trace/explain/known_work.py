@@ -15,6 +15,11 @@ ELSEWHERE: frozenset[WorkKind] = frozenset(
     }
 )
 
+# Of this not even the best graph spares anything, while an allocation or a compilation may go with it.
+STAYS: frozenset[WorkKind] = frozenset(
+    {"data-loading", "preprocessing", "logging", "files", "sleep"}
+)
+
 _KNOWN: tuple[tuple[WorkKind, str], ...] = (
     ("allocation", r"^(cuda|hip)(Malloc|Free|Host(Alloc|Malloc|Free|Register)|MemPool)|^cu(Mem(Alloc|"
      r"Free|Create|Map|Unmap|Release|SetAccess|Address)|MemHostAlloc)"),
