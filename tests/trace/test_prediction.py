@@ -91,6 +91,18 @@ def test_a_wall_time_may_be_a_tenth_below_the_busy_time_and_half_above_the_profi
     assert predicted.eager_us.mid == wall_us
 
 
+@pytest.mark.parametrize(
+    ("wall_us", "confidence"), [(1_500, "high"), (2_150, "high"), (2_500, "medium")]
+)
+def test_a_step_that_is_slower_without_the_profiler_is_not_taken_with_high_confidence(
+    wall_us: float, confidence: str
+) -> None:
+    found = explained(launch_bound(200, steps=4), wall_us=wall_us)
+    (doubt,) = (one for one in found.doubts if one.kind == "profiler-inflation")
+    assert (found.confidence, doubt.corrected) == (confidence, confidence == "high")
+    assert ("may not be of the same step" in doubt.text) == (confidence == "medium")
+
+
 def test_nothing_is_predicted_where_the_simulation_is_off() -> None:
     """Kernels of a second thread that ran at the same time cannot be laid on one lane of the host."""
     builder = TraceBuilder()
