@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 COMMUNICATION = "communication"
 SEND_RECV = "send_recv"
@@ -40,6 +41,12 @@ _COLLECTIVES = tuple(
 )
 
 
+def is_communication(name: str) -> bool:
+    """Whether this is the first family that the name says."""
+    return _FAMILIES[0][1].search(name) is not None
+
+
+@lru_cache(maxsize=1 << 13)
 def family_of(name: str) -> str:
     """The first family whose usual names are in this one; "other" for a name that says nothing."""
     return next((family for family, pattern in _FAMILIES if pattern.search(name)), "other")

@@ -10,7 +10,12 @@ import numpy as np
 from graphdoctor.trace.api import which
 from graphdoctor.trace.arrays import KINDS, Ints, Mask, Message, Spans, Trace
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.kernel_families import COMMUNICATION, SEND_RECV, collective_of, family_of
+from graphdoctor.trace.kernel_families import (
+    COMMUNICATION,
+    SEND_RECV,
+    collective_of,
+    is_communication,
+)
 from graphdoctor.trace.nesting import NONE, innermost, nest
 from graphdoctor.trace.windows import covered_ns_of, union
 from graphdoctor.values.trace_work import CollectiveCost, Communication
@@ -21,7 +26,7 @@ _MARK = "nccl:"  # torch's annotations around the launch of a collective: "nccl:
 def are_collectives(trace: Trace, rows: Ints) -> Mask:
     """Which of these device events are kernels of collectives."""
     events = trace.device_events
-    speaks = which(trace.names, lambda name: family_of(name) == COMMUNICATION)
+    speaks = which(trace.names, is_communication)
     found: Mask = (speaks[events.name[rows]] | (events.message[rows] != NONE)) & (
         events.kind[rows] == KINDS.index("kernel")
     )

@@ -93,10 +93,13 @@ def _kernels(trace: Trace, rows: Ints, steps: int, most: int) -> Iterator[Kernel
 
 
 def _families(trace: Trace, rows: Ints, steps: int) -> Iterator[FamilyCost]:
-    names = [family_of(name) for name in trace.names]
-    numbers = {family: place for place, family in enumerate(dict.fromkeys(names))}
-    family = np.array([numbers[name] for name in names])[trace.device_events.name[rows]]
-    lengths = _lengths(trace, rows)
+    name, lengths = trace.device_events.name[rows], _lengths(trace, rows)
+    kernels = distinct(name, len(trace.names))
+    families = [family_of(trace.names[one]) for one in kernels.tolist()]
+    numbers = {family: place for place, family in enumerate(dict.fromkeys(families))}
+    number_of = np.zeros(len(trace.names), np.int64)
+    number_of[kernels] = [numbers[family] for family in families]
+    family = number_of[name]
     total = int(lengths.sum()) or 1
     words = list(numbers)
     for number, runs, time in _totals(family, lengths):

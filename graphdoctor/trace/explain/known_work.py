@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from graphdoctor.trace.api import is_blocking
 from graphdoctor.values.trace import WorkKind
@@ -52,6 +53,7 @@ _KNOWN: tuple[tuple[WorkKind, str], ...] = (
 _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KNOWN)
 
 
+@lru_cache(maxsize=1 << 13)
 def known_work(name: str) -> WorkKind | None:
     """What the host is known to do under this name; None for ordinary Python and operators."""
     for kind, pattern in _PATTERNS:
