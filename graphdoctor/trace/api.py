@@ -31,6 +31,11 @@ def is_step_mark(name: str) -> bool:
     return STEP_MARK.match(name) is not None
 
 
+def is_collective_mark(name: str) -> bool:
+    """Whether a span of this name is torch's mark around the launch of a collective: "nccl:all_to_all"."""
+    return name.startswith("nccl:")
+
+
 def is_launch(name: str) -> bool:
     """Whether the call puts work on the device: a kernel, a copy, a fill or a whole graph."""
     bare = name.partition("_ptsz")[0]

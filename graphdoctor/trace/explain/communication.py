@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from graphdoctor.trace.api import which
+from graphdoctor.trace.api import is_collective_mark, which
 from graphdoctor.trace.arrays import KINDS, Ints, Mask, Message, Spans, Trace
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.kernel_families import (
@@ -19,8 +19,6 @@ from graphdoctor.trace.kernel_families import (
 from graphdoctor.trace.nesting import NONE, innermost, nest
 from graphdoctor.trace.windows import covered_ns_of, union
 from graphdoctor.values.trace_work import CollectiveCost, Communication
-
-_MARK = "nccl:"  # torch's annotations around the launch of a collective: "nccl:all_to_all"
 
 
 def are_collectives(trace: Trace, rows: Ints) -> Mask:
@@ -42,7 +40,7 @@ def messages_of(trace: Trace, rows: Ints) -> list[Message]:
         events.message[rows] == NONE, _at(trace.exchanges.message, around), events.message[rows]
     )
     marks = trace.annotations.take(
-        trace.rows_named(trace.annotations, which(trace.names, lambda name: name.startswith(_MARK)))
+        trace.rows_named(trace.annotations, which(trace.names, is_collective_mark))
     )
     mark = _at(marks.name, _around_launches(trace, rows, marks))
     return [

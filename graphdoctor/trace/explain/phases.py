@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphdoctor.trace.api import is_step_mark, which
+from graphdoctor.trace.api import is_collective_mark, is_step_mark, which
 from graphdoctor.trace.arrays import Ints, Spans, Trace
 from graphdoctor.trace.nesting import NONE, innermost, nest
 
 _OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 _BACKWARD = "autograd::engine::evaluate_function"
-_COLLECTIVE = "nccl:"  # names a collective, and no phase
 
 
 def phases_of(trace: Trace, threads: Ints, moments: Ints) -> list[str]:
@@ -39,7 +38,7 @@ def phases_of(trace: Trace, threads: Ints, moments: Ints) -> list[str]:
 
 
 def _is_phase(name: str) -> bool:
-    return not is_step_mark(name) and not name.startswith(_COLLECTIVE)
+    return not is_step_mark(name) and not is_collective_mark(name)
 
 
 def _name(annotation: str) -> str:
