@@ -21,6 +21,7 @@ _BLOCKING = frozenset(
 _GRAPH_LAUNCHES = frozenset({"cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch"})
 _NO_LAUNCHES = frozenset({"cudaLaunchHostFunc", "cuLaunchHostFunc", "hipLaunchHostFunc"})
 _READS = ("DtoH", "DeviceToHost")
+_UPLOADS = ("HtoD", "HostToDevice")
 
 
 STEP_MARK = re.compile(r"ProfilerStep#(\d+)$")
@@ -77,6 +78,11 @@ def is_memcpy(name: str) -> bool:
 def is_read(name: str) -> bool:
     """Whether a device event copies to the host."""
     return any(mark in name for mark in _READS)
+
+
+def is_upload(name: str) -> bool:
+    """Whether a device event copies from the host."""
+    return any(mark in name for mark in _UPLOADS)
 
 
 def which(names: Sequence[str], test: Callable[[str], bool]) -> Mask:

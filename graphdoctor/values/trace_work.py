@@ -137,5 +137,6 @@ class DeviceWork(Struct, frozen=True):
     modules: tuple[LineWork, ...] = ()
     annotations: tuple[LineWork, ...] = ()
     copies: tuple[CopyCost, ...] = ()
+    copies_exposed_us: float = 0.0  # a step: copies between host and device, and nothing else
     communication: Communication | None = None  # where there is any
     memory: MemoryUse | None = None  # where it was recorded

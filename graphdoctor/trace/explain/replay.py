@@ -10,7 +10,7 @@ import numpy as np
 
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.two_lanes import Floats, Mask, Work
-from graphdoctor.trace.api import is_graph_launch, which
+from graphdoctor.trace.api import is_graph_launch, is_upload, which
 from graphdoctor.trace.arrays import Ints, Trace, median
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.issuing import (
@@ -29,7 +29,6 @@ from graphdoctor.trace.steps import Step
 from graphdoctor.trace.windows import Window
 
 _ORDINARY = 8  # times the median host time for each event: what takes longer is no launching
-_UPLOADS = ("HtoD", "HostToDevice")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -268,7 +267,7 @@ def _owner(call: Ints, calls: Ints) -> Ints:
 
 def _uploads(trace: Trace, device: int, calls: Ints) -> Mask:
     rows = events_of(trace, device)
-    copies = which(trace.names, lambda name: any(mark in name for mark in _UPLOADS))
+    copies = which(trace.names, is_upload)
     uploading = launch_of(trace)[rows[trace.rows_named(trace.device_events.take(rows), copies)]]
     found: Mask = np.isin(calls, uploading)
     return found

@@ -23,6 +23,7 @@ from graphdoctor.trace.explain.graphed_steps import predict_from_trace
 from graphdoctor.trace.explain.hosts import line_costs, operator_costs, sync_costs
 from graphdoctor.trace.explain.lanes import Lanes, busiest_device, lanes_in
 from graphdoctor.trace.explain.longest import longest_gaps
+from graphdoctor.trace.explain.occupied import occupied
 from graphdoctor.trace.explain.queue import launch_totals, queue
 from graphdoctor.trace.explain.verdict import judge_trace
 from graphdoctor.trace.steps import Steps, find_steps
@@ -74,7 +75,9 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
     syncs = sync_costs(trace, found, hosts, options.rows)
     acted = activity(trace, found, windows)
     did = doings(trace, acted, len(windows), times.idle_ns, options.rows)
+    work = device_work(trace, device, found, (windows, hosts), options.rows)
     judged = judge_trace(times, prediction, doubtful, syncs, did)
+    judged = occupied(judged, work, times.span_ns / 1e3 / len(windows))
     own = _device_time(trace, device, windows, times)
     return TraceReport(
         **structs.asdict(own),
@@ -90,7 +93,7 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
         devices=(own, *_other_devices(trace, device)),
         prediction=prediction,
         no_prediction=predicted if isinstance(predicted, str) else "",
-        work=device_work(trace, device, found, (windows, hosts), options.rows),
+        work=work,
         graphs=graph_use(trace, device, hosts, steps.basis, options.rows),
         doubts=(*doubtful, *carried_over),
         syncs=syncs,
