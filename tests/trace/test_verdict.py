@@ -139,8 +139,10 @@ def test_graphs_are_counted_where_one_is_not_enough() -> None:
     assert "A graph over the whole step would bring 2x (1.5x to 2.5x)" in (
         judged(lanes(), PREDICTED).reason
     )
-    several = judged(lanes(), replace(PREDICTED, regions=2.5)).reason
-    assert "2.5 graphs, between what has to stay, would bring" in several
+    several = judged(lanes(), replace(PREDICTED, regions=3.0)).reason
+    assert " 3 graphs, between what has to stay, would bring" in several
+    mean = judged(lanes(), replace(PREDICTED, regions=8.2)).reason
+    assert "About 8 graphs, between what has to stay, would bring" in mean
     ends = replace(PREDICTED, launch_bound_share=Range(0.4, 0.5, 0.6))
     assert judged(lanes(), ends).reason.startswith("50% (40% to 60%) of this step")
 

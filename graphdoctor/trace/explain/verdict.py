@@ -246,7 +246,8 @@ def _words(
 def _graphs(predicted: TracePrediction) -> str:
     if predicted.regions <= 1:
         return "A graph over the whole step"
-    return f"{predicted.regions:.2g} graphs, between what has to stay,"
+    about = "About " if predicted.regions % 1 else ""  # of steps that differ it is a mean
+    return f"{about}{count_text(round(predicted.regions), 'graph')}, between what has to stay,"
 
 
 def _ratio(value: float) -> str:
