@@ -121,11 +121,11 @@ def test_torch_s_validator_accepts_the_copy_with_findings(tmp_path: Path) -> Non
 
 
 def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Step and value of each point of each curve, as TensorBoard reads the event files."""
+    """Step and value of each point of each curve, as TensorBoard reads the event files: within a second in any order."""
     found = EventAccumulator(str(folder))
     found.Reload()
     return {
-        tag: [(event.step, event.value) for event in found.Scalars(tag)]
+        tag: sorted((event.step, event.value) for event in found.Scalars(tag))
         for tag in found.Tags()["scalars"]
     }
 
