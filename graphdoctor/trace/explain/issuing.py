@@ -92,8 +92,8 @@ def events_before(trace: Trace, launches: Launches) -> Ints:
 
 
 def elsewhere_before(trace: Trace, launches: Launches) -> Ints:
-    """How much of each row's host time, and of the time after the last launch, its thread spends on work that
-    no graph spares, such as loading data."""
+    """How much of each row's host time, and of the time after the last launch, its thread spends on making
+    the inputs, which no graph spares."""
     stays = which(trace.names, lambda name: known_work(name) in STAYS)
     low = np.append(launches.since, launches.end[-1])
     high = np.append(launches.start, max(launches.host_end, int(launches.end[-1])))

@@ -16,10 +16,9 @@ ELSEWHERE: frozenset[WorkKind] = frozenset(
     }
 )
 
-# Of this not even the best graph spares anything, while an allocation or a compilation may go with it.
-STAYS: frozenset[WorkKind] = frozenset(
-    {"data-loading", "preprocessing", "logging", "files", "sleep"}
-)
+# Of this not even the best graph spares anything: it makes the step's inputs. A line that logs, or a file that is
+# read, may stand inside of the model, which replays do not run; an allocation or a compilation may go, too.
+STAYS: frozenset[WorkKind] = frozenset({"data-loading", "preprocessing"})
 
 _KNOWN: tuple[tuple[WorkKind, str], ...] = (
     ("allocation", r"^(cuda|hip)(Malloc|Free|Host(Alloc|Malloc|Free|Register)|MemPool)|^cu(Mem(Alloc|"

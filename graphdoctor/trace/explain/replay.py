@@ -36,7 +36,7 @@ class Replay:
     """The launches of some steps as profiled, one row a launch and a last one for what follows.
 
     `fixed_us`: host time that is the same without a profiler, such as waits for an event. `elsewhere_us`: host
-    time in work that no graph spares, such as loading data.
+    time in loading and preparing data, which no graph spares.
     `events`: what the profiler recorded in each row's host time and launch.
     `step`: the place of each row's step. `is_upload`: it copies from the host. `opens`: the
     first launch of a step.

@@ -41,7 +41,7 @@ def with_graphs(replay: Replay, work: Work, profile: DeviceProfile, level: Level
 
     `work` is that of the replay without a profiler, `level` which ends of the profile's figures to take. What
     graphs cannot hold stays: uploads, graphs that are there already, waits, the host's first reaction after a
-    wait, what is known to be no launching, and (but in the optimistic case) other long pauses of the host.
+    wait, loading and preparing data, and (but in the optimistic case) other long pauses of the host.
     """
     region = _regions(replay)
     starts = np.flatnonzero(np.diff(region, prepend=-1) != 0)
