@@ -121,7 +121,7 @@ def test_torch_s_validator_accepts_the_copy_with_findings(tmp_path: Path) -> Non
 
 
 def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Step and value of each point of each curve, as TensorBoard reads the event files: within a second in any order."""
+    """Step and value of each point of a curve, as TensorBoard reads the event files: those of a second in any order."""
     found = EventAccumulator(str(folder))
     found.Reload()
     return {
