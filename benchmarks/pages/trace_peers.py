@@ -19,7 +19,8 @@ What four tools say of the same public traces. Written by `benchmarks/pages/trac
 `benchmarks/truth/trace_peers.py` recorded ({date}): each tool in a fresh process, in turns, once, on two
 cores that much other work shared. TraceLens is commit {tracelens} of AMD-AGI/TraceLens,
 HolisticTraceAnalysis {hta} with pandas 2, torch-tb-profiler {tb}. The traces are from the tests of
-AMD-AGI/TraceLens and of facebookresearch/HolisticTraceAnalysis, and from pytorch/kineto's samples.
+AMD-AGI/TraceLens and of facebookresearch/HolisticTraceAnalysis, and from pytorch/kineto's samples; those of
+ranks from the tests of facebookresearch/param (a DLRM on eight V100s).
 
 The truth of the idle time is computed from the file's own text, from the first start on the device to the
 last end: the union of all kernels, copies and fills of the device with the most of them. graphdoctor's
@@ -31,14 +32,15 @@ is held against. More than one may hold for the same moment. What follows it was
 
 def main() -> None:
     about, *rows = jsonl(DATA)
+    traces = [row for row in rows if "trace" in row]
     lines = [_OPENING.format(**about)]
     lines += ["## Idle time", ""]
-    lines += table(("trace", "events", "truth", *TOOLS), map(_idle, rows))
+    lines += table(("trace", "events", "truth", *TOOLS), map(_idle, traces))
     lines += ["## CPU seconds, imports left out", ""]
-    lines += table(("trace", *TOOLS), map(_cost, rows))
+    lines += table(("trace", *TOOLS), map(_cost, traces))
     lines += ["## Who names the cause", ""]
     for row in rows:
-        lines += _answers(row)
+        lines += _answers(row) if "trace" in row else _ranks(row)
     PAGE.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
@@ -64,6 +66,24 @@ def _answers(row: Row) -> Iterator[str]:
         found = row[tool]
         said = found.get("says") or found.get("problem") or "gives the idle share and no cause."
         yield f"- {tool}: {' '.join(said.split())}"
+    yield ""
+
+
+def _ranks(row: Row) -> Iterator[str]:
+    last = (
+        f"rank {rank} {late['times']} times, by {late['us'] / 1e3:.3g} ms in all"
+        for rank, late in row["last"].items()
+    )
+    yield "## Which rank is waited for"
+    yield ""
+    yield (
+        f"**{row['ranks']}**: of {row['collectives']} collectives, last to begin is {'; '.join(last)}."
+        f" {row['judged']}"
+    )
+    yield ""
+    for tool in TOOLS:
+        if tool in row:
+            yield f"- {tool}: {row[tool].get('says') or row[tool].get('problem')}"
     yield ""
 
 

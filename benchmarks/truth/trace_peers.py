@@ -1,12 +1,14 @@
 """What other tools answer about public traces, beside graphdoctor's answer and the truth of the idle time.
 
-    python benchmarks/truth/trace_peers.py FOLDER OUT.jsonl --peers PYTHON
+    python benchmarks/truth/trace_peers.py FOLDER OUT.jsonl --peers PYTHON [--ranks FOLDER]
 
 FOLDER: traces of torch.profiler, plain or gzip, such as those in tests/ of AMD-AGI/TraceLens and of
 facebookresearch/HolisticTraceAnalysis, and in tb_plugin/samples of pytorch/kineto. `--peers`: an interpreter
 with TraceLens (of that repository), HolisticTraceAnalysis and torch-tb-profiler. Each tool reads each trace
 in a fresh process, in turns. The truth is the union of all kernels, copies and fills of the device with the most of
 them, of the file's own text, from the first start to the last end: a dozen lines, apart from graphdoctor's code.
+`--ranks`: the traces of one run's ranks, on one clock and with the same collectives, such as dlrm_kineto in
+et_replay/tests/inputs of facebookresearch/param. The truth is the start of each rank's collectives, in order.
 """
 
 from __future__ import annotations
@@ -93,12 +95,41 @@ answer["says"] = ", ".join(parts) + (". " + advice if advice else "")
 """,
 }
 
+RANKS = {
+    "graphdoctor": """
+from pathlib import Path
+from graphdoctor.reporters.trace_folder import straggler_text
+from graphdoctor.trace.explain.folder import explain_folder
+from graphdoctor.trace.explain.trace_report import TraceOptions
+began = time.process_time()
+found = explain_folder(Path(file), TraceOptions(), lambda doing: None).ranks
+answer["says"] = found.problem or straggler_text(found)
+""",
+    "TraceLens": """
+from pathlib import Path
+from TraceLens import NcclAnalyser
+began = time.process_time()
+files = sorted(map(str, Path(file).iterdir()))
+found = NcclAnalyser(files, len(files)).build_df_nccl_implicit_sync_cat()
+skew = ", ".join(f"{one / 1e3:.3g}" for one in found["skew in start time"])
+first = ", ".join(map(str, found["earliest arrival rank"]))
+answer["says"] = f"skew in start time {skew} ms; earliest arrival rank {first}"
+""",
+    "HolisticTraceAnalysis": """
+from hta.trace_analysis import TraceAnalysis
+began = time.process_time()
+found = TraceAnalysis(trace_dir=file).get_potential_stragglers()
+answer["says"] = f"potential stragglers: ranks {', '.join(map(str, found))}"
+""",
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--peers", required=True)
+    parser.add_argument("--ranks", type=Path)
     options = parser.parse_args()
     traces = sorted(path for path in options.folder.iterdir() if ".json" in path.name)
     with tempfile.TemporaryDirectory() as folder, options.out.open("w", encoding="utf-8") as out:
@@ -112,6 +143,12 @@ def main() -> None:
                 row[tool] = _ask(python, code, plain)
             out.write(json.dumps(row) + "\n")
             out.flush()
+        if options.ranks:
+            row = {"ranks": options.ranks.name, **_truth_of_ranks(options.ranks)}
+            for tool, code in RANKS.items():
+                python = sys.executable if tool == "graphdoctor" else options.peers
+                row[tool] = _ask(python, code, options.ranks)
+            out.write(json.dumps(row) + "\n")
 
 
 def _ask(python: str, code: str, file: Path) -> dict[str, Any]:
@@ -149,6 +186,21 @@ def _truth(file: Path) -> dict[str, Any]:
         "idle": idle / (reached - spans[0][0]),
         "lies_in": {what: _share(gaps, host, pattern) for what, pattern in _KNOWN.items()},
     }
+
+
+def _truth_of_ranks(folder: Path) -> dict[str, Any]:
+    """How often each rank begins a collective last, and by how much in all, in us."""
+    begins = []
+    for file in sorted(folder.iterdir()):
+        events = json.loads(file.read_bytes(), strict=False)["traceEvents"]
+        work = [one for one in events if one.get("cat") == "kernel"]
+        begins.append(sorted(one["ts"] for one in work if "nccl" in one["name"].lower()))
+    last: dict[str, list[float]] = {}
+    for starts in zip(*begins, strict=True):
+        *_, second, latest = sorted(starts)
+        last.setdefault(str(starts.index(latest)), []).append(latest - second)
+    found = {rank: {"times": len(late), "us": sum(late)} for rank, late in sorted(last.items())}
+    return {"collectives": len(begins[0]), "last": found}
 
 
 def _share(gaps: list[tuple[float, float]], host: list[Any], pattern: str) -> float:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
+from graphdoctor.reporters.trace_rows import kernel_text
 from graphdoctor.values.compared_traces import ChangeWhat, TraceChange, TraceComparison
 from graphdoctor.values.figures import time_text
 from graphdoctor.values.locations import path_text
 from graphdoctor.values.trace import TraceReport
 
 _ROWS = 8
+_LONGEST_NAME = (
+    140  # of two kernels that differ, the arguments of the template are often what differs
+)
 _TITLES: dict[ChangeWhat, str] = {
     "kernel": "Device time by kernel",
     "idle": "Idle time by what the host did",
@@ -35,7 +39,7 @@ def render(report: TraceComparison, look: Look) -> str:
         if names:
             page.heading(title)
         for name in names if look.show_all else names[:_ROWS]:
-            page.paragraph(name[:140], indent=2)
+            page.paragraph(kernel_text(name, _LONGEST_NAME), indent=2)
         if len(names) > _ROWS and not look.show_all:
             page.paragraph(f"and {len(names) - _ROWS:,} more (--all)", indent=2)
     return page.render()
@@ -54,4 +58,5 @@ def _write_change(page: Page, change: TraceChange) -> None:
     word = "new" if not change.before_us else "gone" if not change.after_us else ""
     head = f"  {'+' if more > 0 else '-'}{time_text(abs(more))}"
     times = word or f"{time_text(change.before_us)} to {time_text(change.after_us)}"
-    page.labelled(head, f"{change.name[:100]}: {times}", style="yellow" if more > 0 else "green")
+    name = kernel_text(change.name, _LONGEST_NAME)
+    page.labelled(head, f"{name}: {times}", style="yellow" if more > 0 else "green")

@@ -43,15 +43,7 @@ def _write_ranks(page: Page, found: RankComparison) -> None:
     if found.problem:
         page.paragraph(found.problem, indent=2, style="yellow")
         return
-    if found.straggler:
-        caused = max(rank.caused_us for rank in found.ranks)
-        page.paragraph(
-            f"{found.straggler} comes last, and the others wait {time_text(caused)} for it: {found.reason}.",
-            indent=2,
-            style="bold yellow",
-        )
-    else:
-        page.paragraph("No rank is waited for much more than the others.", indent=2)
+    page.paragraph(straggler_text(found), indent=2, style="bold yellow" if found.straggler else "")
     most = max(rank.compute_us for rank in found.ranks)
     mean = sum(rank.compute_us for rank in found.ranks) / len(found.ranks)
     for rank in found.ranks:
@@ -69,6 +61,18 @@ def _write_ranks(page: Page, found: RankComparison) -> None:
         )
     page.labelled("  Imbalance", f"{most / (mean or 1):.2f} times the mean on the busiest rank")
     page.labelled("  Skew", f"{time_text(found.skew_us)} from the first to the last to begin")
+
+
+def straggler_text(found: RankComparison) -> str:
+    """Which rank the others wait for, and what it does meanwhile; or that there is none."""
+    if not found.straggler:
+        return "No rank is waited for much more than the others."
+    caused = max(rank.caused_us for rank in found.ranks)
+    phase = f"in {found.phase}, " if found.phase else ""
+    return (
+        f"{found.straggler} comes last, and the others wait {time_text(caused)} for it:"
+        f" {phase}{found.reason}."
+    )
 
 
 _FIGURE_WORDS = {

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.trace_folder import straggler_text
 from graphdoctor.reporters.trace_page import (
     gap_parts,
     prediction_rows,
@@ -85,12 +86,7 @@ def _head(report: AnyTrace) -> tuple[str, str, str]:
 def _about_ranks(ranks: RankComparison | None) -> str:
     if ranks is None:
         return "Each worker's trace is explained by itself."
-    if ranks.problem:
-        return ranks.problem
-    if not ranks.straggler:
-        return "No rank is waited for much more than the others."
-    caused = max(rank.caused_us for rank in ranks.ranks)
-    return f"{ranks.straggler} comes last, and the others wait {time_text(caused)} for it: {ranks.reason}."
+    return ranks.problem or straggler_text(ranks)
 
 
 def _subject(report: AnyTrace, base: str) -> str:

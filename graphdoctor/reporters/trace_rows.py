@@ -21,19 +21,19 @@ def at(location: Location | None, page: Page) -> str:
     return f" at {place_text(location, page.look.base)} ({location.function})"
 
 
-def short_name(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+def short_name(name: str, longest: int = _LONGEST_NAME) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 3]}..."
 
 
 def shown(page: Page, rows: Sequence[_Row]) -> Sequence[_Row]:
     return rows if page.look.show_all else rows[:_ROWS]
 
 
-def kernel_text(kernel: str) -> str:
+def kernel_text(kernel: str, longest: int = _LONGEST_NAME) -> str:
     """A kernel's name without what every name of torch's kernels begins with, shortened."""
     for part in ("void ", "at::native::", "(anonymous namespace)::"):
         kernel = kernel.replace(part, "")
-    return short_name(kernel)
+    return short_name(kernel, longest)
 
 
 def bytes_text(count: float) -> str:

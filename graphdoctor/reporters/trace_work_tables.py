@@ -102,14 +102,15 @@ def _group_text(one: CollectiveCost) -> str:
 
 def _write_memory(page: Page, memory: MemoryUse) -> None:
     page.heading("Memory of the device", "as torch's allocator says")
-    page.labelled(
-        "  Peak",
-        f"{bytes_text(memory.peak_allocated_bytes)} allocated, {bytes_text(memory.peak_reserved_bytes)} reserved",
-    )
+    allocated, reserved = memory.peak_allocated_bytes, memory.peak_reserved_bytes
+    if allocated is not None and reserved is not None:
+        page.labelled(
+            "  Peak", f"{bytes_text(allocated)} allocated, {bytes_text(reserved)} reserved"
+        )
     page.labelled(
         "  Allocations",
         f"{memory.allocations:,.4g} a step, {bytes_text(memory.allocated_bytes)} in all;"
-        f" {memory.allocations_in_gaps:,.4g} of them while the device idles",
+        f" {memory.allocations_in_gaps:,.3g} of them while the device idles",
     )
     if memory.growth_bytes is not None and memory.reserved_growth_bytes is not None:
         page.labelled(
@@ -131,7 +132,8 @@ def write_graphs(page: Page, graphs: GraphUse | None) -> None:
     if graphs.captures or graphs.instantiations:
         page.labelled(
             "  Made in steps",
-            f"{graphs.captures:,.3g} captures and {graphs.instantiations:,.3g} instantiations"
+            f"{graphs.captures:,.3g} {'capture' if graphs.captures == 1 else 'captures'} and"
+            f" {graphs.instantiations:,.3g} {'instantiation' if graphs.instantiations == 1 else 'instantiations'}"
             f" ({time_text(graphs.instantiation_us)}){at(graphs.location, page)}",
             style="yellow",
         )

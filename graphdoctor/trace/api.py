@@ -21,6 +21,7 @@ _BLOCKING = frozenset(
 _GRAPH_LAUNCHES = frozenset({"cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch"})
 _NO_LAUNCHES = frozenset({"cudaLaunchHostFunc", "cuLaunchHostFunc", "hipLaunchHostFunc"})
 _READS = ("DtoH", "DeviceToHost")
+_UPLOADS = ("HtoD", "HostToDevice")
 
 
 STEP_MARK = re.compile(r"ProfilerStep#(\d+)$")
@@ -29,6 +30,11 @@ STEP_MARK = re.compile(r"ProfilerStep#(\d+)$")
 def is_step_mark(name: str) -> bool:
     """Whether a span of this name is the profiler's mark of a step."""
     return STEP_MARK.match(name) is not None
+
+
+def is_collective_mark(name: str) -> bool:
+    """Whether a span of this name is torch's mark around the launch of a collective: "nccl:all_to_all"."""
+    return name.startswith("nccl:")
 
 
 def is_launch(name: str) -> bool:
@@ -72,6 +78,11 @@ def is_memcpy(name: str) -> bool:
 def is_read(name: str) -> bool:
     """Whether a device event copies to the host."""
     return any(mark in name for mark in _READS)
+
+
+def is_upload(name: str) -> bool:
+    """Whether a device event copies from the host."""
+    return any(mark in name for mark in _UPLOADS)
 
 
 def which(names: Sequence[str], test: Callable[[str], bool]) -> Mask:

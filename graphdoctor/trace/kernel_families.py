@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 COMMUNICATION = "communication"
+SEND_RECV = "send_recv"
 _FAMILIES = tuple(
     (family, re.compile(pattern, re.IGNORECASE))
     for family, pattern in (
@@ -33,12 +35,18 @@ _COLLECTIVES = tuple(
         ("all_gather", r"all_?gather"),
         ("all_to_all", r"all_?to_?all"),
         ("broadcast", r"broadcast"),
-        ("send_recv", r"send|recv"),
+        (SEND_RECV, r"send|recv"),
         ("reduce", r"reduce"),
     )
 )
 
 
+def is_communication(name: str) -> bool:
+    """Whether this is the first family that the name says."""
+    return _FAMILIES[0][1].search(name) is not None
+
+
+@lru_cache(maxsize=1 << 13)
 def family_of(name: str) -> str:
     """The first family whose usual names are in this one; "other" for a name that says nothing."""
     return next((family for family, pattern in _FAMILIES if pattern.search(name)), "other")

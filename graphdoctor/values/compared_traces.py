@@ -53,6 +53,7 @@ class RankComparison(Struct, frozen=True):
     waits: tuple[CollectiveWait, ...] = ()
     skew_us: float = 0.0  # from the first to the last rank's beginning, in the median
     straggler: str = ""  # "" where no rank is waited for much more than the others
+    phase: str = ""  # of the step, where the straggler spends most of that time; "" if nothing says
     reason: str = ""
     problem: str = ""
 

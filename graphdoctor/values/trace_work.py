@@ -102,9 +102,9 @@ class MemoryUse(Struct, frozen=True):
     Allocations are of one step; `allocations_in_gaps` are those that were made while the device idled.
     """
 
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    growth_bytes: float | None  # None of one step
+    peak_allocated_bytes: int | None  # None where the profiler (of 2021) did not write what is held
+    peak_reserved_bytes: int | None
+    growth_bytes: float | None  # None of one step, too
     reserved_growth_bytes: float | None
     allocations: float
     allocated_bytes: float
@@ -137,5 +137,6 @@ class DeviceWork(Struct, frozen=True):
     modules: tuple[LineWork, ...] = ()
     annotations: tuple[LineWork, ...] = ()
     copies: tuple[CopyCost, ...] = ()
+    copies_exposed_us: float = 0.0  # a step: copies between host and device, and nothing else
     communication: Communication | None = None  # where there is any
     memory: MemoryUse | None = None  # where it was recorded

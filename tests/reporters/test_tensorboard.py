@@ -128,6 +128,7 @@ def test_the_report_is_a_page_of_text(server: TensorBoard, report: Report) -> No
         assert f"<td>{finding.rule} {finding.name}</td>" in entry["text"]
     assert "speed-up, predicted" in entry["text"]
     assert "the device was emulated" in entry["text"]
+    assert "PYTORCH_PROFILER stays empty" in entry["text"]
 
 
 def test_figures_of_the_report_are_scalars(server: TensorBoard, report: Report) -> None:
@@ -135,14 +136,16 @@ def test_figures_of_the_report_are_scalars(server: TensorBoard, report: Report) 
     assert report.estimate is not None
     expected = {
         "speedup/predicted": report.estimate.speedup.mid,
-        "step/predicted_eager_us": report.estimate.eager_us.mid,
-        "shares/launch_bound": report.estimate.launch_bound_share.mid,
-        "findings/capture-fails": 1.0,
+        "step/predicted_us": report.estimate.eager_us.mid,
+        "step/predicted_with_graphs_us": report.estimate.graph_us.mid,
+        "step/predicted_launch_bound_share": report.estimate.launch_bound_share.mid,
+        "findings/unsafe": 1.0,
+        "findings/slow": 0.0,
     }
-    assert expected.keys() <= tags["model/eager"].keys()
+    assert expected.keys() == tags["model/eager"].keys()
     for tag, value in expected.items():
         (point,) = server.ask("/data/plugin/scalars/scalars", run="model/eager", tag=tag)
-        assert point[2] == pytest.approx(value, rel=1e-6), tag  # float32 inside
+        assert point[2] == pytest.approx(value, rel=5e-3), tag  # three digits
 
 
 def test_both_plugins_are_shown_as_active(server: TensorBoard) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.estimate.gpus import load_profile
@@ -20,6 +21,7 @@ from graphdoctor.pipeline import analyze_target
 from graphdoctor.record import prepare
 from graphdoctor.reporters.tensorboard.overview import page_of
 from graphdoctor.reporters.tensorboard.scalars import scalars_of
+from graphdoctor.reporters.tensorboard.write import _next_number, _write_events
 from graphdoctor.target import from_object
 from graphdoctor.trace import parse_trace
 from graphdoctor.trace.annotate import PROCESS
@@ -118,6 +120,46 @@ def test_torch_s_validator_accepts_the_copy_with_findings(tmp_path: Path) -> Non
     assert validator.validate_trace(str(path)) == (True, [])
 
 
+def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Step and value of each point of a curve, as TensorBoard reads the event files: those of a second in any order."""
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return {
+        tag: sorted((event.step, event.value) for event in found.Scalars(tag))
+        for tag in found.Tags()["scalars"]
+    }
+
+
+def test_analyses_into_one_folder_make_curves(tmp_path: Path) -> None:
+    for sample in ("dynamic_branch.py", "gelu.py", "gelu.py"):
+        analyzed(sample, tmp_path)
+    curves = points(tmp_path / "eager")
+    assert len(curves) == 6
+    assert {tuple(step for step, _ in curve) for curve in curves.values()} == {(0, 1, 2)}
+    assert [value for _, value in curves["findings/unsafe"]] == [1, 0, 0]
+    before, after, again = (value for _, value in curves["step/predicted_us"])
+    assert before != after == again
+
+
+def test_a_run_that_begins_later_has_the_number_of_the_analysis(tmp_path: Path) -> None:
+    eager, captured = tmp_path / EAGER, tmp_path / CAPTURED
+    for folders in ([eager], [eager, captured]):
+        number = _next_number(folders)
+        for folder in folders:
+            _write_events(folder, number, [("step/measured_us", 5.0)], None)
+    assert points(eager)["step/measured_us"] == [(0, 5.0), (1, 5.0)]
+    assert points(captured)["step/measured_us"] == [(1, 5.0)]
+
+
+@pytest.mark.parametrize("kept", [0, 7, -3])
+def test_a_broken_event_file_is_no_obstacle_to_the_next_one(tmp_path: Path, kept: int) -> None:
+    _write_events(tmp_path, 4, [("step/measured_us", 5.0)], None)
+    (file,) = tmp_path.glob("events.out.tfevents.*")
+    file.write_bytes(file.read_bytes()[:kept])
+    assert _next_number([tmp_path]) == 0
+    _write_events(tmp_path, 0, [("step/measured_us", 6.0)], None)
+
+
 def test_without_tensorboard_there_are_traces_and_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +217,7 @@ def test_scalars_are_of_a_run_s_own_trace_and_of_the_report_where_they_are_its()
     for found in (eager, captured):
         assert found["trace/launches"] == 5
         assert found["trace/device_busy_us"] == pytest.approx(10.0)
+        assert len(found) <= 11
         assert 0 < found["trace/launch_bound_share"] < 1
     assert SAFE.measurement is not None
     assert eager["step/measured_us"] == SAFE.measurement.eager_us

@@ -180,8 +180,10 @@ def _kernel(place: int, start: int, length: int, correlation: int, *, graph: boo
 
 
 def _flow(phase: str, start: int, correlation: int) -> str:
+    """An arrow from the thread that launches to the stream: other readers find the kernel by its end."""
+    place = '"pid": 0, "tid": 7' if phase == "f" else '"pid": 77, "tid": 77'
     bind = ', "bp": "e"' if phase == "f" else ""
     return (
-        f'{{"ph": "{phase}", "id": {correlation}, "pid": 77, "tid": 77, "ts": {_us(start)},'
+        f'{{"ph": "{phase}", "id": {correlation}, {place}, "ts": {_us(start)},'
         f' "cat": "ac2g", "name": "ac2g"{bind}}}'
     )

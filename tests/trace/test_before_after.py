@@ -9,7 +9,8 @@ import jsonschema
 import pytest
 
 from graphdoctor.cli import main
-from graphdoctor.reporters import trace_json
+from graphdoctor.reporters import trace_before_after, trace_json
+from graphdoctor.reporters.look import Look
 from graphdoctor.trace.explain.before_after import EVERY_ROW, compare_traces
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.values.compared_traces import TraceComparison
@@ -54,6 +55,21 @@ def test_a_slower_kernel_is_the_change() -> None:
     assert "slower than before" in found.sentence
     assert "Most of it: gemm, 1 ms before and 1.5 ms now" in found.sentence
     assert (found.kernels_new, found.kernels_gone) == ((), ())
+
+
+def test_the_largest_of_many_changes_is_not_said_to_be_most_of_it() -> None:
+    before = {name: 50.0 for name in ("gemm", "relu", "norm", "add")}
+    after = {name: 75.0 for name in before} | {"gemm": 80.0}
+    found = compared(program(before), program(after))
+    assert "The largest part of it: gemm, 1 ms before and 1.6 ms now" in found.sentence
+
+
+def test_the_page_tells_kernels_apart_that_begin_alike() -> None:
+    name = "void at::native::(anonymous namespace)::split_embedding_backward_rowwise_adagrad_kernel<float, float, {}>"
+    found = compared(program({name.format("2ul"): 50}), program({name.format("5ul"): 80}))
+    page = " ".join(trace_before_after.render(found, Look()).split())
+    assert "float, 2ul>: gone" in page
+    assert "float, 5ul>: new" in page
 
 
 def test_kernels_that_are_new_and_gone_are_told() -> None:

@@ -78,6 +78,30 @@ def test_the_call_says_what_a_kernel_of_no_arguments_does() -> None:
     assert (unknown.kind, unknown.nbytes, unknown.group) == ("communication", 0, "")
 
 
+SENDS = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def test_an_all_to_all_is_told_from_the_sends_that_it_is_made_of() -> None:
+    builder = alone()
+    collective(builder, 1100, 10, SENDS)
+    builder.annotation("nccl:all_to_all", 1094, 4)
+    collective(builder, 1200, 20, SENDS)
+    builder.events[-1]["args"] |= said("all_to_allv", (8, 8))
+    collective(builder, 1300, 40, SENDS)
+    builder.annotation("nccl:recv 0<-1", 1294, 4)
+    collective(builder, 1400, 80, SENDS)
+    kinds = {one.device_us: one.kind for one in communication(builder).collectives}
+    assert kinds == {10: "all_to_all", 20: "all_to_all", 120: "send_recv"}
+
+
+def test_torch_s_annotation_says_what_a_generic_kernel_does() -> None:
+    builder = alone()
+    builder.annotation("nccl:reduce_scatter", 1094, 4)
+    collective(builder, 1100, 10, GENERIC)
+    (found,) = communication(builder).collectives
+    assert found.kind == "reduce_scatter"
+
+
 def test_time_beside_other_work_is_told_from_exposed_time() -> None:
     builder = TraceBuilder()
     builder.launch((990, 3), (1000, 100))

@@ -121,6 +121,22 @@ def test_memory_has_its_peak_its_growth_and_what_is_allocated_in_gaps() -> None:
     assert explained(launch_bound(5)).work.memory is None
 
 
+def test_memory_that_a_profiler_of_2021_did_not_count_is_not_said_to_be_nothing() -> None:
+    builder = launch_bound(5, steps=2)
+    for step in range(2):
+        memory(builder, 1004.0 + step * 50, 600, 0)
+        for total in ("Total Allocated", "Total Reserved"):
+            del builder.events[-1]["args"][total]
+    found = explained(builder)
+    used = found.work.memory
+    assert used is not None
+    assert (used.peak_allocated_bytes, used.peak_reserved_bytes) == (None, None)
+    assert (used.growth_bytes, used.allocations) == (None, 1)
+    page = trace_page.render(found, Look())
+    assert "1 a step, 600 B in all" in page
+    assert "reserved" not in page
+
+
 def test_copies_are_told_by_direction_and_memory() -> None:
     builder = launch_bound(10)
     for place, memory in enumerate(("Pinned", "Pageable", "Pageable")):

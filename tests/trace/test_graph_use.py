@@ -42,7 +42,7 @@ def test_graphs_that_are_made_in_every_step_are_the_finding_with_their_line() ->
     assert (
         "All 3 steps make CUDA graphs, 3 CUDA graphs anew, 25 µs a step in instantiation at" in page
     )
-    assert "1 captures and 1 instantiations (25 µs) at serve.py:8 (warm)" in page
+    assert "1 capture and 1 instantiation (25 µs) at serve.py:8 (warm)" in page
     assert page.index("Capture before the steps") < page.index("Time of the device")
 
 

@@ -30,6 +30,34 @@ def test_a_loader_takes_as_long_without_the_profiler() -> None:
     assert predicted.profiler_factor.mid == pytest.approx(1.7)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        "scipy/ndimage/_interpolation.py(739): zoom",
+    ],
+)
+def test_not_even_the_best_graph_spares_what_makes_the_inputs(name: str) -> None:
+    builder, begins = stepping(before=40_000)
+    for begin in begins:
+        builder.annotation(name, begin, 40_000)
+    predicted = explained(builder).prediction
+    assert predicted is not None
+    loader = 3 * 40_000 / 4  # before the first kernel of the first step nothing is counted
+    assert predicted.graph_us.low > 0.95 * loader
+    assert predicted.speedup.high < 1.1
+
+
+@pytest.mark.parametrize("name", ["my own work", "logging/__init__.py(1517): debug"])
+def test_a_pause_that_may_lie_inside_of_the_model_may_go_at_best(name: str) -> None:
+    builder, begins = stepping(before=40_000)
+    for begin in begins:
+        builder.annotation(name, begin, 40_000)
+    predicted = explained(builder).prediction
+    assert predicted is not None
+    assert predicted.graph_us.low < 10_000 < predicted.graph_us.mid
+
+
 def test_many_small_operators_are_faster_without_the_profiler() -> None:
     profiled = launch_bound(200, steps=4)
     found = explained(profiled).prediction
@@ -61,6 +89,18 @@ def test_a_wall_time_may_be_a_tenth_below_the_busy_time_and_half_above_the_profi
     predicted = explained(builder, wall_us=wall_us).prediction
     assert predicted is not None
     assert predicted.eager_us.mid == wall_us
+
+
+@pytest.mark.parametrize(
+    ("wall_us", "confidence"), [(1_500, "high"), (2_150, "high"), (2_500, "medium")]
+)
+def test_a_step_that_is_slower_without_the_profiler_is_not_taken_with_high_confidence(
+    wall_us: float, confidence: str
+) -> None:
+    found = explained(launch_bound(200, steps=4), wall_us=wall_us)
+    (doubt,) = (one for one in found.doubts if one.kind == "profiler-inflation")
+    assert (found.confidence, doubt.corrected) == (confidence, confidence == "high")
+    assert ("may not be of the same step" in doubt.text) == (confidence == "medium")
 
 
 def test_nothing_is_predicted_where_the_simulation_is_off() -> None:

@@ -78,6 +78,70 @@ def test_the_rank_whose_host_comes_late_is_said_to_idle(tmp_path: Path) -> None:
     assert "its device idles for" in found.reason
 
 
+def late_rank(folder: Path, name: str) -> RankComparison:
+    """Rank 1 comes 400 us late to each of four all_reduces, in a span of this name."""
+    run(folder, [100, 100, 100, 100], [0, 400, 0, 0])
+    file = folder / "rank1.json"
+    document = json.loads(file.read_text())
+    events = document["traceEvents"]
+    for step in [event for event in events if event["name"].startswith("ProfilerStep#")]:
+        category = "cpu_op" if name.startswith("autograd") else "user_annotation"
+        # From before the first launch, so that waiting and launching both lie in it.
+        events.append({**step, "cat": category, "name": name, "ts": step["ts"] + 10, "dur": 900})
+    file.write_text(json.dumps(document))
+    return explained(folder)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("autograd::engine::evaluate_function: MulBackward0", "the backward pass"),
+        ("Optimizer.step#AdamW.step", "the optimizer"),
+        ("## load_batch ##", "load_batch"),
+        ("nccl:all_reduce", ""),
+    ],
+)
+def test_the_phase_in_which_the_last_rank_idles_is_named(
+    tmp_path: Path, name: str, phase: str
+) -> None:
+    found = late_rank(tmp_path, name)
+    assert (found.straggler, found.phase) == ("rank 1", phase)
+
+
+def test_the_phase_that_launches_what_the_last_rank_computes_is_named(tmp_path: Path) -> None:
+    run(tmp_path, [100, 100, 200, 100], [0, 0, 0, 0])
+    file = tmp_path / "rank2.json"
+    document = json.loads(file.read_text())
+    events = document["traceEvents"]
+    for step in [event for event in events if event["name"].startswith("ProfilerStep#")]:
+        events.append({**step, "name": "## forward ##"})
+    file.write_text(json.dumps(document))
+    report, found = explained(tmp_path)
+    assert (found.straggler, found.phase) == ("rank 2", "forward")
+    page = " ".join(trace_folder.render(report, Look()).split())
+    assert "for it: in forward, before all_reduce its device computes" in page
+
+
+def test_what_the_last_rank_s_host_did_before_the_collective_is_named(tmp_path: Path) -> None:
+    found = late_rank(tmp_path, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
+    assert "of that the host is in enumerate(DataLoader)#" in found.reason
+
+
+def test_collectives_of_other_groups_are_no_idle_time(tmp_path: Path) -> None:
+    run(tmp_path, [100, 100, 200, 100], [0, 0, 0, 0])
+    file = tmp_path / "rank0.json"
+    document = json.loads(file.read_text())
+    events = document["traceEvents"]
+    gemms = [event for event in events if event["name"] == "gemm"]
+    for event in gemms:
+        event["name"] = "ncclDevKernel_SendRecv(ncclDevKernelArgs)"
+    file.write_text(json.dumps(document))
+    _, found = explained(tmp_path)
+    assert found.ranks[0].compute_us == 0
+    assert found.straggler == "rank 2"
+    assert "its device computes for 1,000 us a step, the others for 500 us" in found.reason
+
+
 def test_equal_ranks_have_no_straggler(tmp_path: Path) -> None:
     run(tmp_path, [100, 101, 100, 100.5], [0, 1, 0, 2])
     report, found = explained(tmp_path)

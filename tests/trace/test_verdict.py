@@ -115,11 +115,12 @@ SYNC = SyncCost("cudaStreamSynchronize", "aten::item", Location("train.py", 7, "
 def test_the_first_wait_is_named_with_its_line() -> None:
     predicted = replace(PREDICTED, without_syncs_us=Range(60, 60, 60), syncs=1.0)
     first = judged(lanes(), predicted, syncs=(SYNC,)).reason
-    assert "by 1 sync per step" in first
+    assert "waits for results 1 time a step" in first
+    assert "80% of the idle time would go" in first
     assert "The first is aten::item (cudaStreamSynchronize) in step, train.py:7." in first
     bare = replace(SYNC, operator="", location=None)
     second = judged(lanes(), replace(predicted, syncs=2.0), syncs=(bare,)).reason
-    assert "by 2 syncs per step" in second
+    assert "waits for results 2 times a step" in second
     assert "The first is cudaStreamSynchronize; record with with_stack=True" in second
     assert "The first" not in judged(lanes(), predicted).reason
 
@@ -138,8 +139,10 @@ def test_graphs_are_counted_where_one_is_not_enough() -> None:
     assert "A graph over the whole step would bring 2x (1.5x to 2.5x)" in (
         judged(lanes(), PREDICTED).reason
     )
-    several = judged(lanes(), replace(PREDICTED, regions=2.5)).reason
-    assert "2.5 graphs, between what has to stay, would bring" in several
+    several = judged(lanes(), replace(PREDICTED, regions=3.0)).reason
+    assert " 3 graphs, between what has to stay, would bring" in several
+    mean = judged(lanes(), replace(PREDICTED, regions=8.2)).reason
+    assert "About 8 graphs, between what has to stay, would bring" in mean
     ends = replace(PREDICTED, launch_bound_share=Range(0.4, 0.5, 0.6))
     assert judged(lanes(), ends).reason.startswith("50% (40% to 60%) of this step")
 

@@ -15,6 +15,11 @@ _ONLY_EAGER = (
     "There is no run of a captured graph: the device was emulated, so the trace shows the step on the"
     " CPU, its times are the CPU's, and times of a GPU are predicted."
 )
+_OFFLINE = (
+    "The tab PYTORCH_PROFILER stays empty where its page cannot load a script from www.gstatic.com. The traces"
+    " beside this file open in Perfetto, which ui.perfetto.dev serves or a copy of your own does, and"
+    " `graphdoctor trace` reads those of a GPU."
+)
 _NO_GRAPH = "There is no run of a captured graph, because the step is not one verified graph."
 
 
@@ -100,4 +105,5 @@ def _table(head: Sequence[str], rows: Iterator[tuple[str, ...]]) -> str:
 def _remarks(report: Report, runs: Sequence[ProfiledRun]) -> Iterator[str]:
     if not any(run.name == CAPTURED for run in runs):
         yield _ONLY_EAGER if report.machine.device == "emulated" else _NO_GRAPH
+    yield _OFFLINE
     yield "\n".join(f"- {escaped(limit)}" for limit in report.limits)

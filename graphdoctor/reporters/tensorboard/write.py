@@ -29,6 +29,8 @@ def with_traces(report: Report, evidence: Evidence) -> Report:
     """
     files: list[str] = []
     limits: list[str] = []
+    kept_runs = (run.profile.kept for run in evidence.speed.runs)
+    number = _next_number([kept.folder for kept in kept_runs if kept is not None])
     for run in evidence.speed.runs:
         kept = run.profile.kept
         if kept is None:
@@ -39,7 +41,7 @@ def with_traces(report: Report, evidence: Evidence) -> Report:
                 _annotate(kept, run.profile.trace, report, evidence)
                 files.append(str(kept.annotated))
             page = page_of(report, evidence.speed.runs) if run.name == EAGER else None
-            _write_events(kept.folder, scalars_of(run, report), page)
+            _write_events(kept.folder, number, scalars_of(run, report), page)
         except (GraphDoctorError, OSError) as error:
             limits.append(str(error))
     return msgspec.structs.replace(
@@ -56,14 +58,35 @@ def _annotate(kept: KeptTrace, trace: Trace, report: Report, evidence: Evidence)
     annotate(kept.untouched, kept.annotated, notes, trace.threads)
 
 
-def _write_events(folder: Path, scalars: Sequence[Scalar], page: str | None) -> None:
+def _next_number(folders: Sequence[Path]) -> int:
+    """One more than the last analysis that was written there; 0 of the first.
+
+    It is the step of all that this one writes, so that analyses into one folder make curves.
+    """
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    except ImportError:
+        return 0  # the writer, which cannot be imported either, says so
+    files = [file for folder in folders for file in sorted(folder.glob("events.out.tfevents.*"))]
+    return 1 + max(
+        (
+            event.step
+            for file in files
+            for event in EventFileLoader(str(file)).Load()
+            if event.HasField("summary")
+        ),
+        default=-1,
+    )
+
+
+def _write_events(folder: Path, number: int, scalars: Sequence[Scalar], page: str | None) -> None:
     """Raises CannotDoItHere where TensorBoard is not installed."""
     writer = _writer(folder)
     try:
         for tag, value in scalars:
-            writer.add_scalar(tag, value)
+            writer.add_scalar(tag, value, number)
         if page is not None:
-            writer.add_text(PAGE_TAG, page)
+            writer.add_text(PAGE_TAG, page, number)
     finally:
         writer.close()
 

@@ -13,6 +13,7 @@ from graphdoctor.values.compared_traces import ChangeWhat, TraceChange, TraceCom
 from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, WORK_WORDS, TraceReport
 
 EVERY_ROW = 100_000
+_MOSTLY = 0.5
 _RELATIVE = 0.03  # two runs of the same program differ by as much
 _WORTH = 0.002  # of a step
 
@@ -123,7 +124,9 @@ def _sentence(before: TraceReport, after: TraceReport, changes: Sequence[TraceCh
     mostly = ""
     if same_way:
         first = same_way[0]
-        mostly = f" Most of it: {first.name[:80]}, {_ms(first.before_us)} before and {_ms(first.after_us)} now."
+        explained = abs(first.after_us - first.before_us)
+        part = "Most" if explained > _MOSTLY * max(abs(busy), abs(idle)) else "The largest part"
+        mostly = f" {part} of it: {first.name[:80]}, {_ms(first.before_us)} before and {_ms(first.after_us)} now."
     ratio = one / other if other < one else other / (one or 1)
     return f"A step is {ratio:.2f}x {word} than before ({_ms(one)}, now {_ms(other)}): {parts}.{mostly}"
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from graphdoctor.trace.api import which
-from graphdoctor.trace.arrays import KINDS, Ints, Mask, Message, Trace
+from graphdoctor.trace.api import is_collective_mark, which
+from graphdoctor.trace.arrays import KINDS, Ints, Mask, Message, Spans, Trace
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.kernel_families import COMMUNICATION, collective_of, family_of
+from graphdoctor.trace.kernel_families import (
+    COMMUNICATION,
+    SEND_RECV,
+    collective_of,
+    is_communication,
+)
 from graphdoctor.trace.nesting import NONE, innermost, nest
 from graphdoctor.trace.windows import covered_ns_of, union
 from graphdoctor.values.trace_work import CollectiveCost, Communication
@@ -18,7 +24,7 @@ from graphdoctor.values.trace_work import CollectiveCost, Communication
 def are_collectives(trace: Trace, rows: Ints) -> Mask:
     """Which of these device events are kernels of collectives."""
     events = trace.device_events
-    speaks = which(trace.names, lambda name: family_of(name) == COMMUNICATION)
+    speaks = which(trace.names, is_communication)
     found: Mask = (speaks[events.name[rows]] | (events.message[rows] != NONE)) & (
         events.kind[rows] == KINDS.index("kernel")
     )
@@ -27,30 +33,48 @@ def are_collectives(trace: Trace, rows: Ints) -> Mask:
 
 def messages_of(trace: Trace, rows: Ints) -> list[Message]:
     """What each of these collectives moves: by its own arguments, else by those of the call that
-    launched it, else no more than the name of its kernel says."""
+    launched it, else no more than the names of its kernel and of torch's annotation say."""
     events = trace.device_events
-    place = events.message[rows].copy()
-    asked = np.flatnonzero((place == NONE) & (launch_of(trace)[rows] != NONE))
-    if len(asked) and len(trace.exchanges):
-        call = launch_of(trace)[rows[asked]]
-        calls, exchanges = trace.calls, trace.exchanges
-        around = innermost(exchanges, nest(exchanges), calls.start_ns[call], calls.thread[call])
-        known = around != NONE
-        place[asked[known]] = exchanges.message[around[known]]
-    kinds = {name: collective_of(trace.names[name]) for name in set(events.name[rows].tolist())}
+    around = _around_launches(trace, rows, trace.exchanges)
+    place = np.where(
+        events.message[rows] == NONE, _at(trace.exchanges.message, around), events.message[rows]
+    )
+    marks = trace.annotations.take(
+        trace.rows_named(trace.annotations, which(trace.names, is_collective_mark))
+    )
+    mark = _at(marks.name, _around_launches(trace, rows, marks))
     return [
-        _message(trace, number, kinds[name])
-        for number, name in zip(place.tolist(), events.name[rows].tolist(), strict=True)
+        _message(trace, *columns)
+        for columns in zip(place.tolist(), events.name[rows].tolist(), mark.tolist(), strict=True)
     ]
 
 
-def _message(trace: Trace, number: int, kind: str) -> Message:
-    """Named as the kernel is, except where that says nothing ("ncclDevKernel_Generic")."""
-    if number == NONE:
-        return Message(kind)
-    said = trace.messages[number]
-    named = collective_of(said.collective) if kind == COMMUNICATION else kind
-    return Message(named, said.nbytes, said.dtype, said.group, said.ranks)
+def _around_launches(trace: Trace, rows: Ints, spans: Spans) -> Ints:
+    """For each of these device events, the innermost of the spans around its launch, or -1."""
+    found = np.full(len(rows), NONE, np.int64)
+    call = launch_of(trace)[rows]
+    known = np.flatnonzero(call != NONE)
+    if len(known) and len(spans):
+        calls, asked = trace.calls, call[known]
+        found[known] = innermost(spans, nest(spans), calls.start_ns[asked], calls.thread[asked])
+    return found
+
+
+def _at(column: Ints, rows: Ints) -> Ints:
+    """The values of these rows, -1 for no row."""
+    return np.where(rows == NONE, NONE, column[rows]) if len(column) else rows
+
+
+def _message(trace: Trace, number: int, kernel: int, mark: int) -> Message:
+    """Named as the kernel is, except where that does not say it: "ncclDevKernel_Generic" may be anything,
+    and an all_to_all is made of sends."""
+    said = trace.messages[number] if number != NONE else Message("")
+    kind = collective_of(trace.names[kernel])
+    if kind in (COMMUNICATION, SEND_RECV):
+        others = (said.collective, trace.names[mark] if mark != NONE else "")
+        named = (collective_of(name) for name in others)
+        kind = next((name for name in named if name not in (COMMUNICATION, SEND_RECV)), kind)
+    return replace(said, collective=kind)
 
 
 def communication(trace: Trace, rows: Ints, steps: int, most: int) -> Communication | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from graphdoctor.trace.api import is_step_mark, which
+from graphdoctor.trace.api import is_read, is_step_mark, is_upload, which
 from graphdoctor.trace.arrays import KINDS, Ints, Spans, Trace, distinct
 from graphdoctor.trace.explain.communication import communication
 from graphdoctor.trace.explain.gaps import Gaps, events_of
@@ -16,7 +16,7 @@ from graphdoctor.trace.explain.memory_use import memory_use
 from graphdoctor.trace.join import launch_of, operators_of_events
 from graphdoctor.trace.kernel_families import family_of
 from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
-from graphdoctor.trace.windows import Window, inside
+from graphdoctor.trace.windows import Window, covered_ns_of, inside, union
 from graphdoctor.values.trace_work import (
     CopyCost,
     DeviceWork,
@@ -56,6 +56,7 @@ def device_work(
         modules=tuple(_by_span(trace, rows, modules, nest(modules), hosts))[:most],
         annotations=tuple(_by_span(trace, rows, annotations, nest(annotations), hosts))[:most],
         copies=tuple(_copies(trace, rows, steps)),
+        copies_exposed_us=_copies_exposed_ns(trace, rows) / 1e3 / steps,
         communication=communication(trace, rows, steps, most),
         memory=memory_use(trace, device, found, hosts),
     )
@@ -93,10 +94,13 @@ def _kernels(trace: Trace, rows: Ints, steps: int, most: int) -> Iterator[Kernel
 
 
 def _families(trace: Trace, rows: Ints, steps: int) -> Iterator[FamilyCost]:
-    names = [family_of(name) for name in trace.names]
-    numbers = {family: place for place, family in enumerate(dict.fromkeys(names))}
-    family = np.array([numbers[name] for name in names])[trace.device_events.name[rows]]
-    lengths = _lengths(trace, rows)
+    name, lengths = trace.device_events.name[rows], _lengths(trace, rows)
+    kernels = distinct(name, len(trace.names))
+    families = [family_of(trace.names[one]) for one in kernels.tolist()]
+    numbers = {family: place for place, family in enumerate(dict.fromkeys(families))}
+    number_of = np.zeros(len(trace.names), np.int64)
+    number_of[kernels] = [numbers[family] for family in families]
+    family = number_of[name]
     total = int(lengths.sum()) or 1
     words = list(numbers)
     for number, runs, time in _totals(family, lengths):
@@ -170,6 +174,17 @@ def _owners(trace: Trace, spans: Spans, nesting: Nesting, call: Ints) -> Ints:
 
 def _is_of_autograd(name: str) -> bool:
     return name.startswith("autograd::engine::evaluate_function")
+
+
+def _copies_exposed_ns(trace: Trace, rows: Ints) -> int:
+    """The time in which the device only copies to the host or from it."""
+    events = trace.device_events
+    between = which(trace.names, lambda name: is_read(name) or is_upload(name))
+    copying = between[events.name[rows]] & (events.kind[rows] == KINDS.index("memcpy"))
+    mine, other = rows[copying], rows[~copying]
+    low, high = union(events.start_ns[mine], events.end_ns[mine])
+    working = union(events.start_ns[other], events.end_ns[other])
+    return int((high - low).sum()) - int(covered_ns_of(working, low, high).sum())
 
 
 def _copies(trace: Trace, rows: Ints, steps: int) -> Iterator[CopyCost]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from graphdoctor import __version__
-from graphdoctor.trace.explain.ranks import RankLane, compare_ranks, rank_lane
+from graphdoctor.trace.explain.rank_lanes import RankLane, rank_lane
+from graphdoctor.trace.explain.ranks import compare_ranks
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.trace.read.file import read_trace
 from graphdoctor.trace.read.names import without_copies
@@ -68,7 +69,9 @@ def explain_folder(
         workers=tuple(workers),
         differences=tuple(_differences(workers)),
         failures=tuple(failures),
-        ranks=compare_ranks(lanes, workers),
+        ranks=compare_ranks(
+            lanes, workers, lambda one: read_trace(Path(one.file), most_bytes=most_bytes)
+        ),
     )
 
 

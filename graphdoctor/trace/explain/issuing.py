@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphdoctor.trace.api import which
 from graphdoctor.trace.arrays import Ints, Mask, Trace, distinct, median
 from graphdoctor.trace.explain.gaps import events_of
 from graphdoctor.trace.explain.hosts import outermost_waits
+from graphdoctor.trace.explain.known_work import STAYS, known_work
 from graphdoctor.trace.explain.queue import depth_at_launch
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.steps import Step
+from graphdoctor.trace.windows import covered_ns_of, union
 
 FULL_QUEUE = 900  # the driver's queue holds 1024 launches; from here on a long launch is a wait
 _CONTIGUOUS_NS = 1_000_000  # steps closer than this on the host follow each other
@@ -85,6 +88,28 @@ def events_before(trace: Trace, launches: Launches) -> Ints:
         begun = table.start_ns[launching[table.thread]]
         found += np.searchsorted(begun, high, side="right")
         found -= np.searchsorted(begun, low, side="right")
+    return found
+
+
+def elsewhere_before(trace: Trace, launches: Launches) -> Ints:
+    """How much of each row's host time, and of the time after the last launch, its thread spends on making
+    the inputs, which no graph spares."""
+    stays = which(trace.names, lambda name: known_work(name) in STAYS)
+    low = np.append(launches.since, launches.end[-1])
+    high = np.append(launches.start, max(launches.host_end, int(launches.end[-1])))
+    thread = np.append(launches.thread, launches.thread[-1])
+    found = np.zeros(len(low), np.int64)
+    tables = (trace.operators, trace.frames, trace.annotations)
+    spans = [table.take(trace.rows_named(table, stays)) for table in tables]
+    threads, start, end = (
+        np.concatenate([getattr(one, column) for one in spans])
+        for column in ("thread", "start_ns", "end_ns")
+    )
+    order = np.argsort(start, kind="stable")
+    for one in distinct(threads, len(trace.threads)).tolist():
+        mine, asked = order[threads[order] == one], thread == one
+        stretches = union(start[mine], end[mine])
+        found[asked] = covered_ns_of(stretches, low[asked], high[asked])
     return found
 
 

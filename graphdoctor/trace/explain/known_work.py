@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from graphdoctor.trace.api import is_blocking
 from graphdoctor.values.trace import WorkKind
@@ -14,6 +15,10 @@ ELSEWHERE: frozenset[WorkKind] = frozenset(
         *("graph-instantiation", "logging", "files", "another-thread", "sleep", "lock"),
     }
 )
+
+# Of this not even the best graph spares anything: it makes the step's inputs. A line that logs, or a file that is
+# read, may stand inside of the model, which replays do not run; an allocation or a compilation may go, too.
+STAYS: frozenset[WorkKind] = frozenset({"data-loading", "preprocessing"})
 
 _KNOWN: tuple[tuple[WorkKind, str], ...] = (
     ("allocation", r"^(cuda|hip)(Malloc|Free|Host(Alloc|Malloc|Free|Register)|MemPool)|^cu(Mem(Alloc|"
@@ -47,6 +52,7 @@ _KNOWN: tuple[tuple[WorkKind, str], ...] = (
 _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KNOWN)
 
 
+@lru_cache(maxsize=1 << 13)
 def known_work(name: str) -> WorkKind | None:
     """What the host is known to do under this name; None for ordinary Python and operators."""
     for kind, pattern in _PATTERNS:

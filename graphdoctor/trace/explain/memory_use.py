@@ -31,11 +31,13 @@ def memory_use(
         return None
     steps, is_given = len(host_windows), events.nbytes[rows] > 0
     given = rows[is_given]
+    knows_held = bool(events.allocated.any() or events.reserved.any())
+    windows = host_windows if knows_held else ()
     return MemoryUse(
-        peak_allocated_bytes=int(events.allocated[rows].max()),
-        peak_reserved_bytes=int(events.reserved[rows].max()),
-        growth_bytes=_growth(events.start_ns, events.allocated, host_windows),
-        reserved_growth_bytes=_growth(events.start_ns, events.reserved, host_windows),
+        peak_allocated_bytes=int(events.allocated[rows].max()) if knows_held else None,
+        peak_reserved_bytes=int(events.reserved[rows].max()) if knows_held else None,
+        growth_bytes=_growth(events.start_ns, events.allocated, windows),
+        reserved_growth_bytes=_growth(events.start_ns, events.reserved, windows),
         allocations=len(given) / steps,
         allocated_bytes=int(events.nbytes[given].sum()) / steps,
         allocations_in_gaps=int(_in_gaps(found, events.start_ns[given]).sum()) / steps,

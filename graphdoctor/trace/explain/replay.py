@@ -10,12 +10,13 @@ import numpy as np
 
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.two_lanes import Floats, Mask, Work
-from graphdoctor.trace.api import is_graph_launch, which
+from graphdoctor.trace.api import is_graph_launch, is_upload, which
 from graphdoctor.trace.arrays import Ints, Trace, median
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.issuing import (
     Launches,
     actual_ns,
+    elsewhere_before,
     events_before,
     launch_ns,
     launches_of,
@@ -28,14 +29,14 @@ from graphdoctor.trace.steps import Step
 from graphdoctor.trace.windows import Window
 
 _ORDINARY = 8  # times the median host time for each event: what takes longer is no launching
-_UPLOADS = ("HtoD", "HostToDevice")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
     """The launches of some steps as profiled, one row a launch and a last one for what follows.
 
-    `fixed_us`: host time that is the same without a profiler, such as waits for an event.
+    `fixed_us`: host time that is the same without a profiler, such as waits for an event. `elsewhere_us`: host
+    time in loading and preparing data, which no graph spares.
     `events`: what the profiler recorded in each row's host time and launch.
     `step`: the place of each row's step. `is_upload`: it copies from the host. `opens`: the
     first launch of a step.
@@ -43,6 +44,7 @@ class Replay:
 
     work: Work
     fixed_us: Floats
+    elsewhere_us: Floats
     events: Ints
     step: Ints
     nodes: Ints
@@ -59,14 +61,23 @@ class Replay:
 
         What lies there (loading data, printing) is not for a graph to remove.
         """
-        host, fixed = self.work.host_us.copy(), self.fixed_us.copy()
+        host, fixed, elsewhere = (
+            times.copy() for times in (self.work.host_us, self.fixed_us, self.elsewhere_us)
+        )
         before = float(host[0])
-        host[[0, -1]] = fixed[[0, -1]] = 0.0
+        host[[0, -1]] = fixed[[0, -1]] = elsewhere[[0, -1]] = 0.0
         waits = self.work.waits.copy()
         waits[-2:] = False
         work = replace(self.work, host_us=host, waits=waits)
         actual = self.device_end_us - before
-        return replace(self, work=work, fixed_us=fixed, actual_us=actual, device_end_us=actual)
+        return replace(
+            self,
+            work=work,
+            fixed_us=fixed,
+            elsewhere_us=elsewhere,
+            actual_us=actual,
+            device_end_us=actual,
+        )
 
     def without_profiler(self, factor: float) -> Work:
         """The work of a host that an ordinary launch takes `factor` times as long with the profiler.
@@ -126,6 +137,7 @@ def replay_of(
             sync_us=profile.sync_us.mid if sync_us is None else sync_us,
         ),
         fixed_us=held / 1e3,
+        elsewhere_us=elsewhere_before(trace, launches) / 1e3,
         events=events_before(trace, launches),
         step=np.append(launches.step, launches.step[-1]),
         nodes=np.append(nodes, 0),
@@ -229,6 +241,7 @@ def _with_lost(made: Replay, lost: _Lost) -> Replay:
             waits=np.append(False, work.waits),
         ),
         fixed_us=np.append(0.0, made.fixed_us),
+        elsewhere_us=np.append(0.0, made.elsewhere_us),
         events=np.append(1, made.events),
         step=np.append(made.step[:1], made.step),
         nodes=nodes,
@@ -254,7 +267,7 @@ def _owner(call: Ints, calls: Ints) -> Ints:
 
 def _uploads(trace: Trace, device: int, calls: Ints) -> Mask:
     rows = events_of(trace, device)
-    copies = which(trace.names, lambda name: any(mark in name for mark in _UPLOADS))
+    copies = which(trace.names, is_upload)
     uploading = launch_of(trace)[rows[trace.rows_named(trace.device_events.take(rows), copies)]]
     found: Mask = np.isin(calls, uploading)
     return found

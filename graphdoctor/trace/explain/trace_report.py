@@ -23,6 +23,7 @@ from graphdoctor.trace.explain.graphed_steps import predict_from_trace
 from graphdoctor.trace.explain.hosts import line_costs, operator_costs, sync_costs
 from graphdoctor.trace.explain.lanes import Lanes, busiest_device, lanes_in
 from graphdoctor.trace.explain.longest import longest_gaps
+from graphdoctor.trace.explain.occupied import occupied
 from graphdoctor.trace.explain.queue import launch_totals, queue
 from graphdoctor.trace.explain.verdict import judge_trace
 from graphdoctor.trace.steps import Steps, find_steps
@@ -74,7 +75,9 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
     syncs = sync_costs(trace, found, hosts, options.rows)
     acted = activity(trace, found, windows)
     did = doings(trace, acted, len(windows), times.idle_ns, options.rows)
+    work = device_work(trace, device, found, (windows, hosts), options.rows)
     judged = judge_trace(times, prediction, doubtful, syncs, did)
+    judged = occupied(judged, work, times.span_ns / 1e3 / len(windows))
     own = _device_time(trace, device, windows, times)
     return TraceReport(
         **structs.asdict(own),
@@ -90,7 +93,7 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
         devices=(own, *_other_devices(trace, device)),
         prediction=prediction,
         no_prediction=predicted if isinstance(predicted, str) else "",
-        work=device_work(trace, device, found, (windows, hosts), options.rows),
+        work=work,
         graphs=graph_use(trace, device, hosts, steps.basis, options.rows),
         doubts=(*doubtful, *carried_over),
         syncs=syncs,
@@ -111,10 +114,8 @@ def _check_wall(wall_us: float | None, steps: Steps, times: Lanes) -> None:
     """Refuse a time that cannot be that of the recorded step: the profiler slows it, and never speeds it up."""
     if wall_us is None:
         return
-    count = len(steps.counted)
-    busy = times.busy_ns / 1e3 / count
-    host = sum(step.host[1] - step.host[0] for step in steps.counted) / 1e3 / count
-    profiled = max(times.span_ns / 1e3 / count, host)
+    busy = times.busy_ns / 1e3 / len(steps.counted)
+    profiled = _profiled_us(steps, times)
     if wall_us < busy * (1 - _CLOCKS_VARY):
         raise UsageError(
             f"--wall-ms {wall_us / 1e3:g} is less than the {busy / 1e3:.3g} ms for which the device is busy in"
@@ -125,6 +126,12 @@ def _check_wall(wall_us: float | None, steps: Steps, times: Lanes) -> None:
             f"--wall-ms {wall_us / 1e3:g} is far more than the {profiled / 1e3:.3g} ms that a step takes in"
             " this trace with the profiler, which slows a step: it is not the time of the same step."
         )
+
+
+def _profiled_us(steps: Steps, times: Lanes) -> float:
+    """What one step takes with the profiler, on the device or on the host, whichever is longer."""
+    host = sum(step.host[1] - step.host[0] for step in steps.counted)
+    return max(times.span_ns, host) / 1e3 / len(steps.counted)
 
 
 def _check_has_device_work(trace: Trace, file: Path) -> None:
@@ -145,13 +152,23 @@ def _check_has_device_work(trace: Trace, file: Path) -> None:
 def _doubts(
     trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes, options: TraceOptions
 ) -> tuple[Doubt, ...]:
-    return (*_inflation(trace, options), *doubts(trace, device, steps, found, times))
+    profiled = _profiled_us(steps, times)
+    return (
+        *_inflation(trace, options, profiled),
+        *doubts(trace, device, steps, found, times),
+    )
 
 
-def _inflation(trace: Trace, options: TraceOptions) -> tuple[Doubt, ...]:
+def _inflation(trace: Trace, options: TraceOptions, profiled_us: float) -> tuple[Doubt, ...]:
     slow = "The profiler slows the host by 1.7 to 2.3 times and not the device"
     if trace.about.writer == "nsight":
         slow = "Nsight Systems slows the host, nobody knows how much, and not the device"
+    if options.wall_us is not None and options.wall_us > profiled_us * (1 + _CLOCKS_VARY):
+        text = (
+            f"{slow}, and yet a step is said to take longer without it ({options.wall_us / 1e3:.3g} ms) than"
+            f" with it ({profiled_us / 1e3:.3g} ms): the two may not be of the same step."
+        )
+        return (Doubt("profiler-inflation", text),)
     if options.wall_us is not None:
         text = f"{slow}; the figures below the trace's own are scaled to the wall time given."
         return (Doubt("profiler-inflation", text, corrected=True),)

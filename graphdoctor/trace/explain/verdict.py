@@ -9,6 +9,7 @@ from msgspec import Struct
 from graphdoctor.trace.explain.gap_causes import Doings
 from graphdoctor.trace.explain.known_work import ELSEWHERE
 from graphdoctor.trace.explain.lanes import Lanes
+from graphdoctor.values.figures import count_text
 from graphdoctor.values.report import Range
 from graphdoctor.values.trace import (
     WORK_WORDS,
@@ -154,8 +155,14 @@ def _verdict(share: float, times: Lanes, predicted: TracePrediction) -> TraceVer
 def _syncs_are_the_cause(predicted: TracePrediction) -> bool:
     """Whether most of the idle time would go if the host merely did not wait."""
     idle = predicted.eager_us.mid - predicted.device_busy_us
-    saved = predicted.eager_us.mid - predicted.without_syncs_us.mid
-    return bool(predicted.syncs and idle > _LITTLE * predicted.eager_us.mid and saved > 0.5 * idle)
+    is_idle = idle > _LITTLE * predicted.eager_us.mid
+    return bool(predicted.syncs and is_idle and _idle_through_syncs(predicted) > _MOST)
+
+
+def _idle_through_syncs(predicted: TracePrediction) -> float:
+    """The part of the idle time that would go without waits for results."""
+    idle = predicted.eager_us.mid - predicted.device_busy_us
+    return (predicted.eager_us.mid - predicted.without_syncs_us.mid) / idle
 
 
 def _idle_share(times: Lanes, predicted: TracePrediction | None) -> float:
@@ -213,10 +220,10 @@ def _words(
     if verdict == "sync-bound":
         first = next(iter(syncs), None)
         where = f" The first is {_place(first)}." if first else ""
-        times_a_step = f"{predicted.syncs:.0f} {'sync' if round(predicted.syncs) == 1 else 'syncs'}"
+        a_step = count_text(round(predicted.syncs), "time")
         return (
-            f"The waiting is caused by {times_a_step} per step, not by launches: fix these first."
-            f"{where}",
+            f"The host waits for results {a_step} a step. Without these waits it would be ahead of the device,"
+            f" and {_idle_through_syncs(predicted):.0%} of the idle time would go: fix these first.{where}",
             "Keep values on the device, and read them once after the step.",
         )
     if verdict == "gpu-bound":
@@ -239,7 +246,8 @@ def _words(
 def _graphs(predicted: TracePrediction) -> str:
     if predicted.regions <= 1:
         return "A graph over the whole step"
-    return f"{predicted.regions:.2g} graphs, between what has to stay,"
+    about = "About " if predicted.regions % 1 else ""  # of steps that differ it is a mean
+    return f"{about}{count_text(round(predicted.regions), 'graph')}, between what has to stay,"
 
 
 def _ratio(value: float) -> str:

@@ -41,7 +41,7 @@ def with_graphs(replay: Replay, work: Work, profile: DeviceProfile, level: Level
 
     `work` is that of the replay without a profiler, `level` which ends of the profile's figures to take. What
     graphs cannot hold stays: uploads, graphs that are there already, waits, the host's first reaction after a
-    wait, and (but in the optimistic case) long pauses of the host.
+    wait, loading and preparing data, and (but in the optimistic case) other long pauses of the host.
     """
     region = _regions(replay)
     starts = np.flatnonzero(np.diff(region, prepend=-1) != 0)
@@ -86,7 +86,8 @@ def _stays(replay: Replay, work: Work, level: Level) -> Floats:
     """Host time before each captured launch that no graph removes."""
     usual = _usual_us(work)
     is_pause = work.host_us > max(_PAUSE_US, _PAUSE_FACTOR * usual)
-    stays = replay.fixed_us.copy()
+    always = np.minimum(replay.fixed_us + replay.elsewhere_us, work.host_us)
+    stays = always.copy()
     reacts = np.append(False, work.waits[:-1])
     if level != "low":
         stays = np.where(is_pause, work.host_us, stays)
@@ -94,7 +95,7 @@ def _stays(replay: Replay, work: Work, level: Level) -> Floats:
         stays[0] = work.host_us[0]
     if level == "high":
         stays = np.where(reacts | replay.opens, work.host_us, stays)
-    return np.maximum(stays, replay.fixed_us)
+    return np.maximum(stays, always)
 
 
 @lru_cache(maxsize=1)

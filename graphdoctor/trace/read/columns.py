@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
 from graphdoctor.trace.arrays import (
-    KINDS,
-    NO_CORRELATION,
     Calls,
     DeviceEvents,
     Exchanges,
@@ -23,11 +20,10 @@ from graphdoctor.trace.arrays import (
 )
 from graphdoctor.trace.read.events import MEMORY, TABLES, WORK_KINDS, EventType, Instant, Unused
 from graphdoctor.trace.read.messages import RECORDED, message_of
+from graphdoctor.trace.read.numbers import correlations, integers, ns, whole
 
 _HOST_TABLES = ("operators", "frames", "annotations", "overheads")
 _EACH_NAME = 200  # bytes, text and table
-# 285 years in us: what is beyond does not fit 64 bits of ns.
-_LARGEST_US = 9.0e15
 
 
 class _Numbers(dict[Hashable, int]):
@@ -96,7 +92,7 @@ class Columns:
             return [name, start, end, *self._device_columns(events)]
         threads = self._threads_of(events)
         if table == "calls":
-            return [name, start, end, threads, _correlations([event.args for event in events])]
+            return [name, start, end, threads, correlations([event.args for event in events])]
         if table == "exchanges":
             return [name, start, end, threads, self._messages([event.args for event in events])]
         if table == "memory":
@@ -118,7 +114,7 @@ class Columns:
             for event, arg in zip(events, args, strict=True)
         ]
         message = self._messages(args)
-        nbytes = _integers([0 if arg is None else arg.nbytes or 0 for arg in args])
+        nbytes = integers([0 if arg is None else arg.nbytes or 0 for arg in args])
         if len(self.messages):
             sizes = np.array([key.nbytes for key in self._known_messages()] or [0], np.int64)
             nbytes = np.where((message >= 0) & (nbytes == 0), sizes[message], nbytes)
@@ -127,8 +123,8 @@ class Columns:
             np.array([kinds[type(event)] for event in events], np.int64),
             _numbered(self.devices, device),
             _numbered(self.streams, stream),
-            _correlations(args),
-            _integers([0 if arg is None else arg.graph or 0 for arg in args]),
+            correlations(args),
+            integers([0 if arg is None else arg.graph or 0 for arg in args]),
             nbytes,
             message,
         ]
@@ -151,8 +147,8 @@ class Columns:
 
     def _times(self, events: list[Any]) -> tuple[Ints, Ints]:
         """Starts and ends; the duration is rounded on its own, so that `ts` costs it nothing."""
-        start, outside = _ns([event.ts for event in events])
-        length, outside_too = _ns([event.dur for event in events])
+        start, outside = ns([event.ts for event in events])
+        length, outside_too = ns([event.dur for event in events])
         self.out_of_range += outside + outside_too
         self.backwards += int(np.count_nonzero(length < 0))
         return start, start + np.maximum(length, 0)
@@ -209,71 +205,16 @@ def _numbered(numbers: _Numbers, keys: Sequence[Hashable]) -> Ints:
     return np.fromiter(map(numbers.__getitem__, keys), np.int64, len(keys))
 
 
-def _correlations(args: Sequence[Any]) -> Ints:
-    values = [NO_CORRELATION if arg is None else arg.correlation for arg in args]
-    try:
-        return np.fromiter(values, np.int64, len(values))
-    except (TypeError, OverflowError):
-        pass
-    is_known = [isinstance(value, int) and abs(value) < 2**62 for value in values]
-    return np.where(is_known, np.where(is_known, values, 0), NO_CORRELATION).astype(np.int64)
-
-
 def _memory_columns(events: Sequence[Any]) -> list[Ints]:
     """Bytes, what the allocator holds then, and the device: -1 for the host's memory (type 0)."""
     args = [event.args for event in events if event.args is not None]
-    devices = [
-        _whole(arg.memory_device) if arg.memory_kind not in (0, None) else -1 for arg in args
-    ]
+    devices = [whole(arg.memory_device) if arg.memory_kind not in (0, None) else -1 for arg in args]
     return [
-        np.array([_whole(arg.block) for arg in args], np.int64),
-        np.array([_whole(arg.allocated) for arg in args], np.int64),
-        np.array([_whole(arg.reserved) for arg in args], np.int64),
+        np.array([whole(arg.block) for arg in args], np.int64),
+        np.array([whole(arg.allocated) for arg in args], np.int64),
+        np.array([whole(arg.reserved) for arg in args], np.int64),
         np.array(devices, np.int64),
     ]
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and abs(value) < 2**62 else 0
-
-
-def _integers(values: list[Any]) -> Ints:
-    """Whole numbers; one by one only where a writer wrote something else."""
-    try:
-        return np.fromiter(values, np.int64, len(values))
-    except (TypeError, ValueError, OverflowError):
-        return np.array([_integer(value) for value in values], np.int64)
-
-
-def _integer(value: float | str | None) -> int:
-    """0 for what is no number, and for what no counter reaches."""
-    if value is None:
-        return 0
-    try:
-        number = int(value)
-    except (ValueError, OverflowError):
-        return 0
-    return number if abs(number) < 2**62 else 0
-
-
-def _ns(values: Sequence[int | float | Decimal]) -> tuple[Ints, int]:
-    """Microseconds as whole ns; what does not fit becomes 0, and is counted."""
-    if isinstance(values[0], Decimal) or isinstance(values[-1], Decimal):
-        exact = [0 if abs(float(value)) >= _LARGEST_US else round(value * 1000) for value in values]
-        return np.array(exact, np.int64), sum(abs(float(value)) >= _LARGEST_US for value in values)
-    try:
-        numbers = np.array(values, np.float64)
-    except OverflowError:
-        numbers = np.array(
-            [float(value) if -_LARGEST_US < value < _LARGEST_US else np.inf for value in values]
-        )
-    outside = ~(np.abs(numbers) < _LARGEST_US)
-    count = int(np.count_nonzero(outside))
-    if count:
-        numbers = np.where(outside, 0, numbers)
-    # Whole us are exact as floats; a thousand times as many ns are not.
-    whole = np.trunc(numbers)
-    return whole.astype(np.int64) * 1000 + np.rint((numbers - whole) * 1000).astype(np.int64), count
 
 
 def _order(start: Ints, end: Ints) -> Ints | None:
@@ -290,10 +231,10 @@ def _ordered(parts: list[list[Ints]], columns: int) -> tuple[list[Ints], Ints | 
         return [no_ints() for _ in range(columns)], None
 
     def joined(place: int) -> Ints:
-        whole = np.concatenate([part[place] for part in parts])
+        column = np.concatenate([part[place] for part in parts])
         for part in parts:
-            part[place] = whole[:0]
-        return whole
+            part[place] = column[:0]
+        return column
 
     start, end = joined(1), joined(2)
     order = _order(start, end)
@@ -303,6 +244,3 @@ def _ordered(parts: list[list[Ints]], columns: int) -> tuple[list[Ints], Ints | 
         found.append(column if order is None else column[order])
     parts.clear()
     return found, order
-
-
-assert len(KINDS) == max(WORK_KINDS.values()) + 1

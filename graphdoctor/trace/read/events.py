@@ -12,12 +12,20 @@ from typing import Any, Literal
 
 from msgspec import Struct, defstruct, field
 
-from graphdoctor.trace.arrays import NO_CORRELATION
+from graphdoctor.trace.arrays import KINDS, NO_CORRELATION
 
 TableName = Literal["device", "calls", "operators", "frames", "annotations", "overheads", "memory"]
 
-# Of what a device did, with the places in `arrays.KINDS`. Capital letters are of 2021.
-WORK_KINDS = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2, "Kernel": 0, "Memcpy": 1, "Memset": 2}
+# Of what a device did, with the places in KINDS. Capital letters are of 2021.
+WORK_KINDS = {
+    category: KINDS.index(kind)
+    for kind, *categories in (
+        ("kernel", "kernel", "Kernel"),
+        ("memcpy", "gpu_memcpy", "Memcpy"),
+        ("memset", "gpu_memset", "Memset"),
+    )
+    for category in categories
+}
 # "Runtime" is what torch-tb-profiler calls both of the first.
 _CALLS = ("cuda_runtime", "cuda_driver", "Runtime", "hip_runtime", "hip_driver")
 TABLES: dict[str, TableName] = {

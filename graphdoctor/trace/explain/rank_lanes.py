@@ -1,0 +1,202 @@
+"""The collectives of several ranks -> the same ones beside each other, with clocks brought together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from graphdoctor.trace.arrays import Ints, Message, Trace
+from graphdoctor.trace.explain.communication import are_collectives, messages_of
+from graphdoctor.trace.explain.gaps import events_of
+from graphdoctor.trace.explain.lanes import busiest_device
+from graphdoctor.trace.kernel_families import SEND_RECV
+from graphdoctor.trace.windows import covered_ns_of, union
+from graphdoctor.values.figures import count_text
+
+_MOST_SHIFT = 64  # collectives that one rank's profiler saw and another's did not, at an end
+_ALIKE = 0.95
+_FEWEST = 4
+_LEAST_APART_NS = 50_000  # of the ends of one collective, once clocks agree
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankLane:
+    """The collectives of one rank that all of their group take part in, in order.
+
+    `groups` are the members of each one's process group, () where the trace does not say. `work_ns` are the
+    stretches in which the device did anything else than communicate, `busy_ns` those in which it did anything, from
+    `begin_ns` on.
+    """
+
+    kinds: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...]
+    start_ns: Ints
+    end_ns: Ints
+    work_ns: tuple[Ints, Ints]
+    busy_ns: tuple[Ints, Ints]
+    begin_ns: int
+    exchanges: int = 0  # kernels of communication of all kinds
+
+    @property
+    def before_ns(self) -> Ints:
+        """Where the time before each collective begins: at the end of the one before it."""
+        last = np.append(self.begin_ns, self.end_ns[:-1]) if len(self.end_ns) else self.end_ns
+        return np.minimum(last, self.start_ns)
+
+    @property
+    def compute_ns(self) -> Ints:
+        """Other work of the device before each collective."""
+        return covered_ns_of(self.work_ns, self.before_ns, self.start_ns)
+
+    @property
+    def idle_ns(self) -> Ints:
+        """Time before each collective in which the device did nothing."""
+        used = covered_ns_of(self.busy_ns, self.before_ns, self.start_ns)
+        idle: Ints = self.start_ns - self.before_ns - used
+        return idle
+
+    def only(self, group: tuple[int, ...]) -> RankLane:
+        """The collectives of this process group."""
+        mine = [place for place, one in enumerate(self.groups) if one == group]
+        return replace(
+            self,
+            kinds=tuple(self.kinds[place] for place in mine),
+            groups=(group,) * len(mine),
+            start_ns=self.start_ns[mine],
+            end_ns=self.end_ns[mine],
+        )
+
+
+def rank_lane(trace: Trace) -> RankLane:
+    events = trace.device_events
+    rows = events_of(trace, busiest_device(trace))
+    speaks = are_collectives(trace, rows)
+    other, mine = rows[~speaks], rows[speaks]
+    messages = messages_of(trace, mine)
+    joint = [place for place, one in enumerate(messages) if _is_joint(one)]
+    return RankLane(
+        kinds=tuple(messages[place].collective for place in joint),
+        groups=tuple(messages[place].ranks for place in joint),
+        start_ns=events.start_ns[mine[joint]],
+        end_ns=events.end_ns[mine[joint]],
+        work_ns=union(events.start_ns[other], events.end_ns[other]),
+        busy_ns=union(events.start_ns[rows], events.end_ns[rows]),
+        begin_ns=int(events.start_ns[rows[0]]),
+        exchanges=len(mine),
+    )
+
+
+def _is_joint(message: Message) -> bool:
+    """Whether all ranks of a group take part: not so in a send or a receive, or with oneself."""
+    return message.collective != SEND_RECV and len(message.ranks) != 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aligned:
+    """The collectives that all ranks have in common: a row for each rank, a column for each collective.
+
+    Times are on each rank's own clock, which is `offset_ns` ahead of the first one's.
+    """
+
+    kinds: tuple[str, ...]
+    offset_ns: Ints
+    before_ns: Ints
+    start_ns: Ints
+    end_ns: Ints
+    compute_ns: Ints
+    idle_ns: Ints
+
+
+def align(lanes: Sequence[RankLane], workers: Sequence[str]) -> Aligned | str:
+    """A sentence where these lanes cannot be brought together."""
+    few = min(zip(lanes, workers, strict=True), key=lambda pair: len(pair[0].kinds))
+    if len(few[0].kinds) < _FEWEST:
+        return (
+            f"The trace of {few[1]} has {count_text(len(few[0].kinds), 'collective')} in which a whole"
+            f" group takes part (and {few[0].exchanges:,} kernels of communication in all), fewer than the {_FEWEST}"
+            " that it takes to bring clocks together, so the ranks cannot be compared."
+        )
+    group = _shared_group(lanes)
+    if group is None:
+        return (
+            "These ranks have no process group in common whose collectives are in all of their traces, so"
+            " they cannot be compared."
+        )
+    lanes = [lane.only(group) for lane in lanes]
+    shifts: list[int] = []
+    for lane, worker in zip(lanes, workers, strict=True):
+        shift = _shift(lanes[0].kinds, lane.kinds)
+        if shift is None:
+            return _order(lanes[0], lane, workers[0], worker)
+        shifts.append(shift)
+    found = _beside(lanes, shifts)
+    end = found.end_ns - found.offset_ns[:, None]
+    apart = float(np.median(end.max(axis=0) - end.min(axis=0)))
+    if apart > max(_LEAST_APART_NS, float(np.median(found.end_ns - found.start_ns)) / 2):
+        return (
+            f"The collectives of these ranks do not end together ({apart / 1e3:,.0f} us apart in the"
+            " median): they are not of one run, or not of one group."
+        )
+    return found
+
+
+def _beside(lanes: Sequence[RankLane], shifts: Sequence[int]) -> Aligned:
+    first = max(0, *(-shift for shift in shifts))
+    last = min(len(lane.kinds) - shift for lane, shift in zip(lanes, shifts, strict=True))
+
+    def together(column: str) -> Ints:
+        return np.stack(
+            [
+                getattr(lane, column)[first + shift : last + shift]
+                for lane, shift in zip(lanes, shifts, strict=True)
+            ]
+        )
+
+    end = together("end_ns")
+    return Aligned(
+        kinds=lanes[0].kinds[first:last],
+        offset_ns=np.median(end - end[0], axis=1).astype(np.int64),
+        end_ns=end,
+        before_ns=together("before_ns"),
+        start_ns=together("start_ns"),
+        compute_ns=together("compute_ns"),
+        idle_ns=together("idle_ns"),
+    )
+
+
+def _shared_group(lanes: Sequence[RankLane]) -> tuple[int, ...] | None:
+    """The process group in which all ranks take part most often; None where there is none."""
+    counts = [Counter(lane.groups) for lane in lanes]
+    shared = [
+        group
+        for group in counts[0]
+        if (not group or len(group) >= len(lanes))
+        and all(count[group] >= _FEWEST for count in counts)
+    ]
+    return max(shared, key=lambda group: (counts[0][group], group), default=None)
+
+
+def _shift(reference: Sequence[str], kinds: Sequence[str]) -> int | None:
+    """By how much the second list is to be moved to be like the first; None if it never is."""
+    one, other = np.array(reference), np.array(kinds)
+    for shift in sorted(range(-_MOST_SHIFT, _MOST_SHIFT + 1), key=abs):
+        low, high = max(0, -shift), min(len(one), len(other) - shift)
+        shared = high - low
+        if shared < max(_FEWEST, min(len(one), len(other)) // 2):
+            continue
+        if (one[low:high] == other[low + shift : high + shift]).mean() >= _ALIKE:
+            return shift
+    return None
+
+
+def _order(one: RankLane, other: RankLane, name: str, other_name: str) -> str:
+    """Where the order of collectives first differs: real runs hang there."""
+    pairs = enumerate(zip(one.kinds, other.kinds, strict=False))
+    place, kinds = next(((n, kinds) for n, kinds in pairs if kinds[0] != kinds[1]), (0, ("", "")))
+    return (
+        f"The order of collectives differs: number {place + 1:,} is {kinds[0]} on {name} and {kinds[1]} on"
+        f" {other_name}, so the ranks cannot be compared."
+    )
