@@ -15,6 +15,7 @@ from graphdoctor.values.report import Recommendation, StrategyOutcome
 
 NAMES = tuple(strategy.name for strategy in STRATEGIES)
 _MOST_OVER_BUSY = 1.10
+_NOISY = 1.25  # eager's time beside a row over the least beside any: the host did other work, too
 _WHOLE_GRAPHS = ("whole", "compiled-whole")
 
 
@@ -34,18 +35,23 @@ class Compared:
 
     @property
     def measured(self) -> list[StrategyOutcome]:
-        """Verified and timed, the fastest first."""
-        found = [row for row in self.rows if row.status == "verified" and row.measurement]
+        """Verified, and timed on a quiet host; the fastest first."""
+        found = [row for row in self.rows if row.status == "verified" and self.is_quiet(row)]
         return sorted(found, key=fast_us)
 
     @property
     def eager_us(self) -> float | None:
         times = [row.measurement.eager_us for row in self.rows if row.measurement is not None]
-        return median(times) if times else None
+        return median(time for time in times if time <= _NOISY * min(times)) if times else None
 
     @property
     def recommendation(self) -> Recommendation | None:
-        return recommend(self.rows, ())
+        return recommend([row for row in self.rows if self.is_quiet(row)], ())
+
+    def is_quiet(self, row: StrategyOutcome) -> bool:
+        """Whether it was timed, and eager beside it was not much slower than beside other rows."""
+        times = [one.measurement.eager_us for one in self.rows if one.measurement is not None]
+        return row.measurement is not None and row.measurement.eager_us <= _NOISY * min(times)
 
 
 def fast_us(row: StrategyOutcome) -> float:
@@ -89,7 +95,9 @@ def comparison(rows: Sequence[Row], planned: Sequence[str]) -> Iterator[str]:
     yield from _prepared(rows)
     yield (
         "Time of one step and speed-up over eager, which ran interleaved in the same process; in bold what is"
-        " recommended. Of what is not verified no time counts.\n"
+        " recommended. Of what is not verified no time counts. A time with † was taken while other processes still"
+        f" compiled on the host: eager was over {_NOISY:.2f} times as slow beside it as beside other rows, so that it"
+        " says nothing of the speed-up, and the time itself may be too long. It is neither recommended nor drawn.\n"
     )
     yield from table(("workload", "eager", *columns), (_cells(one, columns) for one in found))
     yield "![Speed-up over eager with its 95 % interval, for each strategy of each workload](results.svg)\n"
@@ -131,7 +139,11 @@ def _cell(one: Compared, name: str) -> str:
     if row.status != "verified":
         return row.status.replace("-", " ")
     timed = row.measurement
-    return "not timed" if timed is None else f"{us_text(timed.graph_us)}, {timed.speedup:.2f}x"
+    if timed is None:
+        return "not timed"
+    if not one.is_quiet(row):
+        return f"{us_text(timed.graph_us)} †"
+    return f"{us_text(timed.graph_us)}, {timed.speedup:.2f}x"
 
 
 def us_text(value: float) -> str:
