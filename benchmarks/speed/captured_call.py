@@ -28,6 +28,7 @@ from torch import nn
 
 import graphdoctor
 from graphdoctor.captured.forward_graph import Traits
+from graphdoctor.captured.growth import Nothing
 from graphdoctor.captured.module import behind
 from graphdoctor.captured.replays import Replays
 from graphdoctor.graphs.calls import signature
@@ -72,10 +73,11 @@ def trains_us(*calls: Callable[[], object], settle: Callable[[], None]) -> list[
 
 def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Replays, Any]:
     """Replays of a graph that does nothing."""
-    replays = Replays(model, context=Modes(), max_graphs=1, grow=lambda others: "")
+    replays = Replays(model, context=Modes(), growth=Nothing(""))
     answer = torch.zeros(1)
     graph = SimpleNamespace(
         key=signature(inputs, {})[0],
+        served=0,
         state=Guard({"model": model}),
         traits=Traits(repeats=True, launches=0),
         forward=SimpleNamespace(

@@ -13,8 +13,10 @@ from graphdoctor.captured.forward_graph import GuardedGraph, Setup, Traits
 from graphdoctor.captured.parts import Parts, graph_parts
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
+from graphdoctor.device.real import WatchedDevice
 from graphdoctor.estimate import launches
 from graphdoctor.graphs.calls import Unwatchable
+from graphdoctor.graphs.guards import emulated_device
 from graphdoctor.graphs.modules import modules_by_path
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.operators import draws
@@ -78,6 +80,17 @@ def alone() -> Iterator[None]:
         torch.set_autocast_cache_enabled(caches)
 
 
+@contextmanager
+def watched_device() -> Iterator[AnyDevice]:
+    """The device, watched for a recording: the caller's emulated one, or else the real one."""
+    emulated = emulated_device()
+    if emulated is not None:
+        yield emulated
+        return
+    with WatchedDevice() as watched:
+        yield watched
+
+
 def target_of(model: torch.nn.Module, inputs: Inputs) -> Target:
     """The forward pass without gradients, on inputs like these."""
     name = type(model).__name__
@@ -94,6 +107,8 @@ def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
         if isinstance(made, GuardedGraph):
             return replace(known, graph=made)
         known = replace(known, obstacles=(made,))
+    if not setup.parts:
+        return known
     modules = safe_modules(studied)
     parts = graph_parts(studied.session, modules, known.launches, context=setup.context)
     if isinstance(parts, str):
@@ -177,7 +192,7 @@ def _launches_of(iteration: Iteration) -> dict[str, int]:
 
 def _capture(studied: Studied, setup: Setup) -> GuardedGraph | str:
     session = studied.session
-    outcome, made = prove_whole_step(session, ran=studied.ran)
+    outcome, made = prove_whole_step(session, ran=studied.ran, pool=setup.pool)
     if outcome.status == "refused":
         return f"the capture was refused{_at(outcome.location)}: {outcome.reason}"
     if made is None:

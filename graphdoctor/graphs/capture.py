@@ -26,14 +26,16 @@ class Resettable(Protocol):
 
 
 class Pool:
-    """The memory of several graphs that never run at the same time.
+    """The memory of several graphs that never run at the same time, and the stream to capture them on.
 
+    They share only what was freed on the same stream, so that all have to be captured on `side`.
     After a failed capture the next graphs get memory of their own: torch goes on counting the
     failed one as recording into the old pool, and refuses another there.
     """
 
     def __init__(self) -> None:
         self.handle: Any = torch.cuda.graph_pool_handle()
+        self.side: Any = torch.cuda.Stream()
 
     def reset(self) -> None:
         self.handle = torch.cuda.graph_pool_handle()

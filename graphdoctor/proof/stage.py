@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.diagnose.diagnose import Diagnosis
+from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.cost import Cost, Meter
 from graphdoctor.graphs.whole_step import CapturedStep, capture_from_start
@@ -141,14 +142,19 @@ def _meter(session: Session) -> Meter:
 
 
 def prove_whole_step(
-    session: Session, meter: Meter | None = None, *, ran: EagerRuns | None = None
+    session: Session,
+    meter: Meter | None = None,
+    *,
+    ran: EagerRuns | None = None,
+    pool: Pool | None = None,
 ) -> tuple[CaptureOutcome, CapturedStep | None]:
     """Capture the whole step and verify it; the graph only where its replays are right.
 
-    `meter` reads what the capture took. Whoever gets the graph must release it.
+    `meter` reads what the capture took. Whoever gets the graph must release it. Its memory is of
+    `pool`, if there is one.
     """
     exact = session.device.kind == "emulated"
-    made = capture_from_start(session)
+    made = capture_from_start(session, pool=pool)
     is_made_everywhere = MEETING.everywhere(not isinstance(made, Refusal))
     if isinstance(made, Refusal):
         return made.outcome(WHOLE_STEP), None
