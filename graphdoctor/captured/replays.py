@@ -74,15 +74,15 @@ class Replays:
         self.fallbacks: Counter[str] = Counter()
         self._served_before = 0  # by graphs that were released
         self._graphs: dict[Key, Answering] = {}
-        self._last: _Known | None = None
+        self.last: _Known | None = None
         self._known: dict[object, tuple[_Known, ...]] = {}  # by the shape of the first argument
         self._growth = growth
         self._context = context
-        self._is_context = context.is_same
+        self.is_context = context.is_same
         self._lock = threading.Lock()
         self._enter, self._leave = partial(self._lock.acquire, False), self._lock.release
         self._is_suspect = False  # the model was found changed: look before each start
-        self._stream_number: Callable[[], int] = lambda: 0
+        self.stream_number: Callable[[], int] = lambda: 0
         self._stream: Any = None
         self._on_stream = 0
 
@@ -97,13 +97,13 @@ class Replays:
 
     def add(self, graph: Answering) -> None:
         if not self._graphs:
-            self._stream_number = current_stream_number()
-            self._stream, self._on_stream = torch.cuda.current_stream(), self._stream_number()
+            self.stream_number = current_stream_number()
+            self._stream, self._on_stream = torch.cuda.current_stream(), self.stream_number()
         self._graphs[graph.key] = graph
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """The model's answer to these arguments."""
-        known = self._last
+        known = self.last
         if known is None or (
             _are_gradients_enabled() and any(map(_wants_gradient, self._parameters))
         ):
@@ -113,17 +113,17 @@ class Replays:
             known, tensors = self._find(args, kwargs)
             if known is None or tensors is None:
                 return self._call_by_key(args, kwargs)
-        if not self._is_context():
+        if not self.is_context():
             return self._fall_back(self._context.difference(), args, kwargs)
         if not self._enter():
             return self._fall_back(_BUSY, args, kwargs)
         try:
-            if self._last is None:  # another thread has released the graph since
+            if self.last is None:  # another thread has released the graph since
                 answer, why = None, _RELEASED
             elif known.looks_first or self._is_suspect:
                 answer, why = self._replay(known.graph, tensors)
             else:
-                if self._stream_number() != self._on_stream:
+                if self.stream_number() != self._on_stream:
                     self._follow_stream()
                 known.load(tensors)
                 known.replay()
@@ -142,7 +142,7 @@ class Replays:
         for known in self._known.get(_first_shape(args, kwargs), ()):
             tensors = known.tensors_of(args, kwargs)
             if tensors is not None:
-                self._last = known
+                self.last = known
                 return known, tensors
         return None, None
 
@@ -179,7 +179,7 @@ class Replays:
         shape = _first_shape(args, kwargs)
         if shape not in self._known and len(self._known) >= _MOST_SHAPES:
             del self._known[next(iter(self._known))]
-        self._last = known = _Known(form, graph)
+        self.last = known = _Known(form, graph)
         self._known[shape] = (known, *self._known.get(shape, ()))[:_MOST_FORMS]
 
     def _without_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
@@ -199,7 +199,7 @@ class Replays:
         looks_first = self._is_suspect or not graph.traits.repeats
         if looks_first and (why := self._change_of(graph)):
             return None, why
-        if self._stream_number() != self._on_stream:
+        if self.stream_number() != self._on_stream:
             self._follow_stream()
         forward = graph.forward
         forward.load(tensors)
@@ -219,7 +219,7 @@ class Replays:
         """The graph's memory is used on one stream after the other, never on two at a time."""
         stream = torch.cuda.current_stream()
         stream.wait_stream(self._stream)
-        self._stream, self._on_stream = stream, self._stream_number()
+        self._stream, self._on_stream = stream, self.stream_number()
 
     def _grown(self, key: Key, inputs: Inputs) -> Answering | str:
         made = self._growth.answering(key, inputs)
@@ -241,7 +241,7 @@ class Replays:
                     graph.release()
             self._graphs.clear()
             self._growth.release()
-            self._last = None
+            self.last = None
             self._known.clear()
             self.why_not = _RELEASED
             self.training = self.parts = None
