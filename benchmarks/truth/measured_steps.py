@@ -14,6 +14,14 @@ FILES = {
     "samples_h200_torch2.11.jsonl": "server",
     "results/h200_torch2.11.jsonl": "slow-server",
 }
+# Files of which each function is a family.
+_OF_SEVERAL = frozenset(
+    f"{name}.py"
+    for name in (
+        *("decode", "learning", "speech", "diffusion"),
+        *("sequences", "pictures", "worlds"),
+    )
+)
 # Their kernels' number was counted in these very steps, so that they cannot judge it without a GPU.
 FITTED = ("dlrm.py:training",)
 
@@ -42,7 +50,7 @@ class Measured:
     def family(self) -> str:
         """The model, whatever its size, precision or mode: none of it is judged by another of it."""
         file, _, entry = self.case.rpartition("/")[2].partition(":")
-        if file in ("decode.py", "learning.py", "speech.py", "diffusion.py"):
+        if file in _OF_SEVERAL:
             return entry
         return (
             entry.split("_")[0] if file == "vision.py" else file.removesuffix(".py").split("_")[0]
@@ -75,17 +83,34 @@ def measured_since(known: set[str]) -> Iterator[Measured]:
     Their host took 0.98 to 1.0 times what the slower one took for three eager steps that both ran (gpt2,
     llama and bert:inference). Eager and its busy time are those beside the whole step.
     """
-    text = (ROOT / "benchmarks/data/results/h200_torch2.11.jsonl").read_text(encoding="utf-8")
-    for row in map(json.loads, text.splitlines()):
-        found = row.get("row") or {}
-        timed, share = found.get("measurement"), found.get("busy_share_eager")
-        if row.get("strategy") != "whole" or timed is None or found["status"] != "verified":
+    for folder in ("results", "families"):
+        path = ROOT / "benchmarks/data" / folder / "h200_torch2.11.jsonl"
+        if not path.exists():
             continue
-        whole = Timed("whole", timed["speedup"], timed["graph_us"], found.get("predicted"))
-        eager_us = timed["eager_us"]
-        one = Measured(row["case"], "slow-server", eager_us, share * eager_us, (whole,))
-        if one.family not in known:
-            yield one
+        rows = list(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
+        timed = [row for row in rows if _is_verified(row)]
+        for row in timed:
+            if row["strategy"] != "whole":
+                continue
+            of_case = [_row_timed(each) for each in timed if each["case"] == row["case"]]
+            found = row["row"]
+            eager_us = found["measurement"]["eager_us"]
+            busy_us = found["busy_share_eager"] * eager_us
+            strategies = of_case if folder == "families" else [_row_timed(row)]
+            one = Measured(row["case"], "slow-server", eager_us, busy_us, tuple(strategies))
+            if one.family not in known:
+                yield one
+
+
+def _is_verified(row: dict[str, Any]) -> bool:
+    found = row.get("row") or {}
+    return found.get("status") == "verified" and found.get("measurement") is not None
+
+
+def _row_timed(row: dict[str, Any]) -> Timed:
+    found = row["row"]
+    timed = found["measurement"]
+    return Timed(row["strategy"], timed["speedup"], timed["graph_us"], found.get("predicted"))
 
 
 def _timed(row: dict[str, Any]) -> Iterator[Timed]:
