@@ -25,6 +25,7 @@ from graphdoctor.captured.replays import Replays
 from graphdoctor.captured.sized_capture import capture_sizes
 from graphdoctor.captured.study import study, watched_device
 from graphdoctor.captured.training import study_training
+from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.guards import Modes, emulated_device
 from graphdoctor.graphs.modules import wrapper_of
 from graphdoctor.pipeline import analyze
@@ -100,7 +101,7 @@ def _captured(model: torch.nn.Module, given: Inputs, how: _How) -> CapturedModel
         sized, left_out = capture_sizes(model, given, how.sizes, dim=how.dim, clones=how.clones)
         if sized is not None:
             return sized
-    setup = Setup(Modes(), clones=how.clones)
+    setup = Setup(Modes(), clones=how.clones, pool=Pool())
 
     def make(others: Inputs) -> GuardedGraph | str:
         if found_now := unready(model, others):
@@ -219,7 +220,7 @@ def _plan_without_gpu(model: torch.nn.Module, inputs: Inputs) -> CapturePlan:
     except GraphDoctorError as error:
         return CapturePlan("eager", obstacles=(_NO_GPU, f"an emulated GPU could not tell: {error}"))
     says = f"an emulated GPU says {report.verdict}: {report.reason}"
-    return CapturePlan("eager", launches=0, obstacles=(_NO_GPU, says))
+    return CapturePlan("eager", launches=0, obstacles=(_NO_GPU, says), memory=report.memory)
 
 
 def _has_device() -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from graphdoctor.values.report import Mode
+from graphdoctor.values.figures import bytes_text
+from graphdoctor.values.report import GraphMemory, Mode
 
 if TYPE_CHECKING:
     from graphdoctor.captured.parts import Parts
@@ -23,7 +24,8 @@ class CapturePlan:
     `launches` counts what one forward pass puts on the GPU, and `captured_launches` how much of it
     is in graphs. `obstacles` are the reasons, in sentences, why it is not all of it. `mode` says which
     calls these are: those without gradients, or those whose backward pass is a graph as well. `sizes`
-    have a graph each, and `left_out` says why others that were asked for have none.
+    have a graph each, and `left_out` says why others that were asked for have none. `memory` is that of
+    the graph of the whole forward pass, or of those of all sizes.
     """
 
     how: Literal["whole", "modules", "eager"]
@@ -34,6 +36,7 @@ class CapturePlan:
     mode: Mode = "inference"
     sizes: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
+    memory: GraphMemory | None = None
 
     @property
     def coverage(self) -> float:
@@ -45,7 +48,8 @@ def inference_plan(found: Study) -> tuple[CapturePlan, Parts | None]:
     """For calls without gradients."""
     total = found.launches.get("", 0)
     if found.graph is not None:
-        return CapturePlan("whole", launches=total, captured_launches=total), None
+        plan = CapturePlan("whole", launches=total, captured_launches=total, memory=found.memory)
+        return plan, None
     if found.parts is None:
         return CapturePlan("eager", launches=total, obstacles=found.obstacles), None
     return _in_parts(found, found.parts), found.parts
@@ -92,7 +96,7 @@ def explain(
 ) -> str:
     """One sentence a line: what is replayed, what is not and why, and which calls ran eagerly."""
     since = _since(replayed, part_replays, fallbacks)
-    return "\n".join((*_how(name, plan), *_why(plan), *map(_use, uses), *since))
+    return "\n".join((*_how(name, plan), *_why(plan), *_memory(plan), *map(_use, uses), *since))
 
 
 def _how(name: str, plan: CapturePlan) -> Iterator[str]:
@@ -116,6 +120,19 @@ def _why(plan: CapturePlan) -> Iterator[str]:
         yield f"Not as one graph: {obstacle.rstrip('.')}."
     for reason in plan.left_out:
         yield f"{reason.rstrip('.')}."
+
+
+def _memory(plan: CapturePlan) -> Iterator[str]:
+    found = plan.memory
+    if found is None:
+        return
+    holds = "Its graphs hold" if plan.how == "whole" else "A graph of it would hold"
+    measured = found.measured_bytes
+    truth = "" if measured is None else f" ({bytes_text(measured)} measured)"
+    yield (
+        f"{holds} {bytes_text(found.total_bytes)}: copies of inputs {bytes_text(found.inputs_bytes)}, a pool of "
+        f"{bytes_text(found.pool_bytes)}{truth} and cuBLAS's workspace {bytes_text(found.workspace_bytes)}."
+    )
 
 
 def _use(use: SizeUse) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from graphdoctor.captured.forward_graph import Setup
@@ -15,6 +17,7 @@ from graphdoctor.graphs.guards import Modes
 from graphdoctor.target import Inputs
 from graphdoctor.target.user_code import is_out_of_memory
 from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.report import GraphMemory
 
 
 def capture_sizes(
@@ -32,12 +35,14 @@ def capture_sizes(
     replays = Replays(model, context=setup.context, growth=sizes)
     left_out: list[str] = []
     launches = 0
+    memories: list[GraphMemory] = []
     for size in reversed(wanted):
         found, is_full = _studied(model, sizes.at(size), setup)
         if found.graph is not None:
             sizes.add(size, found.graph)
             replays.add(found.graph)
-            launches = found.launches.get("", 0)
+            launches = max(launches, found.launches.get("", 0))
+            memories += [found.memory] if found.memory is not None else []
             continue
         left_out.append(f"No graph of size {size}: {'; '.join(found.obstacles)}")
         if not is_full and not sizes.graphs:
@@ -53,8 +58,25 @@ def capture_sizes(
         captured_launches=launches,
         sizes=tuple(sorted(sizes.graphs)),
         left_out=tuple(left_out),
+        memory=_together(memories),
     )
     return CapturedModel(model, plan, replays, sizes=sizes), ()
+
+
+def _together(memories: Sequence[GraphMemory]) -> GraphMemory | None:
+    """Of graphs in one pool, the last made last: each has inputs and outputs, and they share the rest."""
+    if not memories:
+        return None
+    largest = max(memories, key=lambda each: each.pool_bytes)
+    outputs = sum(each.outputs_bytes for each in memories)
+    return GraphMemory(
+        inputs_bytes=sum(each.inputs_bytes for each in memories),
+        outputs_bytes=outputs,
+        intermediates_bytes=max(each.intermediates_bytes for each in memories),
+        pool_bytes=largest.pool_bytes + outputs - largest.outputs_bytes,
+        workspace_bytes=max(each.workspace_bytes for each in memories),
+        measured_bytes=memories[-1].measured_bytes,
+    )
 
 
 def _studied(model: torch.nn.Module, inputs: Inputs, setup: Setup) -> tuple[Study, bool]:

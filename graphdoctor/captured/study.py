@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import torch
 
 from graphdoctor.captured.forward_graph import GuardedGraph, Setup, Traits
@@ -15,6 +16,7 @@ from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.real import WatchedDevice
 from graphdoctor.estimate import launches
+from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.graphs.calls import Unwatchable
 from graphdoctor.graphs.guards import emulated_device
 from graphdoctor.graphs.modules import modules_by_path
@@ -28,7 +30,7 @@ from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
 from graphdoctor.values.recording import Iteration, Recording
-from graphdoctor.values.report import Location
+from graphdoctor.values.report import GraphMemory, Location
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Study:
     launches: dict[str, int] = field(default_factory=dict)
     graph: GuardedGraph | None = None
     parts: Parts | None = None
+    memory: GraphMemory | None = None
 
 
 def study(model: torch.nn.Module, inputs: Inputs, device: AnyDevice, setup: Setup) -> Study:
@@ -100,12 +103,14 @@ def target_of(model: torch.nn.Module, inputs: Inputs) -> Target:
 
 
 def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
-    studied = stages.study(target, Setting(device))
+    setting = Setting(device)
+    studied = stages.study(target, setting)
     known = known_from(studied)
     if not known.obstacles:
         made = _capture(studied, setup)
         if isinstance(made, GuardedGraph):
-            return replace(known, graph=made)
+            memory = graph_memory(studied.recording.captured[-1], setting.profile)
+            return replace(known, graph=made, memory=_measured(memory, device, setup))
         known = replace(known, obstacles=(made,))
     if not setup.parts:
         return known
@@ -114,6 +119,13 @@ def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
     if isinstance(parts, str):
         return replace(known, obstacles=(*known.obstacles, parts))
     return replace(known, parts=parts)
+
+
+def _measured(memory: GraphMemory, device: AnyDevice, setup: Setup) -> GraphMemory:
+    """With what the pool of the graphs really holds."""
+    if device.kind == "emulated" or setup.pool is None:
+        return memory
+    return msgspec.structs.replace(memory, measured_bytes=setup.pool.reserved_bytes)
 
 
 def known_from(studied: Studied) -> Study:

@@ -37,6 +37,18 @@ class Pool:
         self.handle: Any = torch.cuda.graph_pool_handle()
         self.side: Any = torch.cuda.Stream()
 
+    @property
+    def reserved_bytes(self) -> int:
+        """What the allocator of a real GPU holds for these graphs now."""
+        torch.cuda.synchronize()
+        segments = torch.cuda.memory_snapshot()
+        own = tuple(self.handle)
+        return sum(
+            segment["total_size"]
+            for segment in segments
+            if tuple(segment.get("segment_pool_id", ())) == own
+        )
+
     def reset(self) -> None:
         self.handle = torch.cuda.graph_pool_handle()
 
