@@ -116,16 +116,31 @@ def with_ranges(judged: Sequence[Judged]) -> tuple[list[Judged], dict[str, float
         replace(one, range=_width_of(one.width, judged, but=one.family).of(one.corners))
         for one in judged
     ]
+    ranged = _capped(ranged)
+    names = dict.fromkeys(one.width for one in judged)
+    widths = {name: _width_of(name, judged) for name in names}
+    return ranged, {name: each.times or each.least for name, each in widths.items()}
+
+
+def _capped(ranged: Sequence[Judged]) -> list[Judged]:
+    """A device is busy for no longer than the step takes."""
     eager = {(one.case, one.host): one.range for one in ranged if one.quantity == "eager"}
-    ranged = [
+    return [
         replace(one, range=capped(one.range, limit))
         if one.quantity == "busy" and one.range and (limit := eager[one.case, one.host])
         else one
         for one in ranged
     ]
-    names = dict.fromkeys(one.width for one in judged)
-    widths = {name: _width_of(name, judged) for name in names}
-    return ranged, {name: each.times or each.least for name, each in widths.items()}
+
+
+def with_widths(judged: Sequence[Judged], widths: dict[str, float]) -> list[Judged]:
+    """Each with the range that these widths give it: nothing about them was chosen by it."""
+    ranged = []
+    for one in judged:
+        times = widths[one.width]
+        width = Width(0.0, least=times) if one.is_constant else Width(times)
+        ranged.append(replace(one, range=width.of(one.corners)))
+    return _capped(ranged)
 
 
 def _width_of(name: str, judged: Sequence[Judged], *, but: str = "") -> Width:
