@@ -61,6 +61,7 @@ def study(model: torch.nn.Module, inputs: Inputs, device: AnyDevice, setup: Setu
     if found.graph is None or not (changed := found.graph.state.difference()):
         return found
     found.graph.release()
+    _leave_pool(setup)
     why = (
         f"calls leave something behind in Python ({changed}): call the model once, then capture it"
     )
@@ -208,6 +209,7 @@ def _capture(studied: Studied, setup: Setup) -> GuardedGraph | str:
     if outcome.status == "refused":
         return f"the capture was refused{_at(outcome.location)}: {outcome.reason}"
     if made is None:
+        _leave_pool(setup)
         assert outcome.verification is not None
         found = outcome.verification
         return f"replays could not be shown to be right ({found.status}): {found.reason}"
@@ -215,7 +217,14 @@ def _capture(studied: Studied, setup: Setup) -> GuardedGraph | str:
         return _graph_of(session, made, studied.recording.captured, setup)
     except Unwatchable as reason:
         made.release()
+        _leave_pool(setup)
         return str(reason)
+
+
+def _leave_pool(setup: Setup) -> None:
+    """The graph that was given back may have been the last of its pool."""
+    if setup.pool is not None:
+        setup.pool.reset()
 
 
 def _graph_of(
