@@ -103,6 +103,8 @@ def _without_gpu(one: Measured, step: Step, fitted: Fitted) -> Iterator[tuple[st
     profile = fitted.profile(one.host)
     found = corners(step.iteration, profile)
     yield "busy", found.busy_us, one.busy_us
+    if not one.is_quiet:
+        return
     yield "eager", found.eager_us, one.eager_us
     whole = next((timed for timed in one.timed if timed.strategy == "whole"), None)
     if whole is not None and "whole" in step.graphed:
@@ -127,7 +129,7 @@ def _capped(ranged: Sequence[Judged]) -> list[Judged]:
     eager = {(one.case, one.host): one.range for one in ranged if one.quantity == "eager"}
     return [
         replace(one, range=capped(one.range, limit))
-        if one.quantity == "busy" and one.range and (limit := eager[one.case, one.host])
+        if one.quantity == "busy" and one.range and (limit := eager.get((one.case, one.host)))
         else one
         for one in ranged
     ]
