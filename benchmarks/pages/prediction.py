@@ -53,9 +53,9 @@ A range is to hold 80 % of the measurements and be no wider than that takes. *Wr
 predicted and slower than 0.95x measured, or the other way round.
 """
 
-NO_MEMORY = """What a graph of the whole step holds is predicted from the recording and the allocator's own rules, with nothing
-fitted. On an H200 the pools of a small network, in inference and in training, were within 30 % of it (a test marked
-`gpu`); no larger workload has been measured (`benchmarks/truth/graph_memory.py`).
+NO_MEMORY = """What a graph of the whole step holds is predicted from the recording and the allocator's own rules, with
+nothing fitted. On an H200 the pools of a small network, in inference and in training, were within 30 % of it (a test
+marked `gpu`); no larger workload has been measured (`benchmarks/truth/graph_memory.py`).
 """
 
 NOT_JUDGED = """## What is not judged, and why
