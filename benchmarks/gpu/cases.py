@@ -1,4 +1,4 @@
-"""What benchmarks/gpu/strategies.py measures: workloads, each with the strategies to compare, and other commands."""
+"""What benchmarks/gpu/strategies.py measures: workloads and families, each with its strategies, and other commands."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ TRAINING = ("whole", "compiled-whole", "split-step", "compiled-split", "modules"
 PARTS = ("modules", "segments", *COMPARATORS)
 SCRIPTED = ("whole", "compiled-whole", "script", "script-graph", *COMPARATORS)
 BATCHES = "1,4,16,64,256,1024,4096"
+
+FAMILIES = {
+    "sequences": "lstm gru tcn conformer translation state_space experts cross_decode",
+    "pictures": "mixer vit segmentation mobile detection autoencoder diffusion_transformer sharper points",
+    "worlds": "physics control two_towers factors graph_attention field contrast flow penalty",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,15 @@ def workloads() -> list[Workload]:
         _workload("vision.py:swin_b_fp32", TRAINING),
         _workload("vision.py:mask_rcnn", PARTS),
         *(Workload(spec, _of_sample(spec)) for spec in sample_specs()),
+    ]
+
+
+def families() -> list[Workload]:
+    """Models that nothing was fitted to, one of each kind: predictions are judged by them."""
+    return [
+        _workload(f"{file}.py:{entry}", ("whole", "modules", "segments"))
+        for file, entries in FAMILIES.items()
+        for entry in entries.split()
     ]
 
 

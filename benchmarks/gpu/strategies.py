@@ -1,12 +1,13 @@
 """The GPU evidence -> benchmarks/data/results/<gpu>_torch<version>.jsonl, one line for each measured cell.
 
     python benchmarks/gpu/strategies.py [--results FOLDER] [--deadline-s 520] [--only PATTERN] [--commands]
+    python benchmarks/gpu/strategies.py --families --results benchmarks/data/families [--strategies whole]
 
 Each strategy on each workload of benchmarks/gpu/cases.py is a process of its own. As many as
 `--processes` build, compile, capture and verify side by side, spread over the GPUs, with the compilers'
 caches shared; when all are ready, each times its step alone on its idle GPU, one after the other. A process
 that crashed or ran out of memory beside others is tried once more, alone, before that is called its result.
-`--commands` runs the sweeps and the other commands instead.
+`--commands` runs the sweeps and the other commands instead, `--families` the models that docs/prediction.md judges by.
 
 Resumable: what the file has already is not run again, and the deadline ends the call between turns.
 """
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import SLOWEST, Command, commands, workloads
+from cases import SLOWEST, Command, commands, families, workloads
 from samples_and_rules import ROOT
 from turns import Cell, Turn, prepared
 
@@ -52,6 +53,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=24)
     parser.add_argument("--prepare-s", type=float, default=150)
     parser.add_argument("--commands", action="store_true")
+    parser.add_argument(
+        "--families", action="store_true", help="measure what predictions are judged by instead"
+    )
     args = parser.parse_args()
     name = torch.cuda.get_device_name().replace("NVIDIA ", "").replace(" ", "_").lower()
     version = ".".join(str(torch.__version__).split(".")[:2])
@@ -64,7 +68,7 @@ def main() -> None:
     asked = [part for part in args.strategies.split(",") if part]
     cells = [
         Cell(each.name, strategy)
-        for each in workloads()
+        for each in (families() if args.families else workloads())
         for strategy in each.strategies
         if re.search(args.only, each.name) and (not asked or strategy in asked)
     ]

@@ -28,6 +28,7 @@ from torch import nn
 
 import graphdoctor
 from graphdoctor.captured.forward_graph import Traits
+from graphdoctor.captured.growth import Nothing
 from graphdoctor.captured.module import behind
 from graphdoctor.captured.replays import Replays
 from graphdoctor.graphs.calls import signature
@@ -72,10 +73,11 @@ def trains_us(*calls: Callable[[], object], settle: Callable[[], None]) -> list[
 
 def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Replays, Any]:
     """Replays of a graph that does nothing."""
-    replays = Replays(model, context=Modes(), max_graphs=1, grow=lambda others: "")
+    replays = Replays(model, context=Modes(), growth=Nothing(""))
     answer = torch.zeros(1)
     graph = SimpleNamespace(
         key=signature(inputs, {})[0],
+        served=0,
         state=Guard({"model": model}),
         traits=Traits(repeats=True, launches=0),
         forward=SimpleNamespace(
@@ -91,6 +93,16 @@ def addresses(graph: Any) -> Callable[[], object]:
     return lambda: list(map(torch.Tensor.data_ptr, graph.state.tensors))
 
 
+def parts_us(replays: Replays, inputs: tuple[torch.Tensor, ...]) -> Figures:
+    """What is asked before the launch, by itself: the form of the call, torch's switches, the stream."""
+    known = replays.last
+    assert known is not None
+    form, modes, stream = medians_us(
+        partial(known.tensors_of, inputs, {}), replays.is_context, replays.stream_number
+    )
+    return {"form_us": form, "modes_us": modes, "stream_us": stream}
+
+
 def without_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Figures:
     """What the guards cost here."""
     replays, graph = stubbed(model, inputs)
@@ -103,6 +115,7 @@ def without_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Figures:
         "after_us": after,
         "addresses_us": ptrs,
         "added_us": call,
+        **parts_us(replays, inputs),
     }
 
 
@@ -132,6 +145,7 @@ def with_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Figures:
     host_hand, host_call = medians_us(hand, call, settle=settle)
     train_hand, train_call = trains_us(hand, call, settle=settle)
     assert not fast.fallbacks, fast.fallbacks
+    parts = parts_us(behind(fast).replays, inputs)
     fast.release()
     return {
         "bare_us": lean,
@@ -144,6 +158,7 @@ def with_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Figures:
         "in_a_row_by_hand_us": train_hand,
         "in_a_row_call_us": train_call,
         "in_a_row_added_us": train_call - train_hand,
+        **parts,
     }
 
 

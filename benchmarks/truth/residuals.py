@@ -103,6 +103,8 @@ def _without_gpu(one: Measured, step: Step, fitted: Fitted) -> Iterator[tuple[st
     profile = fitted.profile(one.host)
     found = corners(step.iteration, profile)
     yield "busy", found.busy_us, one.busy_us
+    if not one.is_quiet:
+        return
     yield "eager", found.eager_us, one.eager_us
     whole = next((timed for timed in one.timed if timed.strategy == "whole"), None)
     if whole is not None and "whole" in step.graphed:
@@ -116,16 +118,31 @@ def with_ranges(judged: Sequence[Judged]) -> tuple[list[Judged], dict[str, float
         replace(one, range=_width_of(one.width, judged, but=one.family).of(one.corners))
         for one in judged
     ]
-    eager = {(one.case, one.host): one.range for one in ranged if one.quantity == "eager"}
-    ranged = [
-        replace(one, range=capped(one.range, limit))
-        if one.quantity == "busy" and one.range and (limit := eager[one.case, one.host])
-        else one
-        for one in ranged
-    ]
+    ranged = _capped(ranged)
     names = dict.fromkeys(one.width for one in judged)
     widths = {name: _width_of(name, judged) for name in names}
     return ranged, {name: each.times or each.least for name, each in widths.items()}
+
+
+def _capped(ranged: Sequence[Judged]) -> list[Judged]:
+    """A device is busy for no longer than the step takes."""
+    eager = {(one.case, one.host): one.range for one in ranged if one.quantity == "eager"}
+    return [
+        replace(one, range=capped(one.range, limit))
+        if one.quantity == "busy" and one.range and (limit := eager.get((one.case, one.host)))
+        else one
+        for one in ranged
+    ]
+
+
+def with_widths(judged: Sequence[Judged], widths: dict[str, float]) -> list[Judged]:
+    """Each with the range that these widths give it: nothing about them was chosen by it."""
+    ranged = []
+    for one in judged:
+        times = widths[one.width]
+        width = Width(0.0, least=times) if one.is_constant else Width(times)
+        ranged.append(replace(one, range=width.of(one.corners)))
+    return _capped(ranged)
 
 
 def _width_of(name: str, judged: Sequence[Judged], *, but: str = "") -> Width:

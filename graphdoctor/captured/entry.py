@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from graphdoctor.captured.forward_graph import GuardedGraph, Setup
+from graphdoctor.captured.growth import Nothing, OneEach
 from graphdoctor.captured.module import (
     CapturedModel,
     answer_with,
@@ -22,10 +22,10 @@ from graphdoctor.captured.module import (
 from graphdoctor.captured.plan import CapturePlan, inference_plan, training_plan
 from graphdoctor.captured.readiness import unready
 from graphdoctor.captured.replays import Replays
-from graphdoctor.captured.study import study
+from graphdoctor.captured.sized_capture import capture_sizes
+from graphdoctor.captured.study import study, watched_device
 from graphdoctor.captured.training import study_training
-from graphdoctor.device.open import AnyDevice
-from graphdoctor.device.real import WatchedDevice
+from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.guards import Modes, emulated_device
 from graphdoctor.graphs.modules import wrapper_of
 from graphdoctor.pipeline import analyze
@@ -42,6 +42,8 @@ def capture(
     *inputs: object,
     mode: Mode | None = None,
     max_graphs: int = 1,
+    sizes: Sequence[int] | None = None,
+    dim: int = 0,
     clone_outputs: bool = True,
     **kwargs: object,
 ) -> Any:
@@ -54,11 +56,15 @@ def capture(
     `max_graphs` graphs are made, for inputs of other shapes. Without `clone_outputs` the next call
     writes over the outputs of the one before.
 
+    With `sizes` there is a graph for each of these sizes of the dimension `dim`, all in one pool of
+    memory. A call takes the smallest that it fits into, padded with zeros where the model is proved
+    to give the same answer then; `hits` of the result counts what each served.
+
     Raises `UsageError` for what is no module or was captured or compiled before, and
     `UserCodeError` where the model itself fails.
     """
     _check(model, max_graphs)
-    how = _How(mode, max_graphs, clone_outputs)
+    how = _How(mode, max_graphs, clone_outputs, _checked_sizes(sizes, max_graphs, mode), dim)
     if not inputs and not kwargs:
         return _on_first_call(model, how)
     return module_of(model, _captured(model, Inputs(inputs, kwargs), how))
@@ -71,6 +77,8 @@ class _How:
     mode: Mode | None
     max_graphs: int
     clones: bool
+    sizes: tuple[int, ...] = ()
+    dim: int = 0
 
     def is_for(self, model: torch.nn.Module) -> bool:
         """Whether a call of the model that is made now is of the kind to capture."""
@@ -81,20 +89,31 @@ class _How:
 def _captured(model: torch.nn.Module, given: Inputs, how: _How) -> CapturedModel:
     if not _has_device():
         return _eager(model, _plan_without_gpu(model, given))
-    setup = Setup(Modes(), clones=how.clones)
     if reason := unready(model, given):
         return _eager(model, CapturePlan("eager", obstacles=(reason,)))
+    is_training = (how.mode or _mode_of(model)) == "training"
+    if how.sizes and is_training:
+        raise UsageError(
+            'sizes are for inference: give mode="inference", or capture for training without sizes.'
+        )
+    left_out: tuple[str, ...] = ()
+    if how.sizes:
+        sized, left_out = capture_sizes(model, given, how.sizes, dim=how.dim, clones=how.clones)
+        if sized is not None:
+            return sized
+    setup = Setup(Modes(), clones=how.clones, pool=Pool())
 
-    def grow(others: Inputs) -> GuardedGraph | str:
+    def make(others: Inputs) -> GuardedGraph | str:
         if found_now := unready(model, others):
             return found_now
-        with _watched_device() as device:
-            more = study(model, others, device, setup)
+        with watched_device() as device:
+            more = study(model, others, device, replace(setup, parts=False))
         return more.graph if more.graph is not None else "; ".join(more.obstacles)
 
-    replays = Replays(model, context=setup.context, max_graphs=how.max_graphs, grow=grow)
-    with _watched_device() as device:
-        if (how.mode or _mode_of(model)) == "training":
+    growth = OneEach(make, how.max_graphs)
+    replays = Replays(model, context=setup.context, growth=growth)
+    with watched_device() as device:
+        if is_training:
             known, made = study_training(model, given, device, setup.context)
             plan, parts = training_plan(known, made)
             replays.training = parts
@@ -103,7 +122,9 @@ def _captured(model: torch.nn.Module, given: Inputs, how: _How) -> CapturedModel
             plan, parts = inference_plan(found)
             replays.parts = parts
             if found.graph is not None:
+                growth.has(found.graph)
                 replays.add(found.graph)
+    plan = replace(plan, left_out=left_out)
     replays.why_not = plan.obstacles[0] if plan.obstacles else replays.why_not
     return CapturedModel(model, plan, replays, parts)
 
@@ -170,9 +191,24 @@ def _check(model: object, max_graphs: int) -> None:
         )
 
 
+def _checked_sizes(
+    sizes: Sequence[int] | None, max_graphs: int, mode: Mode | None
+) -> tuple[int, ...]:
+    if sizes is None:
+        return ()
+    found = tuple(sorted(set(sizes)))
+    if not found or any(type(size) is not int or size < 1 for size in found):
+        raise UsageError(f"sizes are whole numbers from 1 on, at least one; got {list(sizes)}.")
+    if max_graphs != 1:
+        raise UsageError("There is one graph for each of the sizes: leave max_graphs out.")
+    if mode == "training":
+        raise UsageError("sizes are for inference: capture for training without them.")
+    return found
+
+
 def _eager(model: torch.nn.Module, plan: CapturePlan) -> CapturedModel:
     """The model as it is, under the same interface."""
-    replays = Replays(model, context=Modes(), max_graphs=1, grow=lambda others: plan.obstacles[0])
+    replays = Replays(model, context=Modes(), growth=Nothing(plan.obstacles[0]))
     replays.why_not = plan.obstacles[0]
     return CapturedModel(model, plan, replays)
 
@@ -184,20 +220,9 @@ def _plan_without_gpu(model: torch.nn.Module, inputs: Inputs) -> CapturePlan:
     except GraphDoctorError as error:
         return CapturePlan("eager", obstacles=(_NO_GPU, f"an emulated GPU could not tell: {error}"))
     says = f"an emulated GPU says {report.verdict}: {report.reason}"
-    return CapturePlan("eager", launches=0, obstacles=(_NO_GPU, says))
+    return CapturePlan("eager", launches=0, obstacles=(_NO_GPU, says), memory=report.memory)
 
 
 def _has_device() -> bool:
     """Whether anything can be captured here."""
     return emulated_device() is not None or torch.cuda.is_available()
-
-
-@contextmanager
-def _watched_device() -> Iterator[AnyDevice]:
-    """The device, watched for a recording: the caller's emulated one, or else the real one."""
-    emulated = emulated_device()
-    if emulated is not None:
-        yield emulated
-        return
-    with WatchedDevice() as watched:
-        yield watched

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
@@ -14,7 +15,9 @@ from graphdoctor.graphs.calls import (
     distinct,
     signature,
 )
-from graphdoctor.graphs.calls.outputs import tensors_in
+from graphdoctor.graphs.calls.outputs import kind_of, tensors_in
+from graphdoctor.graphs.calls.signature import Key
+from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.target.state.clone import memory_of
@@ -30,26 +33,40 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What graphs are captured under, and whether their outputs are `clones` of their memory."""
+    """What graphs are captured under, and whether their outputs are `clones` of their memory.
+
+    `pool` is the memory that all of them share, if they do; without `parts`, nothing less than the
+    whole forward pass is captured.
+    """
 
     context: Modes
     clones: bool = True
+    pool: Pool | None = None
+    parts: bool = True
 
 
 class GuardedGraph:
-    """One graph and what it was captured from; `release` gives all its memory back."""
+    """One graph and what it was captured from; `release` gives all its memory back.
+
+    `graph`, `given` and `made` are the CUDA graph and the tensors that it reads and fills, and `kind` is
+    all of the answer but its tensors. `served` counts the calls that it answered.
+    """
 
     def __init__(
         self, captured: CapturedStep, traits: Traits, setup: Setup, roots: dict[str, object]
     ) -> None:
+        self.served = 0
         self.traits = traits
         self.state = Guard(roots)
         self.static_inputs = captured.static_inputs
         self.key, given = signature(captured.static_inputs.args, captured.static_inputs.kwargs)
         _check(distinct(given), self.state.tensors)
+        self.graph: Any = captured.graph
+        self.given, self.made = given, tensors_in(captured.outputs)
+        self.kind = kind_of(captured.outputs)
         outputs = Outputs(
             Nesting(captured.outputs),
-            tensors_in(captured.outputs),
+            self.made,
             inputs=given,
             state=self.state.tensors,
             clones=setup.clones,
@@ -59,6 +76,17 @@ class GuardedGraph:
     def release(self) -> None:
         """Give the graph's memory back; it cannot be called any more."""
         self.forward.release()
+        self.graph, self.made = None, []
+
+
+class Answering(Protocol):
+    """What answers the calls of one `key`: a graph, or a larger one with some of its rows for padding."""
+
+    key: Key
+    served: int
+    traits: Traits
+    state: Guard
+    forward: ForwardGraph
 
 
 def _check(given: list[torch.Tensor], state: list[torch.Tensor]) -> None:

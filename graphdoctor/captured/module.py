@@ -20,10 +20,11 @@ import torch
 from graphdoctor.captured.parts import Parts
 from graphdoctor.captured.plan import CapturePlan, explain
 from graphdoctor.captured.replays import Replays
+from graphdoctor.captured.sizes import Sizes, SizeUse
 from graphdoctor.graphs.calls.tally import register
 from graphdoctor.values.errors import UsageError
 
-OWN_NAMES = ("plan", "coverage", "fallbacks", "explain", "release")
+OWN_NAMES = ("plan", "coverage", "fallbacks", "hits", "explain", "release")
 _SLOT = "_graphdoctor_captured"
 _CALL_SLOT = "_graphdoctor_call"
 Call = Callable[[tuple[Any, ...], dict[str, Any]], object]
@@ -31,12 +32,13 @@ Call = Callable[[tuple[Any, ...], dict[str, Any]], object]
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class CapturedModel:
-    """What is behind a captured module. `parts` are the graphs of modules."""
+    """What is behind a captured module. `parts` are the graphs of modules, `sizes` those of sizes."""
 
     model: torch.nn.Module
     plan: CapturePlan
     replays: Replays
     parts: Parts | None = None
+    sizes: Sizes | None = None
 
     def __post_init__(self) -> None:
         register(self)
@@ -57,6 +59,11 @@ class CapturedModel:
             counted.update(self.parts.fallbacks)
         return counted
 
+    @property
+    def hits(self) -> tuple[SizeUse, ...]:
+        """What the graph of each size has answered; empty without sizes."""
+        return self.sizes.uses if self.sizes is not None else ()
+
     def explain(self) -> str:
         return explain(
             self.name,
@@ -64,6 +71,7 @@ class CapturedModel:
             replayed=self.replays.replayed,
             part_replays=self.parts.replays if self.parts is not None else 0,
             fallbacks=self.fallbacks(),
+            uses=self.hits,
         )
 
     def release(self) -> None:
@@ -138,6 +146,11 @@ def _fallbacks(self: object) -> Counter[str]:
     return behind(self).fallbacks()
 
 
+def _hits(self: object) -> tuple[SizeUse, ...]:
+    """For each captured size, how many calls it answered, how many of them padded, and the padding."""
+    return behind(self).hits
+
+
 def _explain(self: object) -> str:
     """What is replayed, what is not and why, and what happened since, in sentences."""
     return behind(self).explain()
@@ -170,6 +183,7 @@ _MEMBERS: dict[str, object] = {
     "plan": property(_plan),
     "coverage": property(_coverage),
     "fallbacks": property(_fallbacks),
+    "hits": property(_hits),
     "explain": _explain,
     "release": _release,
 }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from graphdoctor.values.report import Mode
+from graphdoctor.values.figures import bytes_text
+from graphdoctor.values.report import GraphMemory, Mode
 
 if TYPE_CHECKING:
     from graphdoctor.captured.parts import Parts
+    from graphdoctor.captured.sizes import SizeUse
     from graphdoctor.captured.study import Study
 
 _SHOWN = 8
@@ -21,7 +23,9 @@ class CapturePlan:
 
     `launches` counts what one forward pass puts on the GPU, and `captured_launches` how much of it
     is in graphs. `obstacles` are the reasons, in sentences, why it is not all of it. `mode` says which
-    calls these are: those without gradients, or those whose backward pass is a graph as well.
+    calls these are: those without gradients, or those whose backward pass is a graph as well. `sizes`
+    have a graph each, and `left_out` says why others that were asked for have none. `memory` is that of
+    the graph of the whole forward pass, or of those of all sizes.
     """
 
     how: Literal["whole", "modules", "eager"]
@@ -30,6 +34,9 @@ class CapturePlan:
     captured_launches: int = 0
     obstacles: tuple[str, ...] = ()
     mode: Mode = "inference"
+    sizes: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
+    memory: GraphMemory | None = None
 
     @property
     def coverage(self) -> float:
@@ -41,7 +48,8 @@ def inference_plan(found: Study) -> tuple[CapturePlan, Parts | None]:
     """For calls without gradients."""
     total = found.launches.get("", 0)
     if found.graph is not None:
-        return CapturePlan("whole", launches=total, captured_launches=total), None
+        plan = CapturePlan("whole", launches=total, captured_launches=total, memory=found.memory)
+        return plan, None
     if found.parts is None:
         return CapturePlan("eager", launches=total, obstacles=found.obstacles), None
     return _in_parts(found, found.parts), found.parts
@@ -84,15 +92,18 @@ def explain(
     replayed: int,
     part_replays: int,
     fallbacks: Mapping[str, int],
+    uses: Sequence[SizeUse] = (),
 ) -> str:
     """One sentence a line: what is replayed, what is not and why, and which calls ran eagerly."""
-    return "\n".join((*_how(name, plan), *_why(plan), *_since(replayed, part_replays, fallbacks)))
+    since = _since(replayed, part_replays, fallbacks)
+    return "\n".join((*_how(name, plan), *_why(plan), *_memory(plan), *map(_use, uses), *since))
 
 
 def _how(name: str, plan: CapturePlan) -> Iterator[str]:
     if plan.how == "whole":
         passes = "graph" if plan.mode == "inference" else "graph for each of forward and backward"
-        yield f"{name} is replayed as one {passes}, of {_count(plan.launches, 'launch', 'es')}."
+        of_sizes = f", for each of the sizes {_listed(plan.sizes)}" if plan.sizes else ""
+        yield f"{name} is replayed as one {passes}, of {_count(plan.launches, 'launch', 'es')}{of_sizes}."
     elif plan.how == "modules":
         yield (
             f"{_count(len(plan.modules), 'module')} of {name} {_are(len(plan.modules))} replayed, "
@@ -107,6 +118,30 @@ def _how(name: str, plan: CapturePlan) -> Iterator[str]:
 def _why(plan: CapturePlan) -> Iterator[str]:
     for obstacle in plan.obstacles:
         yield f"Not as one graph: {obstacle.rstrip('.')}."
+    for reason in plan.left_out:
+        yield f"{reason.rstrip('.')}."
+
+
+def _memory(plan: CapturePlan) -> Iterator[str]:
+    found = plan.memory
+    if found is None:
+        return
+    holds = "Its graphs hold" if plan.how == "whole" else "A graph of it would hold"
+    measured = found.measured_bytes
+    truth = "" if measured is None else f" ({bytes_text(measured)} measured)"
+    yield (
+        f"{holds} {bytes_text(found.total_bytes)}: copies of inputs {bytes_text(found.inputs_bytes)}, a pool of "
+        f"{bytes_text(found.pool_bytes)}{truth} and cuBLAS's workspace {bytes_text(found.workspace_bytes)}."
+    )
+
+
+def _use(use: SizeUse) -> str:
+    if use.only:
+        return f"Size {use.size}: {_count(use.exact, 'call')}; none is padded, since {use.only}."
+    return (
+        f"Size {use.size}: {_count(use.exact, 'call')} of that size and {use.padded} of less, "
+        f"{use.padding:.0%} of whose rows were padding."
+    )
 
 
 def _since(replayed: int, part_replays: int, fallbacks: Mapping[str, int]) -> Iterator[str]:
@@ -116,6 +151,10 @@ def _since(replayed: int, part_replays: int, fallbacks: Mapping[str, int]) -> It
         yield f"{_count(part_replays, 'call')} of graphed modules {_was(part_replays)} replayed."
     for reason, count in sorted(fallbacks.items(), key=lambda item: -item[1]):
         yield f"{_count(count, 'call')} ran eagerly: {reason.rstrip('.')}."
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes))
 
 
 def _was(number: int) -> str:

@@ -6,8 +6,8 @@ attributes and addresses, and is checked while the GPU is at work; if it is not,
 away and the model is called. A graph that changes state or draws random numbers must not run for
 nothing, so there everything is checked before.
 
-Most calls are of the same form as one before, which `CallForm` tells at once. Any other takes the
-long way, through the key of its inputs.
+Most calls are of the same form as one before, which `CallForm` tells at once: `call` then goes straight
+through what has to be asked. Any other takes the long way, through the key of its inputs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from typing import Any
 
 import torch
 
-from graphdoctor.captured.forward_graph import GuardedGraph
-from graphdoctor.graphs.calls import CallForm, Tensors, Unwatchable, form_of, mismatch, signature
+from graphdoctor.captured.forward_graph import Answering, GuardedGraph
+from graphdoctor.captured.growth import Growth
+from graphdoctor.graphs.calls import CallForm, Tensors, Unwatchable, form_of, signature
+from graphdoctor.graphs.calls.signature import Key
 from graphdoctor.graphs.guards import Modes, emulated_device
 from graphdoctor.target import Inputs
 
 _MOST_REASONS = 32
-_MOST_FORMS = 4
+_MOST_FORMS = 4  # of one shape
+_MOST_SHAPES = 256
 _OTHER = "other reasons"
 _RELEASED = "it was released"
 _BUSY = "another call was under way"
@@ -38,76 +41,110 @@ _are_gradients_enabled = torch.is_grad_enabled
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 Eager = Callable[..., object]
-Grow = Callable[[Inputs], GuardedGraph | str]
+
+
+class _Known:
+    """A form that calls had, and all that answers another of them, looked up once."""
+
+    __slots__ = ("build", "graph", "is_same", "load", "looks_first", "replay", "tensors_of")
+
+    def __init__(self, form: CallForm, graph: Answering) -> None:
+        forward = graph.forward
+        self.tensors_of = form.tensors_of
+        self.graph = graph
+        self.looks_first = not graph.traits.repeats
+        self.is_same = graph.state.is_same
+        self.load, self.replay, self.build = forward.load, forward.replay, forward.build
 
 
 class Replays:
     """The graphs of one model, by the key of their inputs.
 
     The model is called wherever no graph may answer; `training`, if there is one, where gradients
-    are wanted, and `parts` where the whole is not captured at all, as `why_not` says. `grow` makes a
-    graph for inputs of another make while there are fewer than `max_graphs`, or gives the reason
-    why it cannot. `fallbacks` counts the calls that no graph answered, by their reason.
+    are wanted, and `parts` where the whole is not captured at all, as `why_not` says. `growth` says
+    what answers inputs of another make. `fallbacks` counts the calls that no graph answered, by their reason.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, *, context: Modes, max_graphs: int, grow: Grow
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, *, context: Modes, growth: Growth) -> None:
         self._parameters = list(model.parameters())
         self.why_not = "it is not captured as a whole"
         self._model = model
         self.training: Eager | None = None
         self.parts: Eager | None = None
         self.fallbacks: Counter[str] = Counter()
-        self.replayed = 0
-        self._graphs: dict[object, GuardedGraph | str] = {}
-        self._forms: tuple[tuple[CallForm, GuardedGraph], ...] = ()  # of late, newest first
-        self._max_graphs = max_graphs
-        self._grow = grow
+        self._served_before = 0  # by graphs that were released
+        self._graphs: dict[Key, Answering] = {}
+        self.last: _Known | None = None
+        self._known: dict[object, tuple[_Known, ...]] = {}  # by the shape of the first argument
+        self._growth = growth
         self._context = context
+        self.is_context = context.is_same
         self._lock = threading.Lock()
+        self._enter, self._leave = partial(self._lock.acquire, False), self._lock.release
         self._is_suspect = False  # the model was found changed: look before each start
-        self._stream_number: Callable[[], int] = lambda: 0
+        self.stream_number: Callable[[], int] = lambda: 0
         self._stream: Any = None
         self._on_stream = 0
 
     @property
-    def graphs(self) -> list[GuardedGraph]:
-        return [graph for graph in self._graphs.values() if isinstance(graph, GuardedGraph)]
+    def graphs(self) -> list[Answering]:
+        return list(self._graphs.values())
 
-    def add(self, graph: GuardedGraph) -> None:
+    @property
+    def replayed(self) -> int:
+        """How many calls a graph has answered."""
+        return self._served_before + sum(graph.served for graph in self._graphs.values())
+
+    def add(self, graph: Answering) -> None:
         if not self._graphs:
-            self._stream_number = current_stream_number()
-            self._stream, self._on_stream = torch.cuda.current_stream(), self._stream_number()
+            self.stream_number = current_stream_number()
+            self._stream, self._on_stream = torch.cuda.current_stream(), self.stream_number()
         self._graphs[graph.key] = graph
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """The model's answer to these arguments."""
-        if not _are_gradients_enabled() or not any(map(_wants_gradient, self._parameters)):
-            for form, graph in self._forms:
-                tensors = form.tensors_of(args, kwargs)
-                if tensors is not None:
-                    return self._guarded(args, kwargs, graph, tensors)
-        return self._call_by_key(args, kwargs)
-
-    def _guarded(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        graph: GuardedGraph,
-        tensors: Tensors,
-    ) -> object:
-        """Replay for inputs that are of the captured make, where modes and the model are too."""
-        if not self._context.is_same():
+        known = self.last
+        if known is None or (
+            _are_gradients_enabled() and any(map(_wants_gradient, self._parameters))
+        ):
+            return self._call_by_key(args, kwargs)
+        tensors: Tensors | None = known.tensors_of(args, kwargs)
+        if tensors is None:
+            known, tensors = self._find(args, kwargs)
+            if known is None or tensors is None:
+                return self._call_by_key(args, kwargs)
+        if not self.is_context():
             return self._fall_back(self._context.difference(), args, kwargs)
-        if not self._lock.acquire(blocking=False):
+        if not self._enter():
             return self._fall_back(_BUSY, args, kwargs)
         try:
-            # Another thread may have released the graph since.
-            answer, why = self._replay(graph, tensors) if self._forms else (None, _RELEASED)
+            if self.last is None:  # another thread has released the graph since
+                answer, why = None, _RELEASED
+            elif known.looks_first or self._is_suspect:
+                answer, why = self._replay(known.graph, tensors)
+            else:
+                if self.stream_number() != self._on_stream:
+                    self._follow_stream()
+                known.load(tensors)
+                known.replay()
+                answer = known.build(tensors)
+                why = "" if known.is_same() else self._change_of(known.graph)
+                if not why:
+                    known.graph.served += 1
         finally:
-            self._lock.release()
+            self._leave()
         return answer if not why else self._fall_back(why, args, kwargs)
+
+    def _find(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[_Known, Tensors] | tuple[None, None]:
+        """What is known of a call that is of another form than the last one."""
+        for known in self._known.get(_first_shape(args, kwargs), ()):
+            tensors = known.tensors_of(args, kwargs)
+            if tensors is not None:
+                self.last = known
+                return known, tensors
+        return None, None
 
     def _call_by_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if not self._graphs:
@@ -125,21 +162,25 @@ class Replays:
         if not self._lock.acquire(blocking=False):
             return self._fall_back(_BUSY, args, kwargs)
         try:
-            graph = self._graphs.get(key)
-            if graph is None:
-                graph = self._graph_for_new(key, Inputs(args, kwargs))
+            graph = self._graphs.get(key) or self._grown(key, Inputs(args, kwargs))
             if isinstance(graph, str):
                 answer, why = None, graph
             else:
-                self._remember(form_of(args, kwargs), graph)
+                self._remember(args, kwargs, graph)
                 answer, why = self._replay(graph, tensors)
         finally:
             self._lock.release()
         return answer if not why else self._fall_back(why, args, kwargs)
 
-    def _remember(self, form: CallForm | None, graph: GuardedGraph) -> None:
-        if form is not None:
-            self._forms = ((form, graph), *self._forms)[:_MOST_FORMS]
+    def _remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], graph: Answering) -> None:
+        form = form_of(args, kwargs)
+        if form is None:
+            return
+        shape = _first_shape(args, kwargs)
+        if shape not in self._known and len(self._known) >= _MOST_SHAPES:
+            del self._known[next(iter(self._known))]
+        self.last = known = _Known(form, graph)
+        self._known[shape] = (known, *self._known.get(shape, ()))[:_MOST_FORMS]
 
     def _without_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if torch.is_grad_enabled() and self.training is not None:
@@ -153,12 +194,12 @@ class Replays:
             return self._fall_back(_GRADIENTS, args, kwargs)
         return self.training(*args, **kwargs)
 
-    def _replay(self, graph: GuardedGraph, tensors: Tensors) -> tuple[object, str]:
+    def _replay(self, graph: Answering, tensors: Tensors) -> tuple[object, str]:
         """The answer and "", or the reason why it does not count."""
         looks_first = self._is_suspect or not graph.traits.repeats
         if looks_first and (why := self._change_of(graph)):
             return None, why
-        if self._stream_number() != self._on_stream:
+        if self.stream_number() != self._on_stream:
             self._follow_stream()
         forward = graph.forward
         forward.load(tensors)
@@ -166,10 +207,10 @@ class Replays:
         answer = forward.build(tensors)
         if not looks_first and not graph.state.is_same() and (why := self._change_of(graph)):
             return None, why
-        self.replayed += 1
+        graph.served += 1
         return answer, ""
 
-    def _change_of(self, graph: GuardedGraph) -> str:
+    def _change_of(self, graph: Answering) -> str:
         why = "" if graph.state.is_same() else graph.state.difference()
         self._is_suspect = bool(why)
         return why
@@ -178,14 +219,13 @@ class Replays:
         """The graph's memory is used on one stream after the other, never on two at a time."""
         stream = torch.cuda.current_stream()
         stream.wait_stream(self._stream)
-        self._stream, self._on_stream = stream, self._stream_number()
+        self._stream, self._on_stream = stream, self.stream_number()
 
-    def _graph_for_new(self, key: object, inputs: Inputs) -> GuardedGraph | str:
-        if len(self._graphs) < self._max_graphs:
-            made = self._graphs[key] = self._grow(inputs)
-            return made
-        captured = [graph.static_inputs for graph in self.graphs]
-        return min((mismatch(each, inputs) for each in captured), key=len)
+    def _grown(self, key: Key, inputs: Inputs) -> Answering | str:
+        made = self._growth.answering(key, inputs)
+        if not isinstance(made, str):
+            self._graphs[key] = made
+        return made
 
     def _fall_back(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         counted = reason in self.fallbacks or len(self.fallbacks) < _MOST_REASONS
@@ -195,12 +235,21 @@ class Replays:
     def release(self) -> None:
         """Give the memory of all graphs back; calls are eager from now on."""
         with self._lock:
+            self._served_before = self.replayed
             for graph in self.graphs:
-                graph.release()
+                if isinstance(graph, GuardedGraph):
+                    graph.release()
             self._graphs.clear()
-            self._forms = ()
+            self._growth.release()
+            self.last = None
+            self._known.clear()
             self.why_not = _RELEASED
             self.training = self.parts = None
+
+
+def _first_shape(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    first = args[0] if args else next(iter(kwargs.values()), None)
+    return first.shape if isinstance(first, torch.Tensor) else None
 
 
 def current_stream_number() -> Callable[[], int]:

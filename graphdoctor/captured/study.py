@@ -7,14 +7,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import torch
 
 from graphdoctor.captured.forward_graph import GuardedGraph, Setup, Traits
 from graphdoctor.captured.parts import Parts, graph_parts
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
+from graphdoctor.device.real import WatchedDevice
 from graphdoctor.estimate import launches
+from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.graphs.calls import Unwatchable
+from graphdoctor.graphs.guards import emulated_device
 from graphdoctor.graphs.modules import modules_by_path
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.operators import draws
@@ -26,7 +30,7 @@ from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
 from graphdoctor.values.recording import Iteration, Recording
-from graphdoctor.values.report import Location
+from graphdoctor.values.report import GraphMemory, Location
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Study:
     launches: dict[str, int] = field(default_factory=dict)
     graph: GuardedGraph | None = None
     parts: Parts | None = None
+    memory: GraphMemory | None = None
 
 
 def study(model: torch.nn.Module, inputs: Inputs, device: AnyDevice, setup: Setup) -> Study:
@@ -56,6 +61,7 @@ def study(model: torch.nn.Module, inputs: Inputs, device: AnyDevice, setup: Setu
     if found.graph is None or not (changed := found.graph.state.difference()):
         return found
     found.graph.release()
+    _leave_pool(setup)
     why = (
         f"calls leave something behind in Python ({changed}): call the model once, then capture it"
     )
@@ -78,6 +84,17 @@ def alone() -> Iterator[None]:
         torch.set_autocast_cache_enabled(caches)
 
 
+@contextmanager
+def watched_device() -> Iterator[AnyDevice]:
+    """The device, watched for a recording: the caller's emulated one, or else the real one."""
+    emulated = emulated_device()
+    if emulated is not None:
+        yield emulated
+        return
+    with WatchedDevice() as watched:
+        yield watched
+
+
 def target_of(model: torch.nn.Module, inputs: Inputs) -> Target:
     """The forward pass without gradients, on inputs like these."""
     name = type(model).__name__
@@ -87,18 +104,29 @@ def target_of(model: torch.nn.Module, inputs: Inputs) -> Target:
 
 
 def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
-    studied = stages.study(target, Setting(device))
+    setting = Setting(device)
+    studied = stages.study(target, setting)
     known = known_from(studied)
     if not known.obstacles:
         made = _capture(studied, setup)
         if isinstance(made, GuardedGraph):
-            return replace(known, graph=made)
+            memory = graph_memory(studied.recording.captured[-1], setting.profile)
+            return replace(known, graph=made, memory=_measured(memory, device, setup))
         known = replace(known, obstacles=(made,))
+    if not setup.parts:
+        return known
     modules = safe_modules(studied)
     parts = graph_parts(studied.session, modules, known.launches, context=setup.context)
     if isinstance(parts, str):
         return replace(known, obstacles=(*known.obstacles, parts))
     return replace(known, parts=parts)
+
+
+def _measured(memory: GraphMemory, device: AnyDevice, setup: Setup) -> GraphMemory:
+    """With what the pool of the graphs really holds."""
+    if device.kind == "emulated" or setup.pool is None:
+        return memory
+    return msgspec.structs.replace(memory, measured_bytes=setup.pool.reserved_bytes)
 
 
 def known_from(studied: Studied) -> Study:
@@ -177,10 +205,11 @@ def _launches_of(iteration: Iteration) -> dict[str, int]:
 
 def _capture(studied: Studied, setup: Setup) -> GuardedGraph | str:
     session = studied.session
-    outcome, made = prove_whole_step(session, ran=studied.ran)
+    outcome, made = prove_whole_step(session, ran=studied.ran, pool=setup.pool)
     if outcome.status == "refused":
         return f"the capture was refused{_at(outcome.location)}: {outcome.reason}"
     if made is None:
+        _leave_pool(setup)
         assert outcome.verification is not None
         found = outcome.verification
         return f"replays could not be shown to be right ({found.status}): {found.reason}"
@@ -188,7 +217,14 @@ def _capture(studied: Studied, setup: Setup) -> GuardedGraph | str:
         return _graph_of(session, made, studied.recording.captured, setup)
     except Unwatchable as reason:
         made.release()
+        _leave_pool(setup)
         return str(reason)
+
+
+def _leave_pool(setup: Setup) -> None:
+    """The graph that was given back may have been the last of its pool."""
+    if setup.pool is not None:
+        setup.pool.reset()
 
 
 def _graph_of(

@@ -34,6 +34,7 @@ from graphdoctor.values.report import (
     CaptureOutcome,
     Estimate,
     Finding,
+    GraphMemory,
     Location,
     Machine,
     Measurement,
@@ -63,6 +64,7 @@ class Results:
     measurement: Measurement | None = None
     limits: tuple[str, ...] = ()
     lanes: StepLanes | None = None
+    memory: GraphMemory | None = None
 
 
 def assemble(session: Session, recording: Recording, results: Results) -> Report:
@@ -106,6 +108,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
             *results.limits,
         ),
         idle_comments=idle_comments,
+        memory=results.memory,
         values="real" if has_values else "none",
         assumptions=assumptions(recording),
         lanes=results.lanes,

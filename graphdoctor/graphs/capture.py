@@ -26,16 +26,34 @@ class Resettable(Protocol):
 
 
 class Pool:
-    """The memory of several graphs that never run at the same time.
+    """The memory of several graphs that never run at the same time, and the stream to capture them on.
 
+    They share only what was freed on the same stream, so that all have to be captured on `side`.
     After a failed capture the next graphs get memory of their own: torch goes on counting the
-    failed one as recording into the old pool, and refuses another there.
+    failed one as recording into the old pool, and refuses another there. So it does where all graphs
+    of a pool were given back.
     """
 
     def __init__(self) -> None:
         self.handle: Any = torch.cuda.graph_pool_handle()
+        self._earlier: list[Any] = []
+        self.side: Any = torch.cuda.Stream()
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What the allocator of a real GPU holds for these graphs now."""
+        torch.cuda.synchronize()
+        segments = torch.cuda.memory_snapshot()
+        own = {tuple(handle) for handle in (*self._earlier, self.handle)}
+        return sum(
+            segment["total_size"]
+            for segment in segments
+            if tuple(segment.get("segment_pool_id", ())) in own
+        )
 
     def reset(self) -> None:
+        """Let the graphs that come now have memory of their own."""
+        self._earlier.append(self.handle)
         self.handle = torch.cuda.graph_pool_handle()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from graphdoctor.graphs.capture import record_graph, run_on
+from graphdoctor.graphs.capture import Pool, record_graph, run_on
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.static_inputs import StaticInputs
@@ -73,7 +73,7 @@ class CapturedStep:
 
 
 def capture_from_start(
-    session: Session, step: Callable[..., object] | None = None
+    session: Session, step: Callable[..., object] | None = None, *, pool: Pool | None = None
 ) -> CapturedStep | Refusal:
     """Capture the session's step, or `step` in its place, from the state that the session starts in.
 
@@ -82,13 +82,13 @@ def capture_from_start(
     target = session.target if step is None else replace(session.target, step=step)
     session.start.restore()
     warmup = 0 if session.device.kind == "emulated" else WARM_UPS
-    return capture_whole_step(target, warmup=warmup, now=session.start)
+    return capture_whole_step(target, warmup=warmup, now=session.start, pool=pool)
 
 
 def capture_whole_step(
-    target: Target, *, warmup: int = 3, now: Snapshot | None = None
+    target: Target, *, warmup: int = 3, now: Snapshot | None = None, pool: Pool | None = None
 ) -> CapturedStep | Refusal:
-    """Warm up `warmup` times on a side stream, then capture one step on it.
+    """Warm up `warmup` times on a side stream, then capture one step on it, into `pool` or its own.
 
     Works on the current CUDA device, real or emulated. The target's state is afterwards what it was
     before, bit for bit; `now` is that state, where a snapshot of it exists, to save a copy of the
@@ -96,9 +96,10 @@ def capture_whole_step(
     """
     before = now if now is not None else snapshot(target.roots)
     try:
-        side: Any = torch.cuda.Stream()
+        side: Any = torch.cuda.Stream() if pool is None else pool.side
         warm_up(target, side, warmup)
-        return _capture(target, side, before if warmup == 0 else snapshot(target.roots))
+        start = before if warmup == 0 else snapshot(target.roots)
+        return _capture(target, side, start, pool)
     finally:
         before.restore()
 
@@ -126,10 +127,12 @@ def fresh_inputs(target: Target) -> Inputs:
     return clone_inputs(inputs, kept=memory_of(named_tensors(target.roots).values()))
 
 
-def _capture(target: Target, side: Any, start: Snapshot) -> CapturedStep | Refusal:
+def _capture(
+    target: Target, side: Any, start: Snapshot, pool: Pool | None
+) -> CapturedStep | Refusal:
     static = fresh_inputs(target)
     with _gradients_on_its_stream() if target.is_warm else nullcontext():
-        made = record_graph(lambda: target.step(*static.args, **static.kwargs), side)
+        made = record_graph(lambda: target.step(*static.args, **static.kwargs), side, pool=pool)
     if isinstance(made, Refusal):
         return made
     if made.is_empty:

@@ -11,12 +11,13 @@ from graphdoctor.device.observe.collectives import runs_with_others
 from graphdoctor.diagnose.assemble import Results, assemble
 from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.estimate import launches, with_costs
+from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.measure.profile import ready_for_graphs
 from graphdoctor.measure.speed import time_step
 from graphdoctor.partition import partition
 from graphdoctor.pipeline.setting import Setting
 from graphdoctor.proof.eager_runs import EagerRuns
-from graphdoctor.proof.stage import capture_and_verify
+from graphdoctor.proof.stage import Captured, capture_and_verify
 from graphdoctor.record import Session, prepare, record
 from graphdoctor.record.variation import narrowed, with_fixed_inputs
 from graphdoctor.strategies.evidence import Evidence, Studied
@@ -24,7 +25,7 @@ from graphdoctor.strategies.side_by_side import compare_strategies
 from graphdoctor.target import Target
 from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import Report
+from graphdoctor.values.report import GraphMemory, Report
 
 _NO_STRATEGIES = "Strategies are not compared: the step belongs to a process group, and each needs ranks of its own."
 
@@ -81,6 +82,7 @@ def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidenc
             estimate=speed.estimate,
             measurement=speed.measurement,
             lanes=speed.lanes,
+            memory=_memory(studied, captured, setting),
             limits=(*captured.limits, *speed.limits),
         )
         evidence = Evidence(session, recording, diagnosis, plan, studied.ran, captured, speed)
@@ -113,6 +115,14 @@ def report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
             spec=spec,
             progress=setting.progress,
         )
+
+
+def _memory(studied: Studied, captured: Captured, setting: Setting) -> GraphMemory | None:
+    """What a graph of the whole step would hold, beside what its pool does hold where there is one."""
+    if not studied.plan.whole and captured.step is None:
+        return None
+    found = graph_memory(studied.recording.captured[-1], setting.profile)
+    return replace(found, measured_bytes=captured.pool_bytes)
 
 
 def _check_not_empty(recording: Recording) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.diagnose.diagnose import Diagnosis
+from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.cost import Cost, Meter
 from graphdoctor.graphs.whole_step import CapturedStep, capture_from_start
@@ -39,13 +40,15 @@ _REFUSED_ELSEWHERE = "another rank could not be captured, and ranks replay toget
 class Captured:
     """What was tried. `step` is the verified graph of the whole step, which its owner must release.
 
-    `cost` is what it took to make, on a real GPU. `refuted` are findings that the GPU showed to be wrong.
+    `cost` is what it took to make, and `pool_bytes` what its pool holds, on a real GPU.
+    `refuted` are findings that the GPU showed to be wrong.
     """
 
     outcomes: tuple[CaptureOutcome, ...]
     step: CapturedStep | None = None
     cost: Cost | None = None
     refuted: tuple[Finding, ...] = ()
+    pool_bytes: int | None = None
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -82,7 +85,8 @@ def capture_and_verify(
         return Captured((CaptureOutcome(str(WHOLE_STEP), "refused", _RANKS_DIFFER),))
     is_gpu = session.device.kind != "emulated" if by_gpu is None else by_gpu
     meter = _meter(session) if session.device.kind != "emulated" else None
-    outcome, step = prove_whole_step(session, meter, ran=ran)
+    pool = Pool() if meter is not None else None
+    outcome, step = prove_whole_step(session, meter, ran=ran, pool=pool)
     outcomes = [outcome]
     refuted: tuple[Finding, ...] = ()
     if step is not None:
@@ -90,7 +94,11 @@ def capture_and_verify(
         left = {found.effect for found in diagnosis.findings if found not in refuted}
         if left <= {"replay-is-slow"}:
             return Captured(
-                tuple(outcomes), step, meter.cost if meter is not None else None, refuted
+                tuple(outcomes),
+                step,
+                meter.cost if meter is not None else None,
+                refuted,
+                pool.reserved_bytes if pool is not None else None,
             )
         # Right in these replays, and still not to be recommended: what the findings name can come.
         step.release()
@@ -141,14 +149,19 @@ def _meter(session: Session) -> Meter:
 
 
 def prove_whole_step(
-    session: Session, meter: Meter | None = None, *, ran: EagerRuns | None = None
+    session: Session,
+    meter: Meter | None = None,
+    *,
+    ran: EagerRuns | None = None,
+    pool: Pool | None = None,
 ) -> tuple[CaptureOutcome, CapturedStep | None]:
     """Capture the whole step and verify it; the graph only where its replays are right.
 
-    `meter` reads what the capture took. Whoever gets the graph must release it.
+    `meter` reads what the capture took. Whoever gets the graph must release it. Its memory is of
+    `pool`, if there is one.
     """
     exact = session.device.kind == "emulated"
-    made = capture_from_start(session)
+    made = capture_from_start(session, pool=pool)
     is_made_everywhere = MEETING.everywhere(not isinstance(made, Refusal))
     if isinstance(made, Refusal):
         return made.outcome(WHOLE_STEP), None

@@ -72,13 +72,18 @@ def ratio_text(ratio: float) -> str:
 
 def more_bytes_text(count: int) -> str:
     """+34 MB, -1.2 GB, 0 B: more or less than before, in powers of 1000."""
-    size, unit = float(abs(count)), "B"
+    sign = "+" if count > 0 else "-" if count < 0 else ""
+    return f"{sign}{bytes_text(abs(count))}"
+
+
+def bytes_text(count: int) -> str:
+    """34 MB, 1.2 GB, 0 B, in powers of 1000."""
+    size, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 999.5:
             break
         size, unit = size / 1000.0, larger
-    sign = "+" if count > 0 else "-" if count < 0 else ""
-    return f"{sign}{_short(size)} {unit}"
+    return f"{_short(size)} {unit}"
 
 
 def many_text(count: int) -> str:

@@ -246,6 +246,28 @@ class Estimate(Struct, frozen=True):
     on_other_hosts: tuple[OtherHost, ...] = ()
 
 
+class GraphMemory(Struct, frozen=True):
+    """What a graph of the whole step holds for as long as it lives, predicted; `measured_bytes` is its pool's truth.
+
+    `inputs_bytes` are the copies that it reads. The pool has the outputs and, at the peak, the
+    intermediate values; `pool_bytes` is what the allocator reserves for both. `workspace_bytes` is
+    cuBLAS's, for the stream that the capture takes.
+    """
+
+    inputs_bytes: int
+    outputs_bytes: int
+    intermediates_bytes: int
+    pool_bytes: int
+    workspace_bytes: int
+    measured_bytes: int | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """Inputs, pool and workspace; with the pool's truth where there is one."""
+        pool = self.pool_bytes if self.measured_bytes is None else self.measured_bytes
+        return self.inputs_bytes + pool + self.workspace_bytes
+
+
 class Measurement(Struct, frozen=True):
     """Wall-clock comparison of eager and captured step on a real GPU, from interleaved paired blocks."""
 
@@ -368,6 +390,7 @@ class Report(Struct, frozen=True):
         RankOutcome, ...
     ] = ()  # of a step of several ranks; the rest is said of all of them
     lanes: StepLanes | None = None  # None of a step that did not run
+    memory: GraphMemory | None = None  # of a graph of the whole step, where that can be one
 
     def __str__(self) -> str:
         page: str = _shown_by().page(self)

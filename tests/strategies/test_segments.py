@@ -74,6 +74,21 @@ def test_dynamo_finds_the_graphs_and_python_stays_between_them() -> None:
     torch._dynamo.reset()
 
 
+def test_dynamo_notices_a_parameter_of_other_strides() -> None:
+    """So the graphs ask where parameters lie, and not how: the same memory may be read transposed."""
+    model = torch.nn.Linear(4, 4)
+    backend = Segments(capture=False, where=lambda tensor: "cuda:0")
+    x = torch.randn(2, 4)
+    with settings(), torch.no_grad():
+        compiled = torch.compile(model, backend=backend, dynamic=False)
+        compiled(x)
+        weight, address = model.weight, model.weight.data_ptr()
+        weight.data = weight.data.t()
+        assert weight.data_ptr() == address
+        assert torch.equal(compiled(x), model(x))
+    assert len(backend.plan.graphs) == 2
+
+
 def test_settings_of_dynamo_are_put_back() -> None:
     import torch._dynamo.config as config
 

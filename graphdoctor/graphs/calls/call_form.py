@@ -12,6 +12,7 @@ from graphdoctor.graphs.calls.signature import TENSORS, is_plain_constant
 from graphdoctor.graphs.guards.modes import emulated_device
 
 Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+TensorsOf = Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[torch.Tensor, ...] | None]
 
 
 class CallForm:
@@ -22,7 +23,15 @@ class CallForm:
     calls may have the same key too: that takes a closer look.
     """
 
-    __slots__ = ("_check", "_constants", "_count", "_names", "_pick", "_pick_constants")
+    __slots__ = (
+        "_check",
+        "_constants",
+        "_count",
+        "_names",
+        "_pick",
+        "_pick_constants",
+        "tensors_of",
+    )
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], check: Any) -> None:
         values = (*args, *kwargs.values())
@@ -34,11 +43,13 @@ class CallForm:
         self._pick_constants = _picker(others)
         self._constants = self._pick_constants(values)
         self._check: Callable[..., bool] = check
+        # The tensors of a call of this form, in order; None for any other call.
+        is_plain = not others and not kwargs
+        self.tensors_of: TensorsOf = _plainly(len(args), check) if is_plain else self._tensors_of
 
-    def tensors_of(
+    def _tensors_of(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[torch.Tensor, ...] | None:
-        """The tensors of a call of this form, in order; None for any other call."""
         if len(args) != self._count:
             return None
         if kwargs or self._names:
@@ -51,6 +62,17 @@ class CallForm:
                 return None
             args = self._pick(args)
         return args if self._check(*args) else None
+
+
+def _plainly(count: int, check: Callable[..., bool]) -> TensorsOf:
+    """For tensors alone, by position: nothing but the guards has to be asked."""
+
+    def tensors_of(
+        args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, ...] | None:
+        return args if len(args) == count and not kwargs and check(*args) else None
+
+    return tensors_of
 
 
 def form_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallForm | None:

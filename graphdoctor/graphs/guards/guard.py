@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.graphs.addresses import are_at
 from graphdoctor.graphs.calls.signature import is_constant
 from graphdoctor.graphs.guards.reached import Held, Reached, joined
 from graphdoctor.target.state.attributes import attributes
@@ -26,8 +27,6 @@ _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed as
 _contents = operator.attrgetter("cell_contents")
 _address = torch.Tensor.data_ptr
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
-# In C where this torch has it: hundreds of tensors are looked at before each replay.
-_have_addresses = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
 
 
 class Guard:
@@ -120,9 +119,7 @@ class Guard:
         )
 
     def _are_in_place(self) -> bool:
-        if _have_addresses is not None:
-            return bool(_have_addresses(self.tensors, self._addresses, self._every))
-        return list(map(_address, self.tensors)) == self._addresses
+        return are_at(self.tensors, self._addresses, self._every)
 
     def difference(self, *, grad: bool = False) -> str:
         """What changed, in one sentence; "" where nothing did, whatever objects were replaced."""

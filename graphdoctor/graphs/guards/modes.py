@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -43,6 +45,13 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("a capture of the caller's", lambda: _is_capturing()),
 )
 _AUTOCAST = ("autocast", "autocast's dtype")
+# What dynamo's guard of torch's global state sees in one call into C++, and the fields that it needs for it.
+_AT_ONCE = frozenset(
+    {*_AUTOCAST, "the default dtype", "deterministic algorithms", "half-precision sums"}
+    | {"bfloat16 sums"}
+)
+_FIELDS = ("autocast_state", "default_dtype", "deterministic_algorithms")
+_REDUCE = ("allow_fp16_reduce", "allow_bf16_reduce")
 _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed asks for more)
 
 
@@ -58,10 +67,18 @@ class Modes:
         self._asked = [ask for _, ask in found]
         self._hooks = OF_ALL_MODULES
         self._before = [ask() for ask in self._asked]
+        self._is_global_state = _global_state()
+        rest = [place for place, name in enumerate(self._names) if name not in _AT_ONCE]
+        self._rest = [self._asked[place] for place in rest]
+        self._rest_before = [self._before[place] for place in rest]
 
     def is_same(self) -> bool:
+        if any(self._hooks):
+            return False
         try:
-            return list(map(_call, self._asked)) == self._before and not any(self._hooks)
+            if self._is_global_state():
+                return list(map(_call, self._rest)) == self._rest_before
+            return list(map(_call, self._asked)) == self._before
         except RuntimeError:  # torch will not tell while old and new names of a setting are mixed
             return False
 
@@ -77,6 +94,28 @@ class Modes:
             if now != before:
                 return f"{name} changed from {_short(before)} to {_short(now)}"
         return ""
+
+
+def _global_state() -> Callable[[], bool]:
+    """Whether nothing in torch's global state is another; where it says no, each switch is to be asked.
+
+    Gradients are part of that state, so that there is a guard for each.
+    """
+    try:
+        guard: Any = torch._C._dynamo.guards.GlobalStateGuard
+        with torch.no_grad():
+            without = guard()
+        with torch.enable_grad():
+            wanted = guard()
+        seen = json.loads(without.__getstate__())
+        if not all(field in seen for field in (*_FIELDS, *_REDUCE)):
+            return lambda: False
+        if "dtype" not in seen["autocast_state"]:
+            return lambda: False
+    except Exception:  # another torch's guard tells no fields
+        return lambda: False
+    off, on = without.check, wanted.check
+    return lambda: off() or on()
 
 
 def emulated_device() -> EmulatedDevice | None:

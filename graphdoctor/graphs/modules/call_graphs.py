@@ -43,8 +43,9 @@ class InferenceGraph:
 
         # Others may write over outputs that stay in the graph's memory, if they share it.
         pool = call.lane.pool if choices.owns_outputs else None
+        side = torch.cuda.Stream() if pool is None else pool.side
         with call.as_observed():
-            made = capture_graph(run, torch.cuda.Stream(), pool=pool, warm_up=warm_up)
+            made = capture_graph(run, side, pool=pool, warm_up=warm_up)
         assert call.observed.returned is not None
         outputs = Outputs(call.observed.returned, made.result, clones=choices.owns_outputs)
         self._forward = ForwardGraph(made.graph, call.static, outputs.build)

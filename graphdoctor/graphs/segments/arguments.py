@@ -6,7 +6,10 @@ from typing import Any
 
 import torch
 
+from graphdoctor.graphs.addresses import are_at
 from graphdoctor.graphs.segments.memory import Copier, clones, copy_all, memory_of
+
+_address = torch.Tensor.data_ptr
 
 
 class Taken:
@@ -20,9 +23,11 @@ class Taken:
         on_device = [
             p for p, arg in enumerate(args) if isinstance(arg, torch.Tensor) and arg.is_cuda
         ]
-        kept = [place for place in on_device if fixed[place]]
-        self._fixed = [(place, args[place].data_ptr(), args[place].stride()) for place in kept]
-        self.fixed_memory = frozenset(memory_of(args[place]) for place in kept)
+        self._kept = [place for place in on_device if fixed[place]]
+        kept = [args[place] for place in self._kept]
+        self._addresses: list[int | None] = list(map(_address, kept))
+        self._every = list(range(len(kept)))
+        self.fixed_memory = frozenset(map(memory_of, kept))
         self._copied = [place for place in on_device if not fixed[place]]
         self._back = [place for place in self._copied if place in written]
         self._makes = [_make(arg) for arg in args]
@@ -36,13 +41,13 @@ class Taken:
                 return False
             if any(_make(arg) != make for arg, make in zip(args, self._makes, strict=True)):
                 return False
-        return all(
-            args[place].data_ptr() == address and args[place].stride() == stride
-            for place, address, stride in self._fixed
-        )
+        # A step that trains is handed every parameter: hundreds are looked at in each call. Dynamo's own
+        # guards know their strides, so that only where they lie has to be asked.
+        return are_at([args[place] for place in self._kept], self._addresses, self._every)
 
     def moved(self, args: list[Any]) -> list[int]:
-        return [place for place, address, _ in self._fixed if address_of(args[place]) != address]
+        pairs = zip(self._kept, self._addresses, strict=True)
+        return [place for place, address in pairs if address_of(args[place]) != address]
 
     def load(self, args: list[Any]) -> list[Any]:
         """The arguments to run on, with the new values in the graph's own."""

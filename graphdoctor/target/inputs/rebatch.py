@@ -1,4 +1,4 @@
-"""A target's inputs and a batch size -> the target with inputs of that batch size."""
+"""A target's inputs and a size of one dimension, such as the batch -> the target with inputs of that size."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ _NUMBERS = ("batch_size", "batch")
 _MOST_NAMED = 3
 
 
+class NoBatch(UsageError):
+    """The inputs have no dimension that can be made larger or smaller."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchedInput:
-    """A tensor among the inputs, and whether its leading dimension is the batch."""
+    """A tensor among the inputs, and whether the size of the batch is one of its own."""
 
     path: str
     shape: tuple[int, ...]
@@ -32,44 +36,61 @@ class BatchedInput:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """Which inputs make the batch. `size` is the described one; `notes` say what is doubtful."""
+    """Which inputs make the batch. `size` is the described one; `notes` say what is doubtful.
+
+    `dim` is the dimension that varies: 0 for a batch, 1 for the length of batched sequences.
+    """
 
     size: int
     inputs: tuple[BatchedInput, ...]
     notes: tuple[str, ...] = ()
+    dim: int = 0
 
     @property
     def paths(self) -> frozenset[str]:
         return frozenset(found.path for found in self.inputs if found.changes)
 
 
-def find_batch(target: Target, described: Inputs) -> BatchPlan:
-    """The dimension by agreement: the leading one that most of the input tensors share.
+def find_batch(
+    target: Target, described: Inputs, *, dim: int = 0, way_out: str = _WAY_OUT
+) -> BatchPlan:
+    """The inputs that vary, by agreement: those with the size in `dim` that most of the tensors share.
 
-    Raises UsageError, with what to do, where the inputs have no such dimension, or where repeating
-    rows would break what they mean.
+    Raises NoBatch, with `way_out` as what to do, where the inputs have no such dimension, or where
+    repeating rows would break what they mean.
     """
+    try:
+        return _found_batch(target, described, dim)
+    except _NoWay as reason:
+        raise NoBatch(f"{reason}: {way_out}.") from None
+
+
+class _NoWay(Exception):
+    """Why there is no batch, without what to do about it."""
+
+
+def _found_batch(target: Target, described: Inputs, dim: int) -> BatchPlan:
     state = memory_of(named_tensors(target.roots).values())
     tensors = {path: tensor for path, tensor in _tensors(described) if not _is_in(tensor, state)}
     _refuse_structures(tensors)
-    sized = {path: tensor for path, tensor in tensors.items() if tensor.dim() > 0}
+    sized = {path: tensor for path, tensor in tensors.items() if tensor.dim() > dim}
     if not sized:
-        raise UsageError(
-            f"The step takes no tensor with a dimension that could be the batch: {_WAY_OUT}."
-        )
+        which = "a dimension that could be the batch" if dim == 0 else f"a dimension {dim}"
+        raise _NoWay(f"The step takes no tensor with {which}")
     masks = {path for path, tensor in sized.items() if _is_square_mask(tensor)}
     voters = [tensor for path, tensor in sized.items() if path not in masks] or [*sized.values()]
     # Of equally many, the first counts: Counter keeps the order in which it met them.
-    (size, agreeing), *_ = Counter(int(tensor.shape[0]) for tensor in voters).most_common()
+    (size, agreeing), *_ = Counter(int(tensor.shape[dim]) for tensor in voters).most_common()
     if size == 0:
-        raise UsageError(f"The inputs have an empty batch, whose rows cannot be taken: {_WAY_OUT}.")
-    of_batch = {p for p, t in sized.items() if t.shape[0] == size and (p not in masks)}
-    changed = of_batch or {p for p, t in sized.items() if t.shape[0] == size}
+        raise _NoWay("The inputs have an empty batch, whose rows cannot be taken")
+    of_batch = {p for p, t in sized.items() if t.shape[dim] == size and (p not in masks)}
+    changed = of_batch or {p for p, t in sized.items() if t.shape[dim] == size}
     _refuse_rows_with_meaning({path: sized[path] for path in changed}, sized)
     return BatchPlan(
         size,
         tuple(BatchedInput(p, tuple(t.shape), p in changed) for p, t in tensors.items()),
-        tuple(_notes(target, size, agreeing, voters)),
+        tuple(_notes(target, size, agreeing, voters)) if dim == 0 else (),
+        dim,
     )
 
 
@@ -83,17 +104,22 @@ def rebatch(target: Target, plan: BatchPlan, size: int) -> Target:
     if size == plan.size:
         return target
     generator = torch.Generator().manual_seed(_SEED)
+    return replace(
+        target, fresh_inputs=lambda: rebatched(target.fresh_inputs(), plan, size, generator)
+    )
 
-    def fresh_inputs() -> Inputs:
-        drawn = target.fresh_inputs()
-        made: dict[int, object] = {}
-        for path, leaf in input_leaves(drawn).items():
-            if isinstance(leaf, torch.Tensor) and path in plan.paths:
-                made.setdefault(id(leaf), batch_rows(leaf, size, generator=generator))
-        changed = map_inputs(lambda leaf: made.get(id(leaf), leaf), drawn)
-        return Inputs(changed.args, _with_number(changed, plan.size, size))
 
-    return replace(target, fresh_inputs=fresh_inputs)
+def rebatched(
+    inputs: Inputs, plan: BatchPlan, size: int, generator: torch.Generator | None = None
+) -> Inputs:
+    """These inputs, which are of the plan's size, at another: in memory of their own, where they vary."""
+    drawn = generator if generator is not None else torch.Generator().manual_seed(_SEED)
+    made: dict[int, object] = {}
+    for path, leaf in input_leaves(inputs).items():
+        if isinstance(leaf, torch.Tensor) and path in plan.paths:
+            made.setdefault(id(leaf), _rows_along(leaf, plan.dim, size, drawn))
+    changed = map_inputs(lambda leaf: made.get(id(leaf), leaf), inputs)
+    return Inputs(changed.args, _with_number(changed, plan.size, size))
 
 
 def shapes_of(inputs: Inputs) -> dict[str, tuple[int, ...]]:
@@ -123,19 +149,16 @@ def _refuse_structures(tensors: dict[str, torch.Tensor]) -> None:
     """Inputs whose batch is no dimension of a tensor, or no plain tensor's."""
     for path, tensor in tensors.items():
         if path.endswith(".batch_sizes"):
-            raise UsageError(
+            raise _NoWay(
                 f"{path.removesuffix('.batch_sizes')} is a packed sequence, which holds its batch"
-                f" in its lengths: {_WAY_OUT}."
+                " in its lengths"
             )
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-            raise UsageError(
-                f"{path} is not a dense tensor, so its rows cannot be repeated: {_WAY_OUT}."
-            )
+            raise _NoWay(f"{path} is not a dense tensor, so its rows cannot be repeated")
     images = [t for p, t in tensors.items() if p.endswith("]") and p.count("[") > 1]
     if images and len(images) == len(tensors) and all(map(_is_image, images)):
-        raise UsageError(
-            "The inputs are a list of images, whose number is the batch and not a dimension:"
-            f" {_WAY_OUT}."
+        raise _NoWay(
+            "The inputs are a list of images, whose number is the batch and not a dimension"
         )
 
 
@@ -150,9 +173,9 @@ def _refuse_rows_with_meaning(
     lengths = [int(t.shape[0]) for p, t in every.items() if t.dim() == 1 and p not in changed]
     for path, tensor in changed.items():
         if _are_offsets(tensor) and any(length >= int(tensor[-1]) for length in lengths):
-            raise UsageError(
+            raise _NoWay(
                 f"{path} looks like offsets into another input, whose length would have to change"
-                f" with the batch: {_WAY_OUT}."
+                " with the batch"
             )
 
 
@@ -200,6 +223,12 @@ def held_batches(target: Target, size: int) -> str:
     ]
     more = f" and {len(held) - _MOST_NAMED} more" if len(held) > _MOST_NAMED else ""
     return ", ".join(held[:_MOST_NAMED]) + more
+
+
+def _rows_along(
+    tensor: torch.Tensor, dim: int, size: int, generator: torch.Generator
+) -> torch.Tensor:
+    return batch_rows(tensor.movedim(dim, 0), size, generator=generator).movedim(0, dim)
 
 
 def batch_rows(tensor: torch.Tensor, size: int, *, generator: torch.Generator) -> torch.Tensor:

@@ -1,0 +1,80 @@
+"""What the caching allocator reserves, by rules that can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphdoctor.estimate.pool_blocks import Blocks, rounded
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@pytest.mark.parametrize(("size", "takes"), [(0, 0), (1, 512), (512, 512), (513, 1024)])
+def test_sizes_are_rounded_up(size: int, takes: int) -> None:
+    assert rounded(size) == takes
+
+
+@pytest.mark.parametrize(
+    ("size", "reserved"),
+    [(512, 2), (MIB, 2), (MIB + 512, 20), (9 * MIB, 20), (10 * MIB, 10), (11 * MIB + 512, 12)],
+)
+def test_each_kind_of_size_has_segments_of_its_own(size: int, reserved: int) -> None:
+    blocks = Blocks()
+    blocks.allocate(1, size)
+    assert blocks.reserved_bytes == reserved * MIB
+
+
+def test_a_segment_is_split_until_it_is_full() -> None:
+    blocks = Blocks()
+    for key in range(2):
+        blocks.allocate(key, MIB)
+    assert blocks.reserved_bytes == 2 * MIB
+    blocks.allocate(2, 512)
+    assert blocks.reserved_bytes == 4 * MIB
+
+
+def test_what_was_freed_is_used_again() -> None:
+    blocks = Blocks()
+    for key in range(50):
+        blocks.allocate(key, 12 * MIB)
+        blocks.free(key)
+    assert blocks.reserved_bytes == 12 * MIB
+
+
+def test_free_neighbours_are_joined() -> None:
+    blocks = Blocks()
+    for key in range(4):
+        blocks.allocate(key, 512 * KIB)
+    for key in (1, 2, 0):
+        blocks.free(key)
+    blocks.allocate(9, MIB)
+    assert blocks.reserved_bytes == 2 * MIB
+
+
+def test_blocks_that_are_not_neighbours_stay_apart() -> None:
+    blocks = Blocks()
+    for key in range(4):
+        blocks.allocate(key, 512 * KIB)
+    blocks.free(0)
+    blocks.free(2)
+    blocks.allocate(9, MIB)
+    assert blocks.reserved_bytes == 4 * MIB
+
+
+def test_the_smallest_block_that_fits_is_taken() -> None:
+    blocks = Blocks()
+    blocks.allocate(1, 40 * MIB)
+    blocks.allocate(2, 12 * MIB)
+    blocks.free(1)
+    blocks.free(2)
+    blocks.allocate(3, 12 * MIB)
+    blocks.allocate(4, 40 * MIB)
+    assert blocks.reserved_bytes == 52 * MIB
+
+
+def test_what_takes_nothing_has_no_block() -> None:
+    blocks = Blocks()
+    blocks.allocate(1, 0)
+    blocks.free(1)
+    blocks.free(2)
+    assert blocks.reserved_bytes == 0
