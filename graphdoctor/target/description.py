@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MethodType
 
 import torch
-from torch.utils.data import DataLoader
 
-from graphdoctor.target.inputs.fresh import Called, in_turn, to_inputs
+from graphdoctor.target.inputs.fresh import STREAMS, Called, in_turn, to_inputs
 from graphdoctor.target.target import Inputs
 from graphdoctor.target.user_code import user_code
 from graphdoctor.values.errors import UsageError
@@ -90,7 +89,7 @@ def _read_inputs(value: object, *, what: str) -> Inputs | Called:
 
 def _is_batches(value: object) -> bool:
     """A loader, an iterator, or a list of several calls' arguments: tuples, or dicts."""
-    if isinstance(value, (Iterator, DataLoader)):
+    if isinstance(value, STREAMS):
         return True
     if not isinstance(value, list) or len(value) < 2:
         return False

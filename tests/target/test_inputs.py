@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -203,6 +204,26 @@ def test_a_seeding_get_inputs_is_noticed_and_helped() -> None:
     assert torch.equal(made[0][0], get_inputs()[0])
     assert not torch.equal(made[0][0], made[1][0]) and not torch.equal(made[1][1], made[2][1])
     assert "get_inputs() gives the same values" in supplied.notes[0]
+
+
+def test_a_generator_function_gives_its_batches_in_turn_and_is_called_again() -> None:
+    calls = []
+
+    def get_inputs() -> Iterator[tuple[torch.Tensor]]:
+        calls.append(1)
+        for value in (1.0, 2.0, 3.0):
+            yield (torch.full((2,), value),)
+
+    made = supply(Called(get_inputs, what="get_inputs()"))
+    given = [float(made.make().args[0][0]) for _ in range(7)]
+    assert given == [1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0]
+    assert len(calls) == 3
+    assert made.notes == ()
+
+
+def test_a_function_that_gives_no_batch_is_told_so() -> None:
+    with pytest.raises(UsageError, match=r"get_inputs\(\) gave no batch"):
+        Called(lambda: iter(()), what="get_inputs()")()
 
 
 def test_constant_inputs_are_not_called_seeded() -> None:

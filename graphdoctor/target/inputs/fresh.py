@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import cycle, islice
 
 import torch
+from torch.utils.data import DataLoader
 
 from graphdoctor.target.inputs.redraw import Redraw, tensors_of
 from graphdoctor.target.state.clone import clone_inputs
@@ -15,6 +16,9 @@ from graphdoctor.target.user_code import user_code
 from graphdoctor.values.errors import UsageError
 
 _MOST_BATCHES = 8  # more than the iterations of an analysis by default
+
+STREAMS = (Iterator, DataLoader)  # what gives one batch after the other, such as a generator
+_NONE_LEFT = object()
 
 Fresh = Callable[[], Inputs]
 
@@ -44,15 +48,26 @@ def _article(value: object) -> str:
 
 
 class Called:
-    """Fresh inputs from the user's own function, which is called again each time."""
+    """Fresh inputs from the user's own function, which is called again each time.
+
+    A generator function, or one that makes a loader, is called again once its batches have run out.
+    """
 
     def __init__(self, make: Callable[[], object], *, what: str) -> None:
         self._make = make
+        self._batches: Iterator[object] = iter(())
         self.what = what
 
     def __call__(self) -> Inputs:
         with user_code(self.what):
-            made = self._make()
+            made = next(self._batches, _NONE_LEFT)
+            if made is _NONE_LEFT:
+                made = self._make()
+            if isinstance(made, STREAMS):
+                self._batches = iter(made)
+                made = next(self._batches, _NONE_LEFT)
+        if made is _NONE_LEFT:
+            raise UsageError(f"{self.what} gave no batch")
         return to_inputs(made, what=self.what)
 
 
