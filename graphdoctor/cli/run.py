@@ -16,8 +16,11 @@ from graphdoctor.cli.output import (
     STDOUT,
     add_json_argument,
     add_page_arguments,
+    add_report_argument,
     check_json_writable,
+    check_reports_writable,
     look_of,
+    save_reports,
     show,
 )
 from graphdoctor.values.errors import CannotDoItHere, UsageError
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from graphdoctor.values.program import ProgramReport
 
 FEWEST_STEPS = 2
+FORMATS = ("html",)
 
 
 class RunCommand:
@@ -75,6 +79,7 @@ class RunCommand:
         add("--budget", type=seconds, default=DEFAULT_BUDGET_S, metavar="TIME",
             help="how long strategies may take for each step: 120s (the default), 2m ...")  # fmt: skip
         add_json_argument(parser, "report")
+        add_report_argument(parser, FORMATS)
         add("--diff", metavar="FILE",
             help="run the program again, as it is and with what is proposed, and write the changes as"
             " a diff if its results are the same")  # fmt: skip
@@ -85,11 +90,13 @@ class RunCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         check_json_writable(args)
+        check_reports_writable(args)
         if args.diff:
             _check_diff(args)
         for name in ("json", "trace_dir", "diff"):  # the program may go to another folder
             if (path := getattr(args, name)) and path != STDOUT:
                 setattr(args, name, os.path.abspath(path))
+        args.report = [(name, path.absolute()) for name, path in args.report]
         program = program_of(args)
         process, folder, look = os.getpid(), os.getcwd(), look_of(args, sys.stderr)
         options = _options(args)
@@ -176,14 +183,19 @@ def _of_all_ranks(report: ProgramReport, args: argparse.Namespace) -> ProgramRep
 
         reason = str(error).splitlines()[0]
         note = f"This is rank {rank} alone, since the other ranks' reports did not come: {reason}"
+        if rank:
+            args.report = []  # these files are rank 0's, and so is the joined JSON
+            args.json = STDOUT if args.json == STDOUT else None
         return msgspec.structs.replace(report, notes=(*report.notes, note))
     return None if texts is None else merged_programs([program_json.parse(one) for one in texts])
 
 
 def _show(report: ProgramReport, args: argparse.Namespace, look: Look) -> None:
-    from graphdoctor.reporters import program_json, program_page
+    from graphdoctor.reporters import program_html, program_json, program_page
     from graphdoctor.reporters.files import save
+    from graphdoctor.reporters.look import Look
 
+    save_reports(args, lambda name: program_html.render(report, Look(base=look.base)))
     if args.json == STDOUT:
         show(program_json.render(report))
         return

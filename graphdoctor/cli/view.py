@@ -13,7 +13,8 @@ from graphdoctor.values.errors import UsageError
 
 
 class ViewCommand:
-    """Show a report in a browser: of `analyze` or `trace` with --json, or of a check.
+    """Show a report in a browser: what --json of `analyze`, `run` and `trace`
+    saved, or a check.
 
     Several checks (`graphdoctor check --report json=FILE`), from the oldest on, are
     shown as the history of a repository, in curves.

@@ -8,6 +8,7 @@ from graphdoctor import __version__
 from graphdoctor.target.program.launch import Ended, Program
 from graphdoctor.target.program.step import LoopStep, SeenStep
 from graphdoctor.target.program.watch import Watch
+from graphdoctor.values.locations import file_line
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, HostWait, ProgramReport, ProgramStep
 from graphdoctor.values.report import Machine, Report
 
@@ -68,5 +69,13 @@ def _waits(step: SeenStep) -> Iterator[HostWait]:
 
 def _notes(watch: Watch) -> Iterator[str]:
     yield from watch.reasons
+    by_hand = watch.updates_by_hand
+    for line, count in by_hand:
+        yield (
+            f"The backward pass of {file_line(line)} ran {count} times, and no optimizer stepped after it. A step"
+            " that updates its weights by hand is not found: mark it with `with graphdoctor.step():`."
+        )
+    if by_hand:
+        return
     if not watch.steps and not watch.reasons:
         yield NO_STEPS

@@ -7,7 +7,7 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import HORIZONTAL, Page
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.locations import line_of, path_text, place_text
-from graphdoctor.values.program import Patch, ProgramReport, ProgramStep
+from graphdoctor.values.program import HostWait, Patch, ProgramReport, ProgramStep
 
 _VERDICTS = {"safe": "SAFE", "partly-safe": "PARTLY SAFE", "unsafe": "UNSAFE", "unknown": "UNKNOWN"}
 _MOST_WAITS = 6
@@ -23,7 +23,7 @@ def render(report: ProgramReport, look: Look) -> str:
     page.hanging(
         "graphdoctor run  ", path_text(" ".join(report.command), look.base), head_style="bold"
     )
-    page.paragraph(_what_happened(report))
+    page.paragraph(what_happened(report))
     _write_overview(page, report)
     text = page.render()
     for number, step in enumerate(report.steps, start=1):
@@ -31,7 +31,8 @@ def render(report: ProgramReport, look: Look) -> str:
     return text
 
 
-def _what_happened(report: ProgramReport) -> str:
+def what_happened(report: ProgramReport) -> str:
+    """How the program ended, and what was seen of it, in sentences."""
     found = f"{count_text(len(report.steps), 'kind')} of step" if report.steps else "no step"
     took = f"The diagnosis took {report.diagnosis_s:.1f} s of {_total(report):.1f} s."
     how = {
@@ -60,8 +61,8 @@ def _write_overview(page: Page, report: ProgramReport) -> None:
         )
         if step.reason:
             page.hanging(" " * 11, step.reason, style="yellow")
-        if step.slowdown is not None:
-            page.hanging(" " * 11, _of_recorded(step, step.slowdown), style="dim")
+        if recorded := of_recorded(step):
+            page.hanging(" " * 11, recorded, style="dim")
     if report.loading_s > 0.0 and report.wall_s > 0.0:
         page.line(
             (f"     {report.loading_s / report.wall_s:>4.0%}  ", "dim"), ("DataLoader", "dim")
@@ -72,13 +73,23 @@ def _write_overview(page: Page, report: ProgramReport) -> None:
         page.labelled("  Note", note, style="yellow")
 
 
-def _of_recorded(step: ProgramStep, slowdown: float) -> str:
+def of_recorded(step: ProgramStep) -> str:
+    """How many steps were recorded and at what cost; "" where that is not known."""
+    if step.slowdown is None:
+        return ""
     which = (
         f"{count_text(step.recorded, 'step')} {'was' if step.recorded == 1 else 'were'} recorded"
     )
-    if slowdown < _LITTLE_SLOWER:
+    if step.slowdown < _LITTLE_SLOWER:
         return f"{which}, no slower than the others"
-    return f"{which}, {slowdown:.1f} times as long as the others"
+    return f"{which}, {step.slowdown:.1f} times as long as the others"
+
+
+def of_wait(step: ProgramStep, wait: HostWait, base: str) -> str:
+    """Where the host waits between the steps, for what, and how often."""
+    where = place_text(wait.location, base) if wait.location else "?"
+    often = "once a step" if wait.count == 1.0 else f"{wait.count:.2g} times a step"
+    return f"{where} {wait.operation}, {often} ({step.name})"
 
 
 def _write_between(page: Page, report: ProgramReport) -> None:
@@ -88,9 +99,7 @@ def _write_between(page: Page, report: ProgramReport) -> None:
         return
     page.heading("Between the steps", "where the host waits for the GPU")
     for step, wait in waits[: None if page.look.show_all else _MOST_WAITS]:
-        where = place_text(wait.location, page.look.base) if wait.location else "?"
-        often = "once a step" if wait.count == 1.0 else f"{wait.count:.2g} times a step"
-        page.hanging("  ", f"{where} {wait.operation}, {often} ({step.name})")
+        page.hanging("  ", of_wait(step, wait, page.look.base))
     if len(waits) > _MOST_WAITS and not page.look.show_all:
         page.line((f"  ... and {len(waits) - _MOST_WAITS} more; --all shows them", "dim"))
 
@@ -115,10 +124,11 @@ def _write_changes(page: Page, report: ProgramReport) -> None:
         if len(lines) > most:
             page.line((f"  ... and {len(lines) - most} more lines; --all shows them", "dim"))
         page.blank()
-    page.hanging("  ", _of_patch(patch))
+    page.hanging("  ", of_patch(patch))
 
 
-def _of_patch(patch: Patch) -> str:
+def of_patch(patch: Patch) -> str:
+    """Whether the diff was tried, and what came of it."""
     if patch.status == "left out":
         return f"There is no diff. {patch.tried}"
     if patch.status == "same results":

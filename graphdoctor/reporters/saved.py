@@ -26,8 +26,12 @@ def page_of(files: Sequence[Named], look: Look) -> str:
             f"{name} is no check: several files are shown as the history of one repository's checks,"
             " so name those that `graphdoctor check --report json=FILE` wrote, or one report"
         )
-    from graphdoctor.reporters import trace_json
+    from graphdoctor.reporters import program_json, trace_json
 
+    if program_json.is_program(content):
+        from graphdoctor.reporters import program_html
+
+        return program_html.render(program_json.parse(content, name=name), look)
     if trace_json.is_trace(content):
         from graphdoctor.reporters import trace_html
 

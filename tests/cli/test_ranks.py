@@ -10,6 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from graphdoctor.cli import main
 from tests.support import warm
 
 MODEL = """
@@ -47,21 +50,19 @@ def free_port() -> int:
 
 
 def on_two_ranks(folder: Path, *words: str) -> list[str]:
-    """What each rank prints when all run this command."""
+    """What each rank prints when all run this command, started by hand with what a group needs."""
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    told = {**os.environ, **address, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
             warm.command(warm.CLI, *words),
             cwd=folder,
-            env={
-                **os.environ, **address, "RANK": str(rank), "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
-            },
+            env={**told, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     try:
         return [process.communicate(timeout=100)[0] for process in started]
     finally:
@@ -136,3 +137,27 @@ def test_an_unmodified_program_is_diagnosed_on_all_ranks_and_goes_on(tmp_path: P
     assert len(step["report"]["ranks"]) == 2
     assert {found["rule"] for found in step["report"]["findings"]} >= {"GD121"}
     assert [one["steps"][0]["report"]["verdict"] for one in each] == ["unsafe", "unsafe"]
+
+
+def test_a_program_whose_ranks_were_started_by_hand_is_joined_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    options = ["--isolated", "--steps", "2", "--strategies", "none", "--to-the-end"]
+    first, second = on_two_ranks(tmp_path, "run", *options, "--json", "report.json", "train.py")
+    assert first.partition(": ")[2] == second.partition(": ")[2] != ""
+    (step,) = json.loads((tmp_path / "report.json").read_text())["steps"]
+    assert [each["rank"] for each in step["report"]["ranks"]] == [0, 1]
+
+
+def test_ranks_that_have_no_address_to_meet_at_report_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["run", "--isolated", "--json", "report.json", "empty.py"]) == 0
+    assert "This is rank 1 alone" in (said := capsys.readouterr().err)
+    assert "MASTER_ADDR and MASTER_PORT do not say where they meet" in " ".join(said.split())
+    assert [file.name for file in tmp_path.glob("*.json")] == ["report.rank1.json"]

@@ -46,9 +46,21 @@ def test_a_group_over_nccl_says_so_and_ends_with_the_device() -> None:
     assert dist.is_nccl_available() == in_this_build
 
 
-def test_each_rank_has_the_device_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "RANK": "5", "WORLD_SIZE": "8"},
+        {"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2"},
+        {"RANK": "1", "WORLD_SIZE": "2"},  # started by hand
+    ],
+)
+def test_each_rank_has_the_device_of_its_number(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, str]
+) -> None:
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
     with EmulatedDevice():
         assert torch.cuda.device_count() == 2
         assert torch.ones(2, device="cuda").device == torch.device("cuda", 1)

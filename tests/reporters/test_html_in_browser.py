@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from graphdoctor.reporters import trace_html
+from graphdoctor.reporters import program_html, trace_html
 from graphdoctor.reporters.analysis import REPORTERS
 from graphdoctor.reporters.check.html import render_history
 from graphdoctor.reporters.look import Look
@@ -20,7 +20,7 @@ from graphdoctor.values.report import Report
 from tests.support.browser import chromium, opened
 from tests.support.checking import HOSTILE, hostile_check
 from tests.support.lanes import many_lanes
-from tests.support.reports import COMPARED, FILE, SAFE
+from tests.support.reports import COMPARED, FILE, SAFE, of_program, step_of
 from tests.support.trace_stories import REAL
 
 DRAWN = replace(COMPARED, lanes=many_lanes(400, layers=4, file=FILE))
@@ -185,6 +185,28 @@ def test_page_of_checks_fits_and_has_no_accessibility_fault(
     with opened(browser, file, width=width, scheme="dark") as one:
         assert one.complaints == [] and one.requests == [file.as_uri()]
         assert one.page.evaluate("document.documentElement.scrollWidth") <= width
+        found = axe.Axe().run(one.page).response["violations"]
+        assert [(fault["id"], fault["nodes"][0]["html"]) for fault in found] == []
+
+
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_page_of_a_program_holds_the_pages_of_its_steps_which_can_be_used(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=NO_AXE)
+    file = tmp_path / "run.html"
+    report = of_program(step_of(DRAWN), step_of(replace(SAFE, reason=HOSTILE)))
+    file.write_text(program_html.render(report, Look()), encoding="utf-8")
+    with opened(browser, file, width=width) as one:
+        first = one.page.frame_locator("iframe").first
+        first.locator("#lanes").focus()
+        one.page.keyboard.press("n")
+        assert "aten.mm.default" in first.locator("#detail").inner_text()
+        one.page.click("tbody a[href='#step-2']")
+        assert one.page.locator("#step-2").bounding_box()["y"] < 900
+        assert one.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert one.complaints == []
+        assert [url for url in one.requests if not url.startswith("about:")] == [file.as_uri()]
         found = axe.Axe().run(one.page).response["violations"]
         assert [(fault["id"], fault["nodes"][0]["html"]) for fault in found] == []
 

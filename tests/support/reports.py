@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport, ProgramStep
 from graphdoctor.values.report import (
     SCHEMA_VERSION,
     CaptureOutcome,
@@ -300,6 +301,24 @@ COMPARED = replace(
         " without it, 2.40x (1.80 to 3.20) is predicted.",
     ),
 )
+
+
+def step_of(report: Report | None) -> ProgramStep:
+    """A training step of a program, seen twelve times."""
+    return ProgramStep(
+        name="train.py:31-34", location=at(31), last_line=34, mode="training", begun=12, wall_s=2.0,
+        share=0.5, report=report, recorded=4, slowdown=2.5,
+    )  # fmt: skip
+
+
+def of_program(*steps: ProgramStep) -> ProgramReport:
+    """A program that ran to its end with these steps."""
+    return ProgramReport(
+        schema_version=PROGRAM_SCHEMA_VERSION, tool_version="0.1.0", command=("train.py", "--epochs", "1"),
+        machine=None, ending="finished", exit_code=0, wall_s=4.0, diagnosis_s=1.0, steps=steps,
+        loading_s=1.0,
+    )  # fmt: skip
+
 
 GOLDEN_REPORTS = {
     "partly_safe": PARTLY_SAFE,

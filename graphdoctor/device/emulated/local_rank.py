@@ -15,9 +15,12 @@ class LocalRank:
 
     @staticmethod
     def of_environment() -> LocalRank:
-        """As torchrun says it; the only process where no launcher does."""
-        try:
-            index, count = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-        except (KeyError, ValueError):
-            return LocalRank()
+        """As torchrun says it; without LOCAL_WORLD_SIZE all ranks are on this machine. One process if none says it."""
+        index = _number("LOCAL_RANK", _number("RANK", -1))
+        count = _number("LOCAL_WORLD_SIZE", _number("WORLD_SIZE", 0))
         return LocalRank(index, count) if 0 <= index < count else LocalRank()
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else default

@@ -43,8 +43,7 @@ def _store(*, is_master: bool) -> Any:
 
     try:
         return TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
+            *_address(),
             is_master=is_master,
             timeout=timedelta(seconds=_LIMIT_S),
             wait_for_workers=False,
@@ -53,6 +52,16 @@ def _store(*, is_master: bool) -> Any:
         if not is_master:
             raise
         return _store(is_master=False)  # the model's group holds it still
+
+
+def _address() -> tuple[str, int]:
+    try:
+        return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    except (KeyError, ValueError):
+        raise CannotDoItHere(
+            "RANK and WORLD_SIZE say that there are several ranks, and MASTER_ADDR and MASTER_PORT do not say"
+            " where they meet"
+        ) from None
 
 
 def gathered(text: str) -> list[bytes] | None:

@@ -17,7 +17,7 @@ from graphdoctor.measure.watch.compiled import CompileCounts, ModelCounts
 from graphdoctor.measure.watch.duty import DutyCycle
 from graphdoctor.measure.watch.gate import Gate
 from graphdoctor.measure.watch.graph_counts import GraphCounts
-from graphdoctor.measure.watch.profiler import Profiler
+from graphdoctor.measure.watch.profiler import Profiler, cupti_stays
 from graphdoctor.measure.watch.sampling import Windows
 from graphdoctor.values.watched import (
     WATCH_SCHEMA_VERSION,
@@ -60,6 +60,7 @@ class Watcher:
         self._asked: queue.SimpleQueue[Asked] = queue.SimpleQueue()  # a signal handler may put
         self._put_off: dict[str, int] = {}  # windows, by what the program did then
         self._is_late = False
+        self._blind = 0
         self._forks = 0
         self._start_s = time.perf_counter()
         self._thread = threading.Thread(target=self._run, name="graphdoctor watch", daemon=True)
@@ -164,6 +165,11 @@ class Watcher:
         except Exception as error:  # the program goes on without being looked at
             self._profiler.reason = f"torch's profiler failed: {error}"
             return
+        now_s = time.perf_counter()
+        if seen is None and self._profiler.blind > self._blind:
+            self._blind = self._profiler.blind
+            duty.pay(now_s, now_s - begun)
+            return
         if seen is None:
             if not self._is_late:
                 doing = self._gate.held_for or "it was busy"
@@ -174,7 +180,6 @@ class Watcher:
         self._is_late = False
         self._windows.add(*seen)
         del seen
-        now_s = time.perf_counter()
         duty.pay(now_s, now_s - begun)
 
     def _notes(self) -> Iterator[str]:
@@ -182,7 +187,16 @@ class Watcher:
             yield f"Launches, syncs and copies are not known. {self._profiler.reason}"
         for doing, count in self._put_off.items():
             yield f"Windows that were put off, since {doing} then: {count}."
+        if self._blind:
+            yield (
+                f"Windows in which CUDA's profiling interface was not there, so that they are left out: {self._blind}."
+            )
         calls = self._windows
+        if calls.count and (why := cupti_stays()):
+            yield (
+                f"CUDA's profiling interface stays in the process between windows, since {why}: from the first"
+                " window on, a launch-bound program is slowed by far more than its windows take."
+            )
         if calls.count and calls.counts["operations"] == 0 and calls.counts["launches"] == 0:
             yield (
                 "No window saw any CUDA call: the GPU was not used then, or another profiler,"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from graphdoctor.reporters.analysis.captures import difference_text, outcome_text, span_text
 from graphdoctor.reporters.analysis.findings import (
@@ -150,7 +151,7 @@ def _strategy_rows(report: Report, scale: Scale, base: str) -> Iterator[Strategy
         )
 
 
-_WORDS = {
+_WORDS: dict[str, Any] = {
     "EFFECTS": EFFECT_WORDS,
     "advice_label": advice_label,
     "caller_of": caller_of,

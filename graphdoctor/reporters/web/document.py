@@ -28,9 +28,17 @@ _UNSAFE_IN_SCRIPT = str.maketrans(
 
 
 def document(
-    template: str, *, data: object = None, scripts: tuple[str, ...] = (), **values: Any
+    template: str,
+    *,
+    data: object = None,
+    scripts: tuple[str, ...] = (),
+    framed: tuple[str, ...] = (),
+    **values: Any,
 ) -> str:
-    """The page. `data` is what the scripts read, as JSON; without it there is no script at all."""
+    """The page. `data` is what the scripts read, as JSON; without it there is no script at all.
+
+    `framed`: the scripts of pages that this one holds in frames, where its own policy holds, too.
+    """
     from markupsafe import Markup
 
     style = _asset(_STYLE)
@@ -40,7 +48,7 @@ def document(
         .get_template(template)
         .render(
             **values,
-            policy=_policy(style, script),
+            policy=_policy(style, script or "".join(map(_asset, framed))),
             style=Markup(style),  # our own files, which hold no value of anybody's
             script=Markup(script),
             data=Markup(script_json(data)) if data is not None else "",

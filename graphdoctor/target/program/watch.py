@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class _Thread:
     passes: int = 0  # of the loop, since its optimizer stepped
     unused_forwards: int = 0  # forward passes with gradients that nothing followed
     marked: LoopStep | None = None  # the step that runs, where the program marks its steps
+    backwards: Counter[Location] = field(default_factory=Counter)  # since an optimizer stepped
 
 
 class Watch:
@@ -73,6 +75,14 @@ class Watch:
         """The kinds of step that repeated, those that took longest first."""
         found: list[SeenStep] = [*self._loops, *(c for c in self._calls.values() if c.begun > 1)]
         return sorted(found, key=lambda step: -step.wall_s)
+
+    @property
+    def updates_by_hand(self) -> list[tuple[Location, int]]:
+        """The lines of backward passes that no optimizer stepped after, and how often each ran."""
+        alone = sum(
+            (thread.backwards for thread in self._threads.values()), start=Counter[Location]()
+        )
+        return [(line, count) for line, count in alone.most_common() if count > 1]
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -240,13 +250,16 @@ class Watch:
     def _call_step(self, module: torch.nn.Module, at: At) -> CallStep:
         key = (id(module), id(at.code), at.line)
         if key not in self._calls:
-            place = Location(at.code.co_filename, at.line, at.code.co_name)
-            self._calls[key] = CallStep.of(module, place)
+            self._calls[key] = CallStep.of(module, _location(at))
         return self._calls[key]
 
     def _learn(self, thread: _Thread, event: Event) -> None:
         if event.kind == "backward":
             thread.unused_forwards = 0
+            if event.places:
+                thread.backwards[_location(event.places[0])] += 1
+        elif event.kind == "step":
+            thread.backwards.clear()
         thread.events.append(without_frames(event))
         del thread.events[:-_MOST_EVENTS]
         if event.kind != "step":
@@ -316,6 +329,10 @@ class Watch:
     def _end_again(self) -> None:
         if self.has_ended and not self._is_deaf:
             self._ending.end()
+
+
+def _location(at: At) -> Location:
+    return Location(at.code.co_filename, at.line, at.code.co_name)
 
 
 def _running(at: At) -> FrameType:

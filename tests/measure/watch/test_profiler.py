@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 
@@ -10,7 +11,7 @@ import torch
 import torch.autograd.profiler as torch_profiler
 
 from graphdoctor.measure.watch.gate import Gate
-from graphdoctor.measure.watch.profiler import _SETTINGS, Profiler
+from graphdoctor.measure.watch.profiler import Profiler, cupti_stays, prepare_environment
 from graphdoctor.measure.watch.sampling import Windows
 
 FOR_EVER_S = 3600.0
@@ -27,8 +28,10 @@ def on_cpu(gate: Gate, window_s: float) -> Profiler:
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in _SETTINGS.items():
-        monkeypatch.setenv(name, value)
+    for name in ("KINETO_LOG_LEVEL", "TEARDOWN_CUPTI", "DISABLE_CUPTI_LAZY_REINIT"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)  # and so put back afterwards, whatever is set meanwhile
+    prepare_environment()
 
 
 @pytest.fixture
@@ -109,6 +112,79 @@ def test_a_torch_that_cannot_trace_cuda_is_a_reason(
     with profiler.on():
         assert not profiler.set_up()
     assert "CUPTI" in profiler.reason
+
+
+@pytest.mark.parametrize(
+    ("cuda", "stays"),
+    [("11.8", True), ("12.4", True), ("12.6", False), ("13.0", False), (None, False)],
+)
+def test_cupti_leaves_after_windows_where_cuda_can_do_that_beside_graphs(
+    monkeypatch: pytest.MonkeyPatch, cuda: str | None, stays: bool
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    for name in ("TEARDOWN_CUPTI", "DISABLE_CUPTI_LAZY_REINIT"):
+        monkeypatch.delenv(name, raising=False)
+    prepare_environment()
+    assert os.environ["TEARDOWN_CUPTI"] == ("0" if stays else "1")
+    assert ("cannot take it out" in cupti_stays()) is stays
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("TEARDOWN_CUPTI", "0"), ("DISABLE_CUPTI_LAZY_REINIT", "0")]
+)
+def test_an_environment_that_keeps_cupti_is_told(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert cupti_stays() == ""
+    monkeypatch.setenv(
+        name, value
+    )  # as torch.compile does up to torch 2.7; of the second, any value
+    prepare_environment()
+    assert "in the environment" in cupti_stays()
+
+
+def test_a_window_that_did_not_see_our_own_call_is_no_window(gate: Gate) -> None:
+    class Stream:
+        def synchronize(self) -> None:
+            pass
+
+    profiler = on_cpu(gate, 0.0)
+    profiler._stream = Stream()  # type: ignore[assignment]
+    with profiler.on():
+        assert profiler.look() is None
+    assert profiler.blind == 1 and profiler.reason == ""
+
+
+def test_our_own_call_is_not_counted(gate: Gate) -> None:
+    class Stream:
+        def synchronize(self) -> None:
+            with torch.profiler.record_function("cudaStreamSynchronize"):
+                torch.ones(1)
+
+    profiler = on_cpu(gate, 0.0)
+    profiler._stream = Stream()  # type: ignore[assignment]
+    with profiler.on():
+        found = profiler.look()
+    assert found is not None and profiler.blind == 0
+    assert "cudaStreamSynchronize" not in {event.name for event in found[0]}
+    assert "aten::ones" in {event.name for event in found[0]}
+
+
+def test_a_window_ends_when_the_thread_that_takes_cupti_out_has_ended(gate: Gate) -> None:
+    profiler, leaving = on_cpu(gate, 0.0), threading.Event()
+    with profiler.on():
+        disable = profiler._calls["_disable_profiler"]
+        threads: list[threading.Thread] = []
+
+        def disable_and_leave() -> object:
+            threads.append(threading.Thread(target=leaving.wait, args=(0.02,)))
+            threads[0].start()
+            return disable()
+
+        profiler._calls["_disable_profiler"] = disable_and_leave
+        assert profiler.look() is not None
+    assert not threads[0].is_alive()
 
 
 # On a GPU ------------------------------------------------------------------------------------
@@ -201,3 +277,40 @@ def test_windows_before_during_and_after_captures_leave_graphs_right(seen_on_gpu
         seen_on_gpu(graph.replay)
         graph.replay()
         assert data.tolist() == [2.0 * rounds] * 8
+
+
+@pytest.mark.gpu
+def test_kernels_of_graphs_that_were_captured_between_windows_are_seen(seen_on_gpu) -> None:
+    data = torch.zeros(8, device="cuda")
+    seen_on_gpu(lambda: data.add_(0))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(10):
+            data.add_(1)
+    for _ in range(3):
+        calls = seen_on_gpu(lambda: [graph.replay() for _ in range(20)]).read()
+        assert (calls.graph_launches, calls.operations_in_graphs) == (20, 200)
+
+
+@pytest.mark.gpu
+def test_threads_that_launch_all_the_time_go_on_beside_many_windows() -> None:
+    gate, is_over, counts = Gate(), threading.Event(), [0, 0, 0]
+    data = [torch.zeros(8, device="cuda") for _ in counts]
+
+    def launches(number: int) -> None:
+        while not is_over.is_set():
+            data[number].add_(1)
+            counts[number] += 1
+
+    profiler = Profiler(gate, 0.005)
+    with profiler.on():
+        assert profiler.set_up(), profiler.reason
+        threads = [threading.Thread(target=launches, args=(n,)) for n in range(len(counts))]
+        for each in threads:
+            each.start()
+        seen = [profiler.look() for _ in range(40)]
+        is_over.set()
+        for each in threads:
+            each.join()
+    assert all(found is not None and found[0] for found in seen)
+    assert [each[0].item() for each in data] == [float(n) for n in counts]

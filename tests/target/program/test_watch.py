@@ -228,6 +228,22 @@ def test_a_program_without_steps_is_said_to_have_none(tmp_path: Path, body: str)
     assert report.steps == () and report.notes[0].startswith("No step was seen that repeats")
 
 
+def test_training_without_an_optimizer_is_named_by_its_line(tmp_path: Path) -> None:
+    body = """\
+for i in range(5):
+    model.zero_grad()
+    model(torch.ones(1, 4, device="cuda")).sum().backward()
+    with torch.no_grad():
+        for each in model.parameters():
+            each -= 0.1 * each.grad
+"""
+    ran_once = ran(tmp_path, body)
+    (note,) = [note for note in ran_once.report.notes if "by hand" in note]
+    assert " ran 5 times, and no optimizer stepped after it" in note
+    with_optimizer = "opt = torch.optim.SGD(model.parameters(), 0.1)\n" + body + "    opt.step()\n"
+    assert not any("by hand" in note for note in ran(tmp_path, with_optimizer).report.notes)
+
+
 def test_a_program_is_ended_once_its_steps_are_diagnosed(tmp_path: Path) -> None:
     body = """\
 import torch
