@@ -133,11 +133,6 @@ class Profiler:
         with self._gate.window() as is_free:
             if not is_free:
                 return None
-            self.reason = (
-                cupti_stays()
-            )  # torch.compile or the program may have set what kineto reads
-            if self.reason:
-                return None
             self._open()
             begun = time.perf_counter()  # while it opens, nothing is recorded yet
             try:
