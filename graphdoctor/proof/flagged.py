@@ -1,4 +1,4 @@
-"""Findings about operators -> those that the GPU refutes: it captures just these operators, and replays them rightly."""
+"""Findings about operators -> those that the GPU refutes: it captures just these, and replays them rightly."""
 
 from __future__ import annotations
 
