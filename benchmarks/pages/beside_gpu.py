@@ -107,6 +107,7 @@ def _again(about: Line) -> str:
         f"The captures are from graphdoctor at {about['commit']}, and so are the answers on the emulated device that\n"
         f"the run before, at {about['before']}, did not have or did not get right; some of those that took too long\n"
         "there were asked again on a machine without a GPU, of the same versions.\n"
+        + (f"{about['since']}\n" if "since" in about else "")
     )
 
 
