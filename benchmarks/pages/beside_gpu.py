@@ -66,10 +66,10 @@ def _steps(lines: list[Line]) -> dict[Key, tuple[Line, Line]]:
 
 def judgement(emulated: Line, raw: Line) -> str:
     """What the verdict was worth, the GPU's word taken as the truth."""
-    if emulated.get("verdict", "unknown") == "unknown":
-        return "not analyzed"
     if raw.get("raw") not in FACTS:
         return "no GPU answer"
+    if emulated.get("verdict", "unknown") == "unknown":
+        return "not analyzed"
     safe, captured = emulated["verdict"] == "safe", raw["raw"] == "captured"
     if captured:
         return "safe" if safe else "false alarm"
@@ -107,6 +107,7 @@ def _again(about: Line) -> str:
         f"The captures are from graphdoctor at {about['commit']}, and so are the answers on the emulated device that\n"
         f"the run before, at {about['before']}, did not have or did not get right; some of those that took too long\n"
         "there were asked again on a machine without a GPU, of the same versions.\n"
+        + (f"{about['since']}\n" if "since" in about else "")
     )
 
 
@@ -184,22 +185,32 @@ def _not_analyzed(
     rows: list[Cells] = []
     for key, (emulated, raw) in sorted(steps.items()):
         if judged[key] == "not analyzed":
-            why = next(
-                (emulated[k] for k in ("crash", "raised", "refused", "reason") if k in emulated),
-                "not asked",
-            )
-            rows.append((*key, " ".join(why.split())[:200], raw.get("raw", "")))
+            rows.append((*key, _said(emulated), raw.get("raw", "")))
     head = ("family", "model", "mode", "why", "GPU")
     return _titled("Not analyzed", head, rows, note=notes.get("not analyzed", ""))
 
 
 def _not_captured(steps: dict[Key, tuple[Line, Line]], judged: dict[Key, str]) -> str:
     rows: list[Cells] = []
-    for key, (_, raw) in sorted(steps.items()):
+    for key, (emulated, raw) in sorted(steps.items()):
         if judged[key] == "no GPU answer":
             why = raw.get("crash") or f"{raw.get('raw', 'not asked')} {raw.get('error', '')}"
-            rows.append((*key, why[:200]))
-    return _titled("No answer from the GPU", ("family", "model", "mode", "why"), rows)
+            rows.append((*key, why[:200], _said(emulated)))
+    safe = sum(
+        judged[key] == "no GPU answer" and emulated.get("verdict") == "safe"
+        for key, (emulated, _) in steps.items()
+    )
+    note = f"Called safe without a GPU: {safe or 'none'} of them."
+    head = ("family", "model", "mode", "why", "without a GPU")
+    return _titled("No answer from the GPU", head, rows, note=note)
+
+
+def _said(emulated: Line) -> str:
+    """What graphdoctor said of the step on the emulated device, the doubts of its report included."""
+    kinds = ("crash", "raised", "refused", "reason")
+    why = next((emulated[kind] for kind in kinds if kind in emulated), "not asked")
+    doubts = [limit for limit in emulated.get("limits", ()) if limit not in why]
+    return " ".join("; ".join([why, *doubts]).split())[:300]
 
 
 def _not_built(lines: list[Line]) -> str:

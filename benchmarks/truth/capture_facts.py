@@ -384,7 +384,7 @@ def grad_scaler_fused():
     return step
 
 
-SEEDS = count(1)
+SEEDS = count(10**9)  # far from what others seed with: the seed that is there already is captured
 
 
 @fact

@@ -105,6 +105,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
             *recording.limits,
             *_parting(session.target),
             *doubts,
+            *_held_by_nobody(recording),
             *results.limits,
         ),
         idle_comments=idle_comments,
@@ -247,6 +248,23 @@ def _rebound(target: Target, recording: Recording) -> Iterator[str]:
                 f"The program puts another tensor into {path} between its steps, while a replay reads"
                 " the one that was there when it was captured: copy into it with copy_() instead."
             )
+
+
+def _held_by_nobody(recording: Recording) -> Iterator[str]:
+    """Memory of the device that neither inputs nor state lead to, such as that of a cache: each line once."""
+    places: dict[Location | None, None] = {}
+    for iteration in recording.captured:
+        foreign = {one.storage for one in iteration.externals if one.origin == "unknown"}
+        for op in iteration.ops:
+            if any(use.is_cuda and use.storage in foreign for use in op.inputs):
+                places.setdefault(op.location)
+    for place in places:
+        where = f" ({file_line(place)})" if place is not None else ""
+        yield (
+            "The step reads a tensor on the device that neither its inputs nor its state lead to"
+            f"{where}, as one in a functools.lru_cache: hold it as long as a graph that reads it lives,"
+            " since nothing would tell when its memory is given back."
+        )
 
 
 def _doubts(recording: Recording) -> Iterator[str]:

@@ -25,6 +25,18 @@ class Diagnosis(Struct, frozen=True):
     findings: tuple[Finding, ...]
     hits: tuple[tuple[str, Hit], ...]
 
+    def without(self, refuted: Sequence[Finding]) -> Diagnosis:
+        """What stands where the machine has shown these operators to be no hazard."""
+        gone = {found.location for found in refuted}
+        return Diagnosis(
+            findings=tuple(found for found in self.findings if found not in refuted),
+            hits=tuple(
+                (rule, hit)
+                for rule, hit in self.hits
+                if not (hit.refused_alone and hit.location in gone)
+            ),
+        )
+
 
 class _Place(Struct, frozen=True):
     """Where findings are one: a line, or an operator of a module where the line is not known.

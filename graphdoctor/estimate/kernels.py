@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from graphdoctor.operators.conditions import INDEXING, has_mask_index, is_masked_fill
 from graphdoctor.values.recording import Op, TensorUse
 
 KernelKind = Literal[
@@ -176,6 +177,8 @@ def syncs(op: Op) -> bool:
     """Whether the host waits for the device inside the operator."""
     if not op.is_cuda:
         return False
+    if op.base_name in INDEXING:  # tagged for its masks: indices of integers are read by nobody
+        return has_mask_index(op) and not is_masked_fill(op)
     if op.base_name == "_local_scalar_dense" or not _SYNC_TAGS.isdisjoint(op.tags):
         return True
     return is_copy_between_devices(op) and not _is_non_blocking(op)

@@ -6,7 +6,7 @@ the region's tensors share memory in the same way. `pattern` is the sequence of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,6 +43,12 @@ class Geometry(NamedTuple):
 
 _SEED = (
     "it takes the random state of a forward outside it, which only a captured forward can hand over"
+)
+
+_STATE_SET = "the random generator is set to another state within it"
+
+_SEEDS_OF_ATTENTION = frozenset(
+    {"philox_seed", "philox_offset", "rng_state", "unused", "debug_attn_mask"}
 )
 
 Part = tuple[int, Geometry]  # a slot and where in it
@@ -97,7 +103,7 @@ class RegionWatcher:
         self._table = table
         self._ops = iteration.ops
         self._index = 0
-        self._runs = runs
+        self._runs, self._spans = runs, spans
         self._run_of_op = {
             index: run for span, run in zip(spans, runs, strict=True) for index in span
         }
@@ -105,7 +111,11 @@ class RegionWatcher:
         self._made_on_cpu: set[int] = set()  # by device operators: attention's seed and offset
 
     def event(self, kind: str, name: str, detail: str) -> None:
-        """What the host does is no part of a region."""
+        """What the host does is no part of a region, but for where random numbers are counted from."""
+        if kind == "rng-state" and "set_rng_state" in name:
+            for span, run in zip(self._spans, self._runs, strict=True):
+                if min(span) < self._index <= max(span):
+                    run.reason = _STATE_SET
 
     def before(self, call: Call) -> None:
         run = self._run_of_op.get(self._index)
@@ -153,9 +163,10 @@ class RegionWatcher:
     def _wrote(self, run: RegionRun, call: Call) -> None:
         location = locate().location
         writer = (call.facts.name, location)
+        seeds = set(map(id, _seeds(call)))
         for tensor in tensors_of(call.result):
             slot, new = run.slot(self._table.info(tensor).number)
-            if new or slot in run.made:
+            if id(tensor) not in seeds and (new or slot in run.made):
                 run.made.add(slot)
                 self._note_write(run, slot, tensor, writer)
         for tensor in written_tensors(call.facts, call.args, call.kwargs):
@@ -194,6 +205,15 @@ class RegionWatcher:
             if not run.after:  # a finished run has its copies already
                 for part in [p for p, info in run.written.items() if info.number in numbers]:
                     del run.written[part]
+
+
+def _seeds(call: Call) -> Iterator[torch.Tensor]:
+    """Results that say where random numbers came from: another place in a graph, and nothing without dropout."""
+    schema = getattr(call.func, "_schema", None)
+    if schema is not None and isinstance(call.result, tuple):
+        for returned, made in zip(schema.returns, call.result, strict=False):
+            if returned.name in _SEEDS_OF_ATTENTION and isinstance(made, torch.Tensor):
+                yield made
 
 
 def _finish(run: RegionRun) -> None:

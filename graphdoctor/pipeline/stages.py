@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -68,9 +69,9 @@ def proven(studied: Studied, setting: Setting) -> Iterator[tuple[Report, Evidenc
     costed = with_costs(studied.diagnosis.findings, recording, setting.profile)
     diagnosis = replace(studied.diagnosis, findings=costed)
     setting.progress("capturing and verifying")
-    captured = capture_and_verify(session, recording, diagnosis, plan, ran=studied.ran)
-    kept = tuple(found for found in diagnosis.findings if found not in captured.refuted)
-    diagnosis = replace(diagnosis, findings=kept)
+    cut = partial(partition, recording, profile=setting.profile)
+    captured = capture_and_verify(session, recording, diagnosis, plan, ran=studied.ran, cut=cut)
+    diagnosis, plan = diagnosis.without(captured.refuted), captured.plan
     try:
         setting.progress("estimating the speed-up")
         speed = time_step(session, recording, captured, plan, setting.options, setting.profile)

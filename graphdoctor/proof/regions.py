@@ -1,4 +1,4 @@
-"""A plan and a session -> for each region, whether it captures, and whether its replay computes what eager does.
+"""Regions and a session -> for each region, whether it captures, and whether its replay computes what eager does.
 
 The first iteration that runs a region is kept as a tape, and on a GPU captured from there. In every later
 iteration that runs it, the memory that the region reads is copied before its operators run, and what it wrote
@@ -18,23 +18,28 @@ from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.compare import Gap, gap_between, is_noise
 from graphdoctor.graphs.generator import generator_state, set_generator_state
 from graphdoctor.graphs.region_run import Part, RegionRun, RegionWatcher
-from graphdoctor.partition import Plan, PlannedRegion
+from graphdoctor.partition import PlannedRegion
 from graphdoctor.record.session import Session
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import CaptureOutcome, Difference, Location, Scope, Verification
 
 
 def verify_regions(
-    session: Session, captured: Sequence[Iteration], plan: Plan
+    session: Session,
+    captured: Sequence[Iteration],
+    regions: Sequence[PlannedRegion],
+    *,
+    exact: bool | None = None,
 ) -> tuple[CaptureOutcome, ...]:
-    """Capture each region of the plan and replay it on the other iterations' values.
+    """Capture each region and replay it on the other iterations' values.
 
-    `captured` are the iterations that the plan was made from; they are run again, in the same order
-    and from the same state, and must repeat themselves operator by operator.
+    `captured` are the iterations that they were found in; they are run again, in the same order
+    and from the same state, and must repeat themselves operator by operator. `exact`: a tape stands
+    for the graph, as on the emulated device.
     """
-    exact = session.device.kind == "emulated"
+    exact = session.device.kind == "emulated" if exact is None else exact
     tried_on = session.target.tried_on
-    trials = [_Trial(planned, exact=exact, tried_on=tried_on) for planned in plan.regions]
+    trials = [_Trial(planned, exact=exact, tried_on=tried_on) for planned in regions]
     with session.from_the_start(capturing=True):
         for iteration in captured:
             _watch(session, iteration, [t for t in trials if t.planned.ops_in(iteration.index)])

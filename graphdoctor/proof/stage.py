@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from graphdoctor.device.observe.collectives import is_collective
@@ -14,6 +14,7 @@ from graphdoctor.graphs.cost import Cost, Meter
 from graphdoctor.graphs.whole_step import CapturedStep, capture_from_start
 from graphdoctor.partition import Plan
 from graphdoctor.proof.eager_runs import EagerRuns
+from graphdoctor.proof.flagged import refuted_alone
 from graphdoctor.proof.regions import verify_regions
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record.session import Session
@@ -26,6 +27,8 @@ from graphdoctor.values.report import (
     Location,
     Verification,
 )
+
+Cut = Callable[[Diagnosis], Plan]
 
 _NOT_COMPARED = Verification("not-verified", 0, 0, "bitwise", "the step ran without values")
 
@@ -40,21 +43,25 @@ _REFUSED_ELSEWHERE = "another rank could not be captured, and ranks replay toget
 class Captured:
     """What was tried. `step` is the verified graph of the whole step, which its owner must release.
 
-    `cost` is what it took to make, and `pool_bytes` what its pool holds, on a real GPU.
-    `refuted` are findings that the GPU showed to be wrong.
+    `cost` is what it took to make, and `pool_bytes` what its pool holds, on a real GPU. `refuted` are
+    findings that the GPU showed to be wrong: by the graph of the whole step, or by one of each operator
+    `alone`. `plan` is the one without them.
     """
 
     outcomes: tuple[CaptureOutcome, ...]
+    plan: Plan
     step: CapturedStep | None = None
     cost: Cost | None = None
     refuted: tuple[Finding, ...] = ()
     pool_bytes: int | None = None
+    alone: bool = False
 
     @property
     def limits(self) -> tuple[str, ...]:
         """Which findings are left out, and why."""
+        captured = "its operator by itself" if self.alone else "the whole step"
         return tuple(
-            f"{found.rule} {found.name} at {_place(found)} is left out: this GPU captured the whole step,"
+            f"{found.rule} {found.name} at {_place(found)} is left out: this GPU captured {captured},"
             " and its replays were right."
             for found in self.refuted
         )
@@ -73,16 +80,19 @@ def capture_and_verify(
     *,
     ran: EagerRuns | None = None,
     by_gpu: bool | None = None,
+    cut: Cut | None = None,
 ) -> Captured:
     """Capture the whole step, and the regions of the plan where it is not to be one graph.
 
-    A forbidden capture is tried all the same: where it fails, that shows the finding to be true, and
-    where `by_gpu` captures it and replays it rightly, to be wrong. What the emulated device lets pass
-    refutes nothing: it is of one mind with the rules. Without `by_gpu` the session's device says it.
+    A forbidden capture is tried all the same: where it fails, that shows a finding to be true, and
+    where `by_gpu` captures it and replays it rightly, the findings to be wrong. One of several may be wrong
+    where it fails: each operator that is said to be refused is then tried by itself, and `cut` makes the
+    plan without what that refutes. What the emulated device lets pass refutes nothing: it is of one
+    mind with the rules. Without `by_gpu` the session's device says it.
     `ran` are the recorded eager iterations, where what they left behind was noted.
     """
     if not MEETING.agree(_collectives_of(recording, plan)):
-        return Captured((CaptureOutcome(str(WHOLE_STEP), "refused", _RANKS_DIFFER),))
+        return Captured((CaptureOutcome(str(WHOLE_STEP), "refused", _RANKS_DIFFER),), plan)
     is_gpu = session.device.kind != "emulated" if by_gpu is None else by_gpu
     meter = _meter(session) if session.device.kind != "emulated" else None
     pool = Pool() if meter is not None else None
@@ -93,18 +103,18 @@ def capture_and_verify(
         refuted = tuple(_refuted(diagnosis, recording)) if is_gpu else ()
         left = {found.effect for found in diagnosis.findings if found not in refuted}
         if left <= {"replay-is-slow"}:
-            return Captured(
-                tuple(outcomes),
-                step,
-                meter.cost if meter is not None else None,
-                refuted,
-                pool.reserved_bytes if pool is not None else None,
-            )
+            cost = meter.cost if meter is not None else None
+            reserved = pool.reserved_bytes if pool is not None else None
+            return Captured(tuple(outcomes), plan, step, cost, refuted, reserved)
         # Right in these replays, and still not to be recommended: what the findings name can come.
         step.release()
+    elif is_gpu and cut is not None and not MEETING.has_others:
+        refuted = refuted_alone(session, recording, diagnosis, whole=outcome)
+        if refuted:
+            plan = cut(diagnosis.without(refuted))
     if not plan.whole and session.device.has_values:
-        outcomes.extend(verify_regions(session, recording.captured, plan))
-    return Captured(tuple(outcomes), refuted=refuted)
+        outcomes.extend(verify_regions(session, recording.captured, plan.regions))
+    return Captured(tuple(outcomes), plan, refuted=refuted, alone=step is None)
 
 
 def _collectives_of(recording: Recording, plan: Plan) -> str:

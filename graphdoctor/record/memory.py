@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from graphdoctor.target import Target, named_tensors
 
@@ -38,7 +39,7 @@ def _state_bytes(target: Target) -> tuple[int, int]:
     storages = {
         tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes()
         for tensor in named
-        if tensor.layout is torch.strided and not tensor.is_meta
+        if not is_lazy(tensor) and tensor.layout is torch.strided and not tensor.is_meta
     }
     added = sum(_added_by(root) for root in target.roots.values())
     return sum(storages.values()), added if target.mode == "training" else 0
@@ -61,7 +62,7 @@ def _tensors_per_parameter(optimizer: torch.optim.Optimizer) -> int:
 
 
 def _bytes_of(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return 0 if is_lazy(tensor) else tensor.numel() * tensor.element_size()
 
 
 def _free_bytes() -> int | None:

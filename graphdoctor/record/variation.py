@@ -17,6 +17,7 @@ from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Held, always, named_tensors, snapshot
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs, Target, Variation
+from graphdoctor.target.user_code import user_code
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.report import Location
@@ -195,6 +196,8 @@ class _Search:
     _rearranged: list[str] = field(default_factory=list)
     _trials: int = 0
     _place: str = ""
+    _error: Exception | None = None  # of the last run that failed
+    _is_checked: bool = False
 
     def found(self) -> _Found:
         paths, movable = self.variation.varied, MEETING.common(self.variation.rearrangeable)
@@ -236,6 +239,26 @@ class _Search:
             self._accept(paths[len(paths) // 2 :], movable)
         elif paths[0] in movable and self._ran(self._accepted, [*self._rearranged, *paths]):
             self._rearranged += paths
+        else:
+            self._check_it_is_the_input(paths)
+
+    def _check_it_is_the_input(self, paths: list[str]) -> None:
+        """Raises the step's own error where it has nothing to do with the values: asked once.
+
+        The step then fails with the given ones as well, or runs with the very values that it failed with.
+        """
+        error, self._error = self._error, None
+        if error is None or self._is_checked or MEETING.has_others:
+            return
+        self._is_checked = True
+        if self._trials + 2 > _MOST_TRIALS:
+            return
+        self._ran([], [])
+        fails_as_given = self._error is not None
+        if fails_as_given or self._ran([*self._accepted, *paths], self._rearranged) is not None:
+            cause = error.__cause__ if isinstance(error, UserCodeError) else error
+            with user_code("running the step, which fails now and then on the same inputs,"):
+                raise cause or error
 
     def _parting(self, whole: list[str]) -> list[str]:
         """Which of these whole numbers the step takes another path for, floating ones as given."""
@@ -279,6 +302,7 @@ class _Search:
             raise
         except Exception as error:  # whatever the step raises
             self.why = self.why or f"the step fails ({_words(error)})"
+            self._error = error
             return None
         finally:
             self.restore()

@@ -16,6 +16,9 @@ class BackwardBeyondStep(RecordingRule):
     that stream wait for a capture: "operation would make the legacy stream depend on a capturing
     blocking stream".
 
+    So does the accumulation of a parameter's gradient: autograd keeps it as long as any tensor hangs on
+    it, such as a weight that `torch.nn.utils.prune` computed when the model was made.
+
     It is a false alarm where the earlier operation ran on the very stream that will capture.
 
     Compute inside the step what the gradient must reach, or cut the tensor off with `detach()`.

@@ -45,7 +45,7 @@ class DataDependentShape(RecordingRule):
         for iteration in recording.captured:
             for op in iteration.ops:
                 if needs_size_from_values(op):
-                    yield at_op(iteration.index, op, _message(op))
+                    yield at_op(iteration.index, op, _message(op), refused_alone=True)
 
     @staticmethod
     def bad() -> object:

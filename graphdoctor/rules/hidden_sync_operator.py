@@ -53,7 +53,10 @@ class HiddenSyncOperator(RecordingRule):
                 fact = _sync_in(op)
                 if fact is not None:
                     fix = _NESTED_FIX if has_nested(op) else ""
-                    yield at_op(iteration.index, op, _message(op, fact), fix=fix)
+                    hit = at_op(
+                        iteration.index, op, _message(op, fact), fix=fix, refused_alone=True
+                    )
+                    yield hit
             yield from _in_backward(iteration)
 
     @staticmethod

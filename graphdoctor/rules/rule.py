@@ -24,7 +24,8 @@ class Hit(Struct, frozen=True):
     `op_index` is the operator that must stay out of a captured region. A host event sits
     *before* operator `op_index`: `between` is then true and only cuts the step there. What `follows`
     is in the wake of another hit of the same cause: it stays out of regions too, and does not count.
-    `fix` stands in the place of the rule's where this place has a better one.
+    `fix` stands in the place of the rule's where this place has a better one. `refused_alone`: the
+    operator is refused wherever it runs, so that a capture of nothing else can show otherwise.
     """
 
     iteration: int
@@ -38,6 +39,7 @@ class Hit(Struct, frozen=True):
     between: bool = False
     follows: bool = False
     fix: str = ""
+    refused_alone: bool = False
 
 
 class Rule(ABC):
@@ -128,7 +130,9 @@ def event_hits(
                 yield at_event(iteration.index, event, message(event))
 
 
-def at_op(iteration: int, op: Op, message: str, *, fix: str = "") -> Hit:
+def at_op(
+    iteration: int, op: Op, message: str, *, fix: str = "", refused_alone: bool = False
+) -> Hit:
     """A hit on an operator."""
     return Hit(
         iteration=iteration,
@@ -140,6 +144,7 @@ def at_op(iteration: int, op: Op, message: str, *, fix: str = "") -> Hit:
         phase=op.phase,
         operator=op.name,
         fix=fix,
+        refused_alone=refused_alone,
     )
 
 

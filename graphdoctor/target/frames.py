@@ -22,6 +22,7 @@ _STDLIB = tuple(
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _TORCH = tuple(f"{site}torch{os.sep}" for site in _SITE)
 _SESSION = os.path.join(_HERE, "record", "session.py")
+_GENERATED = "<eval_with_key>"  # torch.fx's; a graph that is made anew in each step has a new number each time
 _MAX_STACK = 8
 _ENGINE = "_engine_run_backward"
 
@@ -69,11 +70,12 @@ class _Code:
     A code object's own hash is computed from all that it holds each time, which is slow.
     """
 
-    __slots__ = ("code", "is_engine", "is_own", "is_start", "is_user", "places")
+    __slots__ = ("code", "is_engine", "is_generated", "is_own", "is_start", "is_user", "places")
 
     def __init__(self, code: CodeType) -> None:
         self.code = code  # held, so that no other gets its identity
-        self.is_user = not is_machinery(code.co_filename)
+        self.is_generated = code.co_filename.startswith(_GENERATED)
+        self.is_user = not self.is_generated and not is_machinery(code.co_filename)
         self.is_own = self.is_user and not is_library(code.co_filename)
         self.is_engine = code.co_name == _ENGINE
         self.is_start = code.co_name == "call" and os.path.abspath(code.co_filename) == _SESSION
@@ -112,7 +114,8 @@ def bytes_of_expression(place: Location) -> tuple[int, int] | None:
 def locate(depth: int = 1) -> Place:
     """The nearest user frame of the calling thread, and up to eight user frames in all.
 
-    Where these are all of installed packages, the nearest other one comes as the ninth.
+    Where these are all of installed packages, the nearest other one comes as the ninth. Code that
+    torch.fx generated stands for the user's only where there is no other.
     """
     return locate_from(sys._getframe(depth))
 
@@ -120,6 +123,7 @@ def locate(depth: int = 1) -> Place:
 def locate_from(frame: FrameType | None) -> Place:
     """The same from a given frame outwards, up to where graphdoctor calls the step."""
     found: list[Location] = []
+    generated: Location | None = None
     in_engine = has_own = False
     while frame is not None and (len(found) < _MAX_STACK or not has_own):
         code = frame.f_code
@@ -130,9 +134,13 @@ def locate_from(frame: FrameType | None) -> Place:
             if seen.is_own or len(found) < _MAX_STACK:
                 found.append(seen.place(frame))
             has_own = has_own or seen.is_own
+        elif seen.is_generated:
+            generated = generated or seen.place(frame)
         elif seen.is_engine:
             in_engine = in_engine or not found
         elif seen.is_start:
             break
         frame = frame.f_back
+    if not found and generated is not None:
+        found.append(generated)
     return Place(found[0] if found else None, tuple(found[1:]), in_engine)

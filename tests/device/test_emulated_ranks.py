@@ -82,7 +82,7 @@ def test_a_collective_is_an_operator_that_a_replay_runs_again(group: EmulatedDev
     assert "allreduce_" in observed.calls
     assert observed.events == []
     graph, _ = captured(body)
-    assert [entry.facts.base_name for entry in graph._tape.entries][1] == "allreduce_"
+    assert [entry.facts.base_name for entry in graph.tape.entries][1] == "allreduce_"
     x.fill_(5)
     graph.replay()
     assert y.equal(torch.full((4,), 6.0, device="cuda"))

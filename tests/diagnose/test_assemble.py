@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
@@ -43,3 +45,22 @@ def test_a_step_that_was_captured_has_no_confirmed_hazard() -> None:
     report = analyze(lambda x: x * 2, torch.ones(4))
     assert [capture.status for capture in report.captures] == ["captured"]
     assert not [one for one in report.findings if one.certainty == "confirmed"]
+
+
+@lru_cache(maxsize=1)
+def positions(dtype: torch.dtype) -> torch.Tensor:
+    return torch.arange(4.0, device="cuda").to(dtype)
+
+
+def reads_a_cache(x: torch.Tensor) -> torch.Tensor:
+    return x + positions(x.dtype)
+
+
+def test_memory_that_only_a_cache_holds_is_named() -> None:
+    positions.cache_clear()
+    report = analyze(reads_a_cache, torch.ones(4))
+    assert report.verdict == "safe"
+    line = reads_a_cache.__code__.co_firstlineno + 1
+    (limit,) = [limit for limit in report.limits if "on the device that neither" in limit]
+    assert f"(test_assemble.py:{line})" in limit
+    assert not [one for one in analyze(lambda x: x * 2, torch.ones(4)).limits if "neither" in one]

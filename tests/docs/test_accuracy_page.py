@@ -26,6 +26,8 @@ from beside_gpu import beside_gpu, judgement  # noqa: E402
         ("partly-safe", "captured", "false alarm"),
         ("unknown", "captured", "not analyzed"),
         (None, "captured", "not analyzed"),
+        (None, "does not run", "no GPU answer"),
+        ("unknown", "does not run", "no GPU answer"),
         ("safe", "does not run", "no GPU answer"),
         ("safe", None, "no GPU answer"),
     ],

@@ -157,6 +157,17 @@ def test_what_half_of_the_cache_holds_is_faster() -> None:
 # Two lanes.
 
 
+def test_only_indexing_by_a_mask_waits() -> None:
+    tags = ("dynamic_output_shape",)
+    integers, mask = (tensor(5, 1000, dtype=dtype) for dtype in ("int64", "bool"))
+    assert not costs(call("index", A, integers, out=B, tags=tags))[3]
+    assert costs(call("index", A, mask, out=B, tags=tags))[3]
+    assert costs(call("index_put_", A, mask, C, out=A))[3]
+    number = tensor(6, device="cpu")
+    assert not costs(call("index_put_", A, mask, number, out=A))[3]  # fills
+    assert costs(call("nonzero", A, out=B, tags=tags))[3]
+
+
 def work(*rows: tuple[float, float, float], waits: tuple[int, ...] = (), **more: float) -> Work:
     """Rows of host, launch and device time; no device time: the host works alone."""
     host, launch, busy = (np.array(column) for column in zip(*rows, strict=True))

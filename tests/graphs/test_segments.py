@@ -382,3 +382,22 @@ def test_a_call_that_fails_while_it_is_captured_leaves_no_half_of_a_capture() ->
 class Failing(torch.nn.Module):
     def forward(self, *args: torch.Tensor) -> torch.Tensor:
         raise ValueError("in between")
+
+
+@pytest.mark.parametrize("is_parameter", [True, False])
+def test_a_table_that_is_given_back_is_not_read_again(is_parameter: bool) -> None:
+    """As a cache drops one: a graph reads its arguments where they lie now, or copies of them."""
+
+    def kept(values: torch.Tensor) -> torch.Tensor:
+        return torch.nn.Parameter(values, requires_grad=False) if is_parameter else values.clone()
+
+    graph_module = traced(cut_in_the_middle, (4, 4), (4, 4))
+    with EmulatedDevice():
+        function, x = segmented(graph_module), torch.randn(4, 4, device="cuda")
+        values = torch.randn(4, 4, device="cuda")
+        for _ in range(4):
+            table = kept(values.clone())
+            for _ in range(3):
+                assert same(list(function(x, table)), list(graph_module(x, table)))
+            table.detach().fill_(float("nan"))  # its memory is somebody else's now
+        assert function.replays > 3

@@ -98,7 +98,7 @@ def test_capture_studies_with_the_defaults_of_an_analysis_and_runs_no_later_stag
 def test_what_cannot_be_emulated_after_the_recording_is_not_verified_either(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def limited(*args: object, ran: object) -> NoReturn:
+    def limited(*args: object, **options: object) -> NoReturn:
         raise EmulationLimit("aten.odd has no kernel on the CPU")
 
     monkeypatch.setattr(stages, "capture_and_verify", limited)

@@ -133,6 +133,30 @@ def test_a_step_with_adam_has_the_operators_of_one_with_values() -> None:
     assert (with_values.verdict, without.verdict) == ("safe", "unknown")
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.AdamW])
+def test_fused_optimizers_need_no_shape_function(kind: Any) -> None:
+    """They return nothing; some, and those with a rate as a tensor, have none."""
+
+    def built() -> object:
+        model = torch.nn.Linear(512, 512).cuda()
+        rate = 0.1 if kind is torch.optim.Adagrad else torch.tensor(0.1, device="cuda")
+        more = {"capturable": True} if kind is torch.optim.AdamW else {}
+        optimizer = kind(model.parameters(), lr=rate, fused=True, **more)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step, (torch.randn(4, 512, device="cuda"),)
+
+    report = analyzed(built, values="none")
+    assert report.captures and report.captures[0].status == "captured", report.reason
+    assert not [limit for limit in report.limits if "shape function" in limit]
+
+
 def test_a_step_without_hazards_is_captured_and_never_called_safe() -> None:
     report = analyzed(torch.nn.Linear(8, 8), torch.randn(4, 8), values="none")
     assert report.verdict == "unknown"

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.observe.tape import Tape
 from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.graphs.cause import Refusal
 from graphdoctor.partition import partition
+from graphdoctor.proof import regions
 from graphdoctor.proof.stage import Captured, capture_and_verify
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
 from graphdoctor.rules import ALL_RULES
-from graphdoctor.rules.rule import Hit, RecordingRule
+from graphdoctor.rules.rule import Hit, RecordingRule, Rule
 from graphdoctor.target import from_object
 from graphdoctor.values.recording import Recording
 
@@ -30,6 +35,7 @@ class Wrong(RecordingRule):
     fix = "Nothing."
     evidence = "None: this rule is wrong."
     first_iteration = 0
+    operators: tuple[str, ...] = ("aten.tanh.default",)
 
     @staticmethod
     def bad() -> object:
@@ -42,8 +48,16 @@ class Wrong(RecordingRule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured[self.first_iteration :]:
             for index, op in enumerate(iteration.ops):
-                if op.name == "aten.tanh.default":
+                if op.name in self.operators:
                     yield Hit(iteration.index, index, "tanh is refused", op.location)
+
+
+class WrongAlone(Wrong):
+    """The same, as a table of operators says it."""
+
+    def check(self, recording: Recording) -> Iterator[Hit]:
+        for hit in super().check(recording):
+            yield replace(hit, refused_alone=True)
 
 
 class WrongLater(Wrong):
@@ -57,18 +71,31 @@ def tanh(x: torch.Tensor) -> torch.Tensor:
 
 
 def reading(x: torch.Tensor) -> torch.Tensor:
-    return torch.tanh(x) * float(x.sum())
+    bent = torch.tanh(x)
+    return bent * float(x.sum())
 
 
-def tried(step: Callable[..., object], rule: type[RecordingRule], *, by_gpu: bool) -> Captured:
+def reading_on_one_line(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x) * float(x.sum())  # the refusal of the whole step is here too
+
+
+def tried(
+    step: Callable[..., object],
+    rule: type[RecordingRule],
+    *,
+    by_gpu: bool,
+    others: Sequence[type[Rule]] = ALL_RULES,
+) -> Captured:
     with EmulatedDevice() as device:
         target = place(from_object(lambda: (step, (torch.randn(8),))), device)
         session = prepare(target, device, iterations=3)
         recording = record(session, progress=lambda doing: None)
-        diagnosis = diagnose(recording, [*ALL_RULES, rule])
+        diagnosis = diagnose(recording, [*others, rule])
         assert rule.id in {found.rule for found in diagnosis.findings}
-        plan = partition(recording, diagnosis, profile=load_profile("h100"))
-        captured = capture_and_verify(session, recording, diagnosis, plan, by_gpu=by_gpu)
+        cut = partial(partition, recording, profile=load_profile("h100"))
+        captured = capture_and_verify(
+            session, recording, diagnosis, cut(diagnosis), by_gpu=by_gpu, cut=cut
+        )
         captured.release()
         return captured
 
@@ -98,6 +125,96 @@ def test_a_refused_capture_refutes_nothing() -> None:
     captured = tried(reading, Wrong, by_gpu=True)
     assert (captured.refuted, captured.step) == ((), None)
     assert captured.outcomes[0].status == "refused"
+
+
+@pytest.fixture
+def gpu_takes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Stands for a GPU that captures every part, but for operators that are in the list."""
+    refused: list[str] = []
+
+    def graph_of(tape: Tape, prepare: Callable[[], None]) -> Callable[[], object] | Refusal:
+        if any(entry.facts.name in refused for entry in tape.entries):
+            return Refusal("the host waited for the device")
+        return tape.replay
+
+    monkeypatch.setattr(regions, "_graph_of", graph_of)
+    yield refused
+
+
+def test_a_flagged_operator_that_the_gpu_captures_by_itself_is_no_finding(
+    gpu_takes: list[str],
+) -> None:
+    captured = tried(reading, WrongAlone, by_gpu=True)
+    assert captured.outcomes[0].status == "refused"
+    assert [found.rule for found in captured.refuted] == ["GD199"]
+    (limit,) = captured.limits
+    assert limit.endswith(
+        "is left out: this GPU captured its operator by itself, and its replays were right."
+    )
+    assert "GD199" not in {
+        rule for each in captured.plan.regions for rule in each.region.blocked_by
+    }
+    ops = captured.plan.regions[0]
+    assert "aten.tanh.default" in {ops.iteration.ops[index].name for index in ops.ops_in(0)}
+
+
+def test_a_flagged_operator_that_the_gpu_refuses_by_itself_stays_a_finding(
+    gpu_takes: list[str],
+) -> None:
+    gpu_takes.append("aten.tanh.default")
+    captured = tried(reading, WrongAlone, by_gpu=True)
+    assert (captured.refuted, captured.limits) == ((), ())
+    assert "GD199" in {rule for each in captured.plan.regions for rule in each.region.blocked_by}
+
+
+def test_what_is_said_of_more_than_the_operator_is_not_tried_by_itself(
+    gpu_takes: list[str],
+) -> None:
+    assert tried(reading, Wrong, by_gpu=True).refuted == ()
+
+
+def test_the_line_where_the_whole_step_was_refused_is_not_cleared(gpu_takes: list[str]) -> None:
+    assert tried(reading_on_one_line, WrongAlone, by_gpu=True).refuted == ()
+
+
+def test_a_line_is_not_cleared_by_one_of_its_operators_where_another_only_reads(
+    gpu_takes: list[str],
+) -> None:
+    class OfReadsToo(WrongAlone):
+        operators = (*Wrong.operators, "aten._local_scalar_dense.default")
+
+    def reading_twice(x: torch.Tensor) -> torch.Tensor:
+        total = float(x.sum())  # the refusal of the whole step
+        return torch.tanh(x) * (total + float(x.mean()))
+
+    captured = tried(reading_twice, OfReadsToo, by_gpu=True, others=())
+    assert captured.outcomes[0].status == "refused"
+    assert captured.refuted == ()
+
+
+def test_the_emulated_device_tries_nothing_by_itself(gpu_takes: list[str]) -> None:
+    assert tried(reading, WrongAlone, by_gpu=False).refuted == ()
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_wrong_finding_beside_a_true_one_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diagnose, "__defaults__", ([*ALL_RULES, WrongAlone],))
+    report = graphdoctor.analyze(reading, torch.randn(8), device="cuda", strategies=())
+    assert "GD199" not in {found.rule for found in report.findings}
+    assert any("GD199 wrong" in limit and "by itself" in limit for limit in report.limits)
+    assert ("GD101", "confirmed") in {(f.rule, f.certainty) for f in report.findings}
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_an_operator_that_waits_stays_a_finding_beside_another() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        total = float(x.sum())
+        return torch.linalg.inv_ex(x @ x.T).inverse * total + x[x > 0].sum()
+
+    report = graphdoctor.analyze(step, torch.randn(8, 8), device="cuda", strategies=())
+    assert {"GD101", "GD106"} <= {found.rule for found in report.findings}
 
 
 @pytest.mark.gpu

@@ -52,7 +52,7 @@ def outcomes(
         captured: Sequence[Iteration] = recording.captured
         if change is not None:
             plan, captured = change(plan, captured)
-        return verify_regions(session, captured, plan)
+        return verify_regions(session, captured, plan.regions)
     finally:
         target.close()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from itertools import count
+
 import pytest
 import torch
 
@@ -11,6 +14,7 @@ from graphdoctor.record import Session, prepare
 from graphdoctor.record.place import place
 from graphdoctor.record.variation import FIXED, with_fixed_inputs
 from graphdoctor.target import from_object
+from graphdoctor.values.errors import UserCodeError
 
 IDS = torch.tensor([[1, 7, 7, 3], [4, 5, 7, 2]])
 FEATURES = torch.randn(3, 4)
@@ -167,3 +171,20 @@ def test_a_step_that_fails_in_every_other_run_is_the_users_error() -> None:
 
     with pytest.raises(graphdoctor.values.errors.UserCodeError, match="enough"):
         graphdoctor.analyze(step, torch.randn(6), device="emulated", strategies=())
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_step_that_fails_now_and_then_is_not_laid_to_its_inputs(draws: bool) -> None:
+    calls = count(1)
+
+    def flaky(x: torch.Tensor) -> torch.Tensor:
+        fails = random.random() < 0.5 if draws else next(calls) == 4
+        if fails and x.numel():
+            raise RuntimeError("the network is down")
+        return x * 2
+
+    random.seed(17)  # the first that fails is the fourth: warmed up, and tried with other values
+    with pytest.raises(UserCodeError) as failed:
+        prepared(flaky, torch.randn(4))
+    assert "fails now and then on the same inputs" in str(failed.value)
+    assert "the network is down" in str(failed.value)

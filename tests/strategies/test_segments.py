@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -156,6 +157,47 @@ def test_on_a_gpu_a_training_step_in_segments_computes_what_eager_computes() -> 
     finally:
         built.release()
         session.start.restore()
+
+
+@lru_cache(maxsize=1)
+def positions(dtype: torch.dtype) -> torch.Tensor:
+    """Another dtype drops the table that was there."""
+    return torch.arange(8.0, device="cuda").to(dtype)
+
+
+class Cached(torch.nn.Module):
+    """Takes the table in the graph, or from Python between two graphs."""
+
+    def __init__(self, table: Callable[[torch.dtype], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.table = torch.nn.Linear(8, 8), table
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        table = self.table(x.dtype)
+        for _ in range(4):
+            x = torch.tanh(self.layer(x) + table) * 0.5
+        return x
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("traced", [True, False])
+def test_on_a_gpu_no_segment_reads_a_table_that_a_cache_has_dropped(traced: bool) -> None:
+    table = positions if traced else torch._dynamo.disable(positions)
+    model, x = Cached(table).cuda(), torch.randn(4, 8, device="cuda")
+    backend = Segments()
+    with settings(), torch.no_grad():
+        compiled = torch.compile(model, backend=backend)
+        for _ in range(3):
+            compiled(x)
+        assert backend.is_captured
+        expected = model(x)
+        for _ in range(3):
+            positions(torch.bfloat16)  # frees the table
+            spoilt = [torch.full((8,), float("nan"), device="cuda") for _ in range(64)]
+            torch.testing.assert_close(compiled(x), expected)
+            del spoilt
+    backend.release()
+    torch._dynamo.reset()
 
 
 def branching() -> object:

@@ -110,3 +110,21 @@ def _locate_in_library(file: str) -> Callable[[], Place]:
     names: dict[str, Any] = {"locate": locate}
     exec(compile("def here():\n    return locate(2)", file, "exec"), names)
     return names["here"]
+
+
+def test_a_graph_that_is_traced_in_each_step_is_at_the_line_that_traces_it() -> None:
+    """What torch.fx generates has another name each time, so that no two steps would be alike."""
+    places: list[Place] = []
+
+    def noted(x: torch.Tensor) -> torch.Tensor:
+        places.append(locate())
+        return x
+
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(noted, (graph.placeholder("x"),)))
+    module = torch.fx.GraphModule({}, graph)
+    module(torch.ones(1))
+    (place,) = places
+    assert place.location is not None and place.location.function == "noted"
+    files = {each.file for each in (place.location, *place.stack)}
+    assert not any(file.startswith("<eval_with_key>") for file in files)

@@ -237,6 +237,16 @@ class EmulatedDevice:
         if self.capturing is not None:
             self.capturing.refuse_event(kind, name, detail)
 
+    def state_was_read(self, state: torch.Tensor) -> None:
+        """Tell a capture under way what the random generator's state is."""
+        if self.capturing is not None and self.capturing.tape is not None:
+            self.capturing.tape.read_state(state)
+
+    def state_was_set(self, state: torch.Tensor) -> None:
+        """Tell a capture under way to what the random generator's state was set."""
+        if self.capturing is not None and self.capturing.tape is not None:
+            self.capturing.tape.set_state(state)
+
     def attach(self, observer: Observer) -> None:
         """Let a capture observe, which ends by a call of its own, or never."""
         self._dispatch.observers = (*self._dispatch.observers, observer)
@@ -286,8 +296,10 @@ class EmulatedDevice:
             self.table.take_values(tensor)
 
     def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str:
-        """The logical device of a tensor with this storage: "cuda:0", on every rank, or "cpu"."""
-        return "cuda:0" if info.cuda else "cpu"
+        """The logical device of a tensor with this storage: "cuda:0", on every rank, "meta" or "cpu"."""
+        if info.cuda:
+            return "cuda:0"
+        return "meta" if tensor.is_meta else "cpu"
 
 
 def _is_emulated() -> bool:

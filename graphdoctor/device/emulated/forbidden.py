@@ -65,6 +65,8 @@ def _refusal_of_copy(call: Call, table: StorageTable) -> str | None:
     to_cuda = call.on_cuda if into_new else table.is_cuda(call.args[0])
     if table.is_cuda(source) == to_cuda or source.numel() == 0:
         return None
+    if str(call.kwargs.get("device")) == "meta" or call.args[0].is_meta:  # nothing is copied
+        return None
     if into_new:
         non_blocking = call.kwargs.get("non_blocking")
         pinned = table.is_pinned(source) if to_cuda else non_blocking

@@ -49,6 +49,10 @@ class LogicalFunctionMode(TorchFunctionMode):
         path = CUDA_PATHS.get(func)
         if path is not None:
             return path(self.device, *args, **kwargs)
+        handler = own_handler(types)
+        if handler is not None:
+            with self:  # its code names devices as any other does
+                return handler(func, types, args, kwargs)
         return self._run_asking(func, args, kwargs)
 
     def _run_asking(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -60,6 +64,23 @@ class LogicalFunctionMode(TorchFunctionMode):
             return func(*args, **kwargs)
         finally:
             dispatch.asking = before
+
+
+def own_handler(types: Any) -> Callable[..., Any] | None:
+    """What the first tensor subclass with code of its own makes of a torch function; None without one."""
+    if not types or not torch._C._is_torch_function_enabled():  # that code is running
+        return None
+    for kind in types:
+        found: Callable[..., Any] = kind.__torch_function__
+        if getattr(found, "__func__", found) not in _TORCHS_HANDLERS:
+            return found
+    return None
+
+
+_TORCHS_HANDLERS: tuple[Any, ...] = (
+    torch.Tensor.__torch_function__.__func__,  # type: ignore[attr-defined]
+    torch._C._disabled_torch_function_impl,
+)
 
 
 def call_on(

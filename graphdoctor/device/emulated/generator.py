@@ -18,7 +18,12 @@ def stand_in_for_random_state(device: LogicalDevice, patches: Patches) -> None:
     def telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             _tell(device, f"torch.cuda.{name}()", torch.default_generator, (name, args, kwargs))
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            if name in ("get_rng_state", "get_rng_state_all"):
+                device.state_was_read(generator.get_state())
+            elif name in ("set_rng_state", "set_rng_state_all"):
+                device.state_was_set(generator.get_state())
+            return result
 
         return call
 

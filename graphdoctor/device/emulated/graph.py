@@ -52,7 +52,7 @@ class EmulatedGraph:
     def __init__(self, keep_graph: bool = False) -> None:
         self._device = type(self).device
         self._pool = (0, next(_POOLS))
-        self._tape: Tape | None = None
+        self.tape: Tape | None = None
         self._generators = {_identity(torch.default_generator)}
         self._finished = False
         self._saved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
@@ -72,7 +72,7 @@ class EmulatedGraph:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         if pool is not None:
             self._pool = pool
-        self._tape = Tape(device.table, one_generator=True)
+        self.tape = Tape(device.table, one_generator=True)
         self._finished = False
         self._invalid = None
         self._order = device.order = StreamOrder(device)
@@ -88,13 +88,13 @@ class EmulatedGraph:
         self._device.detach(self)
         self.abandon()
         if self._invalid is not None:
-            self._tape = None
+            self.tape = None
             raise RuntimeError(
                 "CUDA error: operation failed due to a previous error during capture"
             )
         assert self._order is not None
         if self._order.unjoined():
-            self._tape = None
+            self.tape = None
             raise RuntimeError(UNJOINED)
         self._device.streams.captured_nodes.append(self._order.nodes())
         self._finished = True
@@ -107,13 +107,13 @@ class EmulatedGraph:
         self._put_back()
 
     def replay(self) -> None:
-        if self._tape is None or not self._finished:
+        if self.tape is None or not self._finished:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         self._device.event("graph-replay", "torch.cuda.CUDAGraph.replay()")
-        self._tape.replay()
+        self.tape.replay()
 
     def reset(self) -> None:
-        self._tape = None
+        self.tape = None
         self._finished = False
 
     def pool(self) -> Any:
@@ -131,11 +131,11 @@ class EmulatedGraph:
 
     def last_writer(self, tensor: torch.Tensor) -> tuple[str, Location | None] | None:
         """The last captured operator that wrote into a tensor, and the line that called it."""
-        return self._tape.last_writer(tensor) if self._tape is not None else None
+        return self.tape.last_writer(tensor) if self.tape is not None else None
 
     @property
     def operators(self) -> int:
-        return len(self._tape.entries) if self._tape is not None else 0
+        return len(self.tape.entries) if self.tape is not None else 0
 
     # What the device tells a capture under way.
 
@@ -149,10 +149,10 @@ class EmulatedGraph:
             self._save(tensor)
 
     def after(self, call: Call) -> None:
-        assert self._tape is not None and self._order is not None
+        assert self.tape is not None and self._order is not None
         self._order.after(call)
         if not call.on_cuda or self.includes(self._device.streams.current):
-            self._tape.add(call, locate().location)
+            self.tape.add(call, locate().location)
 
     def event(self, kind: str, name: str, detail: str) -> None:
         """Events are refused by `refuse_event`, after every observer has seen them."""
@@ -193,9 +193,9 @@ class EmulatedGraph:
     def resize(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
         """Before a storage is freed, or gets memory again."""
         info = self._device.table.info_of(storage)
-        if self._tape is not None and info is not None and info.cuda:
+        if self.tape is not None and info is not None and info.cuda:
             self._save_storage(info, storage)
-            self._tape.add_resize(storage, size_bytes)
+            self.tape.add_resize(storage, size_bytes)
 
     def _put_back(self) -> None:
         for storage, contents in self._saved.values():

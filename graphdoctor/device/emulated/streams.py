@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ NOT_FORKED = "CUDA error: operation not permitted when stream is capturing"
 OUTSIDE = "CUDA error: dependency created on uncaptured work in another stream"
 UNJOINED = "CUDA error: capturing stream has unjoined work"
 LEGACY = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
+_KEPT_BY = "graphdoctor: kept alive by"
 _NO_FORWARD = 2**64 - 1  # the sequence number of AccumulateGrad, which has no forward operator
 
 
@@ -212,6 +214,24 @@ class EmulatedStreamContext:
         self.state.current = self._before
 
 
+def note_earlier_graphs(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Mark the accumulations of gradients that tensors from before the first step keep alive.
+
+    Autograd makes one for a parameter where there is none, and it stays on the stream of that time.
+    """
+    for path, tensor in tensors.items():
+        waiting, seen = [tensor.grad_fn], set()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if node._sequence_nr() == _NO_FORWARD:
+                kept: Any = node.metadata
+                kept.setdefault(_KEPT_BY, path)
+            waiting += [earlier for earlier, _ in node.next_functions]
+
+
 class StreamOrder:
     """Forks and joins of one capture, or of one run of a step as if it were captured.
 
@@ -263,9 +283,16 @@ class StreamOrder:
         if node is None or self._met_earlier_graph:
             return
         number = node._sequence_nr()
-        if number != _NO_FORWARD and number < self._first_node and not self._was_captured(number):
+        if number == _NO_FORWARD:
+            kept: Any = node.metadata
+            holder = kept.get(_KEPT_BY)
+            name = f"a gradient's accumulation, kept alive by `{holder}`" if holder else ""
+        else:
+            is_earlier = number < self._first_node and not self._was_captured(number)
+            name = node.name() if is_earlier else ""
+        if name:
             self._met_earlier_graph = True
-            self._device.event("earlier-graph", node.name(), LEGACY)
+            self._device.event("earlier-graph", name, LEGACY)
 
     def nodes(self) -> range:
         """The numbers of autograd's nodes that were made since the capture began."""

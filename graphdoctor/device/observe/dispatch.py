@@ -140,6 +140,8 @@ class LogicalDeviceMode(ObservedMode):
         if device is not None and device.type == "cuda":  # C++ that was told so by another way
             call.kwargs = {**call.kwargs, "device": _CPU}
             call.on_cuda = True
+        elif device is not None and device.type == "meta":
+            call.on_cuda = False
         elif device is not None and self.target is not None:
             call.on_cuda = self.target
         elif not call.inputs:

@@ -76,8 +76,8 @@ def _read_facts(func: Any) -> OperatorFacts:
 
 def _is_composite(func: Any) -> bool:
     """autograd calls its parts; torch.inference_mode() passes autograd by, and hands on the whole."""
-    if not isinstance(func, torch._ops.OpOverload):
-        return False
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":
+        return False  # TorchScript's own know no dispatcher
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     keys = ("CompositeImplicitAutograd", "CPU", "CUDA")
     composite, *own = (has_kernel(func.name(), key) for key in keys)

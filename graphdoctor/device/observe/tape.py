@@ -58,6 +58,20 @@ class FromEntry:
     position: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class StateRead:
+    """The generator's state, read for the so-many-th time."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateSet:
+    """The generator goes back to the state that was read then."""
+
+    number: int
+
+
 class Tape:
     """Operators in the order they ran. `replay` runs them again on the same storages.
 
@@ -74,7 +88,10 @@ class Tape:
         self._one_generator = one_generator
         self.entries: list[TapeEntry] = []
         self._made_on_cpu: dict[int, FromEntry] = {}  # by storage number
-        self._host_draws: dict[int, list[Call]] = {}  # by how many entries came before
+        # By how many entries came before.
+        self._host_draws: dict[int, list[Call | StateRead | StateSet]] = {}
+        self._states_read: list[bytes] = []
+        self._states: dict[int, torch.Tensor] = {}  # of the replay that runs
 
     def add(self, call: Call, location: Location | None) -> None:
         """Keep a call that ran on the device, unless replaying it would do nothing (a view)."""
@@ -85,7 +102,11 @@ class Tape:
             return
         made = self._made(call)
         is_kept = self._table.is_pinned if to_host else self._table.is_cuda
-        fills = tuple((p, _alias(tensor)) for p, tensor in made if is_kept(tensor))
+        fills = tuple(
+            (p, _alias(tensor))
+            for p, tensor in made
+            if is_kept(tensor) and not tensor._is_zerotensor()  # it has no memory
+        )
         writes = bool(call.facts.written_args or call.facts.written_kwargs)
         if not fills and not writes and call.facts.base_name != "send":
             return
@@ -117,6 +138,22 @@ class Tape:
             grad_enabled=torch.is_grad_enabled(),
         )
         self.entries.append(entry)
+
+    def read_state(self, state: torch.Tensor) -> None:
+        """Keep that the generator's state was read: it is another one in each replay."""
+        self._host_draws.setdefault(len(self.entries), []).append(StateRead(len(self._states_read)))
+        self._states_read.append(bytes(state.numpy()))
+
+    def set_state(self, state: torch.Tensor) -> None:
+        """Keep that the generator went back to a state that was read since the capture began.
+
+        So a GPU does it too: kernels count their random numbers from where the replay begins
+        (measured on NVIDIA H200, torch 2.11.0, 2026-11-22).
+        """
+        contents = bytes(state.numpy())
+        if contents in self._states_read:
+            back = StateSet(self._states_read.index(contents))
+            self._host_draws.setdefault(len(self.entries), []).append(back)
 
     def _made(self, call: Call) -> tuple[tuple[int | None, torch.Tensor], ...]:
         """What a call made, with the position in its result."""
@@ -167,6 +204,7 @@ class Tape:
         ):
             wanted = {source.entry for source in self._made_on_cpu.values()}
             kept: dict[int, Any] = {}
+            self._states.clear()
             for index, entry in enumerate(self.entries):
                 self._draw_on_the_host(index)
                 torch._C._set_grad_enabled(entry.grad_enabled)
@@ -182,6 +220,12 @@ class Tape:
 
     def _draw_on_the_host(self, place: int) -> None:
         for draw in self._host_draws.get(place, ()):
+            if isinstance(draw, StateRead):
+                self._states[draw.number] = torch.default_generator.get_state()
+                continue
+            if isinstance(draw, StateSet):
+                torch.default_generator.set_state(self._states[draw.number])
+                continue
             args = tuple(map(_copied, draw.args))
             kwargs = {name: _copied(value) for name, value in draw.kwargs.items()}
             run_operator(Call(draw.func, draw.facts, args, kwargs))
