@@ -196,11 +196,11 @@ class Tape:
     def references(self) -> Counter[int]:
         """How many tensors of the tape lie on each memory, by the storage's address."""
         held: dict[int, torch.Tensor] = {}
-        draws = (draw for draws in self._host_draws.values() for draw in draws)
-        for call in (*self.entries, *draws):
-            for tensor in tensors_of_call(call.args, call.kwargs):
-                held[id(tensor)] = tensor
+        for draw in (draw for draws in self._host_draws.values() for draw in draws):
+            held.update((id(tensor), tensor) for tensor in draw.inputs)
         for entry in self.entries:
+            tensors = tensors_of_call(entry.args, entry.kwargs)
+            held.update((id(tensor), tensor) for tensor in tensors)
             held.update((id(tensor), tensor) for _, tensor in entry.fills)
         parts = (part for tensor in held.values() for part in parts_of(tensor))
         return Counter(part.untyped_storage()._cdata for part in parts)

@@ -43,7 +43,7 @@ def copy_with_bits_of(flat: torch.Tensor) -> tuple[int, int] | None:
     `flat` is contiguous. One pass over both, and exact: what weights are told by that nothing changes.
     """
     copy = _LAST_COPIES.get(flat.untyped_storage()._cdata)
-    begin = flat.storage_offset() * flat.element_size()
+    begin = int(flat.storage_offset()) * flat.element_size()
     if copy is None or begin % 8 or not flat.numel():
         return None
     then = copy.contents[begin : begin + flat.nbytes]
@@ -55,7 +55,8 @@ def contents_now(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     now, last = _bytes_of(storage), _LAST_COPIES.get(storage._cdata)
     if last is not None and _is_same(now, last.contents):
         return last.contents.untyped_storage()
-    return storage.clone()
+    copy: torch.UntypedStorage = storage.clone()
+    return copy
 
 
 def is_same_memory(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
