@@ -17,6 +17,7 @@ from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.graphs.generator import generator_state
 from graphdoctor.target.frames import locate
+from graphdoctor.target.state.saved_tensor import contents_now
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import Location
 
@@ -60,7 +61,8 @@ class RegionRun:
     """One run through a region.
 
     With a tape it keeps the operators and their memory, to be run again. Without one it copies: `before` has
-    the contents of what the region read from outside, `after` of what it left behind.
+    the contents of what the region read from outside, `after` of what it left behind. Nobody writes into them:
+    they may be a snapshot's.
     """
 
     tape: Tape | None
@@ -75,6 +77,11 @@ class RegionRun:
     after: dict[Part, torch.Tensor] = field(default_factory=dict)
     generator: torch.Tensor | None = None
     reason: str = ""  # why it cannot be compared
+
+    @property
+    def written_slots(self) -> set[int]:
+        """Also those that an operator outside wrote over since."""
+        return set(self.writers)
 
     def slot(self, number: int) -> tuple[int, bool]:
         """The slot of a storage, and whether it is new."""
@@ -158,7 +165,7 @@ class RegionWatcher:
         if run.tape is not None:
             run.storages[slot] = storage
         else:
-            run.before[slot] = storage.clone()
+            run.before[slot] = contents_now(storage)
 
     def _wrote(self, run: RegionRun, call: Call) -> None:
         location = locate().location

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from graphdoctor.device.observe.known_results import results_known
 from graphdoctor.device.open import AnyDevice, open_device
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.hosts import profile_for
+from graphdoctor.record.memory import memory_for_results
 from graphdoctor.target import Snapshot, Target, snapshot
 from graphdoctor.target.state.snapshot import Held, always
 from graphdoctor.values.options import AnalyzeOptions
@@ -62,7 +64,8 @@ def put_back(target: Target, held: Held = always) -> Iterator[Snapshot]:
     try:
         before = snapshot(target.roots, held=held)
         try:
-            yield before
+            with results_known(memory_for_results(target)):
+                yield before
         finally:
             before.restore()
     finally:

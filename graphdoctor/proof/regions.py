@@ -7,6 +7,7 @@ afterwards; then the graph gets the former, is replayed, and must produce the la
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +21,11 @@ from graphdoctor.graphs.generator import generator_state, set_generator_state
 from graphdoctor.graphs.region_run import Part, RegionRun, RegionWatcher
 from graphdoctor.partition import PlannedRegion
 from graphdoctor.record.session import Session
+from graphdoctor.target.state.saved_tensor import is_same_memory
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import CaptureOutcome, Difference, Location, Scope, Verification
+
+_OURS = 1  # a region's run holds each storage itself
 
 
 def verify_regions(
@@ -77,6 +81,7 @@ class _Trial:
         self.first: RegionRun | None = None
         self._exact, self._tried_on = exact, tried_on
         self._replay: Callable[[], object] | None = None
+        self._references: Counter[int] | None = None
         self._replays = 0
         self._tensors = 0
         self._reason = ""  # why it is not verified
@@ -100,23 +105,37 @@ class _Trial:
 
     def _try(self, first: RegionRun, run: RegionRun) -> None:
         """Replay on another iteration's values; the memory is afterwards as it was before."""
-        kept = {slot: storage.clone() for slot, storage in first.storages.items()}
-        generator = generator_state()
+        # Below the emulation: contents are compared, wherever they are taken to lie.
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            generator = generator_state()
+            changing = _changing(first, run)
+            scratch = self._scratch_of(first)
+            kept = {slot: first.storages[slot].clone() for slot in changing - scratch}
 
-        def prepare() -> None:
-            for slot, contents in run.before.items():
-                first.storages[slot].copy_(contents)
-            if run.generator is not None:
-                set_generator_state(run.generator)
+            def prepare() -> None:
+                for slot in changing & run.before.keys():
+                    first.storages[slot].copy_(run.before[slot])
+                if run.generator is not None:
+                    set_generator_state(run.generator)
 
-        try:
-            # Below the emulation: contents are compared, wherever they are taken to lie.
-            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            try:
                 self._replay_and_compare(first, run, prepare)
-        finally:
-            set_generator_state(generator)
-            for slot, contents in kept.items():
-                first.storages[slot].copy_(contents)
+            finally:
+                set_generator_state(generator)
+                for slot, contents in kept.items():
+                    first.storages[slot].copy_(contents)
+
+    def _scratch_of(self, first: RegionRun) -> set[int]:
+        """The slots of memory that the region made and only the tape still holds: nobody can look at it."""
+        assert first.tape is not None
+        if self._references is None:
+            self._references = first.tape.references()
+        made = {slot: first.storages[slot]._cdata for slot in first.made & first.storages.keys()}
+        return {
+            slot
+            for slot, address in made.items()
+            if torch._C._storage_Use_Count(address) <= self._references[address] + _OURS
+        }
 
     def _replay_and_compare(
         self, first: RegionRun, run: RegionRun, prepare: Callable[[], None]
@@ -214,6 +233,19 @@ def _graph_of(tape: Tape, prepare: Callable[[], None]) -> Callable[[], object] |
         torch.cuda.synchronize()
 
     return replay
+
+
+def _changing(first: RegionRun, run: RegionRun) -> set[int]:
+    """The slots that a replay on the other run's values changes: what it writes, and what differs before it.
+
+    Weights do neither.
+    """
+    others = {
+        slot
+        for slot, contents in run.before.items()
+        if not is_same_memory(first.storages[slot], contents)
+    }
+    return (first.written_slots & first.storages.keys()) | others
 
 
 def _results(first: RegionRun, run: RegionRun) -> dict[Part, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""A target -> whether its state fits into this machine's memory as often as an analysis holds it."""
+"""A target -> whether its state fits into this machine's memory as often as an analysis holds it, and what is left."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from graphdoctor.target import Target, named_tensors
 # In training: the state itself, as it was found, as the session begins, and that of the eager twin. What
 # does not change is copied once: measured for inference, docs/performance.md.
 _COPIES = {"training": 4.0, "inference": 2.5}
+_PART_FOR_RESULTS = 4
+_MOST_FOR_RESULTS = 4 << 30  # others run beside this analysis, or several of them
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -19,14 +21,25 @@ def lacks_memory(target: Target) -> str:
     """Why the step cannot run with values here, as a clause; "" where it can, or nobody knows."""
     free = _free_bytes()
     there, more = _state_bytes(target)
-    copies = _COPIES[target.mode or "training"]
-    needed = round(copies * (there + more)) - there
+    needed = _needed_bytes(target, there, more)
     if free is None or needed <= free:
         return ""
     return (
         f"the analysis would take {_gigabytes(needed)} beside the weights, gradients and optimizer"
         f" state of {_gigabytes(there + more)}, and {_gigabytes(free)} are free"
     )
+
+
+def memory_for_results(target: Target) -> int:
+    """How many bytes may keep what operators computed: a part of what the analysis leaves free."""
+    needed = _needed_bytes(target, *_state_bytes(target))
+    left = max(0, (_free_bytes() or 0) - needed)
+    return min(left // _PART_FOR_RESULTS, _MOST_FOR_RESULTS)
+
+
+def _needed_bytes(target: Target, there: int, more: int) -> int:
+    """Beside what is there."""
+    return round(_COPIES[target.mode or "training"] * (there + more)) - there
 
 
 def _gigabytes(count: int) -> str:

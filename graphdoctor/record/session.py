@@ -11,6 +11,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.device.observe.fallback import EmulationLimit
+from graphdoctor.device.observe.known_results import forget_unused_results
 from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.held_gradients import held_gradients
@@ -120,6 +121,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         _run_as_captured(lambda: run(first), device)
         if before is not None:
             before.restore()
+    forget_unused_results()  # of states that do not come again
     with scopes.followed():
         target = settled(
             target,
@@ -128,6 +130,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
             is_on_device=device.table.is_cuda,
             held=device.table.holds_values,
         )
+    forget_unused_results()  # of inputs that do not come again
     with user_code("making the inputs"):
         batches = tuple(target.fresh_inputs() for _ in range(iterations))
     if target.variation is not None:

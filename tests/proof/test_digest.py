@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.proof import digest as module
 from graphdoctor.proof.digest import digest
+from graphdoctor.target.state.snapshot import snapshot
 
 
 def digest_of(*tensors: torch.Tensor) -> object:
@@ -93,3 +94,23 @@ def test_two_exchanged_elements_change_the_digest(data: st.DataObject) -> None:
     changed = tensor.clone()
     changed[one], changed[other] = tensor[other], tensor[one]
     assert (digest_of(tensor) == digest_of(changed)) == (one == other)
+
+
+@pytest.mark.parametrize("places", [(0, 2), (1, 3), (0, 1), (5, 300_001)])
+def test_the_signs_of_two_elements_change_the_digest(places: tuple[int, int]) -> None:
+    """Their words differ in the highest bit only, which sums of words lose."""
+    tensor = torch.arange(1.0, 300_011.0, dtype=torch.float64)
+    changed = tensor.clone()
+    changed[list(places)] *= -1
+    assert digest_of(tensor) != digest_of(changed)
+
+
+def test_memory_that_a_snapshot_has_is_told_by_it_until_it_changes() -> None:
+    weights = torch.randn(5_000)
+    with_copy, held = digest_of(weights), snapshot({"weights": weights})
+    named = digest_of(weights)
+    assert named == digest_of(weights) != with_copy
+    weights[7] += 1
+    assert digest_of(weights) != named
+    held.restore()
+    assert digest_of(weights) == named

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,3 +207,34 @@ def test_what_eager_s_own_deviation_explains_is_no_difference(
     gap = Gap("", max_abs=replayed - 1.0, max_rel=replayed - 1.0, scale=1.0, eps=2**-23)
     kept = _beyond_noise({part: gap}, run, {part: torch.full((2,), again)})
     assert kept == ({part: gap} if is_kept else {})
+
+
+def test_what_a_region_made_is_as_the_step_left_it_after_its_replays(
+    device: EmulatedDevice, tmp_path: Path
+) -> None:
+    """A replay writes into the first iteration's memory, where Python may still look."""
+    kept: list[tuple[torch.Tensor, float]] = []
+    log = os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)  # lists are put back
+
+    def unseen_sum(tensor: torch.Tensor) -> float:
+        with torch._C._DisableTorchDispatch():
+            return float(tensor.sum())
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        scaled = data * 2.0
+        for old, then in kept:
+            os.write(log, b"same\n" if unseen_sum(old) == then else b"changed\n")
+        kept.append((scaled, unseen_sum(scaled)))
+        return (scaled + 1.0) * float(scaled.sum())
+
+    target = place(from_object(step, torch.randn(4)), device)
+    try:
+        session = prepare(target, device, iterations=3)
+        recording = record(session, progress=lambda doing: None)
+        plan = partition(recording, diagnose(recording), profile=load_profile("h100"))
+        found = verify_regions(session, recording.captured, plan)
+        assert found and all(one.verification and one.verification.replays for one in found)
+        assert set((tmp_path / "log").read_text().splitlines()) == {"same"}
+    finally:
+        target.close()
+        os.close(log)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.device.observe.known_results import known_or_computed
 from graphdoctor.device.observe.operators import Call
 from graphdoctor.device.observe.transfers import begin, finish, is_transfer
 from graphdoctor.device.observe.wider import NARROW, each_tensor, is_slow_when_narrow, run_wider
@@ -37,14 +38,18 @@ def run_operator(call: Call) -> Any:
         if not call.facts.is_aten:  # its implementation may be Python, which names devices
             return call.func(*call.args, **call.kwargs)
         with torch._C.DisableTorchFunction():
-            if is_slow_when_narrow(call):
-                with torch._C._DisableAutocast():
-                    return run_wider(call)
-            return call.func(*call.args, **call.kwargs)
+            return known_or_computed(call, _computed)
     except (NotImplementedError, RuntimeError) as error:
         if not call.on_cuda or not _lacks_kernel(call, error):
             raise
         return _run_otherwise(call, error)
+
+
+def _computed(call: Call) -> Any:
+    if is_slow_when_narrow(call):
+        with torch._C._DisableAutocast():
+            return run_wider(call)
+    return call.func(*call.args, **call.kwargs)
 
 
 def _begun(call: Call) -> Any:

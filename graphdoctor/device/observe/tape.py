@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,13 @@ import torch
 
 from graphdoctor.device.observe.dispatch import is_unblocked_copy_to_host
 from graphdoctor.device.observe.fallback import run_operator
-from graphdoctor.device.observe.operators import Call, OperatorFacts, tensors_of, written_tensors
+from graphdoctor.device.observe.operators import (
+    Call,
+    OperatorFacts,
+    tensors_of,
+    tensors_of_call,
+    written_tensors,
+)
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.device.observe.transfers import finish
 from graphdoctor.values.report import Location
@@ -229,6 +236,18 @@ class Tape:
             args = tuple(map(_copied, draw.args))
             kwargs = {name: _copied(value) for name, value in draw.kwargs.items()}
             run_operator(Call(draw.func, draw.facts, args, kwargs))
+
+    def references(self) -> Counter[int]:
+        """How many tensors of the tape lie on each memory, by the storage's address."""
+        held: dict[int, torch.Tensor] = {}
+        for draw in (draw for draws in self._host_draws.values() for draw in draws):
+            held.update((id(tensor), tensor) for tensor in draw.inputs)
+        for entry in self.entries:
+            tensors = tensors_of_call(entry.args, entry.kwargs)
+            held.update((id(tensor), tensor) for tensor in tensors)
+            held.update((id(tensor), tensor) for _, tensor in entry.fills)
+        parts = (part for tensor in held.values() for part in parts_of(tensor))
+        return Counter(part.untyped_storage()._cdata for part in parts)
 
     def last_writer(self, tensor: torch.Tensor) -> tuple[str, Location | None] | None:
         """The last operator that wrote into a tensor's storage, and its line."""

@@ -44,14 +44,14 @@ def is_slow_when_narrow(call: Call) -> bool:
     if (product is None and name not in _ALWAYS) or not call.on_cuda:
         return False
     dtype = call.inputs[0].dtype
-    if dtype not in NARROW or not _lies_on_cpu(call.inputs[0]) or _has_quick_kernels(dtype):
+    if dtype not in NARROW or not lies_on_cpu(call.inputs[0]) or _has_quick_kernels(dtype):
         return False  # a replay of recorded operators on a real GPU has that GPU's kernels
     if not all(tensor.dtype == dtype and _is_dense(tensor) for tensor in _narrow_inputs(call)):
         return False  # tensors of two dtypes are refused, here as on a GPU
     return product is None or _is_much_work(*(call.args[position] for position in product))
 
 
-def _lies_on_cpu(tensor: torch.Tensor) -> bool:
+def lies_on_cpu(tensor: torch.Tensor) -> bool:
     """Where it lies in truth: `is_cuda` answers for the emulated device."""
     return torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.CPU)
 

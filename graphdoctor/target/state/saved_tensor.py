@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -15,13 +16,15 @@ from graphdoctor.target.state.walk import grad_of
 
 @dataclass(frozen=True, eq=False)
 class _Copy:
-    """The bytes that a storage had at some moment. Nobody writes into them."""
+    """The bytes that a storage had at some moment, numbered. Nobody writes into them."""
 
+    number: int
     storage: torch.UntypedStorage  # held, so that no other can come to lie at its address
     contents: torch.Tensor
 
 
 _LAST_COPIES: WeakValueDictionary[int, _Copy] = WeakValueDictionary()  # by the storage's address
+_NUMBERS = count(1)
 
 
 def _copy_of(storage: torch.UntypedStorage) -> _Copy:
@@ -30,8 +33,35 @@ def _copy_of(storage: torch.UntypedStorage) -> _Copy:
     last = _LAST_COPIES.get(storage._cdata)
     if last is not None and _is_same(now, last.contents):
         return last
-    copy = _LAST_COPIES[storage._cdata] = _Copy(storage, now.clone())
+    copy = _LAST_COPIES[storage._cdata] = _Copy(next(_NUMBERS), storage, now.clone())
     return copy
+
+
+def copy_with_bits_of(flat: torch.Tensor) -> tuple[int, int] | None:
+    """The last copy of a tensor's memory, by its number and where in it, if it still has the same bits.
+
+    `flat` is contiguous. One pass over both, and exact: what weights are told by that nothing changes.
+    """
+    copy = _LAST_COPIES.get(flat.untyped_storage()._cdata)
+    begin = int(flat.storage_offset()) * flat.element_size()
+    if copy is None or begin % 8 or not flat.numel():
+        return None
+    then = copy.contents[begin : begin + flat.nbytes]
+    return (copy.number, begin) if _is_same(flat.view(torch.uint8), then) else None
+
+
+def contents_now(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """What a storage holds, which nobody may write into: the last copy if it is still equal, else a new one."""
+    now, last = _bytes_of(storage), _LAST_COPIES.get(storage._cdata)
+    if last is not None and _is_same(now, last.contents):
+        return last.contents.untyped_storage()
+    copy: torch.UntypedStorage = storage.clone()
+    return copy
+
+
+def is_same_memory(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
+    """Whether two storages hold the same bytes."""
+    return _is_same(_bytes_of(one), _bytes_of(other))
 
 
 class SavedStorage:

@@ -1,0 +1,203 @@
+"""Operators that compute much -> their results, computed once for equal inputs and copied from then on.
+
+An analysis runs a step many times, of which most start from the same state and get the same inputs: as eager,
+as a capture sees it, replayed. Python and every operator run each time. But what a matrix product or a convolution
+gives for the same bits in the same layout, under the same settings, is known: these kernels of the CPU are
+functions of their arguments, and the proof relies on that where it compares bits. A replay that reads other
+memory than eager did gets other bits, and is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from graphdoctor.device.observe.operators import Call, tensors_of
+from graphdoctor.device.observe.wider import lies_on_cpu
+from graphdoctor.target.state.contents import contents_of
+
+_LEAST_FLOPS = 1 << 25  # a millisecond or less: looking at the inputs would cost as much
+_FLOPS_PER_BYTE = 16  # below that, looking at the inputs and copying results costs as much
+_COPYING = 4  # a byte of the result counts so often: it is copied into fresh memory each time
+
+
+def _product(args: tuple[Any, ...]) -> int:
+    *_, one, other = args[:3]
+    return 2 * int(one.numel()) * int(other.shape[-1])
+
+
+def _convolution(args: tuple[Any, ...]) -> int:
+    given, weight, _, stride, padding, dilation, transposed = args[:7]
+    dims = given.dim() - 2
+    sizes = given.shape[2:]
+    if not transposed:
+        stride, padding, dilation = (_each(value, dims) for value in (stride, padding, dilation))
+        sizes = tuple(
+            (sizes[d] + 2 * padding[d] - dilation[d] * (weight.shape[2 + d] - 1) - 1) // stride[d]
+            + 1
+            for d in range(dims)
+        )
+    return 2 * int(given.shape[0]) * int(weight.numel()) * int(prod(sizes))
+
+
+def _each(value: list[int], dims: int) -> list[int]:
+    return value * dims if len(value) == 1 else value
+
+
+def _convolution_backward(args: tuple[Any, ...]) -> int:
+    grad, _, weight = args[:3]
+    return 4 * int(grad.shape[0]) * int(weight.numel()) * int(prod(grad.shape[2:]))
+
+
+def _attention(args: tuple[Any, ...]) -> int:
+    query, key = args[:2]
+    return 4 * int(query.numel()) * int(key.shape[-2])
+
+
+def _attention_backward(args: tuple[Any, ...]) -> int:
+    return 3 * _attention(args[1:])
+
+
+# How many additions and multiplications a call makes, about. All are functions of their arguments.
+_FLOPS: dict[str, Callable[[tuple[Any, ...]], int]] = {
+    "aten.mm.default": _product,
+    "aten.addmm.default": _product,
+    "aten.bmm.default": _product,
+    "aten.baddbmm.default": _product,
+    "aten.convolution.default": _convolution,
+    "aten.convolution_backward.default": _convolution_backward,
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
+}
+
+
+@dataclass(slots=True)
+class _Result:
+    value: Any
+    is_used: bool = False
+
+
+class KnownResults:
+    """Results by what they were computed from, up to `most_bytes` in all."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left_bytes = most_bytes
+        self._results: dict[object, _Result] = {}
+
+    def of(self, call: Call, compute: Callable[[Call], Any]) -> Any:
+        """The call's result on memory of its own."""
+        left_flops = _flops_beyond_looking(call)
+        if left_flops < _LEAST_FLOPS:
+            return compute(call)
+        key = _key_of(call)
+        known = self._results.get(key)
+        if known is not None:
+            known.is_used = True
+            return _copied(known.value)
+        result = compute(call)
+        if left_flops >= _FLOPS_PER_BYTE * _COPYING * _bytes_of(result):
+            self._keep(key, result)
+        return result
+
+    def forget_unused(self) -> None:
+        """Drop what was computed once only, as in a state that does not come again."""
+        for key in [key for key, known in self._results.items() if not known.is_used]:
+            self._left_bytes += _bytes_of(self._results.pop(key).value)
+
+    def _keep(self, key: object, result: Any) -> None:
+        needed = _bytes_of(result)
+        if needed <= self._left_bytes and all(map(_is_dense, tensors_of(result))):
+            self._left_bytes -= needed
+            self._results[key] = _Result(_copied(result))
+
+
+_ACTIVE: list[KnownResults] = []
+
+
+@contextmanager
+def results_known(most_bytes: int) -> Iterator[None]:
+    """In this block results are kept; afterwards they are forgotten."""
+    _ACTIVE.append(KnownResults(most_bytes))
+    try:
+        yield
+    finally:
+        _ACTIVE.pop()
+
+
+def forget_unused_results() -> None:
+    if _ACTIVE:
+        _ACTIVE[-1].forget_unused()
+
+
+def known_or_computed(call: Call, compute: Callable[[Call], Any]) -> Any:
+    """The call's result, from what is known where it would take long to compute."""
+    if not _ACTIVE or call.facts.name not in _FLOPS:
+        return compute(call)
+    return _ACTIVE[-1].of(call, compute)
+
+
+def _flops_beyond_looking(call: Call) -> int:
+    """What computing takes more than a look at the inputs; 0 where they cannot be looked at."""
+    if not all(map(_is_plain, call.inputs)):
+        return 0
+    return _FLOPS[call.facts.name](call.args) - _FLOPS_PER_BYTE * _bytes_of(call.inputs)
+
+
+def _key_of(call: Call) -> object:
+    """What the result depends on."""
+    with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
+        given = _look_of(call.args), _look_of(tuple(sorted(call.kwargs.items())))
+    return (call.facts.name, call.on_cuda, *given, *_settings())
+
+
+def _settings() -> tuple[object, ...]:
+    return (
+        torch.is_grad_enabled(),
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        torch._C._get_mkldnn_enabled(),
+        torch._C._get_deterministic_algorithms(),
+    )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    is_real = tensor.is_floating_point() and not tensor.is_neg()
+    return is_real and lies_on_cpu(tensor) and tensor.layout is torch.strided
+
+
+def _look_of(value: Any) -> object:
+    if isinstance(value, torch.Tensor):
+        flat = _in_memory_order(value)
+        return (tuple(value.shape), value.stride(), value.dtype, contents_of(flat))
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_look_of, value))
+    return repr(value)
+
+
+def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
+    """Its elements as they lie in memory, where it fills that; else as they are numbered."""
+    if tensor.is_contiguous() or not _is_dense(tensor):
+        return tensor.contiguous().reshape(-1)
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
+
+
+def _copied(result: Any) -> Any:
+    if isinstance(result, (list, tuple)):
+        return type(result)(map(_copied, result))
+    if not isinstance(result, torch.Tensor):
+        return result
+    with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
+        return result.clone()
+
+
+def _bytes_of(result: Any) -> int:
+    return sum(tensor.nbytes for tensor in tensors_of(result))

@@ -1,0 +1,163 @@
+"""What takes long to compute is computed once for equal inputs, and anew for any others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from graphdoctor.device.observe import fallback
+from graphdoctor.device.observe.known_results import forget_unused_results, results_known
+from graphdoctor.device.observe.operators import Call
+from graphdoctor.target.state.snapshot import snapshot
+from tests.support.emulated import captured, device
+
+__all__ = ["device"]
+pytestmark = pytest.mark.usefixtures("device")
+PLENTY = 1 << 30
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The operators whose kernels ran, while results are kept."""
+    names: list[str] = []
+    run: Callable[[Call], Any] = fallback._computed
+
+    def noted(call: Call) -> Any:
+        names.append(call.facts.base_name)
+        return run(call)
+
+    monkeypatch.setattr(fallback, "_computed", noted)
+    with results_known(PLENTY):
+        yield names
+
+
+def rows(count: int = 512) -> torch.Tensor:
+    return torch.randn(count, 256).cuda()
+
+
+def weights() -> torch.Tensor:
+    return torch.randn(256, 512).cuda()
+
+
+def test_a_product_of_the_same_bits_is_computed_once(computed: list[str]) -> None:
+    x, w = rows(), weights()
+    first, second = x @ w, x.clone() @ w
+    assert computed.count("mm") == 1 and torch.equal(first, second)
+    assert first.data_ptr() != second.data_ptr() and second.is_cuda
+
+
+def test_a_result_that_is_written_to_does_not_change_what_is_known(computed: list[str]) -> None:
+    x, w = rows(), weights()
+    expected = (x @ w).clone()
+    (x @ w).zero_()
+    assert torch.equal(x @ w, expected) and computed.count("mm") == 1
+
+
+@pytest.mark.parametrize("place", [0, 70_000, -1])
+def test_one_other_element_is_another_product(computed: list[str], place: int) -> None:
+    x, w = rows(), weights()
+    before = x @ w
+    x.view(-1)[place] += 1
+    assert not torch.equal(x @ w, before) and computed.count("mm") == 2
+
+
+def test_the_sign_of_two_elements_is_another_product(computed: list[str]) -> None:
+    """Only the highest bit of two words differs."""
+    x, w = rows().double(), weights().double()
+    before = x @ w
+    x[0, :2] *= -1
+    assert not torch.equal(x @ w, before) and computed.count("mm") == 2
+
+
+def test_weights_that_a_snapshot_has_are_told_by_it_until_they_change(computed: list[str]) -> None:
+    x, w = rows(), weights()
+    held = snapshot({"w": w})
+    before = x @ w
+    with torch._C._DisableTorchDispatch():  # no operator that anybody sees
+        w[3, 5] += 1.0
+    assert not torch.equal(x @ w, before)
+    held.restore()
+    assert torch.equal(x @ w, before) and computed.count("mm") == 2
+
+
+def test_strides_and_shapes_are_part_of_what_is_known(computed: list[str]) -> None:
+    square = torch.randn(512, 512).cuda()
+    plain, turned = square @ square, square.t() @ square
+    assert computed.count("mm") == 2 and not torch.equal(plain, turned)
+    assert torch.equal(square.t().contiguous() @ square, square.t().contiguous() @ square)
+
+
+def test_other_scalars_are_another_convolution(computed: list[str]) -> None:
+    image, kernel = torch.randn(1, 16, 64, 64).cuda(), torch.randn(64, 16, 3, 3).cuda()
+    for padding in (0, 1, 1):
+        assert F.conv2d(image, kernel, padding=padding).shape[-1] == 62 + 2 * padding
+    assert computed.count("convolution") == 2
+
+
+def test_strides_of_results_are_those_that_were_computed(computed: list[str]) -> None:
+    image = torch.randn(1, 16, 64, 64).cuda().to(memory_format=torch.channels_last)
+    kernel = torch.randn(64, 16, 3, 3).cuda().to(memory_format=torch.channels_last)
+    first, second = F.conv2d(image, kernel), F.conv2d(image, kernel)
+    assert computed.count("convolution") == 1 and first.stride() == second.stride()
+
+
+def test_gradients_flow_through_what_is_known(computed: list[str]) -> None:
+    w = weights()
+    x = rows().requires_grad_()
+    for _ in range(2):
+        x.grad = None
+        (x @ w).sum().backward()  # type: ignore[no-untyped-call]
+        assert x.grad is not None and torch.allclose(x.grad[0], w.sum(1), rtol=1e-3, atol=1e-3)
+    assert computed.count("mm") <= 3
+
+
+def test_a_replay_computes_what_lies_in_its_memory_now(computed: list[str]) -> None:
+    x, w = rows(), weights()
+    graph, y = captured(lambda: x @ w)
+    graph.replay()
+    assert computed.count("mm") == 1 and torch.equal(y, x @ w)
+    x.mul_(2)
+    stale = y.clone()
+    graph.replay()
+    assert not torch.equal(y, stale) and torch.equal(y, x @ w) and computed.count("mm") == 2
+
+
+def test_small_work_and_work_that_is_mostly_reading_is_computed(computed: list[str]) -> None:
+    few, w = rows(4), torch.randn(256, 65536).cuda()
+    for _ in range(2):
+        few @ few.t()
+        few @ w
+    assert computed.count("mm") == 4
+
+
+def test_what_was_computed_once_only_is_forgotten_when_asked(computed: list[str]) -> None:
+    used, unused, w = rows(), rows(), weights()
+    for x in (used, used, unused):
+        x @ w
+    forget_unused_results()
+    for x in (used, unused):
+        x @ w
+    assert computed.count("mm") == 3
+
+
+def test_no_more_is_kept_than_there_is_memory_for(
+    monkeypatch: pytest.MonkeyPatch, computed: list[str]
+) -> None:
+    x, w = rows(), weights()
+    with results_known((x @ w).nbytes - 1):
+        x @ w
+        x @ w
+    assert computed.count("mm") == 3
+
+
+def test_nothing_is_known_after_the_block() -> None:
+    x, w = rows(), weights()
+    with results_known(PLENTY):
+        x @ w
+    with results_known(PLENTY):
+        forget_unused_results()
+        assert torch.equal(x @ w, x @ w)
