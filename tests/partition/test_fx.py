@@ -180,6 +180,16 @@ def test_a_slice_with_a_gap_returns_what_the_operator_in_the_gap_reads() -> None
     torch.testing.assert_close(second, first * 2)
 
 
+def test_a_slice_returns_the_view_of_its_memory_that_is_used_outside_it() -> None:
+    made = op("aten.exp.default", [tensor(0, 4)], [tensor(1, 4)])
+    outside = op("aten.neg.default", [tensor(1, 2, offset=2)], [tensor(2, 2)])
+    unrelated = op("aten.neg.default", [tensor(0, 2)], [tensor(3, 2)])
+    recorded = iteration([made, outside, unrelated])
+    results = to_fx(recorded, recorded.ops[:1])(torch.arange(4.0))
+    assert len(results) == 1
+    torch.testing.assert_close(results[0], torch.arange(4.0).exp()[2:])
+
+
 def test_nodes_carry_their_operator_and_placeholders_their_origin() -> None:
     add = op("aten.add.Tensor", [tensor(0, 2), tensor(1, 2)], [tensor(2, 2)], line=7, module="m")
     recorded = iteration([add], externals=[external(0, "inputs[0]"), external(1, "model.w")])
