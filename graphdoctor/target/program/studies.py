@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
+from graphdoctor.target.program.loop_step import LoopStep
 from graphdoctor.target.program.rebuild import NotRebuilt
-from graphdoctor.target.program.step import LoopStep, SeenStep
+from graphdoctor.target.program.step import SeenStep
 from graphdoctor.target.program.surroundings import surrounded
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.target.target import Target
