@@ -44,6 +44,23 @@ def test_several_steps_are_averaged_and_must_agree(tmp_path: Path) -> None:
     assert any("different numbers" in note for note in estimate_from_trace(uneven, 60, H100).notes)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_host_time_is_that_of_one_step(steps: int, tmp_path: Path) -> None:
+    """Ten launches that are 10 us apart: as profiled, and as fast as profilers are known to slow it."""
+    trace = read_trace(launch_bound(10, steps=steps).write(tmp_path / "t.json"))
+    found = estimate_from_trace(trace, 100.0, H100).host_us
+    assert (found.mid, found.high) == (100.0, 100.0)
+    assert found.low == pytest.approx(52, abs=1.5)
+    assert estimate_from_trace(trace, 60.0, H100).host_us.mid == pytest.approx(58.5, abs=1.5)
+
+
+def test_a_trace_of_another_step_is_told_by_its_busy_time(tmp_path: Path) -> None:
+    trace = read_trace(launch_bound(10).write(tmp_path / "t.json"))
+    assert estimate_from_trace(trace, 20.0, H100).notes == ()
+    (said,) = estimate_from_trace(trace, 19.0, H100).notes
+    assert "busy for 20 us a step, longer than the wall time of 19 us" in said
+
+
 def test_waiting_for_results_is_not_promised_away(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for index in range(20):
