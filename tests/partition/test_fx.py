@@ -248,6 +248,19 @@ def test_a_view_that_no_operator_made_is_as_strided_of_its_memory() -> None:
     torch.testing.assert_close(graph(torch.arange(4.0))[0], torch.tensor([-2.0, -3.0]))
 
 
+def test_memory_that_is_read_as_another_dtype_is_seen_in_its_place() -> None:
+    seen = tensor(1, 1, offset=1, dtype="int64")  # the last two of four numbers
+    recorded = iteration(
+        [
+            op("aten.relu.default", [tensor(0, 4)], [tensor(1, 4)]),
+            op("aten.neg.default", [seen], [tensor(2, 1, dtype="int64")]),
+        ],
+        outputs=[tensor(2, 1, dtype="int64")],
+    )
+    given = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert torch.equal(to_fx(recorded)(given)[0], -given.view(torch.int64)[1:])
+
+
 def test_an_operator_that_this_process_does_not_know_is_named_when_run() -> None:
     call = op("mylib.fused_thing.default", [tensor(0, 2)], [tensor(1, 2), tensor(2, 2)])
     graph = to_fx(iteration([call], outputs=[tensor(2, 2)]))
