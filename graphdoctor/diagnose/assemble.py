@@ -75,12 +75,12 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
     has_values = session.device.has_values
     ends = cut_short(recording)
     without = () if has_values else (_NO_VALUES, *ends)
-    reasons = (*_fallbacks(recording), *_rebound(session.target, recording))
+    doubts = (*_doubts(recording), *_rebound(session.target, recording))
     verdict, reason = judge(
         findings,
         results.regions,
         results.captures,
-        (*without, *reasons),
+        (*without, *doubts),
         parting_inputs=session.target.parting_inputs,
         has_values=has_values,
         is_cut_short=bool(ends),
@@ -104,7 +104,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
             *without,
             *recording.limits,
             *_parting(session.target),
-            *reasons,
+            *doubts,
             *results.limits,
         ),
         idle_comments=idle_comments,
@@ -249,7 +249,7 @@ def _rebound(target: Target, recording: Recording) -> Iterator[str]:
             )
 
 
-def _fallbacks(recording: Recording) -> Iterator[str]:
+def _doubts(recording: Recording) -> Iterator[str]:
     """Where the emulated result may not be a GPU's: each reason once, with its first place."""
     seen: dict[str, Location | None] = {}
     for iteration in recording.captured:
