@@ -82,6 +82,12 @@ def test_a_step_that_a_rank_did_not_diagnose_says_which_rank_and_why() -> None:
     assert (seen.report, seen.reason) == (None, "Not diagnosed on rank 0: It raised.")
 
 
+def test_the_program_s_own_figures_are_those_of_the_first_rank() -> None:
+    other = replace(program(), command=("other.py",), wall_s=9.0, diagnosis_s=8.0)
+    found = merged_programs([program(), other])
+    assert (found.command, found.wall_s, found.diagnosis_s) == (("train.py",), 2.0, 1.0)
+
+
 def test_a_rank_that_failed_gives_its_exit_code_and_is_named_where_the_first_did_not() -> None:
     fine = program(notes=("a",))
     assert (merged_programs([fine, fine]).exit_code, merged_programs([fine, fine]).notes) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,16 +136,26 @@ def test_a_hazard_is_confirmed_where_a_replay_differed_on_its_line() -> None:
     assert [one.certainty for one in report.findings] == ["likely"]
 
 
-def raise_deep(message: str) -> None:
-    raise ValueError(message)
+def raised_in(folder: Path) -> ValueError:
+    """An error that went through three files, one for each call."""
+    calls: dict[str, Any] = {}
+    for blank, (name, inner) in enumerate(
+        (("outer", "middle()"), ("middle", "inner()"), ("inner", ""))
+    ):
+        body = f"return {inner}" if inner else "raise ValueError('no capture here')"
+        path = folder / f"{name}.py"
+        path.write_text("\n" * blank + f"def {name}():\n    {body}\n")
+        exec(compile(path.read_text(), str(path), "exec"), calls)
+    with pytest.raises(ValueError, match="no capture here") as raised:
+        calls["outer"]()
+    return raised.value
 
 
-def test_a_step_that_raises_only_while_it_is_captured_is_unsafe_at_the_line_that_raises() -> None:
+def test_a_step_that_raises_only_while_it_is_captured_is_unsafe_at_the_line_that_raises(
+    tmp_path: Path,
+) -> None:
     error = RaisesInCapture("the step raised ValueError: no capture here")
-    try:
-        raise_deep("no capture here")
-    except ValueError as cause:
-        error.__cause__ = cause
+    error.__cause__ = raised_in(tmp_path)
     with EmulatedDevice() as device:
         target = from_object(lambda data: data * 2.0, torch.ones(4))
         try:
@@ -157,10 +168,9 @@ def test_a_step_that_raises_only_while_it_is_captured_is_unsafe_at_the_line_that
         "unsafe", "capture-fails", "confirmed",
     )  # fmt: skip
     assert found.message == "The step raised ValueError: no capture here."
-    raising = raise_deep.__code__
-    assert found.location == Location(__file__, raising.co_firstlineno + 1, "raise_deep")
+    assert found.location == Location(str(tmp_path / "inner.py"), 4, "inner")
     assert found.excerpt is not None
-    assert "    raise ValueError(message)" in found.excerpt.lines
+    assert "    raise ValueError('no capture here')" in found.excerpt.lines
     assert (report.operators, report.iterations) == (0, 0)
     assert bare.findings[0].location is None and bare.findings[0].excerpt is None
 

@@ -7,7 +7,7 @@ import pytest
 
 from graphdoctor.trace.windows import OUTSIDE, Window, window_of
 
-WINDOWS: list[Window] = [(40, 60), (0, 10), (60, 61)]
+WINDOWS: list[Window] = [(400, 600), (0, 100), (600, 601)]
 
 
 def by_hand(moment: int, closed: str) -> int:
@@ -21,7 +21,8 @@ def by_hand(moment: int, closed: str) -> int:
 @pytest.mark.parametrize("count", [5, 400])
 @pytest.mark.parametrize("order", ["rising", "falling", "mixed"])
 def test_each_moment_is_in_its_window(order: str, count: int, closed: str) -> None:
-    moments = np.linspace(-3, 70, count).round().astype(np.int64)
+    moments = np.linspace(-30, 700, count).round().astype(np.int64)
+    assert (np.diff(moments) > 0).all()
     if order == "falling":
         moments = moments[::-1].copy()
     elif order == "mixed":
