@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from graphdoctor.check.settings.files import repository_of
 from graphdoctor.values.report import Finding, Location, Report
 
 LIBRARIES = "site-packages/"
@@ -21,7 +22,7 @@ class RelativePaths:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        self.repository = _repository(self.root)
+        self.repository = repository_of(self.root)
         self._prefixes = _prefixes(self.root, Path(os.path.abspath(root)))
 
     @property
@@ -64,14 +65,6 @@ def nearest_place(finding: Finding, *, otherwise: str) -> Location:
 
 def _is_far(path: str) -> bool:
     return os.path.isabs(path) or (len(path) > 1 and path[1] == ":")
-
-
-def _repository(root: Path) -> Path:
-    """The nearest folder above that git knows as a work tree; a plain file .git marks one too."""
-    for folder in (root, *root.parents):
-        if (folder / ".git").exists():
-            return folder
-    return root
 
 
 def _prefixes(root: Path, named: Path) -> list[tuple[re.Pattern[str], str]]:

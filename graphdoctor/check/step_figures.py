@@ -8,6 +8,7 @@ from typing import Literal
 from graphdoctor.check.settings.settings import Budgets
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.check import Breach, Figures
+from graphdoctor.values.figures import share_text
 from graphdoctor.values.report import CaptureOutcome, Region, Report
 
 SYNC_RULES = frozenset(rule.id for rule in ALL_RULES if rule.makes_host_wait)
@@ -80,8 +81,8 @@ def beyond_limits(figures: Figures, budgets: Budgets) -> Iterator[Breach]:
     least = budgets.min_coverage
     if least is not None and figures.coverage < least - _EPSILON:
         message = (
-            f"{_percent(figures.coverage)} of the launches can be captured, less than the"
-            f" {_percent(least)} required (min_coverage)"
+            f"{share_text(figures.coverage)} of the launches can be captured, less than the"
+            f" {share_text(least)} required (min_coverage)"
         )
         yield Breach("coverage", message, "budget")
 
@@ -104,8 +105,8 @@ def beyond_baseline(now: Figures, before: Figures) -> Iterator[Breach]:
             yield Breach(figure, message, "baseline")
     if now.coverage < before.coverage - _EPSILON:
         message = (
-            f"{_percent(now.coverage)} of the launches can be captured, down from"
-            f" {_percent(before.coverage)} in the baseline"
+            f"{share_text(now.coverage)} of the launches can be captured, down from"
+            f" {share_text(before.coverage)} in the baseline"
         )
         yield Breach("coverage", message, "baseline")
 
@@ -118,8 +119,8 @@ def improvements(now: Figures, before: Figures) -> Iterator[str]:
             yield f"{_amount(figure, value)}, {accepted - value:,} fewer than in the baseline"
     if now.coverage > before.coverage + _EPSILON:
         yield (
-            f"{_percent(now.coverage)} of the launches can be captured, up from"
-            f" {_percent(before.coverage)} in the baseline"
+            f"{share_text(now.coverage)} of the launches can be captured, up from"
+            f" {share_text(before.coverage)} in the baseline"
         )
 
 
@@ -145,7 +146,3 @@ def _too_slow(report: Report, budgets: Budgets) -> Iterator[Breach]:
 def _amount(figure: str, value: int) -> str:
     one, several, counted_for = _WORDS[figure]
     return f"{value:,} {one if value == 1 else several} {counted_for}"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.1f}%".replace(".0%", "%")

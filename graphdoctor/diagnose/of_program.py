@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from graphdoctor import __version__
 from graphdoctor.target.program.launch import Ended, Program
-from graphdoctor.target.program.step import LoopStep, SeenStep
+from graphdoctor.target.program.loop_step import LoopStep
+from graphdoctor.target.program.step import SeenStep
 from graphdoctor.target.program.watch import Watch
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, HostWait, ProgramReport, ProgramStep

@@ -103,17 +103,17 @@ def factors_of(eager: Sequence[Piece], profile: DeviceProfile, observed: Observe
 
 def scaled_piece(piece: Piece, factors: Factors) -> Piece:
     """The piece as this host and this device do it; only launching a graph stays the profile's."""
-    device_us = piece.device_us if piece.is_copy else _exactly(piece.device_us.mid * factors.device)
+    device_us = (
+        piece.device_us if piece.is_copy else Range.exact(piece.device_us.mid * factors.device)
+    )
     if piece.nodes:
         return replace(piece, device_us=device_us)
-    return replace(piece, host_us=_exactly(piece.host_us.mid * factors.host), device_us=device_us)
+    return replace(
+        piece, host_us=Range.exact(piece.host_us.mid * factors.host), device_us=device_us
+    )
 
 
 def profile_scaled(profile: DeviceProfile, host: float) -> DeviceProfile:
     """Launches are a part of what operators cost the host, and scaled with them."""
     launch_us = profile.launch_us.mid * host
     return replace(profile, launch_us=Figure(launch_us, launch_us, launch_us, _SCALED))
-
-
-def _exactly(value: float) -> Range:
-    return Range(value, value, value)

@@ -18,7 +18,7 @@ from graphdoctor.estimate.work import matrix_flops
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 from graphdoctor.values.report import Estimate, OtherHost, Range, Term
 
-_AS_IT_IS = Range(1.0, 1.0, 1.0)
+_AS_IT_IS = Range.exact(1.0)
 _OTHER_HOSTS = (2.0, 0.5)  # times as long
 
 

@@ -9,7 +9,7 @@ from math import exp, log, sqrt
 from graphdoctor.estimate.gpus import Level
 from graphdoctor.values.report import Range
 
-ZERO = Range(0.0, 0.0, 0.0)
+ZERO = Range.exact(0.0)
 
 
 def add(first: Range, second: Range) -> Range:

@@ -30,6 +30,11 @@ class Gap:
     eps: float = 0.0
 
     @property
+    def is_in_output(self) -> bool:
+        """Whether it is what the step returns, and not what it leaves behind."""
+        return self.path.startswith("output")
+
+    @property
     def is_measurable(self) -> bool:
         """Whether the two differ by a distance, and not in kind."""
         return not self.detail

@@ -57,6 +57,12 @@ class CapturedStep:
         """Run the graph once, on what is in the static inputs and in the state now."""
         self.graph.replay()
 
+    def call(self, inputs: Inputs) -> object:
+        """One step, as a caller makes it; the next one writes over what it gives."""
+        self.load(inputs)
+        self.replay()
+        return self.outputs
+
     def release(self) -> None:
         """Give the graph and its memory back; the captured step cannot be used any more."""
         self.graph.reset()

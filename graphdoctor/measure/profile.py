@@ -27,12 +27,19 @@ from graphdoctor.trace import (
     operator_totals,
     read_trace,
 )
-from graphdoctor.trace.read.categories import for_tensorboard
 from graphdoctor.trace.read.names import KeptTrace, kept_trace
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import Location
 
 _KINETO_LEVEL = "KINETO_LOG_LEVEL"
+# torch-tb-profiler 0.4.3, the last release, knows the categories of 2021: with today's names every
+# device time is 0 (pytorch/kineto#1166, fixed there and never released).
+_TENSORBOARD_CATEGORIES = {
+    b"cuda_runtime": b"Runtime",
+    b"cuda_driver": b"Runtime",
+    b"fwdbwd": b"forward_backward",
+}
+_CATEGORY = re.compile(rb'("cat"\s*:\s*")(cuda_runtime|cuda_driver|fwdbwd)"')
 _PACKING = 6  # gzip's own default; 9, Python's, is slower and hardly smaller
 _FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 _OURS = re.compile(r"(^|/)(torch|graphdoctor)/")
@@ -187,3 +194,8 @@ def _nearest(stack: list[str]) -> Location | None:
         if frame is not None and not _OURS.search(frame["file"]):
             return Location(frame["file"], int(frame["line"]), frame["function"])
     return None
+
+
+def for_tensorboard(content: bytes) -> bytes:
+    """The trace with categories that torch-tb-profiler knows, so that it shows device times."""
+    return _CATEGORY.sub(lambda match: match[1] + _TENSORBOARD_CATEGORIES[match[2]] + b'"', content)

@@ -118,15 +118,15 @@ def _predicted(
 def _measured(session: Session, step: CapturedStep) -> Measurement:
     """Eager against a replay with the inputs copied into place, which is what a caller has to do."""
     inputs = session.inputs(0)
-
-    def graphed() -> None:
-        step.load(inputs)
-        step.replay()
-
     session.start.restore()
     try:
         blocks = blocks_for(step, verified_calls=len(session.batches))
-        return measure(lambda: session.call(inputs), graphed, budget_s=_BUDGET_S, blocks=blocks)
+        return measure(
+            lambda: session.call(inputs),
+            lambda: step.call(inputs),
+            budget_s=_BUDGET_S,
+            blocks=blocks,
+        )
     finally:
         session.start.restore()
 
@@ -178,14 +178,11 @@ def _kept(
 def _captured_run(session: Session, step: CapturedStep, options: AnalyzeOptions) -> ProfiledRun:
     """Replays with the inputs copied into place, each from the state of the capture."""
     inputs = session.inputs(0)
-
-    def graphed() -> None:
-        step.load(inputs)
-        step.replay()
-
     step.start.restore()
     try:
-        found = profile_step(graphed, steps=_steps(session), trace_dir=_folder(options, CAPTURED))
+        found = profile_step(
+            lambda: step.call(inputs), steps=_steps(session), trace_dir=_folder(options, CAPTURED)
+        )
         return ProfiledRun(CAPTURED, found)
     finally:
         session.start.restore()

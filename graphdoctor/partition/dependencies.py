@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from graphdoctor.values.recording import Op, TensorUse
 
-_Value = tuple[int, int, tuple[int, ...], tuple[int, ...], str]
+Value = tuple[int, int, tuple[int, ...], tuple[int, ...], str]
 # A host that has read a value goes on as the value says: what it does then cannot move before.
 _HOST_READ_TAGS = frozenset({"data_dependent_output", "dynamic_output_shape"})
 _RANDOM_TAG = "nondeterministic_seeded"
@@ -42,7 +42,7 @@ class _Ledger:
     def __init__(self) -> None:
         self._writer: dict[int, int] = {}
         self._readers: dict[int, list[int]] = {}
-        self._maker: dict[_Value, int] = {}
+        self._maker: dict[Value, int] = {}
         self._random: int | None = None
 
     def enter(self, position: int, op: Op) -> frozenset[int]:
@@ -54,7 +54,7 @@ class _Ledger:
         for use in op.outputs:
             if use.storage not in inputs:
                 self._enter_write(position, use.storage, found)
-            self._maker[_value(use)] = position
+            self._maker[value_of(use)] = position
         if _RANDOM_TAG in op.tags:
             if self._random is not None:
                 found.add(self._random)
@@ -65,7 +65,7 @@ class _Ledger:
     def _enter_inputs(self, position: int, op: Op, found: set[int]) -> None:
         is_view = op.is_view
         for use in op.inputs:
-            maker = self._maker.get(_value(use))
+            maker = self._maker.get(value_of(use))
             if maker is not None:
                 found.add(maker)
             if is_view and maker is not None:
@@ -82,5 +82,6 @@ class _Ledger:
         self._writer[storage] = position
 
 
-def _value(use: TensorUse) -> _Value:
+def value_of(use: TensorUse) -> Value:
+    """Equal for two uses of the same elements in the same order."""
     return use.storage, use.offset, use.shape, use.stride, use.dtype

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphdoctor.partition.dependencies import Value, value_of
 from graphdoctor.partition.fx_operators import bound, operator_named, restored, result_paths
 from graphdoctor.values.recording import Arg, External, Iteration, Op, Opaque, TensorUse
 
 _MARKS = "profiler."  # names of spans for a profiler: they compute nothing and hold live handles
-_Value = tuple[int, int, tuple[int, ...], tuple[int, ...], str]
 
 
 def to_fx(
@@ -56,10 +56,6 @@ def reinterpret(
     return view.set_(base.untyped_storage(), offset, tuple(shape), tuple(stride))
 
 
-def _value(use: TensorUse) -> _Value:
-    return use.storage, use.offset, use.shape, use.stride, use.dtype
-
-
 def _later_uses(iteration: Iteration, chosen: Sequence[Op]) -> Iterator[TensorUse]:
     inside = {op.index for op in chosen}
     first = min(inside, default=0)
@@ -80,7 +76,7 @@ class _Builder:
         self._externals = {external.storage: external for external in iteration.externals}
         self._makers = {use.storage: op.name for op in iteration.ops[::-1] for use in op.outputs}
         self._names: set[str] = set()
-        self._holders: dict[_Value, fx.Node] = {}
+        self._holders: dict[Value, fx.Node] = {}
         self._seen: dict[int, tuple[TensorUse, fx.Node]] = {}  # the last value held of a storage
         self._writes: dict[int, fx.Node] = {}
         self._reflects: dict[fx.Node, fx.Node | None] = {}  # the last write that a holder is after
@@ -117,7 +113,7 @@ class _Builder:
         self.graph.output(tuple(results))
 
     def _is_result(self, use: TensorUse) -> bool:
-        holder = self._holders.get(_value(use))
+        holder = self._holders.get(value_of(use))
         if holder is None and use.storage in self._seen:
             holder = self._seen[use.storage][1]
         return holder is not None and holder.op != "placeholder"
@@ -129,13 +125,13 @@ class _Builder:
         return node
 
     def _hold(self, use: TensorUse, node: fx.Node) -> None:
-        self._holders[_value(use)] = node
+        self._holders[value_of(use)] = node
         self._seen[use.storage] = (use, node)
         self._reflects[node] = self._writes.get(use.storage)
 
     def _read(self, use: TensorUse) -> fx.Node:
         """The node of a value as it is now, after the last write to its memory."""
-        node = self._holders.get(_value(use)) or self._derived(use)
+        node = self._holders.get(value_of(use)) or self._derived(use)
         write = self._writes.get(use.storage)
         if write is not None and self._reflects[node] is not write:
             node = self.graph.call_function(after, (node, write))

@@ -95,7 +95,8 @@ def _rules_by_slot(plan: Schedule, hazards: Hazards) -> dict[int, list[str]]:
     for position, rule in sorted(hazards.followers.items()):
         slot = plan.slots[position]
         if slot not in found:
-            found[slot] += found.get(max((s for s in found if s < slot), default=slot), [rule])
+            before = max((other for other in found if other < slot), default=None)
+            found[slot] = [rule] if before is None else [*found[before]]
     return found
 
 

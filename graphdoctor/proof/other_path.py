@@ -59,7 +59,7 @@ def _judge_far(
     gaps = [gap for step in far for gap in step]
     if not gaps:
         return trial.verdict("not-verified", _OTHER_NUMBERS)
-    if any(_is_output(gap) for gap in gaps):
+    if any(gap.is_in_output for gap in gaps):
         return wrong(trial, real, detail=_ELSE_WHILE_CAPTURED)
     return trial.verdict("not-verified", _other_path(gaps[0], "more than rounding"))
 
@@ -76,10 +76,6 @@ def _other_path(gap: Gap, how_much: str) -> str:
         "the step takes another path while it is captured, which replays follow exactly: "
         f"{gap.path} differs from eager's by up to {gap.max_abs:.3g}, {how_much}"
     )
-
-
-def _is_output(gap: Gap) -> bool:
-    return gap.path.startswith("output")
 
 
 _OTHER_SEED = 2 * FIRST_SEED  # any other number

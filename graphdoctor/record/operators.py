@@ -118,7 +118,7 @@ class OperatorObserver:
             location=location,
             stack=stack,
             forward_index=forward.index if forward is not None else None,
-            fallback=_doubt(call),
+            fallback=_fallback_of(call),
         )
         if node is None:
             # autograd makes an operator's node just before it calls the operator
@@ -206,7 +206,7 @@ def _is_default(generator: Any) -> bool:
     return any(generator._cdata == default._cdata for default in defaults)
 
 
-def _doubt(call: Call) -> str | None:
+def _fallback_of(call: Call) -> str | None:
     """Why the emulated result may differ from a GPU's."""
     if call.fallback is not None:
         return call.fallback

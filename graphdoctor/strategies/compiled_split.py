@@ -6,7 +6,7 @@ from graphdoctor.estimate import Calls
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.in_graph import InOurGraph, SplitOfModels, step_with
 from graphdoctor.strategies.split_step import SplitStep, split
-from graphdoctor.strategies.strategy import Known, Regions
+from graphdoctor.strategies.strategy import Known
 
 
 class CompiledSplit(InOurGraph):
@@ -14,16 +14,11 @@ class CompiledSplit(InOurGraph):
 
     name = "compiled-split"
     title = "split-step's graphs, with the models compiled by Inductor"
+    in_eager = SplitStep()
     with_eager_kernels = SplitStep.name
 
-    def reason_against(self, known: Known) -> str:
-        return SplitStep().reason_against(known) or super().reason_against(known)
-
-    def regions(self, known: Known) -> Regions | None:
-        return SplitStep().regions(known)
-
     def calls(self, known: Known) -> Calls:
-        return SplitStep().calls(known)
+        return self.in_eager.calls(known)
 
     def build(self, session: Session, known: Known) -> SplitOfModels:
         """Compile and warm up, then run one step that is captured piece by piece."""
@@ -33,6 +28,3 @@ class CompiledSplit(InOurGraph):
         except BaseException:
             models.release()
             raise
-
-    def code(self, known: Known) -> str:
-        return super().code(known) + "\n" + SplitStep().code(known)

@@ -79,7 +79,7 @@ class Segments:
             built.release()
         if not backend.is_captured:
             built.release()
-            reason = "; ".join(backend.refusals) or backend.plan.summary
+            reason = "; ".join(backend.reasons) or backend.plan.summary
             raise CannotBuild(f"nothing could be captured: {reason}")
         built.in_graphs = _captured(backend, known)
         return built
@@ -105,7 +105,7 @@ class Segments:
         except BaseException:
             built.release()
             raise
-        built.note = "; ".join((backend.plan.summary, *backend.refusals))
+        built.note = "; ".join((backend.plan.summary, *backend.reasons))
         return built
 
 

@@ -95,7 +95,7 @@ class _Attempt:
             raise
         except BaseException as error:
             found = refusal_of(error)
-            reason = self._capture.watch.refusal or found.reason
+            reason = self._capture.watch.reason or found.reason
             raise CannotBuild(with_place(reason, found.location)) from error
         made = Made(static, detached(outputs), self._capture.gradients_at_end(), self._start)
         return BuiltSplit(self._target.roots, self._capture, made)
@@ -117,8 +117,8 @@ class _Attempt:
     def _check(self) -> None:
         """Raises `CannotBuild` where the pieces could not stand for the step."""
         capture = self._capture
-        if capture.watch.refusal:
-            raise CannotBuild(capture.watch.refusal)
+        if capture.watch.reason:
+            raise CannotBuild(capture.watch.reason)
         if not capture.places:
             raise CannotBuild(
                 "the step makes no call that has to run again in each step, "

@@ -58,9 +58,7 @@ class BuiltWhole:
         self.captured = captured
 
     def call(self, inputs: Inputs) -> object:
-        self.captured.load(inputs)
-        self.captured.replay()
-        return self.captured.outputs
+        return self.captured.call(inputs)
 
     def left_behind(self, inputs: Inputs, outputs: object) -> Footprint:
         """Those of the captured run: no Python runs in a call, so it fills the same tensors."""

@@ -59,11 +59,8 @@ def _timed(evidence: Evidence, profile: DeviceProfile) -> Timed | None:
     if evidence.speed.measurement is None or step is None:
         return None
     inputs = session.inputs(0)
-
-    def fast() -> None:
-        step.load(inputs)
-        step.replay()
-
     measured = evidence.speed.measurement
-    seen = profile_beside(session, fast, start=step.start, measured=measured, profile=profile)
+    seen = profile_beside(
+        session, lambda: step.call(inputs), start=step.start, measured=measured, profile=profile
+    )
     return Timed(measured, *seen)

@@ -13,8 +13,8 @@ def row_of(batch: int, report: Report, *, notes: tuple[str, ...] = ()) -> SweepR
     estimate, measured = report.estimate, report.measurement
     assert estimate is not None
     scope = _scope(report)
-    eager = estimate.eager_us if measured is None else _exactly(measured.eager_us)
-    graph = estimate.graph_us if measured is None else _exactly(measured.graph_us)
+    eager = estimate.eager_us if measured is None else Range.exact(measured.eager_us)
+    graph = estimate.graph_us if measured is None else Range.exact(measured.graph_us)
     speedup = estimate.speedup if measured is None else _interval(measured)
     status: RowStatus = "measured" if measured is not None else "predicted"
     return SweepRow(
@@ -47,10 +47,6 @@ def _why_not(report: Report) -> str:
     blocking = [found for found in report.findings if found.effect != "replay-is-slow"]
     rules = dict.fromkeys(f"{found.rule} {found.name}" for found in blocking)
     return f"{report.reason} ({', '.join(rules)})" if rules else report.reason
-
-
-def _exactly(value: float) -> Range:
-    return Range(value, value, value)
 
 
 def _interval(measured: Measurement) -> Range:

@@ -49,6 +49,11 @@ def cost_text(cost_us: Range, source: str) -> str:
     return f"about {time_range(cost_us)}" + (f", {word}" if word else "")
 
 
+def share_text(share: float) -> str:
+    """62.5%, 100%: a share between 0 and 1."""
+    return f"{share * 100:.1f}%".replace(".0%", "%")
+
+
 def share_range(share: Range) -> str:
     """62% (50 to 70%) of a share between 0 and 1."""
     if not _is_finite(share):

@@ -51,6 +51,11 @@ class Range(Struct, frozen=True):
     mid: float
     high: float
 
+    @classmethod
+    def exact(cls, value: float) -> Range:
+        """A figure that is known."""
+        return cls(value, value, value)
+
 
 class Suppression(Struct, frozen=True):
     """Why a finding does not count: a comment at `location` says so, or else the settings do."""

@@ -87,6 +87,22 @@ def test_ranges_that_overlap_are_neither_better_nor_worse() -> None:
     assert verdicts(at(1, 2), at(1.5, 3)) == [None]
     assert verdicts(at(1, 2), at(2.5, 3)) == [True]
     assert verdicts(at(2.5, 3), at(1, 2)) == [False]
+    assert verdicts(at(1, 2), at(2, 3)) == verdicts(at(2, 3), at(1, 2)) == [None]  # they touch
+
+
+@pytest.mark.parametrize("figure", ["eager_us", "graph_us"])
+def test_of_times_the_shorter_is_better(figure: str) -> None:
+    short, long = Range(1, 2, 3), Range(4, 5, 6)
+
+    def at(time: Range) -> Report:
+        return change(PARTLY_SAFE, estimate=change(ESTIMATE, **{figure: time}))
+
+    (slower,) = between(at(short), at(long)).figures
+    (faster,) = between(at(long), at(short)).figures
+    assert (slower.is_better, faster.is_better) == (False, True)
+    assert (slower.before, slower.after) == ("2 us (1 to 3)", "5 us (4 to 6)")
+    nothing = between(change(PARTLY_SAFE, estimate=None), at(short)).figures
+    assert [one.is_better for one in nothing if one.before == "none"] == [None] * 3
 
 
 def test_measurements_of_two_gpus_are_not_judged() -> None:
@@ -98,6 +114,11 @@ def test_measurements_of_two_gpus_are_not_judged() -> None:
     same = between(measured(MEASUREMENT), measured(slower)).figures
     other = between(measured(MEASUREMENT), measured(change(slower, gpu="T4"))).figures
     assert [figure.is_better for figure in (*same, *other)] == [False, None]
+    faster = between(measured(slower), measured(MEASUREMENT)).figures
+    touching = change(MEASUREMENT, speedup_low=1.2)
+    not_sure = between(measured(slower), measured(touching)).figures
+    back = between(measured(touching), measured(slower)).figures
+    assert [one.is_better for one in (*faster, *not_sure, *back)] == [True, None, None]
 
 
 def test_targets_of_one_side_are_named() -> None:

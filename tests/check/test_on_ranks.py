@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,9 @@ def test_a_rank_that_hangs_is_ended_with_the_others_and_told_from_them(
     said = error(tmp_path, name, "--time-limit", "10s")
     assert "the ranks did not end within 10 s: rank 1 was at " in said
     assert says in said
+    place = re.search(r"rank 1 was at (\S+):(\d+) ", said)
+    assert place is not None
+    assert "time.sleep(1000)" in Path(place[1]).read_text().splitlines()[int(place[2]) - 1]
     assert no_process_is_left_in(tmp_path)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from graphdoctor.diagnose.all_ranks import merged
+from graphdoctor.diagnose.all_ranks import merged, merged_programs
+from graphdoctor.values.program import ProgramReport, ProgramStep
+from graphdoctor.values.report import Location, Report
 from tests.support.checking import finding, report
 
 
@@ -33,3 +35,66 @@ def test_ranks_that_run_other_operators_are_told() -> None:
     assert merged([short, short]).limits == short.limits
     (said,) = set(merged([short, longer]).limits) - set(short.limits)
     assert f"{longer.operators} operators on rank 1" in said
+
+
+def test_a_finding_of_some_ranks_names_these_and_one_of_all_ranks_names_none() -> None:
+    common, only = finding(3), finding(9)
+    first, second = merged([report(common, only), report(common), report(common, only)]).findings
+    assert first == common
+    assert second.message == f"On ranks 0, 2 only: {only.message}"
+
+
+def test_each_limit_is_said_once_and_what_only_one_rank_lacks_too() -> None:
+    first, second = report(limits=("a", "b")), report(limits=("b", "c"))
+    assert merged([first, second]).limits == ("a", "b", "c")
+
+
+def step(name: str, found: Report | None = None, reason: str = "") -> ProgramStep:
+    place = Location("train.py", 7)
+    return ProgramStep(name, place, 9, "training", 4, 1.0, 0.5, report=found, reason=reason)
+
+
+def program(*steps: ProgramStep, code: int = 0, notes: tuple[str, ...] = ()) -> ProgramReport:
+    return ProgramReport(
+        1, "0", ("train.py",), None, "finished", code, 2.0, 1.0, steps, notes=notes
+    )
+
+
+def test_a_program_s_step_has_what_all_ranks_say_of_the_step_of_its_name() -> None:
+    safe, unsafe = report(), report(finding(3))
+    found = merged_programs(
+        [program(step("a", safe), step("b", safe)), program(step("b", unsafe), step("a", safe))]
+    )
+    verdicts = {one.name: one.report and one.report.verdict for one in found.steps}
+    assert verdicts == {"a": "safe", "b": "unsafe"}
+
+
+def test_a_step_that_a_rank_did_not_diagnose_says_which_rank_and_why() -> None:
+    mine, safe = step("a", report()), program(step("a", report()))
+    for other, why in (
+        (program(), "it was not seen there"),
+        (program(step("a")), "it was not seen there"),
+        (program(step("a", reason="Its loop changed.")), "Its loop changed."),
+    ):
+        (seen,) = merged_programs([program(mine), safe, other]).steps
+        assert (seen.report, seen.reason) == (None, f"Not diagnosed on rank 2: {why}")
+    (seen,) = merged_programs([program(step("a", reason="It raised.")), safe]).steps
+    assert (seen.report, seen.reason) == (None, "Not diagnosed on rank 0: It raised.")
+
+
+def test_the_program_s_own_figures_are_those_of_the_first_rank() -> None:
+    other = replace(program(), command=("other.py",), wall_s=9.0, diagnosis_s=8.0)
+    found = merged_programs([program(), other])
+    assert (found.command, found.wall_s, found.diagnosis_s) == (("train.py",), 2.0, 1.0)
+
+
+def test_a_rank_that_failed_gives_its_exit_code_and_is_named_where_the_first_did_not() -> None:
+    fine = program(notes=("a",))
+    assert (merged_programs([fine, fine]).exit_code, merged_programs([fine, fine]).notes) == (
+        0, ("a",),
+    )  # fmt: skip
+    found = merged_programs([fine, program(code=3, notes=("b", "a")), program(code=-9)])
+    assert found.exit_code == -9
+    assert found.notes == ("a", "b", "Rank 1 ended with exit code 3.")
+    found = merged_programs([program(code=1), program(code=2)])
+    assert (found.exit_code, found.notes) == (2, ())

@@ -101,3 +101,53 @@ def test_it_imports_no_torch_and_lets_errors_through() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "rules", "reason"),
+    [
+        ('graphdoctor.allowed("GD101", reason="why")', ("GD101",), "why"),
+        ('graphdoctor.allowed("GD101", "GD103", reason="why")', ("GD101", "GD103"), "why"),
+        ("graphdoctor.allowed(RULE, reason=WHY)", (), ""),
+        ('graphdoctor.allowed("GD101", RULE, reason="why")', (), "why"),
+        ('graphdoctor.allowed("GD101", 3, reason="why")', (), "why"),
+    ],
+)
+def test_only_rules_that_are_all_written_out_are_taken(
+    text: str, rules: tuple[str, ...], reason: str
+) -> None:
+    source = f"import graphdoctor\nwith open(f) as g, {text}:\n\n    x()\n    y(\n    )\nz()\n"
+    (found,) = allowed_in(source.splitlines(keepends=True))
+    assert (found.rules, found.reason, found.line) == (rules, reason, 2)
+    assert (found.first, found.last) == (4, 6)
+    assert found.is_block and not found.is_for_file and found.text == text.replace('"', "'")
+
+
+@pytest.mark.parametrize(
+    ("imports", "call", "is_ours"),
+    [
+        ("import graphdoctor as gd", "gd.allowed", True),
+        ("import graphdoctor as gd", "graphdoctor.allowed", False),
+        ("from graphdoctor import allowed", "allowed", True),
+        ("from graphdoctor import allowed as fine", "fine", True),
+        ("from graphdoctor import allowed as fine", "allowed", False),
+        ("from graphdoctor import capture as allowed", "allowed", False),
+        ("from other import allowed", "allowed", False),
+        ("import other as graphdoctor", "graphdoctor.allowed", False),
+    ],
+)
+def test_the_block_is_known_by_what_the_file_calls_it(
+    imports: str, call: str, is_ours: bool
+) -> None:
+    source = f'{imports}\nwith {call}("GD101", reason="why"):\n    x()\n'
+    assert len(allowed_in(source.splitlines(keepends=True))) == is_ours
+
+
+def test_blocks_are_told_in_the_order_of_their_lines() -> None:
+    block = 'with graphdoctor.allowed("{}", reason="why"):\n'
+    source = (
+        "import graphdoctor\ndef f():\n    if x:\n        " + block.format("GD101") + "            y()\n"
+        + block.format("GD103") + "    z()\n"
+    )  # fmt: skip
+    found = allowed_in(source.splitlines(keepends=True))
+    assert [one.rules for one in found] == [("GD101",), ("GD103",)]

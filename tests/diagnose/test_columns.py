@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import graphdoctor
+from graphdoctor.diagnose import diagnose as diagnose_module
 from graphdoctor.diagnose.diagnose import columns_at
 from graphdoctor.target.frames import locate
 from graphdoctor.values.report import Columns, Finding, Location
@@ -57,4 +58,27 @@ def test_place_that_was_not_seen_here_has_no_columns() -> None:
     seen = locate().location
     assert seen is not None and columns_at(seen) is not None
     assert columns_at(Location(seen.file, seen.line, seen.function)) is None
-    assert Columns(3, 5) != Columns(3, 6)
+
+
+@pytest.mark.parametrize(
+    ("reach", "columns"),
+    [
+        (None, None),
+        ((4, 4), None),
+        ((6, 4), None),
+        ((0, 4), Columns(1, 5)),
+        ((7, 10), Columns(7, 10)),  # "ä" takes two bytes and one column
+        ((4, 12), Columns(5, 12)),
+        ((4, 14), None),
+    ],
+)
+def test_columns_count_characters_of_a_reach_that_lies_in_the_line(
+    reach: tuple[int, int] | None,
+    columns: Columns | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "line.py"
+    path.write_text("x = 'ä' + 1", encoding="utf-8")  # linecache ends it with a line break
+    monkeypatch.setattr(diagnose_module, "bytes_of_expression", lambda place: reach)
+    assert columns_at(Location(str(path), 1)) == columns

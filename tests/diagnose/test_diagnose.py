@@ -240,3 +240,33 @@ def test_rules_explain_others_that_exist_and_none_explains_itself_by_a_detour() 
 def test_an_operator_without_a_namespace_is_no_stumbling_block(source: str) -> None:
     higher_order = op(0, "flex_attention", use(1, 4), outputs=[use(2, 4)])
     assert diagnose(recording(iteration(0, [higher_order]))).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "first", "count"), [(1, 1, 4), (4, 1, 7), (5, 2, 7), (17, 14, 7), (18, 15, 6), (20, 17, 4)]
+)  # fmt: skip
+def test_an_excerpt_ends_with_the_file(line: int, first: int, count: int, source: str) -> None:
+    found = excerpt_at(Location(source, line))
+    assert found is not None
+    assert (found.first_line, len(found.lines)) == (first, count)
+    assert found.lines[line - first] == f"line_{line}()"
+
+
+@pytest.mark.parametrize("line", [-1, 0, 21])
+def test_a_line_that_is_not_there_has_no_excerpt(line: int, source: str) -> None:
+    assert excerpt_at(Location(source, line)) is None
+
+
+def test_places_are_counted_in_the_iteration_that_has_most(source: str) -> None:
+    place = Location(source, 3)
+    few, most = iteration(0, [_read(0, place)]), iteration(1, [_read(n, place) for n in range(3)])
+    (found,) = diagnose(recording(few, most)).findings
+    assert found.count == 3
+    assert [hit.iteration for _, hit in diagnose(recording(few, most)).hits] == [0, 1, 1, 1]
+
+
+def test_of_equal_effects_the_one_that_runs_first_comes_first(source: str) -> None:
+    late, early = Location(source, 2), Location(source, 9)
+    reads = [_read(0, early), _read(1, late), _read(2, early)]
+    found = diagnose(recording(iteration(0, reads))).findings
+    assert [one.location for one in found] == [early, late]

@@ -208,3 +208,29 @@ def test_on_a_gpu_what_waits_is_named_and_what_does_not_passes() -> None:
         weight = x.clone().requires_grad_()
         weight.register_hook(lambda gradient: torch.cuda.synchronize())
         weight.sum().backward()
+
+
+def test_the_text_says_how_often_only_where_it_was_more_than_once(x: torch.Tensor) -> None:
+    with pytest.raises(HostWaited) as once, graphdoctor.no_sync():
+        x.sum().item()
+    with pytest.raises(HostWaited) as twice, graphdoctor.no_sync():
+        for _ in range(2):
+            x.sum().item()
+    first, blank, place, code, message, fix, *_ = str(once.value).splitlines()
+    assert (first, blank) == ("the host waits for the GPU in 1 place", "")
+    assert place.endswith(": GD101 host-read") and code == "    x.sum().item()"
+    assert message.startswith("  ") and fix.startswith("  Fix: ")
+    assert str(once.value).splitlines()[-2:] == [
+        "", 'Where it is wanted: `with graphdoctor.allowed("ID", reason="..."):` around the line.',
+    ]  # fmt: skip
+    assert str(twice.value).splitlines()[2].endswith(": GD101 host-read (2 times)")
+
+
+@pytest.mark.parametrize("warm_up", [0, 1])
+def test_a_warm_up_of_a_whole_number_is_taken(warm_up: int, x: torch.Tensor) -> None:
+    guard = graphdoctor.no_sync(warm_up=warm_up)
+    for _ in range(warm_up):
+        with guard:
+            x.sum().item()
+    with pytest.raises(HostWaited), guard:
+        x.sum().item()

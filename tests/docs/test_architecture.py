@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import grimp
 import networkx as nx
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "graphdoctor"
+PAGES = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
 
 
 def test_the_top_of_the_package_has_few_entries_and_no_loose_module() -> None:
@@ -84,3 +87,30 @@ def test_no_test_file_is_longer_than_500_lines() -> None:
     }
     assert lengths
     assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
+
+
+def test_the_picture_of_the_rooms_names_each_of_them_and_no_other() -> None:
+    picture = (
+        PAGES[0].read_text(encoding="utf-8").partition("graphdoctor/\n")[2].partition("tests/")[0]
+    )
+    drawn = re.findall(r"^  (\w+)/ ", picture, re.MULTILINE)
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert sorted(drawn) == sorted(rooms)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_path_that_a_page_for_contributors_names_is_there(page: Path) -> None:
+    """Whole, or as the end of a path: "emulated/streams.py"."""
+    words = re.split(r"[\s`,;:()]+", page.read_text(encoding="utf-8"))
+    named = {
+        word for word in words if re.fullmatch(r"[\w.-][\w./-]*(/|\.(py|md|json|toml|txt))", word)
+    }
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name not in _NOT_OURS]
+    there = [f"/{path.relative_to(ROOT)}{'/' * path.is_dir()}" for path in ROOT.iterdir()]
+    for folder in folders:
+        there += [f"/{path.relative_to(ROOT)}{'/' * path.is_dir()}" for path in folder.rglob("*")]
+    assert len(named) > 30
+    assert [name for name in named if not any(one.endswith(f"/{name}") for one in there)] == []
+
+
+_NOT_OURS = {".git", ".venv", "node_modules"}

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from operator import attrgetter
 
 import pytest
 
-from graphdoctor.estimate.gpus import assumed_figures, figures, load_profile, profile_names
+from graphdoctor.estimate.gpus import (
+    assumed_figures,
+    figures,
+    load_profile,
+    profile_names,
+    unknown_profile,
+)
 from graphdoctor.values.errors import UsageError
 
 
@@ -76,3 +83,15 @@ def test_profiles_estimate_and_trace_never_import_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_unknown_gpu_may_be_anything_from_the_lowest_to_the_highest_of_the_known() -> None:
+    unknown, known = unknown_profile(), [load_profile(name) for name in profile_names()]
+    assert unknown.device_names == ()
+    for path in ("launch_us", "node_gap_us", "host_us.operator", "memory_share.stream"):
+        every = [attrgetter(path)(profile) for profile in known]
+        found = attrgetter(path)(unknown)
+        assert found.low == min(figure.low for figure in every)
+        assert found.high == max(figure.high for figure in every)
+        assert sorted(figure.mid for figure in every)[len(every) // 2] == found.mid
+        assert found.source.startswith("assumed")

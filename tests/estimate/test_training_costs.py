@@ -63,3 +63,28 @@ def test_two_optimizers_in_one_step_cost_twice() -> None:
 
 def test_a_step_that_does_not_train_costs_no_optimizer() -> None:
     assert training_us(updates(), training_step=100.0, parameter=10.0) == 0.0
+
+
+def trained(nodes: int, parameters: int) -> Iteration:
+    """A step whose backward pass has so many nodes, of two operators each, and an optimizer."""
+    use = tensor(900, 64)
+    ops = [
+        structs.replace(
+            op("aten.mul.Tensor", [use, 2.0], [use], phase="backward"), forward_index=node
+        )
+        for node in range(nodes)
+        for _ in range(2)
+    ]
+    return iteration([*ops, *updates(parameters).ops[2:]])
+
+
+@pytest.mark.parametrize("nodes", [1, 4, 9])
+def test_gradients_cost_each_parameter_once_whatever_number_of_nodes_makes_them(nodes: int) -> None:
+    assert training_us(trained(nodes, 6), gradient=10.0) == pytest.approx(6 * 10)
+    assert training_us(trained(nodes, 6), backward_node=10.0) == pytest.approx(nodes * 10)
+
+
+def test_operators_of_unknown_origin_are_a_node_each() -> None:
+    use = tensor(900, 64)
+    lone = op("aten.mul.Tensor", [use, 2.0], [use], phase="backward")
+    assert training_us(iteration([lone, lone]), backward_node=10.0) == pytest.approx(20)

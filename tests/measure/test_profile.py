@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphdoctor.measure.profile import profile_step
+from graphdoctor.measure.profile import for_tensorboard, profile_step
 from graphdoctor.trace import read_trace
-from graphdoctor.trace.read.categories import for_tensorboard
 from graphdoctor.values.errors import UsageError
 from tests.support.traces import launch_bound
 

@@ -180,6 +180,16 @@ def test_a_slice_with_a_gap_returns_what_the_operator_in_the_gap_reads() -> None
     torch.testing.assert_close(second, first * 2)
 
 
+def test_a_slice_returns_the_view_of_its_memory_that_is_used_outside_it() -> None:
+    made = op("aten.exp.default", [tensor(0, 4)], [tensor(1, 4)])
+    outside = op("aten.neg.default", [tensor(1, 2, offset=2)], [tensor(2, 2)])
+    unrelated = op("aten.neg.default", [tensor(0, 2)], [tensor(3, 2)])
+    recorded = iteration([made, outside, unrelated])
+    results = to_fx(recorded, recorded.ops[:1])(torch.arange(4.0))
+    assert len(results) == 1
+    torch.testing.assert_close(results[0], torch.arange(4.0).exp()[2:])
+
+
 def test_nodes_carry_their_operator_and_placeholders_their_origin() -> None:
     add = op("aten.add.Tensor", [tensor(0, 2), tensor(1, 2)], [tensor(2, 2)], line=7, module="m")
     recorded = iteration([add], externals=[external(0, "inputs[0]"), external(1, "model.w")])
@@ -236,6 +246,19 @@ def test_a_view_that_no_operator_made_is_as_strided_of_its_memory() -> None:
     targets = [node.target for node in graph.graph.nodes]
     assert torch.ops.aten.as_strided.default in targets
     torch.testing.assert_close(graph(torch.arange(4.0))[0], torch.tensor([-2.0, -3.0]))
+
+
+def test_memory_that_is_read_as_another_dtype_is_seen_in_its_place() -> None:
+    seen = tensor(1, 1, offset=1, dtype="int64")  # the last two of four numbers
+    recorded = iteration(
+        [
+            op("aten.relu.default", [tensor(0, 4)], [tensor(1, 4)]),
+            op("aten.neg.default", [seen], [tensor(2, 1, dtype="int64")]),
+        ],
+        outputs=[tensor(2, 1, dtype="int64")],
+    )
+    given = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert torch.equal(to_fx(recorded)(given)[0], -given.view(torch.int64)[1:])
 
 
 def test_an_operator_that_this_process_does_not_know_is_named_when_run() -> None:

@@ -8,16 +8,24 @@ from itertools import islice
 
 import pytest
 
+from graphdoctor.estimate import saving_us
+from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.estimate.timeline import copy_pieces
+from graphdoctor.partition.hazards import Hazards
 from graphdoctor.partition.regions import (
     FEWEST_LAUNCHES,
     Piece,
+    Surroundings,
     _judged,
     covered,
+    described,
     forward_work,
     lasting_storages,
     names,
+    pieces,
     safe_modules,
 )
+from graphdoctor.partition.schedule import Schedule
 from graphdoctor.values.recording import External, Op
 from graphdoctor.values.report import Range
 from tests.support.builders import iteration, op, tensor
@@ -114,3 +122,42 @@ def test_operators_that_have_to_move_out_first_are_told() -> None:
     assert "of model.py:1 and 1 more, which" in two
     _, three = _judged(piece(10, first, first, first), SAVES, 0)
     assert "of model.py:1 and 2 more, which" in three
+
+
+@pytest.mark.parametrize("lasting", [frozenset(), frozenset({0})])
+def test_what_a_region_saves_is_less_by_the_copies_of_inputs_that_move(
+    lasting: frozenset[int],
+) -> None:
+    """The least that is saved goes with the most that copies cost, and the other way round."""
+    profile = load_profile("h100")
+    given = tensor(0, 1024)
+    ops = [op("aten.mul.Tensor", [given, 2.0], [tensor(n, 1024)]) for n in range(1, 13)]
+    ran = iteration(ops)
+    whole = Piece(ran, ran.ops, (1,) * 12, (), (), ())
+    around = Surroundings({ran.index: Counter()}, lasting)
+    found = described([whole], "A", surroundings=around, profile=profile).region.saving_us
+    gross = saving_us(ran.ops, profile)
+    if lasting:
+        assert found == gross
+        return
+    (copy,) = copy_pieces([given], profile)
+    cost = {
+        end: max(getattr(copy.host_us, end), getattr(copy.device_us, end))
+        for end in Range.__struct_fields__
+    }
+    assert 0 < cost["low"] < cost["mid"] < cost["high"]
+    assert found == Range(
+        gross.low - cost["high"], gross.mid - cost["mid"], gross.high - cost["low"]
+    )
+
+
+def test_what_follows_from_a_hit_is_put_down_to_the_nearest_hit_before_it() -> None:
+    ran = iteration([op("aten.relu.default", [tensor(n, 4)], [tensor(n + 1, 4)]) for n in range(6)])
+    plan = Schedule((0, 1, 2, 3, 4, 5), (1,) * 6, (frozenset(),) * 6, {})
+    stands = Hazards({1: ("GD101",), 3: ("GD103",)}, {}, {5: "GD999"}, frozenset())
+    found = list(pieces(ran, plan, stands, signatures=range(6)))
+    assert [one.blocked_by for one in found] == [("GD101",), ("GD101", "GD103"), ("GD103",)]
+    alone = Hazards({}, {}, {5: "GD999"}, frozenset())
+    assert [one.blocked_by for one in pieces(ran, plan, alone, signatures=range(6))][-1] == (
+        "GD999",
+    )

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from graphdoctor.measure.profile import for_tensorboard
 from graphdoctor.pipeline import analyze_target
-from graphdoctor.trace.read.categories import for_tensorboard
 from graphdoctor.trace.read.names import kept_trace
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from graphdoctor.target.inputs.rearrange import rearranging_of
+from graphdoctor.target.inputs.draw import rearranging_of
 
 
 def drawn(values: torch.Tensor, *, times: int = 8) -> list[torch.Tensor]:

@@ -10,6 +10,7 @@ from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.trace import Trace, read_trace
 from graphdoctor.trace.explain.estimate import estimate_from_trace
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.report import Range
 from tests.support.traces import TraceBuilder, launch_bound
 
 H100 = load_profile("h100")
@@ -43,6 +44,23 @@ def test_several_steps_are_averaged_and_must_agree(tmp_path: Path) -> None:
     assert any("different numbers" in note for note in estimate_from_trace(uneven, 60, H100).notes)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_host_time_is_that_of_one_step(steps: int, tmp_path: Path) -> None:
+    """Ten launches that are 10 us apart: as profiled, and as fast as profilers are known to slow it."""
+    trace = read_trace(launch_bound(10, steps=steps).write(tmp_path / "t.json"))
+    found = estimate_from_trace(trace, 100.0, H100).host_us
+    assert (found.mid, found.high) == (100.0, 100.0)
+    assert found.low == pytest.approx(52, abs=1.5)
+    assert estimate_from_trace(trace, 60.0, H100).host_us.mid == pytest.approx(58.5, abs=1.5)
+
+
+def test_a_trace_of_another_step_is_told_by_its_busy_time(tmp_path: Path) -> None:
+    trace = read_trace(launch_bound(10).write(tmp_path / "t.json"))
+    assert estimate_from_trace(trace, 20.0, H100).notes == ()
+    (said,) = estimate_from_trace(trace, 19.0, H100).notes
+    assert "busy for 20 us a step, longer than the wall time of 19 us" in said
+
+
 def test_waiting_for_results_is_not_promised_away(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for index in range(20):
@@ -61,7 +79,7 @@ def test_missing_launches_lower_the_confidence(tmp_path: Path) -> None:
         builder.kernel(100 + index, index * 10.0, 2)
     trace = read_trace(builder.write(tmp_path / "t.json"))
     found = estimate_from_trace(trace, 60.0, H100)
-    assert found.launch_bound_share.low == 0 < found.launch_bound_share.high
+    assert found.launch_bound_share == Range(0.0, 0.0, pytest.approx(1 - 20 / 60))
     assert any("launches are missing" in note for note in found.notes)
 
 

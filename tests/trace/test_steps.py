@@ -72,6 +72,9 @@ def test_code_that_is_loaded_in_the_first_step_alone_makes_it_a_warm_up() -> Non
     assert reasons(found(builder)) == ["it is a warm-up", "", "", ""]
     builder.overhead("Lazy Function Loading", 1150, 5)
     assert reasons(found(builder)) == [""] * 4
+    late = steps_of([(100, 4)] * 4)
+    late.overhead("Lazy Function Loading", 1100, 5)  # where the second step begins
+    assert reasons(found(late)) == [""] * 4
     other = steps_of([(100, 4)] * 4)
     other.overhead("Buffer Flush", 1050, 5)
     assert reasons(found(other)) == [""] * 4

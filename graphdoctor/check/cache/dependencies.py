@@ -64,20 +64,20 @@ class Dependencies(msgspec.Struct, frozen=True):
         return os.environ if self.has_all_variables else (one.name for one in self.variables)
 
 
-class InDoubt(Exception):
+class CannotKeep(Exception):
     """The report must not be kept; the text says why, as a clause."""
 
 
 def dependencies(reads: Reads, files: Files, *, since_ns: int) -> Dependencies:
-    """What the reads found. `since_ns` is when the run began. Raises InDoubt."""
-    if reads.doubt:
-        raise InDoubt(reads.doubt)
+    """What the reads found. `since_ns` is when the run began. Raises CannotKeep."""
+    if reads.reason:
+        raise CannotKeep(reads.reason)
     read = [path for path in reads.files if not _is_of_the_system(path, files)]
     others = {*_beside(read, files), *_written_out(read, files)}
     wanted = {*read, *(path for path in others if not _is_of_the_system(path, files))}
     for path in wanted:
         if not files.is_library(path) and files.has_changed_since(path, since_ns):
-            raise InDoubt(f"{os.path.basename(path)} changed while it ran")
+            raise CannotKeep(f"{os.path.basename(path)} changed while it ran")
     names = os.environ if reads.reads_all_variables else reads.variables
     folders = (_folder(path, None, files) for path in reads.folders if files.is_users(f"{path}/"))
     return Dependencies(
@@ -133,7 +133,7 @@ def _written_out(read: Iterable[str], files: Files) -> Iterator[str]:
             continue
         native = _NATIVE.search(text)
         if native:
-            raise InDoubt(
+            raise CannotKeep(
                 f"{os.path.basename(path)} uses {native.group()}, which reads files unseen"
             )
         for literal in {*_LITERAL.findall(text)}:

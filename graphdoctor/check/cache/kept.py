@@ -17,8 +17,8 @@ import msgspec
 import graphdoctor
 from graphdoctor.check.cache.contents import Files
 from graphdoctor.check.cache.dependencies import (
+    CannotKeep,
     Dependencies,
-    InDoubt,
     dependencies,
     environment_digest,
 )
@@ -50,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Cache:
-    """The kept reports of one project, for one check. It takes and keeps what is without doubt only."""
+    """The kept reports of one project, for one check. It takes and keeps only what is known to be the same."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / FOLDER
@@ -87,8 +87,8 @@ class Cache:
         """Keep a report, or note why it is not kept."""
         try:
             depends_on = dependencies(reads, self.files, since_ns=self._began_ns)
-        except InDoubt as doubt:
-            self.not_kept[name] = str(doubt)
+        except CannotKeep as reason:
+            self.not_kept[name] = str(reason)
             return
         entry = Entry(_VERSION, self._key(job), depends_on, report_json)
         try:

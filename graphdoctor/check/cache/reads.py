@@ -30,7 +30,7 @@ class Lookup(msgspec.Struct, frozen=True, order=True):
 
 
 class Reads(msgspec.Struct, frozen=True):
-    """What a run depended on, in absolute paths. `doubt` says why that is not all; "" where it is.
+    """What a run depended on, in absolute paths. `reason` says why that is not all; "" where it is.
 
     `files` were opened, there or not; `folders` were listed. `reads_all_variables` where the whole
     environment was gone through.
@@ -41,7 +41,7 @@ class Reads(msgspec.Struct, frozen=True):
     lookups: tuple[Lookup, ...]
     variables: tuple[str, ...]
     reads_all_variables: bool = False
-    doubt: str = ""
+    reason: str = ""
 
 
 class ReadsObserver:
@@ -54,7 +54,7 @@ class ReadsObserver:
         self._lookups: set[tuple[str, str]] = set()
         self._variables: set[str] = set()
         self._reads_all_variables = False
-        self._doubt = ""
+        self._reason = ""
 
     def start(self) -> None:
         """Follow from now on, for the life of the process."""
@@ -67,8 +67,8 @@ class ReadsObserver:
             "import": self._imported,
             "ctypes.dlopen": self._library_opened,
             "sqlite3.connect": self._opened,
-            **dict.fromkeys(_PROCESSES, self._doubts("it starts processes")),
-            **dict.fromkeys(_NETWORK, self._doubts("it uses the network")),
+            **dict.fromkeys(_PROCESSES, self._gives_up("it starts processes")),
+            **dict.fromkeys(_NETWORK, self._gives_up("it uses the network")),
         }
 
         def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -77,8 +77,8 @@ class ReadsObserver:
                 return
             try:
                 note(args)
-            except Exception as error:  # never the model's: what cannot be followed is in doubt
-                self._doubt = f"{event} could not be followed ({type(error).__name__})"
+            except Exception as error:  # never the model's to see: its report is not kept
+                self._reason = f"{event} could not be followed ({type(error).__name__})"
 
         sys.addaudithook(hook)
 
@@ -95,7 +95,7 @@ class ReadsObserver:
             lookups=tuple(sorted(lookups)),
             variables=tuple(sorted(self._variables)),
             reads_all_variables=self._reads_all_variables,
-            doubt=self._doubt,
+            reason=self._reason,
         )
 
     def _opened(self, args: tuple[Any, ...]) -> None:
@@ -131,11 +131,11 @@ class ReadsObserver:
         if isinstance(args[0], str) and os.sep in args[0]:
             self._files.add(os.path.abspath(args[0]))
 
-    def _doubts(self, why: str) -> Callable[[tuple[Any, ...]], None]:
-        def doubt(args: tuple[Any, ...]) -> None:
-            self._doubt = self._doubt or why
+    def _gives_up(self, why: str) -> Callable[[tuple[Any, ...]], None]:
+        def note(args: tuple[Any, ...]) -> None:
+            self._reason = self._reason or why
 
-        return doubt
+        return note
 
     def _follow_variables(self) -> None:
         """Every look into `os.environ` encodes the name that it looks for."""

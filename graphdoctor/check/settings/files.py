@@ -51,7 +51,7 @@ def load(start: Path, *, overrides: Sequence[str] = (), isolated: bool = False) 
 
 
 def repository_of(folder: Path) -> Path:
-    """The nearest folder upwards with .git in it, else the folder itself."""
+    """The nearest folder upwards with .git in it, which in a work tree is a file; else the folder itself."""
     for parent in (folder, *folder.parents):
         if (parent / ".git").exists():
             return parent

@@ -30,7 +30,7 @@ def wrapper_of(modules: Iterable[torch.nn.Module]) -> str:
     return ""
 
 
-def unfit(module: torch.nn.Module) -> str:
+def reason_against(module: torch.nn.Module) -> str:
     """Why this module cannot be graphed as a whole; "" where it can be tried."""
     inner = list(module.modules())
     return (
@@ -51,7 +51,7 @@ def graphed_already(model: torch.nn.Module) -> str:
 
 
 def _hooked(module: torch.nn.Module, inner: Iterable[torch.nn.Module]) -> str:
-    """The module's own hooks run around its forward, and are no obstacle."""
+    """The module's own hooks run around its forward, and do not matter."""
     if has_global_hooks():
         return "a hook for all modules is registered, which a replay would not run"
     for each in inner:

@@ -16,7 +16,7 @@ from graphdoctor.graphs.modules.captured_call import (
     ToCapture,
     static_tensors,
 )
-from graphdoctor.graphs.modules.fitness import unfit
+from graphdoctor.graphs.modules.fitness import reason_against
 from graphdoctor.graphs.modules.graphed_modules import GraphedModule, GraphedModules
 from graphdoctor.graphs.modules.observe import Observations, Observed, Signature, observe
 from graphdoctor.record.scopes import module_paths
@@ -54,7 +54,7 @@ def graph_modules(
     waiting = {path: module for path, module in modules.items() if choices.is_worth(path)}
     met: set[int] = set()
     while waiting := _not_met(waiting, met):
-        reasons = {path: unfit(module) for path, module in waiting.items()}
+        reasons = {path: reason_against(module) for path, module in waiting.items()}
         fit = {path: module for path, module in waiting.items() if not reasons[path]}
         try:
             seen = observe(fit, run, modes) if fit else {}
@@ -130,7 +130,7 @@ def _captured(
         for _ in range(count):
             body = Body(module, module.forward, observed)
             call = ToCapture(body, static_tensors(observed), observed, choices, lane)
-            if not made and (reason := _reason_against(call, module)):
+            if not made and (reason := _reason_against_call(call, module)):
                 return made, reason
             made.append((call.described, _graph(call)))
     except (GraphDoctorError, KeyboardInterrupt, GeneratorExit):
@@ -150,7 +150,7 @@ def _graph(call: ToCapture) -> Graph:
     return TrainingGraph(call) if call.observed.wants_gradients else InferenceGraph(call)
 
 
-def _reason_against(call: ToCapture, module: torch.nn.Module) -> str:
+def _reason_against_call(call: ToCapture, module: torch.nn.Module) -> str:
     """Why a graph would not stand for the call, though it could be captured."""
     own = memory_of(Guard({"": module}, around=module).tensors)
     if call.reads_foreign_memory(own):

@@ -74,7 +74,7 @@ class Segments:
         return sum(part.is_captured for graph in self.graphs for part in graph.captured_parts)
 
     @property
-    def refusals(self) -> tuple[str, ...]:
+    def reasons(self) -> tuple[str, ...]:
         """Why parts that were to be captured were not."""
         parts = (part for graph in self.graphs for part in graph.captured_parts)
         return tuple(dict.fromkeys(part.refused for part in parts if part.refused))

@@ -14,7 +14,7 @@ from graphdoctor.device.observe.operators import OperatorFacts, facts_of, tensor
 from graphdoctor.operators import fact_about, load_table
 from graphdoctor.partition.fx_operators import operator_named
 from graphdoctor.target.frames import is_machinery
-from graphdoctor.values.recording import Arg, Op, Opaque, TensorUse
+from graphdoctor.values.recording import Arg, Op, Opaque, TensorUse, tensors_in
 from graphdoctor.values.report import Location
 
 DeviceOf = Callable[[torch.Tensor], str]
@@ -61,7 +61,7 @@ class _Reader:
         args = tuple(self._plain(arg) for arg in node.args)
         kwargs = tuple((name, self._plain(value)) for name, value in node.kwargs.items())
         outputs = tuple(map(self._use, tensors_of(node.meta.get("val"))))
-        uses = (*_uses((*args, *(value for _, value in kwargs))), *outputs)
+        uses = (*tensors_in((*args, *(value for _, value in kwargs))), *outputs)
         on_device = any(use.is_cuda for use in uses)
         return Op(
             index=0, name=facts.name, args=args, kwargs=kwargs, outputs=outputs,
@@ -100,14 +100,6 @@ class _Reader:
 
 def _size(size: Any) -> int:
     return size if isinstance(size, int) else -1  # -1: known while it runs only
-
-
-def _uses(args: tuple[Arg, ...]) -> Iterator[TensorUse]:
-    for arg in args:
-        if isinstance(arg, TensorUse):
-            yield arg
-        elif isinstance(arg, tuple):
-            yield from _uses(arg)
 
 
 def memory_of_value(tensor: torch.Tensor) -> int:

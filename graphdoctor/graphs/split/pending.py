@@ -19,7 +19,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.is_armed = True
-        self.refusal = ""
+        self.reason = ""
 
     @contextmanager
     def asleep(self) -> Iterator[None]:
@@ -31,7 +31,7 @@ class Watch:
             self.is_armed = before
 
     def refuse(self, reason: str) -> NoReturn:
-        self.refusal = self.refusal or reason
+        self.reason = self.reason or reason
         raise StepRefused(reason)
 
 

@@ -10,6 +10,7 @@ from graphdoctor.reporters.web import document
 from graphdoctor.reporters.web.code import Numbered, files_of, parts, prose
 from graphdoctor.reporters.web.history import HEIGHT, LABELS, WIDTH, Dated, curves_of
 from graphdoctor.values.check import Check, occurrences
+from graphdoctor.values.figures import share_text
 
 
 def render(check: Check, look: Look) -> str:
@@ -38,4 +39,5 @@ def render_history(checks: Sequence[Dated], look: Look) -> str:
         parts=parts,
         prose=prose,
         wording=wording,
+        share_text=share_text,
     )

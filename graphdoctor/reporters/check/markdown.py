@@ -9,6 +9,7 @@ from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.check import Check, CheckedTarget, Occurrence, occurrences
 from graphdoctor.values.escape import visible
+from graphdoctor.values.figures import share_text
 
 MARKER = "<!-- graphdoctor -->"
 MOST_CHARACTERS = 64_900  # GitHub refuses a comment of more than 65,536
@@ -131,7 +132,7 @@ def _row(target: CheckedTarget) -> str:
     figures = target.figures
     counted = (
         f"{figures.syncs:,} | {figures.launches:,} | {figures.graphs:,} |"
-        f" {wording.share_text(figures.coverage)}"
+        f" {share_text(figures.coverage)}"
         if figures is not None
         else " | | | "
     )

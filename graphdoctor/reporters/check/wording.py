@@ -15,7 +15,7 @@ from graphdoctor.values.check import (
     occurrences,
 )
 from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
-from graphdoctor.values.figures import EFFECT_WORDS, count_text
+from graphdoctor.values.figures import EFFECT_WORDS, count_text, share_text
 from graphdoctor.values.report import Columns, Finding
 
 PRUNE = "`graphdoctor baseline --prune`"
@@ -170,10 +170,6 @@ def figures_text(figures: Figures) -> str:
             f"{share_text(figures.coverage)} captured",
         )
     )
-
-
-def share_text(share: float) -> str:
-    return f"{share * 100:.1f}%".replace(".0%", "%")
 
 
 def findings_text(target: CheckedTarget) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from graphdoctor.reporters.check import wording
 from graphdoctor.values.check import Check, Figures
+from graphdoctor.values.figures import share_text
 
 WIDTH, HEIGHT = 150.0, 30.0  # units of the pictures' view boxes
 _EDGE = 4.0
@@ -46,7 +46,7 @@ _FIGURES: tuple[tuple[str, _Get, Callable[[float], str], bool], ...] = (
     ("Waits", lambda one: one.syncs, lambda value: f"{value:,.0f}", False),
     ("Launches", lambda one: one.launches, lambda value: f"{value:,.0f}", False),
     ("Graphs", lambda one: one.graphs, lambda value: f"{value:,.0f}", False),
-    ("Captured", lambda one: one.coverage, wording.share_text, True),
+    ("Captured", lambda one: one.coverage, share_text, True),
 )
 LABELS = tuple(label for label, *_ in _FIGURES)
 

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from graphdoctor.rules.causes.copies import transfer_of
 from graphdoctor.rules.causes.differences import Found, differences
-from graphdoctor.rules.causes.draws import is_settled, is_uniform_draw
 from graphdoctor.rules.causes.reads import is_read
 from graphdoctor.rules.causes.source import names_in, statement_at
 from graphdoctor.rules.rule import once
@@ -21,6 +20,21 @@ _RANDOM = "nondeterministic_seeded"
 _NO_COMPUTATION = frozenset(
     {"lift_fresh", "lift", "detach", "detach_", "alias", "_to_copy", "copy_"}
 )
+
+
+# [0, 1), as torch.rand's documentation says, in every floating-point type.
+_UNIFORM = frozenset({"rand", "rand_like"})
+# A bound nearer to 0 may become 0 in the draw's type: half's smallest number above 0 is 2 ** -24.
+_BELOW_ZERO = -(2.0**-24)
+# The largest bound up to which the outcome is the same for every draw; 0 is itself a draw.
+_SETTLED_BELOW = {
+    "lt": 0.0,
+    "ge": 0.0,
+    "le": _BELOW_ZERO,
+    "gt": _BELOW_ZERO,
+    "eq": _BELOW_ZERO,
+    "ne": _BELOW_ZERO,
+}
 
 
 class Origin(Struct, frozen=True):
@@ -186,7 +200,7 @@ class _Walk:
 
     def _result(self, op: Op, host: list[TensorUse]) -> Origin:
         if _RANDOM in op.tags and not op.is_view:
-            if is_uniform_draw(op):
+            if _is_uniform_draw(op):
                 self.uniform.update(use.storage for use in op.outputs)
             return Origin("operator", op)
         if op.base_name in ("lift_fresh", "lift"):
@@ -197,7 +211,7 @@ class _Walk:
             )
         if (self.iteration.index, op.index) in self.changing:
             return Origin("python", op)
-        if is_settled(op) and host[0].storage in self.uniform:
+        if _is_settled(op) and host[0].storage in self.uniform:
             return _CONSTANT
         sources = [origin for origin in map(self.origin, host) if origin.kind != "constant"]
         if not sources:
@@ -214,3 +228,19 @@ class _Walk:
         statement = statement_at(place.file, place.line)
         names = names_in(statement) if statement is not None else ()
         return next((name for name in names if name.rpartition(".")[2] in self.changed), "")
+
+
+def _is_uniform_draw(op: Op) -> bool:
+    """Whether an operator makes new numbers of [0, 1)."""
+    return op.base_name in _UNIFORM and not op.writes
+
+
+def _is_settled(op: Op) -> bool:
+    """Whether an operator compares its operand with a number that lies outside [0, 1), on one side."""
+    below = _SETTLED_BELOW.get(op.base_name)
+    if below is None or op.writes or len(op.args) != 2:
+        return False
+    operand, bound = op.args
+    if not isinstance(operand, TensorUse) or not isinstance(bound, int | float):
+        return False
+    return bound <= below or bound >= 1.0

@@ -13,7 +13,7 @@ from graphdoctor.graphs.whole_step import capture_from_start
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.compiler import Compiler
 from graphdoctor.strategies.compilers.models import CompiledModels
-from graphdoctor.strategies.strategy import CannotBuild, Known
+from graphdoctor.strategies.strategy import CannotBuild, Known, Regions, Strategy
 from graphdoctor.strategies.whole import BuiltWhole
 from graphdoctor.target import Inputs
 from graphdoctor.values.figures import count_text
@@ -33,6 +33,16 @@ class InOurGraph(Compiler):
 
     is_ours = True
     options: Mapping[str, bool] = _OPTIONS
+    in_eager: Strategy  # which makes the same graphs, of eager's own kernels
+
+    def reason_against(self, known: Known) -> str:
+        return self.in_eager.reason_against(known) or super().reason_against(known)
+
+    def regions(self, known: Known) -> Regions | None:
+        return self.in_eager.regions(known)
+
+    def code(self, known: Known) -> str:
+        return super().code(known) + "\n" + self.in_eager.code(known)
 
     def plan(self, known: Known) -> str:
         """One line: how many kernels are foreseen in the place of how many."""

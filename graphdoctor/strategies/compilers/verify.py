@@ -49,7 +49,7 @@ class CompiledJudge:
         """What neither rounding explains nor how far eager is from itself."""
         rounding = OtherRounding(expected, eps=self.digits.eps)
         gaps = gaps_of(expected, rounding.aligned(trial.replays()))
-        self.deviation = _largest([gap for step in gaps for gap in step if _is_output(gap)])
+        self.deviation = _largest([gap for step in gaps for gap in step if gap.is_in_output])
         drifts = [gap for step in gaps_of(expected, trial.eager()) for gap in step]
         return [
             [gap for gap in step if not is_noise(gap, drifts)] for step in rounding.beyond(gaps)
@@ -60,7 +60,7 @@ class CompiledJudge:
         if self.is_random:
             self.is_unprovable, self.deviation = True, None
             return trial.verdict("not-verified", _RANDOM.format(path=first.path))
-        outputs = [[gap for gap in step if _is_output(gap)] for step in far]
+        outputs = [[gap for gap in step if gap.is_in_output] for step in far]
         if any(outputs):
             return wrong(
                 trial, outputs, detail=f"more than half of {self.digits.whose}'s digits differ"
@@ -73,10 +73,6 @@ class CompiledJudge:
         if not self.deviation:
             return "the outputs equal eager's"
         return f"the outputs differ from eager's by at most {self.deviation:.1g} of their magnitude"
-
-
-def _is_output(gap: Gap) -> bool:
-    return gap.path.startswith("output")
 
 
 def _largest(gaps: Sequence[Gap]) -> float:

@@ -8,8 +8,7 @@ from functools import cached_property
 
 import torch
 
-from graphdoctor.target.inputs.draw import Draw, drawing_of
-from graphdoctor.target.inputs.rearrange import rearranging_of
+from graphdoctor.target.inputs.draw import Draw, drawing_of, rearranging_of
 from graphdoctor.target.state.tree import Tree, input_leaves, map_inputs
 from graphdoctor.target.target import Inputs
 

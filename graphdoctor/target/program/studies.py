@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+import torch
+
+from graphdoctor.target.program.loop_step import LoopStep
 from graphdoctor.target.program.rebuild import NotRebuilt
-from graphdoctor.target.program.step import LoopStep, SeenStep
-from graphdoctor.target.program.surroundings import surrounded
+from graphdoctor.target.program.step import SeenStep
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.target.target import Target
 from graphdoctor.values.options import Bounds
@@ -78,7 +80,7 @@ class Studies:
             return
         if step.beginnings >= self._needed(step):
             return
-        with self._lock, surrounded(autocast):
+        with self._lock, _surrounded(autocast):
             began = time.perf_counter()
             step.is_recorded = True
             try:
@@ -107,7 +109,7 @@ class Studies:
         step.is_done, self.is_busy = True, True
         outer = snapshot({})
         try:
-            with surrounded(autocast):
+            with _surrounded(autocast):
                 target = step.target(iterations=self._bounds.steps)  # type: ignore[attr-defined]
                 now = snapshot({**step.kept.roots, **target.roots})
                 try:
@@ -140,3 +142,37 @@ def _check_complete(step: SeenStep) -> None:
             "Run again by themselves, these lines did not step the optimizer, so they are not the whole"
             " step: mark it with `with graphdoctor.step():`."
         )
+
+
+@contextmanager
+def _surrounded(autocast: bool | None) -> Iterator[None]:
+    """The modes around a step, where those of now are of a statement in it.
+
+    Copies that autocast keeps of weights are none of the step's: a capture would read them for ever.
+    """
+    is_on = {kind: torch.is_autocast_enabled(kind) for kind in ("cuda", "cpu")}
+    keeps, depth = torch.is_autocast_cache_enabled(), _autocast_depth()
+    torch.clear_autocast_cache()
+    if autocast is False:
+        for kind in is_on:
+            torch.set_autocast_enabled(kind, False)
+        for _ in range(depth):
+            torch.autocast_decrement_nesting()
+    elif any(is_on.values()):
+        torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        if autocast is False:
+            for _ in range(depth):
+                torch.autocast_increment_nesting()
+        for kind, enabled in is_on.items():
+            torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_cache_enabled(keeps)
+        torch.clear_autocast_cache()
+
+
+def _autocast_depth() -> int:
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return int(depth)

@@ -19,10 +19,11 @@ import torch
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.program.ending import Ending, unseen
 from graphdoctor.target.program.events import At, Event, listening, places, without_frames
+from graphdoctor.target.program.loop_step import LoopStep
 from graphdoctor.target.program.loops import Loop, learn
 from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
 from graphdoctor.target.program.statements import Span, block_of_with, whole_function
-from graphdoctor.target.program.step import CallStep, LoopStep, SeenStep
+from graphdoctor.target.program.step import CallStep, SeenStep
 from graphdoctor.target.program.studies import Diagnose, Observe, Studies
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.options import Bounds

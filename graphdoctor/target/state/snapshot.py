@@ -30,6 +30,7 @@ from graphdoctor.target.state.saved import (
     SavedSlots,
 )
 from graphdoctor.target.state.saved_tensor import SavedGrad, SavedSparse, SavedStorage, SavedTensor
+from graphdoctor.target.state.tree import unused
 from graphdoctor.target.state.variables import global_names, is_user_class
 from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, SCALARS, Walk
 
@@ -109,22 +110,14 @@ def named_state(roots: Mapping[str, object]) -> tuple[dict[str, torch.Tensor], d
     with _plain_torch():
         for path, value, shown in Walk(roots, with_empty=False):
             if isinstance(value, torch.Tensor):
-                tensors[_unused(path, tensors)] = value
+                tensors[unused(path, tensors)] = value
             elif not shown:
                 continue
             elif isinstance(value, SCALARS):
-                values[_unused(path, values)] = value
+                values[unused(path, values)] = value
             elif isinstance(value, (dict, list, set, deque)):
-                values[_unused(f"len({path})", values)] = len(value)
+                values[unused(f"len({path})", values)] = len(value)
     return tensors, values
-
-
-def _unused(path: str, taken: Mapping[str, object]) -> str:
-    """Two variables in different functions may have one name."""
-    unused, number = path, 2
-    while unused in taken:
-        unused, number = f"{path}#{number}", number + 1
-    return unused
 
 
 @contextmanager

@@ -6,7 +6,7 @@ deep. Nothing is written into the caller's, and what cannot be copied is a leaf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import torch
@@ -71,7 +71,7 @@ class Tree:
             if step is None:
                 above.discard(id(value))
             elif (node := self._nodes.get(id(value))) is None:
-                found[_unused(step, found)] = value
+                found[unused(step, found)] = value
             elif id(value) not in above and id(value) not in listed:
                 above.add(id(value))
                 if not node.is_container:
@@ -183,9 +183,9 @@ def _in_order(nodes: Mapping[int, Node]) -> dict[int, Node] | None:
     return ordered
 
 
-def _unused(path: str, taken: Leaves) -> str:
-    """An item and an attribute may have one name."""
-    unused, number = path, 2
-    while unused in taken:
-        unused, number = f"{path}#{number}", number + 1
-    return unused
+def unused(path: str, taken: Container[str]) -> str:
+    """The path, or with a number: an item and an attribute, or variables of two functions, may have one name."""
+    free, number = path, 2
+    while free in taken:
+        free, number = f"{path}#{number}", number + 1
+    return free

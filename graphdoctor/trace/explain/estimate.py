@@ -9,7 +9,7 @@ from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.two_lanes import run
 from graphdoctor.trace import Lanes, Trace
 from graphdoctor.trace.explain.gaps import gaps
-from graphdoctor.trace.explain.graphed_steps import exactly, factors_of, predict_from_trace
+from graphdoctor.trace.explain.graphed_steps import factors_of, predict_from_trace
 from graphdoctor.trace.explain.lanes import busiest_device, lanes_in
 from graphdoctor.trace.explain.replay import replay_of
 from graphdoctor.trace.steps import Steps, find_steps
@@ -42,8 +42,8 @@ def estimate_from_trace(trace: Trace, wall_us: float, profile: DeviceProfile) ->
         basis="measured",
         launches=round(times.launches / len(steps.counted)),
         host_us=host,
-        device_busy_us=exactly(busy),
-        eager_us=exactly(wall_us),
+        device_busy_us=Range.exact(busy),
+        eager_us=Range.exact(wall_us),
         graph_us=found.graph_us if found is not None else Range(busy, wall_us, wall_us),
         launch_bound_share=(
             found.launch_bound_share if found is not None else _unknown(times, wall_us, busy)

@@ -75,7 +75,7 @@ def predict_from_trace(
     return TracePrediction(
         wall_us=wall_us,
         profiler_factor=around(factors[1], factors),
-        eager_us=around(eager[0], eager) if wall_us is None else exactly(wall_us),
+        eager_us=around(eager[0], eager) if wall_us is None else Range.exact(wall_us),
         graph_us=around(bounds[0], bounds),
         speedup=_speedup(eager, graph, slack, busy),
         without_syncs_us=_range(waitless),
@@ -185,12 +185,8 @@ def _share(cases: _Cases, times: Lanes, wall_us: float | None, busy_us: float) -
     return Range(bound, bound, bound + unknown)
 
 
-def exactly(value: float) -> Range:
-    return Range(value, value, value)
-
-
 def _range(values: list[float]) -> Range:
-    return around(values[0], values) if values else Range(0.0, 0.0, 0.0)
+    return around(values[0], values) if values else Range.exact(0.0)
 
 
 def _terms(

@@ -1,4 +1,4 @@
-"""What a run read is followed, and any change of it is seen; what cannot be followed is in doubt."""
+"""What a run read is followed, and any change of it is seen; of what cannot be followed nothing is kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from graphdoctor.check.cache.contents import Files
-from graphdoctor.check.cache.dependencies import Dependencies, InDoubt, dependencies
+from graphdoctor.check.cache.dependencies import CannotKeep, Dependencies, dependencies
 from graphdoctor.check.cache.reads import Reads
 from graphdoctor.device.processes.process import environment
 from tests.support.checking import write
@@ -154,8 +154,8 @@ def test_values_of_variables_are_not_written_down(
         ("try:\n    import h5py\nexcept ImportError:\n    pass\n", "h5py"),
     ],
 )
-def test_what_cannot_be_followed_is_in_doubt(source: str, why: str, tmp_path: Path) -> None:
-    with pytest.raises(InDoubt, match=why):
+def test_what_cannot_be_followed_is_not_kept(source: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(CannotKeep, match=why):
         _depends(tmp_path, source)
 
 
@@ -169,11 +169,11 @@ def test_a_module_that_is_read_as_compiled_code_is_known_by_its_source(tmp_path:
     assert not _is_as_before(depends_on, tmp_path)
 
 
-def test_a_file_that_changes_while_it_is_read_is_in_doubt(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
     began_ns = time.time_ns()
     reads = _reads(tmp_path, "X = 1\n")  # which writes it
     os.utime(tmp_path / "net.py", (1, 1))  # an old time does not help
-    with pytest.raises(InDoubt, match=r"net\.py changed while it ran"):
+    with pytest.raises(CannotKeep, match=r"net\.py changed while it ran"):
         dependencies(reads, Files(tmp_path), since_ns=began_ns)
 
 

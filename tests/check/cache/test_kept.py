@@ -120,10 +120,10 @@ def test_a_spoilt_report_is_none(tmp_path: Path) -> None:
     assert Cache(tmp_path).look_up("net", JOB) is None
 
 
-def test_what_is_in_doubt_or_cannot_be_written_says_why(tmp_path: Path) -> None:
-    doubtful = Reads((), (), (), (), doubt="it uses the network")
+def test_what_cannot_be_followed_or_cannot_be_written_says_why(tmp_path: Path) -> None:
+    unfollowed = Reads((), (), (), (), reason="it uses the network")
     cache = Cache(tmp_path)
-    cache.keep("net", JOB, TEXT, doubtful)
+    cache.keep("net", JOB, TEXT, unfollowed)
     (tmp_path / FOLDER).write_text("a file", encoding="utf-8")
     cache.keep("other", JOB, TEXT, NOTHING)
     assert cache.not_kept["net"] == "it uses the network"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from graphdoctor.strategies.budget import budget_for, limit_s, needed_s
 from graphdoctor.strategies.compiled_whole import CompiledWhole
 from graphdoctor.strategies.modules import Modules
 from graphdoctor.strategies.reduce_overhead import ReduceOverhead
-from graphdoctor.strategies.time_needed import budget_for, limit_s, needed_s
 from graphdoctor.values.recording import Iteration
 from tests.support.builders import iteration, op, tensor
 

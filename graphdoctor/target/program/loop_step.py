@@ -1,0 +1,202 @@
+"""A training step in the lines of a program -> how it begins each time, and the same lines as a target."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+
+from graphdoctor.target.program.events import Heard
+from graphdoctor.target.program.held_batches import HeldBatches, held_batches
+from graphdoctor.target.program.kept import Kept, Turn, in_turn, is_given
+from graphdoctor.target.program.loops import Follower, Loop
+from graphdoctor.target.program.rebuild import (
+    NotRebuilt,
+    Rebuilt,
+    frame_values,
+    rebuild,
+    variables_of,
+)
+from graphdoctor.target.program.statements import Span, extended
+from graphdoctor.target.program.step import SeenStep, as_writes, setting_name
+from graphdoctor.target.roots import roots_of
+from graphdoctor.target.target import Inputs, Target
+from graphdoctor.values.report import Location, Mode
+
+
+@dataclass
+class LoopStep(SeenStep):
+    """A training step, as statements of a loop or of a function that is called for each."""
+
+    loop: Loop = None  # type: ignore[assignment]
+    follower: Follower = None  # type: ignore[assignment]
+    namespace: dict[str, object] = field(default_factory=dict)
+    passes_per_step: int = 1
+    is_incomplete: bool = False  # it was run again, and no optimizer stepped
+
+    @classmethod
+    def of(cls, loop: Loop, mode: Mode = "training") -> LoopStep:
+        """The step of these statements."""
+        name, place = _named(loop.span)
+        return cls(name, place, loop.span.last_line, mode, loop=loop, follower=Follower(loop.span))
+
+    def begin(self, frame: FrameType) -> None:
+        """Note the variables with which the statements begin now."""
+        if self.kept is None:
+            self.namespace = frame.f_globals
+            self._reach_back(frame)
+        variables = self.loop.variables
+        names = (*variables.varying, *variables.carried, *variables.fixed)
+        values = frame_values(frame, names)
+        if self.kept is None:
+            self.kept = Kept.begin(values)
+        given = {n: values[n] for n in variables.varying if n in values and is_given(values[n])}
+        self.kept.add(Inputs((), given), values)
+
+    def _reach_back(self, frame: FrameType) -> None:
+        """Let the step begin where what it differentiates is computed, be it without a module."""
+        for _ in range(len(self.loop.span.block)):
+            values = frame_values(frame, self.loop.variables.varying)
+            hanging = [n for n, v in values.items() if _hangs_on_autograd(v)]
+            longer = extended(self.loop.span, hanging[0]) if hanging else None
+            if longer is None:
+                return
+            self.loop = Loop(longer, variables_of(longer), self.loop.is_autocast)
+            self.follower.lengthen(longer)
+            self.name, self.location = _named(longer)
+
+    def target(self, *, iterations: int) -> Target:
+        """The step, and the program's own batches in their order. Raises NotRebuilt."""
+        assert self.kept is not None
+        beginnings = self.kept.beginnings
+        variables = self.loop.variables
+        given = tuple(
+            n for n in variables.varying
+            if all(n in b.inputs.kwargs for b in beginnings) and _is_new_each_time(n, beginnings)
+        )  # fmt: skip
+        made = rebuild(
+            self.loop.span,
+            variables,
+            beginnings[0].variables,
+            inputs=given,
+            namespace=self.namespace,
+        )
+        self._check_iterators(beginnings[0].variables)
+        writes = [*map(as_writes, self.kept.writes())]
+        held, variables_of_each = held_batches(self.loop.variables.varying, given, beginnings)
+        for number, values in enumerate(variables_of_each):
+            writes[number].extend(self._rebinds(made, values))
+            writes[number].extend(held.writes[number])
+        return _target(self, made, given, writes, held, iterations)
+
+    def _check_iterators(self, values: Mapping[str, object]) -> None:
+        for name in (*self.loop.variables.varying, *self.loop.variables.fixed):
+            if hasattr(value := values.get(name), "__next__") and not hasattr(value, "__len__"):
+                raise NotRebuilt(
+                    f"The step at line {self.loop.span.first_line} takes its batch from the iterator "
+                    f"`{name}`, whose position cannot be put back: take the batch before the step."
+                )
+
+    def _rebinds(self, made: Rebuilt, values: Mapping[str, object]) -> list[Callable[[], None]]:
+        """Variables that the program binds anew before each step, and that are no tensors."""
+        found: list[Callable[[], None]] = []
+        for name in self.loop.variables.varying:
+            if name in made.inputs or name not in values:
+                continue
+            if name in made.cells:
+                found.append(_setting_cell(made.cells[name], values[name]))
+            else:
+                found.append(setting_name(self.namespace, name, values[name]))
+        return found
+
+
+def _named(span: Span) -> tuple[str, Location]:
+    code, first, last = span.code, span.first_line, span.last_line
+    lines = f"{first}" if first == last else f"{first}-{last}"
+    name = f"{os.path.basename(code.co_filename)}:{lines}"
+    return name, Location(code.co_filename, first, code.co_name)
+
+
+def _target(
+    step: LoopStep, made: Rebuilt, given: tuple[str, ...], writes: list[list[Callable[[], None]]],
+    held: HeldBatches, iterations: int,
+) -> Target:  # fmt: skip
+    assert step.kept is not None
+    size = step.passes_per_step
+    passes = [
+        Inputs((), {**{n: b.inputs.kwargs[n] for n in given}, **batches})
+        for b, batches in zip(step.kept.beginnings, held.batches, strict=True)
+    ][: iterations * size]
+    given = (*given, *held.setters)
+
+    def run(turn: Turn, **inputs: Any) -> object:
+        result: object = None
+        before = Heard.optimizer_steps
+        for index in range(size):
+            for write in writes[turn.number * size + index]:
+                write()
+            own = {n: v[index] if size > 1 else v for n, v in inputs.items()}
+            for name, put in held.setters.items():
+                put(own.pop(name))
+            result = made.step(**own)
+        if step.mode == "training" and Heard.optimizer_steps == before:
+            step.is_incomplete = True
+        return result
+
+    batches = []
+    for turn in range(len(passes) // size):
+        those = passes[turn * size : (turn + 1) * size]
+        values = {
+            n: those[0].kwargs[n] if size == 1 else tuple(each.kwargs[n] for each in those)
+            for n in given
+        }
+        batches.append(Inputs((), {"turn": Turn(turn), **values}))
+    file = os.path.basename(step.location.file)
+    return Target(
+        name=step.name,
+        file=step.location.file,
+        entry=f"{_lines(step)} of {file}, as the program ran them",
+        mode=step.mode,
+        step=run,
+        fresh_inputs=in_turn(batches),
+        roots=roots_of(made.step),
+        notes=_notes(step, given),
+        is_warm=True,
+        rebound=tuple(sorted(step.kept.rebound)),
+    )
+
+
+def _lines(step: SeenStep) -> str:
+    first, last = step.location.line, step.last_line
+    return f"line {first}" if first == last else f"lines {first} to {last}"
+
+
+def _notes(step: LoopStep, given: tuple[str, ...]) -> tuple[str, ...]:
+    words = ", ".join(given) or "none"
+    batches = f"the inputs are the program's own, as it bound them before each step: {words}"
+    if step.passes_per_step == 1:
+        return (batches,)
+    return (batches, f"one step is {step.passes_per_step} passes: gradients are accumulated")
+
+
+def _setting_cell(cell: Any, value: object) -> Callable[[], None]:
+    def write() -> None:
+        cell.cell_contents = value
+
+    return write
+
+
+def _hangs_on_autograd(value: object) -> bool:
+    with torch._C.DisableTorchFunction():
+        return isinstance(value, torch.Tensor) and value.grad_fn is not None
+
+
+def _is_new_each_time(name: str, beginnings: list[Any]) -> bool:
+    if len(beginnings) < 2:
+        return True
+    first, second = (each.variables[name] for each in beginnings[:2])
+    return first is not second

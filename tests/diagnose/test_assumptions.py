@@ -1,0 +1,48 @@
+"""A recording on shapes only tells which values were assumed, and where these ended it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from graphdoctor.diagnose.assumptions import assumptions, cut_short
+from graphdoctor.values.recording import EventKind, HostEvent, Recording
+from graphdoctor.values.report import Assumption, Location
+from tests.diagnose.test_diagnose import iteration, recording
+
+
+def told(*events: HostEvent) -> Recording:
+    return recording(iteration(0, (), events=events), iteration(1, (), events=events))
+
+
+def event(kind: EventKind, detail: str, place: Location | None = None) -> HostEvent:
+    return HostEvent(kind, "aten.item", 0, place, detail=detail)
+
+
+def test_what_was_assumed_is_told_once_with_its_line_in_the_order_of_the_step(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("def forward(x):\n    if x.any():\n        return x\n")
+    place = Location(str(file), 2)
+    found = assumptions(
+        told(
+            event("assumed-value", "True", place),
+            event("sync", "no assumption"),
+            event("assumed-value", "0"),
+            event("assumed-value", "True", place),
+        )
+    )
+    assert found == (
+        Assumption("True", "aten.item", place, "if x.any():"),
+        Assumption("0", "aten.item", None, ""),
+    )
+
+
+def test_where_an_assumption_ended_the_step_is_said_once() -> None:
+    place = Location("/src/net.py", 7)
+    ended = event("cut-short", "index 3 is out of range", place)
+    (said,) = cut_short(told(event("assumed-value", "3", place), ended))
+    assert "fails with what was assumed (index 3 is out of range" in said
+    assert "in line 7 of net.py)" in said
+    assert cut_short(told(event("assumed-value", "3", place))) == ()
+    assert assumptions(told(ended)) == ()
