@@ -370,6 +370,12 @@ def test_headline_promises_no_gain_above_the_advice_to_keep_eager() -> None:
     assert "once it is cut there" in gain
 
 
+def test_headline_promises_no_gain_of_a_graph_whose_replay_is_wrong() -> None:
+    advice = Recommendation(NO_STRATEGY, "Keep eager: no verified strategy is faster.")
+    report = msgspec.structs.replace(COMPARED, captures=(WRONG,), recommendation=advice)
+    assert gain_of(report).startswith("none verified as the code is; 55 µs (45 to 70) a step, ")
+
+
 def test_headline_promises_no_gain_of_regions_that_are_too_small() -> None:
     small = tuple(msgspec.structs.replace(one, worthwhile=False) for one in PARTLY_SAFE.regions)
     gain = gain_of(msgspec.structs.replace(PARTLY_SAFE, regions=small, recommendation=None))

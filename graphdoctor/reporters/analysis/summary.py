@@ -131,7 +131,7 @@ def _gain_of_graph(report: Report) -> str:
     if estimate is None:
         return "not estimated"
     whole = outcome_of_whole_step(report.captures)
-    is_whole = whole is not None and whole.status == "captured"
+    is_whole = whole is not None and whole.status == "captured" and not is_wrong(whole)
     is_cut = bool(report.regions) and not is_whole
     bound = share_range(estimate.launch_bound_share)
     if is_cut and not any(region.worthwhile for region in report.regions):
