@@ -46,8 +46,16 @@ def test_a_cell_is_a_step_and_its_findings_lie_on_its_lines(shell, names) -> Non
     found = next(one for one in report.findings if one.rule == "GD107")
     assert found.location is not None and found.location.line == 2
     assert found.excerpt is not None and found.excerpt.lines[1] == "if y.sum() > 0:"
-    assert found.location.file == f"In[{shell.execution_count}]"
     assert report.target.name == "cell"
+
+
+def test_a_cell_is_named_as_the_notebook_numbers_it(shell, names) -> None:
+    for _ in range(2):
+        number = shell.execution_count
+        done = shell.run_cell("%%graphdoctor\nif x.sum() > 0:\n    x * 2\n", store_history=True)
+        found = next(one for one in done.result.findings if one.rule == "GD107")
+        assert found.location is not None
+        assert (found.location.file, found.location.line) == (f"In[{number}]", 1)
 
 
 def test_a_model_of_another_cell_is_found_there(shell, names) -> None:

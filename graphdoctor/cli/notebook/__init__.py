@@ -38,7 +38,8 @@ def _analyzed(shell: Any, line: str, cell: str) -> Report:
     from graphdoctor.pipeline.cells import CellNames
 
     cell = shell.transform_cell(cell)
-    file = shell.compile.cache(cell, shell.execution_count)
+    # Its last input is this cell; the count of executions may be ahead of it already.
+    file = shell.compile.cache(cell, len(shell.user_ns["In"]) - 1)
     named = CellNames([file])
     try:
         args = _Options().parse_args(shlex.split(line))
