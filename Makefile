@@ -44,8 +44,10 @@ fix: $(READY) ## put style right where a tool can
 bench: $(READY) ## measure graphdoctor's own speed
 	@set -e; for script in benchmarks/speed/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
-docs: $(READY) ## write docs/rules/, the schemas and the README's demo anew
+docs: $(READY) ## write docs/rules/, the schemas and the README's demo anew, and the site of all pages into site/
 	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html has the documentation, and needs no network"
 
 results: $(READY) ## write docs/results.md, docs/prediction.md and docs/accuracy.md from what was measured
 	$(BIN)/python benchmarks/pages/results.py
@@ -67,5 +69,5 @@ $(READY): pyproject.toml constraints.txt
 		"$(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt pip hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test,tensorboard]' --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test,tensorboard]' --group dev --group docs
 	@touch $@

@@ -33,7 +33,7 @@ MISSING = "not yet measured"
 
 INTRODUCTION = """# Results on a GPU
 
-Made by `make results` from [benchmarks/data/results](../benchmarks/data/results), which
+Made by `make results` from `benchmarks/data/results/`, which
 `python benchmarks/gpu/strategies.py` writes on a machine with a GPU. Speed-ups are wall-clock, interleaved with eager,
 inputs copied in, with the 95 % interval of the median; [measuring.md](measuring.md) says how. *Predicted* was computed
 before the capture. A cell that was not measured says so.

@@ -35,6 +35,7 @@ SHOTS = (
     Shot("lanes", ("analyze", "sample_models/kv_cache.py"), "light", 1120, 492, "#timeline"),
     Shot("modules", ("analyze", "sample_models/kv_cache.py"), "dark", 1120, 760, "#timeline"),
     Shot("phone", ("analyze", "sample_models/dynamic_branch.py"), "dark", 390, 844),
+    Shot("safe", ("analyze", "sample_models/adam_training.py:capturable"), "light", 1120, 640),
     Shot("trace", ("trace", "tests/real/h100_bert_small_cut.json.gz"), "light", 1120, 780),
 )
 

@@ -55,9 +55,13 @@ def add_step_arguments(parser: argparse.ArgumentParser) -> None:
 def running(args: argparse.Namespace) -> Iterator[Callable[[str], None]]:
     """Around the run of the target; what the model prints goes to stderr: stdout is for the page.
 
-    A file that is missing is said before torch is imported. Raises UsageError.
+    A file that is missing and a GPU that has no profile are said before torch is imported. Raises
+    UsageError.
     """
     check_spec(args.target)
+    from graphdoctor.estimate.hosts import profile_for
+
+    profile_for(args.gpu, args.host)
     try:
         with progress(sys.stderr) as tell, redirect_stdout(sys.stderr):
             tell("importing torch")

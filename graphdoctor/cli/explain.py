@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from graphdoctor.cli.output import add_color_argument, look_of, show
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible
-from graphdoctor.values.spelling import alike
+from graphdoctor.values.spelling import alike, meant
 
 if TYPE_CHECKING:
     from graphdoctor.reporters.page import Page
@@ -69,8 +69,18 @@ def find(rules: Sequence[Rule | type[Rule]], wanted: str) -> list[Rule | type[Ru
     if speaking:
         return speaking
     found = dict.fromkeys(by_key[one] for one in alike(key, by_key, most=3))
-    hint = f"did you mean {_named(found)}?" if found else "`graphdoctor rules` lists all rules"
-    raise UsageError(f"there is no rule {wanted!r}; {hint}")
+    hint = f"; did you mean {_named(found)}?" if found else meant(key, _words(rules))
+    raise UsageError(
+        f"there is no rule {wanted!r}{hint or '; `graphdoctor rules` lists all rules'}"
+    )
+
+
+def _words(rules: Sequence[Rule | type[Rule]]) -> set[str]:
+    """What `find` would find rules by: words of their titles and fixes, without endings such as `()`."""
+    import re
+
+    texts = (text.lower() for rule in rules for text in (rule.title(), rule.fix))
+    return {word for text in texts for word in re.findall(r"[a-z_]{4,}", text)}
 
 
 def _speaking_of(rules: Sequence[Rule | type[Rule]], word: str) -> list[Rule | type[Rule]]:

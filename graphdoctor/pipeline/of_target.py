@@ -10,6 +10,7 @@ from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
 from graphdoctor.device.observe.meeting import RanksDiffer
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.assemble import could_not_run, raises_in_capture, ranks_differ
+from graphdoctor.pipeline.cells import with_cells_named
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting, put_back, silent
 from graphdoctor.pipeline.stages import report_of, study
 from graphdoctor.record.memory import lacks_memory
@@ -59,8 +60,8 @@ def analyze(
         fixed_inputs=not vary_inputs,
         values=values,
     )
-    return _analyze(
-        lambda: from_object(subject, *inputs, mode=mode, **kwargs), None, options, silent
+    return with_cells_named(
+        _analyze(lambda: from_object(subject, *inputs, mode=mode, **kwargs), None, options, silent)
     )
 
 

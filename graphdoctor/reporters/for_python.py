@@ -35,7 +35,8 @@ def html(report: Report) -> str:
 
     look = Look(base=os.getcwd(), color_system="standard")
     text = Text.from_ansi(terminal.render(report, look))
-    console = Console(record=True, file=io.StringIO(), width=look.width)
+    # In a notebook's kernel rich would show each line by itself, and record none.
+    console = Console(record=True, file=io.StringIO(), width=look.width, force_jupyter=False)
     console.print(text, soft_wrap=True)
     return console.export_html(inline_styles=True, code_format=_PRE)
 

@@ -41,6 +41,7 @@ class Page:
             return
         ends = [*_ends_of_lines(whole.plain, self.look.width, indent)]
         for number, part in enumerate(whole.divide(ends)):
+            part.rstrip()
             self._lines.append(part if number == 0 else Text(" " * indent).append_text(part))
 
     def blank(self) -> None:
@@ -107,6 +108,7 @@ class Page:
         console = Console(
             file=target,
             force_terminal=True,
+            force_jupyter=False,  # in a notebook's kernel rich would show each line by itself
             color_system=system,  # type: ignore[arg-type]  # one of rich's own names
             no_color=False,
             highlight=False,

@@ -24,6 +24,7 @@ from graphdoctor.target.user_code import instantiate, needed_arguments
 from graphdoctor.target.workspace import Workspace, import_module, run_file
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import Mode
+from graphdoctor.values.spelling import meant
 from graphdoctor.values.target_spec import is_file, split
 
 TEMPLATE = """\
@@ -99,8 +100,9 @@ def _check(found: Outline, request: _Request) -> None:
     if request.name is not None:
         first = request.name.partition(".")[0]
         if not found.has(first):
-            names = ", ".join(sorted(n for n in found.names if not n.startswith("_"))) or "nothing"
-            raise UsageError(f"{request.where} has no {first}; it has {names}")
+            known = sorted(n for n in found.names if not n.startswith("_"))
+            there = ", ".join(known) or "nothing"
+            raise UsageError(f"{request.where} has no {first}; it has {there}{meant(first, known)}")
         return
     forms = [form for form in FORMS if form.matches(found)]
     if not forms:
@@ -188,7 +190,8 @@ def _find(source: Source, name: str) -> object:
     try:
         return reduce(getattr, name.split("."), source.module)
     except AttributeError:
-        raise UsageError(f"{source.module.__file__} has no {name}") from None
+        there = [one for one in vars(source.module) if not one.startswith("_")]
+        raise UsageError(f"{source.module.__file__} has no {name}{meant(name, there)}") from None
 
 
 def _from_class(source: Source, cls: type, name: str) -> Description:

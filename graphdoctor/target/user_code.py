@@ -81,9 +81,11 @@ def _first_line(error: BaseException) -> str:
 
 
 def _text(error: BaseException, frames: list[traceback.FrameSummary]) -> str:
+    """The frames and the error; "" where that is one line, which the sentence has."""
     shown = traceback.StackSummary.from_list(frames[-_MAX_FRAMES:]).format()
     # format_exception_only repeats a SyntaxError's file, line and caret, which is the frame it has.
-    return "".join([*shown, *traceback.format_exception_only(error)]).rstrip("\n")
+    text = "".join([*shown, *traceback.format_exception_only(error)]).rstrip("\n")
+    return text if "\n" in text else ""
 
 
 def instantiate(cls: Any, *args: object, **kwargs: object) -> Any:

@@ -89,9 +89,17 @@ def run_file(path: Path) -> ModuleType:
 
 
 def import_module(name: str) -> ModuleType:
-    """Import `package.module` by its name."""
+    """Import `package.module` by its name. Raises UsageError where there is no such module."""
     with user_code(f"importing {name}"):
-        return importlib.import_module(name)
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise  # the module is there, and one that it imports is not
+            raise UsageError(
+                f"there is no module {error.name} (looked in {Path.cwd()} and among what is installed for"
+                f" {sys.executable})"
+            ) from None
 
 
 def _package_root(folder: Path) -> Path:

@@ -286,3 +286,5 @@ def test_missing_file_is_said_before_torch_is_imported(analysis, capsys) -> None
     for command in ("analyze", "sweep"):
         assert main([command, "absent.py:make"]) == 2
         assert "absent.py does not exist (looked in" in capsys.readouterr().err
+        assert main([command, __file__, "--gpu", "h10"]) == 2
+        assert "did you mean 'h100'?" in capsys.readouterr().err

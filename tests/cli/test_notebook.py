@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import linecache
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,16 +15,22 @@ from graphdoctor.values.report import Report
 
 
 @pytest.fixture(scope="module")
-def shell() -> InteractiveShell:
-    found = InteractiveShell()
+def shell() -> Iterator[InteractiveShell]:
+    found = InteractiveShell.instance()
     found.extension_manager.load_extension("graphdoctor")
-    return found
+    yield found
+    InteractiveShell.clear_instance()
 
 
 @pytest.fixture
 def names(shell: InteractiveShell) -> dict[str, object]:
     shell.user_ns.update(
-        torch=torch, model=torch.nn.Linear(8, 8), x=torch.ones(4, 8), losses=[], count=1
+        graphdoctor=graphdoctor,
+        torch=torch,
+        model=torch.nn.Linear(8, 8),
+        x=torch.ones(4, 8),
+        losses=[],
+        count=1,
     )
     return shell.user_ns
 
@@ -40,8 +46,33 @@ def test_a_cell_is_a_step_and_its_findings_lie_on_its_lines(shell, names) -> Non
     found = next(one for one in report.findings if one.rule == "GD107")
     assert found.location is not None and found.location.line == 2
     assert found.excerpt is not None and found.excerpt.lines[1] == "if y.sum() > 0:"
-    assert linecache.getline(found.location.file, 2) == "if y.sum() > 0:\n"
     assert report.target.name == "cell"
+
+
+def test_a_cell_is_named_as_the_notebook_numbers_it(shell, names) -> None:
+    for _ in range(2):
+        number = shell.execution_count
+        done = shell.run_cell("%%graphdoctor\nif x.sum() > 0:\n    x * 2\n", store_history=True)
+        found = next(one for one in done.result.findings if one.rule == "GD107")
+        assert found.location is not None
+        assert (found.location.file, found.location.line) == (f"In[{number}]", 1)
+
+
+def test_a_model_of_another_cell_is_found_there(shell, names) -> None:
+    cell = """class Branching(torch.nn.Module):
+    def forward(self, x):
+        if x.sum().item() > 0:
+            x = x * 2
+        return x
+"""
+    number = shell.execution_count
+    shell.run_cell(cell, store_history=True).raise_error()
+    shell.run_cell("report = graphdoctor.analyze(Branching(), x)", store_history=True).raise_error()
+    found = next(one for one in shell.user_ns["report"].findings if one.rule == "GD107")
+    assert found.location is not None
+    assert (found.location.file, found.location.line) == (f"In[{number}]", 3)
+    assert f"In[{number}]:3" in str(shell.user_ns["report"])
+    assert "ipython-input" not in str(shell.user_ns["report"])
 
 
 def test_a_training_cell_leaves_the_notebook_as_it_was(shell, names) -> None:
@@ -73,7 +104,7 @@ def test_a_cell_without_tensors_of_the_notebook_needs_no_inputs(shell, names) ->
         ("--gpu h300", "model(x)", "there is no device profile for 'h300'"),
         ("--mdoe training", "model(x)", "unrecognized arguments: --mdoe"),
         ("--inputs fixd", "model(x)", "did you mean 'fixed'"),
-        ("", "model(x", "was never closed"),
+        ("", "model(x", r"was never closed \(In\[\d+\], line 1\)"),
         ("", "model(x[:, :3])", "mat1 and mat2 shapes"),
         ("", "# nothing\n", "the cell is empty"),
         ("'", "model(x)", "No closing quotation"),

@@ -150,7 +150,7 @@ def test_everything_that_is_asked_for_is_pinned() -> None:
     asked = [
         *project["dependencies"],
         *(one for extra in project["optional-dependencies"].values() for one in extra),
-        *PROJECT["dependency-groups"]["dev"],
+        *(one for group in PROJECT["dependency-groups"].values() for one in group),
         *PROJECT["build-system"]["requires"],
     ]
     names = {_normal(re.split(r"[<>=\[; ]", requirement)[0]) for requirement in asked}

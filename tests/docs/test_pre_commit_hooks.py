@@ -132,6 +132,8 @@ def test_action_fails_on_a_change_and_leaves_everything_to_upload(
     assert outputs["has-sarif"] == "true"
     assert Path(outputs["sarif-file"]).is_file() and Path(outputs["markdown-file"]).is_file()
     assert (folder / "summary").read_text(encoding="utf-8").startswith("<!-- graphdoctor -->")
+    again, _, outputs = check_step(repository, folder, paths="nowhere")
+    assert again == 2 and not Path(outputs["sarif-file"]).exists()  # none of the check before
 
 
 def test_action_takes_paths_a_line_each_and_obeys_none(repository: Path, tmp_path: Path) -> None:
@@ -234,19 +236,21 @@ def test_action_keeps_one_comment(known: str, method: str, tmp_path: Path, on_pa
     calls = tmp_path / "calls"
     script(
         on_path / "gh",
-        f'echo "$@" >> "{calls}"\nif [[ "$*" == *--jq* ]]; then printf "%s" "{known}"; fi',
+        f'echo "$GH_HOST $GRAPHDOCTOR_MARKER $@" >> "{calls}"\nif [[ "$*" == *--jq* ]]; then printf "%s" "{known}"; fi',
     )
-    (tmp_path / "m.md").write_text("<!-- graphdoctor -->\n", encoding="utf-8")
+    (tmp_path / "m.md").write_text("<!-- graphdoctor packages/a -->\nx", encoding="utf-8")
     done = run_step(
         shell_steps()[1],
         tmp_path,
         RUNNER_TEMP=str(tmp_path),
         GITHUB_REPOSITORY="me/mine",
+        GITHUB_SERVER_URL="https://git.example",
         GRAPHDOCTOR_PULL_REQUEST="5",
         GRAPHDOCTOR_MARKDOWN=str(tmp_path / "m.md"),
     )
     assert done.returncode == 0, done.stderr
     last = calls.read_text(encoding="utf-8").splitlines()[-1]
+    assert last.startswith("git.example <!-- graphdoctor packages/a -->")
     where = "repos/me/mine/issues/comments/77" if known else "repos/me/mine/issues/5/comments"
     assert f"--method {method} {where} " in last
 

@@ -128,6 +128,22 @@ def test_sarif_paths_are_percent_encoded_and_start_at_the_repository() -> None:
     assert unquote(uri) == "packages/a b/mödels/my net.py"
 
 
+def test_projects_of_one_repository_are_kept_apart() -> None:
+    """GitHub replaces an analysis by the next of the same id, and the action a comment by its first line."""
+    from msgspec.structs import replace
+
+    root, other = many(1), replace(many(1), prefix="packages/a b/")
+    ids = [
+        json.loads(rendered("sarif", one))["runs"][0]["automationDetails"] for one in (root, other)
+    ]
+    assert ids == [{"id": "graphdoctor/check/"}, {"id": "graphdoctor/check/packages/a%20b/"}]
+    first_lines = [rendered("markdown", one).splitlines()[0] for one in (root, other)]
+    assert first_lines == ["<!-- graphdoctor -->", "<!-- graphdoctor packages/a%20b -->"]
+    assert "graphdoctor failed in packages/a b: " in rendered("markdown", other)
+    closing = rendered("markdown", replace(many(1), prefix="x--><b>/")).splitlines()[0]
+    assert closing == "<!-- graphdoctor x--%3E%3Cb%3E -->"
+
+
 def test_sarif_marks_known_findings_as_accepted() -> None:
     from tests.check.test_gate import accepting
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import IPython.display
 import msgspec
 import pytest
 
@@ -53,6 +55,20 @@ def test_notebook_shows_the_page_and_obeys_nothing_of_the_model_s() -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", html)
     lines = [line.rstrip() for line in shown.text.rstrip("\n").split("\n")]
     assert lines == [line.rstrip() for line in str(report).split("\n")]
+
+
+def test_in_a_notebook_s_kernel_a_page_is_one_text_and_not_a_display_for_each_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class ZMQInteractiveShell:
+        """What rich takes for a notebook's kernel."""
+
+    there, displayed = PARTLY_SAFE._repr_html_(), []
+    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
+    monkeypatch.setattr(IPython.display, "display", lambda *shown: displayed.append(shown))
+    assert PARTLY_SAFE._repr_html_() == there
+    PARTLY_SAFE.show()
+    assert displayed == [] and PARTLY_SAFE.target.name in capsys.readouterr().out
 
 
 def test_saved_report_is_loaded_again(tmp_path: Path) -> None:

@@ -174,6 +174,16 @@ def test_page_fits_and_has_no_accessibility_fault(
         assert [(fault["id"], fault["nodes"][0]["html"]) for fault in found] == []
 
 
+def test_a_phone_shows_why_a_strategy_does_not_apply_without_scrolling(
+    browser: Any, tmp_path: Path
+) -> None:
+    with opened(browser, written(DRAWN, tmp_path), width=PHONE) as one:
+        ends = one.page.eval_on_selector_all(
+            ".more div", "(all) => all.map((one) => one.getBoundingClientRect().right)"
+        )
+    assert ends and max(ends) <= PHONE
+
+
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_page_of_checks_fits_and_has_no_accessibility_fault(
     browser: Any, tmp_path: Path, width: int

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from graphdoctor.reporters.analysis import REPORTERS
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.page import wrap
+from graphdoctor.reporters.page import Page, wrap
 from graphdoctor.values.figures import ratio_range, share_range, time_range, time_text
 from graphdoctor.values.report import (
     NO_STRATEGY,
@@ -83,6 +83,16 @@ def test_colours_change_nothing_but_colours(name: str) -> None:
     assert "\x1b[" in coloured
     without = ESCAPE_SEQUENCE.sub("", coloured)
     assert [line.rstrip() for line in without.splitlines()] == plain.splitlines()
+
+
+def test_no_coloured_line_has_a_blank_behind_its_last_column() -> None:
+    """Which would make a terminal begin another line."""
+    page = Page(Look(width=60, color_system="truecolor"))
+    page.wrapped(("x" * 53, "bold"), (" in this run", "dim"), indent=4)
+    lines = ESCAPE_SEQUENCE.sub("", page.render()).splitlines()
+    assert lines == [f"{'x' * 53} in", "    this run"]
+    page.wrapped(("x" * 60, "bold"), (" in this run", "dim"), indent=4)
+    assert max(map(cell_len, ESCAPE_SEQUENCE.sub("", page.render()).splitlines())) == 60
 
 
 def test_colours_are_used_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,6 +368,18 @@ def test_headline_promises_no_gain_above_the_advice_to_keep_eager() -> None:
         "none verified as the code is; 55 µs (45 to 70) a step, 2.4x (1.8 to 3.2) with each"
     )
     assert "once it is cut there" in gain
+
+
+def test_headline_promises_no_gain_of_a_graph_whose_replay_is_wrong() -> None:
+    advice = Recommendation(NO_STRATEGY, "Keep eager: no verified strategy is faster.")
+    report = msgspec.structs.replace(COMPARED, captures=(WRONG,), recommendation=advice)
+    assert gain_of(report).startswith("none verified as the code is; 55 µs (45 to 70) a step, ")
+
+
+def test_headline_promises_no_gain_of_regions_that_are_too_small() -> None:
+    small = tuple(msgspec.structs.replace(one, worthwhile=False) for one in PARTLY_SAFE.regions)
+    gain = gain_of(msgspec.structs.replace(PARTLY_SAFE, regions=small, recommendation=None))
+    assert small and gain == "none as the code is: no region is large enough to pay;"
 
 
 def test_a_prediction_leads_with_the_graph_s_time_and_says_for_which_host() -> None:

@@ -334,12 +334,16 @@ def test_missing_things_are_named(tmp_path: Path, found) -> None:
         (str(tmp_path / "absent.py"), "does not exist"),
         (str(tmp_path), "is a folder"),
         ("word", "names no target"),
-        ("no_such_package_x.models:thing", "ModuleNotFoundError"),
+        ("no_such_package_x.models:thing", "there is no module no_such_package_x"),
+        ("torch.no_such_x:thing", "there is no module torch.no_such_x"),
+        ("torch.nn:Linaer", r"has no Linaer; did you mean 'Linear'\?"),
     ]:
         with pytest.raises(GraphDoctorError, match=says):
             resolve(spec, mode=None, inputs=())
     with pytest.raises(UsageError, match="has no thing; it has Model, "):
         found(MODEL, name=":thing")
+    with pytest.raises(UsageError, match=r"has no Modle; .*did you mean 'Model'\?"):
+        found(MODEL, name=":Modle")
     with pytest.raises(UsageError, match=r"several modules \(Model, Other\)"):
         found(MODEL + "class Other(Model): pass", inputs=("2x4",))
     with pytest.raises(UsageError, match="Net needs width"):

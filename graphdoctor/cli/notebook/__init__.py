@@ -35,11 +35,15 @@ def _analyzed(shell: Any, line: str, cell: str) -> Report:
     from IPython.core.error import UsageError as ShownInOneLine
 
     from graphdoctor.pipeline import analyze
+    from graphdoctor.pipeline.cells import CellNames
 
+    cell = shell.transform_cell(cell)
+    # Its last input is this cell; the count of executions may be ahead of it already.
+    file = shell.compile.cache(cell, len(shell.user_ns["In"]) - 1)
+    named = CellNames([file])
     try:
         args = _Options().parse_args(shlex.split(line))
-        cell = shell.transform_cell(cell)
-        step, inputs = step_of(cell, shell.user_ns, file=shell.compile.cache(cell))
+        step, inputs = step_of(cell, shell.user_ns, file=file)
         return analyze(
             step if inputs else _target_of(step),
             *inputs,
@@ -50,9 +54,9 @@ def _analyzed(shell: Any, line: str, cell: str) -> Report:
             strategies=None if args.strategies else (),
         )
     except UserCodeError as error:
-        raise ShownInOneLine(f"{error}\n{error.frames}".rstrip()) from None
+        raise ShownInOneLine(named.text(f"{error}\n{error.frames}".rstrip())) from None
     except (GraphDoctorError, SyntaxError, ValueError) as error:
-        raise ShownInOneLine(str(error)) from None
+        raise ShownInOneLine(named.text(str(error))) from None
 
 
 def step_of(cell: str, names: dict[str, Any], *, file: str) -> tuple[FunctionType, list[Any]]:

@@ -241,7 +241,8 @@ class Tape:
         """How many tensors of the tape lie on each memory, by the storage's address."""
         held: dict[int, torch.Tensor] = {}
         for draw in (draw for draws in self._host_draws.values() for draw in draws):
-            held.update((id(tensor), tensor) for tensor in draw.inputs)
+            if isinstance(draw, Call):
+                held.update((id(tensor), tensor) for tensor in draw.inputs)
         for entry in self.entries:
             tensors = tensors_of_call(entry.args, entry.kwargs)
             held.update((id(tensor), tensor) for tensor in tensors)

@@ -131,8 +131,11 @@ def _gain_of_graph(report: Report) -> str:
     if estimate is None:
         return "not estimated"
     whole = outcome_of_whole_step(report.captures)
-    is_whole = whole is not None and whole.status == "captured"
+    is_whole = whole is not None and whole.status == "captured" and not is_wrong(whole)
     is_cut = bool(report.regions) and not is_whole
+    bound = share_range(estimate.launch_bound_share)
+    if is_cut and not any(region.worthwhile for region in report.regions):
+        return f"none as the code is: no region is large enough to pay; launch-bound {bound}"
     said = ratio_range(estimate.speedup)
     if estimate.basis == "predicted":  # the device's time is known better than the host's
         time = time_range(estimate.graph_us)
@@ -141,5 +144,4 @@ def _gain_of_graph(report: Report) -> str:
         said = f"{said} with each region as one graph"
         if report.recommendation is not None and report.recommendation.strategy == NO_STRATEGY:
             said = f"none verified as the code is; {said}, once it is cut there"
-    bound = share_range(estimate.launch_bound_share)
     return f"{said}, {basis_text(estimate)}{fed_by_text(estimate)}; launch-bound {bound}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from urllib.parse import quote
 
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
@@ -11,7 +12,6 @@ from graphdoctor.values.check import Check, CheckedTarget, Occurrence, occurrenc
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import share_text
 
-MARKER = "<!-- graphdoctor -->"
 MOST_CHARACTERS = 64_900  # GitHub refuses a comment of more than 65,536
 # Of what Markdown means something by; the rest does so at the start of a line only.
 _SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
@@ -55,8 +55,15 @@ def code(text: str) -> str:
 
 def _head(check: Check) -> Iterator[str]:
     word = "passed" if wording.passed(check) else "failed"
-    yield MARKER
-    yield f"### graphdoctor {word}: {escaped(wording.headline(check))}"
+    project = check.prefix.rstrip("/")
+    yield _marker(project)
+    where = f" in {escaped(project)}" if project else ""
+    yield f"### graphdoctor {word}{where}: {escaped(wording.headline(check))}"
+
+
+def _marker(project: str) -> str:
+    """What a comment is found again by: each project of a repository has one of its own."""
+    return f"<!-- graphdoctor {quote(visible(project))} -->" if project else "<!-- graphdoctor -->"
 
 
 def _blocks(check: Check) -> Iterator[str]:

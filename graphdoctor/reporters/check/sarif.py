@@ -35,7 +35,8 @@ def render(check: Check, look: Look) -> str:
                 "rules": rules,
             }
         },
-        "automationDetails": {"id": "graphdoctor/check/"},
+        # GitHub keeps apart what differs in it: the projects of a repository.
+        "automationDetails": {"id": f"graphdoctor/check/{_uri(check.prefix)}"},
         "columnKind": "unicodeCodePoints",
         "invocations": [_invocation(check)],
         "results": [_result(check, one, ids.index(one.checked.finding.rule)) for one in found],
