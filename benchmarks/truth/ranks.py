@@ -29,7 +29,7 @@ PAGE = HERE.parents[1] / "docs" / "ranks_truth.md"
 RANKS = 2
 LAST_WORDS_S = 4.0
 # From the worst: what one rank does is done to all.
-WORST = ("does not run", "refused", "differs", "hangs", "captured")
+WORST = ("does not run", "refused", "differs", "draws otherwise", "hangs", "captured")
 # What was found of those that are not alike.
 NOTES = {
     "ddp_of_bert": "It differs with dropout only: without, the first difference was 2e-14, in the bias of a"
