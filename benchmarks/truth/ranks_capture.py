@@ -87,7 +87,9 @@ def decide(name: str, ledger: Ledger) -> None:
             drawn = torch.cuda.default_generators[torch.cuda.current_device()].get_offset()
             with torch.cuda.stream(side), believing_to_be_captured():
                 same = run(target, before, lambda one=batch: call(target, clone_inputs(one)))
-            drawn_otherwise = torch.cuda.default_generators[torch.cuda.current_device()].get_offset()
+            drawn_otherwise = torch.cuda.default_generators[
+                torch.cuda.current_device()
+            ].get_offset()
             other, _ = difference(without_zeros(replay), without_zeros(same), without_zeros(same))
             stage = "differs" if other or drawn == drawn_otherwise else "draws otherwise"
             path = f"; from eager on the path of the capture: {other or 'nothing'}"

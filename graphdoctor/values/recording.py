@@ -31,6 +31,7 @@ EventKind = Literal[
     "object-collective",  # Python objects travelled between ranks as tensors, and the host read them
     "default-stream-ddp",  # a DDP module that was made on the default stream ran; the detail is CUDA's refusal
     "cold-group",  # a process group was used for the first time; the detail is NCCL's refusal
+    "attention-dropout",  # a GPU picks the kernel that draws by what the detail says of mask and causality
     "compile-bypassed",  # torch.compile was run eagerly by the emulated device
 ]
 

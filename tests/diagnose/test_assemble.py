@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.diagnose.assemble import could_not_run
@@ -43,3 +45,24 @@ def test_a_step_that_was_captured_has_no_confirmed_hazard() -> None:
     report = analyze(lambda x: x * 2, torch.ones(4))
     assert [capture.status for capture in report.captures] == ["captured"]
     assert not [one for one in report.findings if one.certainty == "confirmed"]
+
+
+@pytest.mark.parametrize(
+    ("dropout", "is_masked_as_captured", "verdict"),
+    [(0.1, True, "unknown"), (0.1, False, "safe"), (0.0, True, "safe")],
+)
+def test_dropout_of_attention_that_has_a_mask_only_while_captured_is_not_verified(
+    dropout: float, is_masked_as_captured: bool, verdict: str
+) -> None:
+    """On the CPU one kernel runs with a mask and without; on a GPU another one, that draws otherwise."""
+
+    def step(q: torch.Tensor) -> torch.Tensor:
+        mask = None
+        if is_masked_as_captured and torch.cuda.is_current_stream_capturing():
+            mask = torch.ones(4, 4, dtype=torch.bool, device="cuda")
+        return scaled_dot_product_attention(q, q, q, attn_mask=mask, dropout_p=dropout)
+
+    report = analyze(step, torch.randn(1, 2, 4, 8), device="emulated")
+    assert report.verdict == verdict
+    said = "attention has a mask of [4, 4] bool while it is captured, and no mask in eager"
+    assert (said in report.reason) == (verdict == "unknown")
