@@ -81,7 +81,7 @@ def capture_and_verify(
     refutes nothing: it is of one mind with the rules. Without `by_gpu` the session's device says it.
     `ran` are the recorded eager iterations, where what they left behind was noted.
     """
-    if not MEETING.agree(_collectives_of(recording, plan)):
+    if not MEETING.agree(_common(recording, diagnosis, plan)):
         return Captured((CaptureOutcome(str(WHOLE_STEP), "refused", _RANKS_DIFFER),))
     is_gpu = session.device.kind != "emulated" if by_gpu is None else by_gpu
     meter = _meter(session) if session.device.kind != "emulated" else None
@@ -107,8 +107,11 @@ def capture_and_verify(
     return Captured(tuple(outcomes), refuted=refuted)
 
 
-def _collectives_of(recording: Recording, plan: Plan) -> str:
-    """What has to be alike on all ranks, for captures and replays to meet: collectives and regions."""
+def _common(recording: Recording, diagnosis: Diagnosis, plan: Plan) -> str:
+    """What has to be alike on all ranks, for captures and replays to meet: collectives and regions.
+
+    A hazard before the first operator cuts nothing, and a capture ends there all the same.
+    """
     called = [
         [
             (op.name, tuple(use.shape for use in op.outputs))
@@ -121,6 +124,7 @@ def _collectives_of(recording: Recording, plan: Plan) -> str:
         (
             called,
             plan.whole,
+            any(found.effect == "capture-fails" for found in diagnosis.findings),
             [(len(planned.spans), planned.region.operators) for planned in plan.regions],
         )
     )
