@@ -205,11 +205,11 @@ def page(data: Row) -> Iterator[str]:
         "# Emulated ranks beside two GPUs",
         "",
         f"{len(rows)} steps of two ranks, each decided twice: by `graphdoctor analyze --ranks 2 --device emulated`",
-        f"(torch {cpu['torch']}, transformers {cpu['transformers']}, {cpu['date']}), and by a capture with PyTorch alone on",
-        f"{gpus['gpus']} {gpus['gpu']} (torch {gpus['torch']}, transformers {gpus['transformers']}, NCCL {gpus['nccl']},"
-        f" {gpus['date']}), whose three replays on fresh inputs were compared with eager.",
-        "`draws otherwise` is a replay that equals eager on the path of the capture, which draws other random numbers than"
-        " eager does.",
+        f"(torch {cpu['torch']}, transformers {cpu['transformers']}, {cpu['date']}), and by a capture with PyTorch"
+        f" alone on {gpus['gpus']} {gpus['gpu']} (torch {gpus['torch']}, transformers {gpus['transformers']},",
+        f"NCCL {gpus['nccl']}, {gpus['date']}), whose three replays on fresh inputs were compared with eager.",
+        "`draws otherwise` is a replay that equals eager on the path of the capture, which draws other random"
+        " numbers than eager does.",
         "",
         f"Of {len(known)} that both decided {len(alike)} are alike ({len(alike) / max(1, len(known)):.0%}):"
         f" falsely safe {_named(false_safe)}, false alarms {_named(alarms)}; not decided without a GPU"

@@ -166,6 +166,16 @@ def test_a_storage_that_a_capture_frees_has_memory_again_in_each_replay(
     assert storage.size() == 0
 
 
+def test_sharding_without_a_mesh_lies_on_the_device(group: EmulatedDevice) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    model = fully_shard(torch.nn.Linear(4, 4).cuda())
+    adam = torch.optim.AdamW(model.parameters(), capturable=True)
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    adam.step()
+    assert model.weight.is_cuda
+
+
 def test_a_fake_tensor_mode_propagates_shapes_undisturbed(device: EmulatedDevice) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -35,8 +35,11 @@ class LogicalFunctionMode(TorchFunctionMode):
     ) -> Any:
         if kwargs is None:
             kwargs = {}
-        if func is _PARSE_TO:  # it only reads its arguments
-            return func(*args, **kwargs)
+        if (
+            func is _PARSE_TO
+        ):  # it only reads its arguments, and takes a number for an accelerator's
+            args = tuple(map(_device_of_number, args[:1])) + args[1:]
+            return func(*args, **{name: _device_of_number(one) for name, one in kwargs.items()})
         if func is torch.device and args and isinstance(args[0], int):
             return func("cuda", *args)
         if "device" in kwargs and kwargs["device"] is not None:
@@ -63,6 +66,11 @@ class LogicalFunctionMode(TorchFunctionMode):
             return func(*args, **kwargs)
         finally:
             dispatch.asking = before
+
+
+def _device_of_number(given: Any) -> Any:
+    is_number = isinstance(given, int) and not isinstance(given, bool)
+    return torch.device("cuda", given) if is_number else given
 
 
 def call_on(
