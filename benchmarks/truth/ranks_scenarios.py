@@ -76,12 +76,6 @@ def all_reduce_async() -> Made:
     return step, (values(),)
 
 
-@scenario("PyTorch's environment variables: TORCH_NCCL_BLOCKING_WAIT")
-def all_reduce_async_with_blocking_wait() -> Made:
-    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
-    return all_reduce_async()
-
-
 @scenario(C10D)
 def all_reduce_max_and_average() -> Made:
     rank()
@@ -721,16 +715,6 @@ def sharded(model: nn.Module, **options: Any) -> nn.Module:
 @scenario(f"{FSDP}: the default policy")
 def fsdp() -> Made:
     return training(sharded(Net()))
-
-
-@scenario("PyTorch, fully_shard without a mesh, and AdamW")
-def fsdp_on_its_own_mesh_with_adamw() -> Made:
-    from torch.distributed.fsdp import fully_shard
-
-    rank()
-    with torch.cuda.stream(torch.cuda.Stream()):
-        model = fully_shard(Net().cuda())
-    return training(model, torch.optim.AdamW(model.parameters(), lr=0.01, capturable=True))
 
 
 @scenario(f"{FSDP}: reshard_after_forward=always")
