@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,30 @@ def decide(name: str, ledger: Ledger) -> None:
             eager = run(target, before, lambda one=batch: call(target, clone_inputs(one)))
         why, _ = difference(without_zeros(replay), without_zeros(eager), without_zeros(eager))
         if why:
-            ledger.write("differs", f"replay {index + 1}: {why}")
+            drawn = torch.cuda.default_generators[torch.cuda.current_device()].get_offset()
+            with torch.cuda.stream(side), believing_to_be_captured():
+                same = run(target, before, lambda one=batch: call(target, clone_inputs(one)))
+            drawn_otherwise = torch.cuda.default_generators[
+                torch.cuda.current_device()
+            ].get_offset()
+            other, _ = difference(without_zeros(replay), without_zeros(same), without_zeros(same))
+            stage = "differs" if other or drawn == drawn_otherwise else "draws otherwise"
+            path = f"; from eager on the path of the capture: {other or 'nothing'}"
+            drew = f"; the generator ends at {drawn} in eager, and there at {drawn_otherwise}"
+            ledger.write(stage, f"replay {index + 1}: {why}{path}{drew}")
             return
     ledger.write("captured")
+
+
+@contextmanager
+def believing_to_be_captured() -> Iterator[None]:
+    """Libraries take other paths while they are captured; here eager takes them."""
+    asked = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = asked  # type: ignore[assignment]
 
 
 def without_zeros(values: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -651,7 +651,7 @@ def ddp_in_bfloat16() -> Made:
     return step, (values(),)
 
 
-def language_model(kind: str) -> nn.Module:
+def language_model(kind: str, **options: Any) -> nn.Module:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers as hf
 
@@ -662,7 +662,7 @@ def language_model(kind: str) -> nn.Module:
     return hf.BertForMaskedLM(
         hf.BertConfig(
             hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-            max_position_embeddings=32, vocab_size=64,
+            max_position_embeddings=32, vocab_size=64, **options,
         )
     )  # fmt: skip
 
@@ -688,6 +688,16 @@ def ddp_of_gpt2() -> Made:
 @scenario("Hugging Face transformers: BERT under DDP")
 def ddp_of_bert() -> Made:
     return of_tokens(parallel(language_model("bert")))
+
+
+@scenario("Hugging Face transformers: BERT under DDP, whose attention drops nothing out")
+def ddp_of_bert_without_dropout_in_attention() -> Made:
+    return of_tokens(parallel(language_model("bert", attention_probs_dropout_prob=0.0)))
+
+
+@scenario("Hugging Face transformers: BERT under DDP, with attention of plain operators")
+def ddp_of_bert_with_eager_attention() -> Made:
+    return of_tokens(parallel(language_model("bert", attn_implementation="eager")))
 
 
 def sharded(model: nn.Module, **options: Any) -> nn.Module:

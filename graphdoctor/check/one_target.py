@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from graphdoctor.check.cache.reads import ReadsObserver
 from graphdoctor.check.faults import fault_of
 from graphdoctor.check.run_targets import Job, Place, Result
+from graphdoctor.device.processes.launched import take_own_gpu
 from graphdoctor.device.processes.process import Failed
 from graphdoctor.pipeline import analyze_target
 from graphdoctor.reporters.analysis import REPORTERS
@@ -72,7 +73,7 @@ def _as_rank(job: Job, place: Place) -> Job:
         return job
     found = torch.cuda.device_count()
     if found >= place.count:
-        torch.cuda.set_device(place.rank)
+        take_own_gpu()
         return job
     if job.options.device == "cuda":
         raise CannotDoItHere(

@@ -146,29 +146,24 @@ def _add_rank_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _on_this_rank(args: argparse.Namespace, tell: Callable[[str], None]) -> Report | None:
+    from graphdoctor.device.processes.launched import take_own_gpu
     from graphdoctor.pipeline import analyze_target
 
+    if args.device != "emulated":
+        take_own_gpu()
     return _of_all_ranks(analyze_target(args.target, _options(args), tell))
 
 
 def _on_ranks(args: argparse.Namespace, tell: Callable[[str], None]) -> Report:
     """The report of ranks that are started here. Raises the error of the rank that failed."""
-    if args.trace_dir is not None or args.strategies:
-        raise UsageError(
-            "--ranks compares no strategies and writes no traces: leave --strategies and --trace-dir out"
-        )
+    if args.trace_dir is not None:
+        raise UsageError("--ranks writes no traces: leave --trace-dir out")
     tell(f"analyzing on {args.ranks} ranks")
-    from dataclasses import replace
-
     from graphdoctor.check.on_ranks import report_of_ranks
     from graphdoctor.check.run_targets import Job
 
-    job = Job(
-        root=str(Path.cwd()),
-        spec=args.target,
-        options=replace(_options(args), strategies=()),
-        ranks=args.ranks,
-    )
+    root, options = str(Path.cwd()), _options(args)
+    job = Job(root=root, spec=args.target, options=options, ranks=args.ranks)
     return report_of_ranks(job, time_limit_s=args.time_limit)
 
 

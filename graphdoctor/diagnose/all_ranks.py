@@ -14,11 +14,14 @@ _WORST_FIRST: tuple[Verdict, ...] = ("unsafe", "partly-safe", "unknown", "safe")
 
 
 def merged(reports: Sequence[Report]) -> Report:
-    """By rank, from 0. The verdict is the worst of any rank, since all of them replay or none does."""
-    worst = min(reports, key=lambda report: _WORST_FIRST.index(report.verdict))
-    rank, verdicts = reports.index(worst), {report.verdict for report in reports}
-    agree = f"On all {len(reports)} ranks: "
-    reason = (agree if len(verdicts) == 1 else f"On rank {rank}: ") + worst.reason
+    """By rank, from 0. The verdict is the worst of any rank, since all of them replay or none does.
+
+    Of ranks that are as bad, the reason is that of the one with the most findings.
+    """
+    worst = min(reports, key=lambda one: (_WORST_FIRST.index(one.verdict), -len(one.findings)))
+    rank = reports.index(worst)
+    is_same = len({(one.verdict, len(one.findings)) for one in reports}) == 1
+    reason = (f"On all {len(reports)} ranks: " if is_same else f"On rank {rank}: ") + worst.reason
     outcomes = (RankOutcome(n, one.verdict, one.reason) for n, one in enumerate(reports))
     return replace(
         worst,

@@ -275,4 +275,26 @@ def _doubts(recording: Recording) -> Iterator[str]:
             if op.fallback is not None:
                 seen.setdefault(op.fallback, op.location)
     for reason, place in seen.items():
-        yield f"{reason} ({file_line(place)})" if place is not None else reason
+        yield _at(reason, place)
+    yield from _other_attention(recording)
+
+
+def _other_attention(recording: Recording) -> Iterator[str]:
+    """Attention that drops elements, of which a capture asks something else than eager."""
+    for eager, captured in zip(recording.eager, recording.captured, strict=False):
+        sides = [
+            [event for event in iteration.events if event.kind == "attention-dropout"]
+            for iteration in (eager, captured)
+        ]
+        for before, now in zip(*sides, strict=False):
+            if before.detail != now.detail:
+                reason = (
+                    f"attention has {now.detail} while it is captured, and {before.detail} in eager:"
+                    " a GPU may take another kernel for that, whose dropout draws other random numbers"
+                )
+                yield _at(reason, now.location)
+                return
+
+
+def _at(reason: str, place: Location | None) -> str:
+    return f"{reason} ({file_line(place)})" if place is not None else reason

@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from graphdoctor.device.observe.collectives import runs_with_others
+from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.diagnose.assemble import Results, assemble
 from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.estimate import launches, with_costs
@@ -27,8 +27,6 @@ from graphdoctor.target import Target
 from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import GraphMemory, Report
-
-_NO_STRATEGIES = "Strategies are not compared: the step belongs to a process group, and each needs ranks of its own."
 
 
 def study(target: Target, setting: Setting) -> Studied:
@@ -106,16 +104,19 @@ def report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
             report = with_traces(report, evidence)
         if options.strategies == ():
             return report
-        if runs_with_others():
-            return replace(report, limits=(*report.limits, _NO_STRATEGIES))
-        return compare_strategies(
-            report,
-            evidence,
-            options=options,
-            profile=setting.profile,
-            spec=spec,
-            progress=setting.progress,
-        )
+        try:
+            return compare_strategies(
+                report,
+                evidence,
+                options=options,
+                profile=setting.profile,
+                spec=spec,
+                progress=setting.progress,
+            )
+        except EmulationLimit as limit:  # another rank ended before
+            return replace(
+                report, limits=(*report.limits, f"Strategies are not compared: {limit}.")
+            )
 
 
 def _memory(studied: Studied, captured: Captured, setting: Setting) -> GraphMemory | None:

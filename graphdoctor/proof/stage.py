@@ -91,7 +91,7 @@ def capture_and_verify(
     mind with the rules. Without `by_gpu` the session's device says it.
     `ran` are the recorded eager iterations, where what they left behind was noted.
     """
-    if not MEETING.agree(_collectives_of(recording, plan)):
+    if not MEETING.agree(_common(recording, diagnosis, plan)):
         return Captured((CaptureOutcome(str(WHOLE_STEP), "refused", _RANKS_DIFFER),), plan)
     is_gpu = session.device.kind != "emulated" if by_gpu is None else by_gpu
     meter = _meter(session) if session.device.kind != "emulated" else None
@@ -117,8 +117,11 @@ def capture_and_verify(
     return Captured(tuple(outcomes), plan, refuted=refuted, alone=step is None)
 
 
-def _collectives_of(recording: Recording, plan: Plan) -> str:
-    """What has to be alike on all ranks, for captures and replays to meet: collectives and regions."""
+def _common(recording: Recording, diagnosis: Diagnosis, plan: Plan) -> str:
+    """What has to be alike on all ranks, for captures and replays to meet: collectives and regions.
+
+    A hazard before the first operator cuts nothing, and a capture ends there all the same.
+    """
     called = [
         [
             (op.name, tuple(use.shape for use in op.outputs))
@@ -131,6 +134,7 @@ def _collectives_of(recording: Recording, plan: Plan) -> str:
         (
             called,
             plan.whole,
+            any(found.effect == "capture-fails" for found in diagnosis.findings),
             [(len(planned.spans), planned.region.operators) for planned in plan.regions],
         )
     )

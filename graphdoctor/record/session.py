@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -160,17 +160,17 @@ def _run_as_captured(run: Callable[[], object], device: Device) -> None:
 
 
 def _warm_ups(device: Device, target: Target) -> int:
-    """Source for DDP: PyTorch's notes on CUDA graphs, 'Usage with DistributedDataParallel'."""
-    if device.kind == "emulated":
-        return _EMULATED_WARM_UPS
-    return _DDP_WARM_UPS if _is_data_parallel(target) else WARM_UPS
+    return _EMULATED_WARM_UPS if device.kind == "emulated" else warm_ups_for(target.roots)
 
 
-def _is_data_parallel(target: Target) -> bool:
-    modules = (
-        root.modules() for root in target.roots.values() if isinstance(root, torch.nn.Module)
-    )
-    return any(isinstance(each, DistributedDataParallel) for found in modules for each in found)
+def warm_ups_for(roots: Mapping[str, object]) -> int:
+    """How many steps go before a capture on a GPU.
+
+    Source for DDP: PyTorch's notes on CUDA graphs, 'Usage with DistributedDataParallel'.
+    """
+    modules = (root.modules() for root in roots.values() if isinstance(root, torch.nn.Module))
+    is_parallel = any(isinstance(one, DistributedDataParallel) for each in modules for one in each)
+    return _DDP_WARM_UPS if is_parallel else WARM_UPS
 
 
 def check_has_values(target: Target) -> None:

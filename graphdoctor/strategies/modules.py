@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.estimate import Calls
 from graphdoctor.graphs.footprint import Footprint, footprint
@@ -72,7 +73,9 @@ class Modules:
         modules = modules_by_path(known.roots)
         if not modules:
             return "the step calls no module"
-        if wrapper := wrapper_of(modules.values()):
+        # What lies inside it may be graphed: it reduces the gradients that the graphs give back.
+        others = (one for one in modules.values() if not isinstance(one, DistributedDataParallel))
+        if wrapper := wrapper_of(others):
             return wrapper
         if any(map(has_nested, known.iteration.ops)):
             return (
@@ -131,7 +134,10 @@ def _nothing_left(made: GraphedModules) -> str:
 
 def code_for(chosen: Iterable[str], known: Known) -> str:
     """One line for each module."""
-    places = [_expression(path, known.roots) for path in chosen]
+    modules = modules_by_path(known.roots)
+    wrapped = {p for p, one in modules.items() if isinstance(one, DistributedDataParallel)}
+    inside = {path: f"{_expression(path, known.roots)}.module" for path in wrapped}
+    places = [inside.get(path) or _expression(path, known.roots) for path in chosen]
     if known.mode == "training":
         made = "{0} = torch.cuda.make_graphed_callables({0}, examples)"
         return _TRAINING + "\n".join(made.format(place) for place in places) + "\n"

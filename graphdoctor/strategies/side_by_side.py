@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from msgspec.structs import replace
 
+from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.processes.fresh import FreshProcesses
 from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
@@ -18,6 +19,7 @@ from graphdoctor.strategies.choice import chosen
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.next_finding import next_finding
+from graphdoctor.strategies.on_ranks import as_on_all_ranks
 from graphdoctor.strategies.own_process import Job, in_own_process, own_processes
 from graphdoctor.strategies.recommend import recommend, with_noise_told, would_pay_more
 from graphdoctor.strategies.strategy import Known, OtherKernels, Strategy
@@ -32,6 +34,8 @@ _NO_FILE = (
     "on a GPU each strategy runs in a process of its own, which has to find the target again, and"
     " the target was given as an object: use `graphdoctor analyze file.py`"
 )
+_NO_RANKS = "on a GPU each strategy runs in a process of its own, which has no other ranks"
+_NOT_ELSEWHERE = "it is not tried on another rank, and ranks try it together or not at all"
 _NO_GAIN = (
     "it is predicted to take {times} as long as eager, so that it is not tried unless asked for"
 )
@@ -55,7 +59,7 @@ class Contest:
 
     @property
     def has_processes(self) -> bool:
-        return self.spec is not None and not self.is_emulated
+        return self.spec is not None and not self.is_emulated and not MEETING.has_others
 
     @property
     def left_s(self) -> float:
@@ -96,7 +100,7 @@ def _rows(
         found = whole_row(
             rows[WHOLE_NAME], contest.evidence, contest.known, profile=contest.profile
         )
-        rows[WHOLE_NAME] = found or rows[WHOLE_NAME]
+        rows[WHOLE_NAME] = as_on_all_ranks(found or rows[WHOLE_NAME])
     if contest.evidence.captured.step is not None:
         contest.evidence.captured.step.release()
     if not contest.is_emulated:
@@ -106,7 +110,8 @@ def _rows(
     for number, strategy in enumerate(waiting, start=1):
         progress(f"trying {strategy.name} ({number} of {len(waiting)}{more})")
         later = [one for one in waiting[number:] if _is_to_try(contest, one, rows)]
-        rows[strategy.name] = _row(contest, strategy, rows, later=later, more=more)
+        row = _row(contest, strategy, rows, later=later, more=more)
+        rows[strategy.name] = as_on_all_ranks(row)
     return tuple(rows.values())
 
 
@@ -169,6 +174,26 @@ def _row(
     more: str,
 ) -> StrategyOutcome:
     row = rows[strategy.name]
+    left = _untried(contest, strategy, rows, more=more)
+    if not MEETING.everywhere(left is None):
+        return left or replace(row, status="unfit", reason=_NOT_ELSEWHERE, code="")
+    if left is not None:
+        return left
+    if contest.is_emulated:
+        terms = Terms(contest.profile)
+        session = contest.evidence.session
+        return carry_out(row, strategy, session, contest.known, terms=terms)
+    assert contest.spec is not None
+    job = _job(contest, contest.spec, strategy, row, later=later)
+    found = in_own_process(contest.processes, job, is_last=not later)
+    return replace(found, reason=found.reason + more) if found.status == "timed-out" else found
+
+
+def _untried(
+    contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOutcome], *, more: str
+) -> StrategyOutcome | None:
+    """The row of one that is not tried here; None: it is."""
+    row = rows[strategy.name]
     if row.status != "planned":
         return row
     if not _is_to_try(contest, strategy, rows):
@@ -179,14 +204,12 @@ def _row(
         reason = f"not tried within the budget of {contest.options.budget_s:g} s{more}"
         return replace(row, status="timed-out", reason=reason, code="")
     if contest.is_emulated:
-        terms = Terms(contest.profile)
-        session = contest.evidence.session
-        return carry_out(row, strategy, session, contest.known, terms=terms)
+        return None
+    if MEETING.has_others:
+        return replace(row, status="unfit", reason=_NO_RANKS, code="")
     if contest.spec is None:
         return replace(row, status="unfit", reason=_NO_FILE, code="")
-    job = _job(contest, contest.spec, strategy, row, later=later)
-    found = in_own_process(contest.processes, job, is_last=not later)
-    return replace(found, reason=found.reason + more) if found.status == "timed-out" else found
+    return None
 
 
 def _is_to_try(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOutcome]) -> bool:

@@ -8,6 +8,7 @@ import torch
 
 from graphdoctor.graphs.split.glue import glue_objects, has_glue_call, has_reading_call
 from graphdoctor.graphs.split.optimizer_step import has_number_as_rate, why_not_captured
+from graphdoctor.record.session import warm_ups_for
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.frozen_learning_rate import FrozenLearningRate
 from graphdoctor.strategies.strategy import Known, Regions
@@ -109,7 +110,7 @@ def forward_backward():
 side = torch.cuda.Stream()
 side.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(side):
-    for _ in range(3):
+    for _ in range({warm_ups}):
         forward_backward()
 torch.cuda.current_stream().wait_stream(side)
 torch.cuda.synchronize()
@@ -130,7 +131,7 @@ def code_for(known: Known) -> str:
     objects = list(glue_objects(known.roots).values())
     scaled = any(isinstance(value, torch.amp.GradScaler) for value in objects)
     backward = "scaler.scale(loss).backward()" if scaled else "loss.backward()"
-    lines = [_GRAPH.format(backward=backward)]
+    lines = [_GRAPH.format(backward=backward, warm_ups=warm_ups_for(known.roots))]
     if scaled:
         lines.append("    scaler.unscale_(optimizer)  # then clip here, if you clip\n")
         lines.append("    scaler.step(optimizer)  # reads whether a gradient overflowed\n")

@@ -9,6 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from graphdoctor.device.emulated import EmulationLimit
+from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.cause import in_words, is_refusal, location_of, true_cause
@@ -37,6 +38,7 @@ from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import StrategyOutcome, Verification
 
 MEASURE_S = 4.0  # six pairs are timed whatever they take; an interval seldom needs more
+_NOT_ELSEWHERE = "it could not be built on another rank"
 _NO_GRAPH = "torch launched no part of it through CUDA graphs, and did not say why"
 
 
@@ -109,7 +111,7 @@ class _Trial:
         built: Built | None = None
         try:
             meter = self._meter()
-            built = self.strategy.build(self.session, self.known)
+            built = self._built()
             row = self._as_built(row, built)
             step = BuiltStep(built, self.session)
             batches = self.session.batches_for_proof()
@@ -124,6 +126,18 @@ class _Trial:
         finally:
             if built is not None:
                 built.release()
+
+    def _built(self) -> Built:
+        """On all ranks, or on none."""
+        built: Built | None = None
+        try:
+            built = self.strategy.build(self.session, self.known)
+        finally:
+            is_everywhere = MEETING.everywhere(built is not None)
+        if not is_everywhere:
+            built.release()
+            raise CannotBuild(_NOT_ELSEWHERE)
+        return built
 
     def _as_built(self, row: StrategyOutcome, built: Built) -> StrategyOutcome:
         """Predicted from what went into graphs, where that is less than was foreseen."""

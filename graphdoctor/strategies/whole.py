@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.whole_step import CapturedStep, capture_from_start
-from graphdoctor.record.session import Session
+from graphdoctor.record.session import Session, warm_ups_for
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
 from graphdoctor.target import Inputs
 from graphdoctor.values.locations import in_place, with_place
@@ -35,7 +35,7 @@ static_inputs = tuple(tensor.clone() for tensor in examples)  # on the GPU
 side = torch.cuda.Stream()
 side.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(side):
-    for _ in range(3):  # these steps train: save the state before, and load it afterwards
+    for _ in range({warm_ups}):  # these steps train: save the state before, and load it afterwards
         step(*static_inputs)
 torch.cuda.current_stream().wait_stream(side)
 
@@ -95,7 +95,9 @@ class Whole:
         return BuiltWhole(made)
 
     def code(self, known: Known) -> str:
-        return _TRAINING if known.mode == "training" else _INFERENCE
+        if known.mode == "inference":
+            return _INFERENCE
+        return _TRAINING.format(warm_ups=warm_ups_for(known.roots))
 
 
 def _reason(finding: Finding) -> str:

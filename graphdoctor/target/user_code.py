@@ -15,6 +15,7 @@ from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeErro
 
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MAX_FRAMES = 20
+_SPOILT = "operation failed due to a previous error during capture"
 
 
 @contextmanager
@@ -28,9 +29,17 @@ def user_code(doing: str) -> Iterator[None]:
         yield
     except (GraphDoctorError, GeneratorExit, KeyboardInterrupt):
         raise
-    except BaseException as error:
+    except BaseException as raised:
+        error = _refused_first(raised)
         kept = user_frames(error)
         raise UserCodeError(_sentence(doing, error, kept), _text(error, kept)) from error
+
+
+def _refused_first(error: BaseException) -> BaseException:
+    """What a capture of the user's own refused, over which leaving the capture raises an error of its own."""
+    while _SPOILT in str(error) and error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def user_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -48,14 +48,15 @@ class Workspace:
         self.close = _nothing  # type: ignore[method-assign]
 
     def _is_own(self, module: ModuleType) -> bool:
-        file = getattr(module, "__file__", None)
+        known = vars(module)  # a module that imports lazily may fail to, when it is asked
+        file = known.get("__file__")
         if (
             isinstance(file, str)
             and is_user_file(file)
             and any(map(Path(file).is_relative_to, self._own))
         ):
             return True
-        return bool(getattr(module, "__graphdoctor_target__", False))
+        return bool(known.get("__graphdoctor_target__", False))
 
 
 def _nothing() -> None:

@@ -257,9 +257,9 @@ def test_ranks_that_differ_without_harm_are_kept_in_step(tmp_path: Path, name: s
 
 
 def test_options_that_are_for_one_process_are_refused(tmp_path: Path) -> None:
-    ran = analyzed(tmp_path, MODEL, "agreeing", "--strategies", "whole")
+    ran = analyzed(tmp_path, MODEL, "agreeing", "--trace-dir", "traces")
     assert ran.returncode == 2
-    assert "--ranks compares no strategies" in ran.stderr
+    assert "--ranks writes no traces" in ran.stderr
 
 
 EXAMPLES = """

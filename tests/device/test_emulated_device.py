@@ -184,6 +184,14 @@ def test_legacy_types_work() -> None:
         torch.set_default_tensor_type("torch.FloatTensor")
 
 
+def test_a_module_moves_to_a_device_that_is_a_number() -> None:
+    """As DDP scripts do: model.to(local_rank)."""
+    assert torch.nn.Linear(2, 2).to(0).weight.is_cuda
+    assert torch.nn.Linear(2, 2).to(device=0, dtype=torch.float64).weight.is_cuda
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.nn.Linear(2, 2).to(3)
+
+
 def test_generators_belong_to_the_device_and_repeat() -> None:
     generator = torch.Generator(device="cuda")
     assert generator.device.type == "cuda" and torch.Generator().device.type == "cpu"

@@ -178,6 +178,16 @@ def test_a_storage_that_a_capture_frees_has_memory_again_in_each_replay(
     assert storage.size() == 0
 
 
+def test_sharding_without_a_mesh_lies_on_the_device(group: EmulatedDevice) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    model = fully_shard(torch.nn.Linear(4, 4).cuda())
+    adam = torch.optim.AdamW(model.parameters(), capturable=True)
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    adam.step()
+    assert model.weight.is_cuda
+
+
 def test_a_fake_tensor_mode_propagates_shapes_undisturbed(device: EmulatedDevice) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -201,7 +211,7 @@ class Halves(torch.nn.Module):
         return self.second(y) if self.uses_both else y
 
 
-def training(*, uses_both: bool = True, side: bool = True, **options: bool):
+def training(*, uses_both: bool = True, side: bool = True, steps: int = 11, **options: bool):
     """A warmed-up DDP module's training step."""
     stream = torch.cuda.Stream() if side else torch.cuda.default_stream()
     with torch.cuda.stream(stream):
@@ -212,9 +222,36 @@ def training(*, uses_both: bool = True, side: bool = True, **options: bool):
         model.zero_grad()
         model(x).sum().backward()
 
-    for _ in range(3):
+    for _ in range(steps):
         step()
     return step
+
+
+@pytest.mark.parametrize("steps", [3, 9, 10, 11, 99, 100])
+def test_ddp_is_captured_when_it_has_stopped_to_time_itself(
+    group: EmulatedDevice, steps: int
+) -> None:
+    """As two H200s refused 3, 9, 10 and 100 steps before a capture, and took 11, 98 and 99."""
+    step = training(steps=steps)
+    if steps in (11, 99):
+        captured(step)
+    else:
+        assert "reads its timers" in refusal_of(step)
+
+
+def test_the_wait_for_an_asynchronous_collective_asks_the_device_where_it_blocks(
+    group: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    y = torch.ones(4, device="cuda")
+
+    def body() -> None:
+        dist.all_reduce(y, async_op=True).wait()
+
+    body()
+    captured(body)
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
+    assert "Work.wait()" in refusal_of(body)
+    captured(lambda: dist.all_reduce(y))  # two H200s took it
 
 
 @pytest.mark.parametrize(

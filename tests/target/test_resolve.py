@@ -401,3 +401,18 @@ def test_objects_from_python() -> None:
     assert run(held).equal(x) and held.roots["model"] is model
     with pytest.raises(UsageError, match="a target is a module"):
         from_object(3)
+
+
+def test_a_module_that_fails_to_import_lazily_is_asked_for_nothing(found) -> None:
+    """As one of transformers' is, where torchvision is missing."""
+    lazy = (
+        "import sys, types\n"
+        "class Lazy(types.ModuleType):\n"
+        "    def __getattr__(self, name):\n"
+        "        raise ModuleNotFoundError(name)\n"
+        "sys.modules['lazy_one'] = Lazy('lazy_one')\n"
+    )
+    try:
+        found(lazy + TARGET + "return torch.nn.Linear(2, 2), (torch.ones(1, 2),)").close()
+    finally:
+        del sys.modules["lazy_one"]

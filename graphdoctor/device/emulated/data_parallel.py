@@ -27,6 +27,9 @@ class ReducingDevice(StreamingDevice, Protocol):
     warm_groups: set[str]
     warms_groups_late: bool
 
+    @property
+    def is_captured_by_user(self) -> bool: ...
+
     def making_on_cuda(self) -> AbstractContextManager[None]: ...
 
     def attach(self, observer: Observer) -> None: ...
@@ -34,12 +37,25 @@ class ReducingDevice(StreamingDevice, Protocol):
     def detach(self, observer: Observer) -> None: ...
 
 
+_TIMED_STEPS, _SAMPLED_STEP = 10, 100
+_TIMES_ITSELF = (
+    "CUDA error: operation not permitted when stream is capturing (DistributedDataParallel reads its timers"
+    " after each of its first ten steps, and after every hundredth: 11 steps have to go before a capture)"
+)
+
+
 @dataclass(slots=True)
 class _Made:
-    """Where a module was made, and the refusals when it last ran."""
+    """Where a module was made, the refusals when it last ran, and the steps that it reduced gradients in."""
 
     on_default_stream: bool
     refusals: int
+    steps: int = 0
+
+    @property
+    def reads_timers(self) -> bool:
+        """Source: Reducer::should_collect_runtime_stats in reducer.hpp; two H200s refused 3, 9, 10, 100."""
+        return 0 < self.steps <= _TIMED_STEPS or (self.steps > 0 and not self.steps % _SAMPLED_STEP)
 
 
 def stand_in_for_data_parallel(device: ReducingDevice, patches: Patches) -> None:
@@ -64,6 +80,10 @@ def stand_in_for_data_parallel(device: ReducingDevice, patches: Patches) -> None
                 self.reducer._reset_state()  # a backward pass may have ended half way
             if made is not None and made.on_default_stream and torch.is_grad_enabled():
                 device.event("default-stream-ddp", "DistributedDataParallel()", LEGACY)
+            if made is not None and torch.is_grad_enabled() and self.require_backward_grad_sync:
+                if device.is_captured_by_user and made.reads_timers:
+                    device.event("ddp-timing", "DistributedDataParallel()", _TIMES_ITSELF)
+                made.steps += 1
             with _like_its_parameters(device, self):  # buckets are rebuilt here
                 return original(self, *inputs, **kwargs)
 

@@ -183,6 +183,11 @@ class EmulatedDevice:
             self.event("cold-group", f"torch.distributed.{this.name}()", COLD)
 
     @property
+    def is_captured_by_user(self) -> bool:
+        """Whether a capture is under way that the user's code began."""
+        return self.capturing is not None and self.capturing.is_users
+
+    @property
     def has_values(self) -> bool:
         """Whether operators compute; false after `leave_values_out`."""
         return self.shapes is None

@@ -16,7 +16,7 @@ from graphdoctor.values.recording import Arg, Op, Opaque
 CAPTURING = "CUDA error: operation not permitted when stream is capturing"
 _WAITS = frozenset({"sync", "query", "tensor-repr", "graph-replay", "barrier", "object-collective"})
 _REFUSED_IN_ITS_WORDS = frozenset(
-    {"rng-state", "stream-order", "earlier-graph", "default-stream-ddp", "cold-group"}
+    {"rng-state", "stream-order", "earlier-graph", "default-stream-ddp", "ddp-timing", "cold-group"}
 )
 _PAGEABLE = (
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "

@@ -14,6 +14,7 @@ from graphdoctor.device.emulated.logical import CPU, LogicalDevice, wants_cuda
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
 
 _PARSE_TO = torch._C._nn._parse_to
+_ATTENTION = torch._C._nn.scaled_dot_product_attention
 
 
 class LogicalFunctionMode(TorchFunctionMode):
@@ -34,8 +35,11 @@ class LogicalFunctionMode(TorchFunctionMode):
     ) -> Any:
         if kwargs is None:
             kwargs = {}
-        if func is _PARSE_TO:  # it only reads its arguments
-            return func(*args, **kwargs)
+        if (
+            func is _PARSE_TO
+        ):  # it only reads its arguments, and takes a number for an accelerator's
+            args = tuple(map(_device_of_number, args[:1])) + args[1:]
+            return func(*args, **{name: _device_of_number(one) for name, one in kwargs.items()})
         if func is torch.device and args and isinstance(args[0], int):
             return func("cuda", *args)
         if "device" in kwargs and kwargs["device"] is not None:
@@ -46,6 +50,8 @@ class LogicalFunctionMode(TorchFunctionMode):
                 return call_on(self.device, func, args, kwargs, default)
             if kwargs.get("pin_memory"):
                 return call_on(self.device, func, args, kwargs, CPU)
+        if func is _ATTENTION:
+            _tell_of_dropout(self.device, *args, **kwargs)
         path = CUDA_PATHS.get(func)
         if path is not None:
             return path(self.device, *args, **kwargs)
@@ -81,6 +87,11 @@ _TORCHS_HANDLERS: tuple[Any, ...] = (
     torch.Tensor.__torch_function__.__func__,  # type: ignore[attr-defined]
     torch._C._disabled_torch_function_impl,
 )
+
+
+def _device_of_number(given: Any) -> Any:
+    is_number = isinstance(given, int) and not isinstance(given, bool)
+    return torch.device("cuda", given) if is_number else given
 
 
 def call_on(
@@ -135,6 +146,30 @@ def _one_hot(device: LogicalDevice, tensor: torch.Tensor, num_classes: int = -1)
     zeros = device.run_with_target(True, torch.zeros, (shape,), kwargs)
     made: torch.Tensor = zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
     return made
+
+
+def _tell_of_dropout(
+    device: LogicalDevice,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **others: object,
+) -> None:
+    """On the CPU one kernel drops elements, and on a GPU each has random numbers of its own.
+
+    Source: sdp::select_sdp_backend in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
+    """
+    if not dropout_p or not device.table.is_cuda(query):
+        return
+    mask = "no mask"
+    if attn_mask is not None:
+        dtype = str(attn_mask.dtype).removeprefix("torch.")
+        mask = f"a mask of {list(attn_mask.shape)} {dtype}"
+    detail = f"{mask}{', is_causal' if is_causal else ''}"
+    device.event("attention-dropout", "scaled_dot_product_attention()", detail)
 
 
 # Functions whose code for the CPU reads more values than their code for CUDA -> what CUDA runs.

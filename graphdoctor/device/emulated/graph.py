@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from itertools import count
@@ -23,6 +24,7 @@ from graphdoctor.target.frames import locate
 from graphdoctor.values.report import Location
 
 _POOLS = count(1)
+_OWN_CAPTURES = "graphdoctor.graphs.capture"
 _EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on "
     "wrong device or stream."
@@ -58,6 +60,7 @@ class EmulatedGraph:
         self._saved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._invalid: str | None = None
         self._order: StreamOrder | None = None
+        self.is_users = False  # and none that graphdoctor makes, whose warm-ups are fewer here
 
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", **options: Any
@@ -77,6 +80,7 @@ class EmulatedGraph:
         self._invalid = None
         self._order = device.order = StreamOrder(device)
         self._mode, self._thread = capture_error_mode, threading.get_ident()
+        self.is_users = not _is_made_by(_OWN_CAPTURES)
         self._rng = torch.get_rng_state()
         self._newest_before = device.table.info(torch.empty(0)).number
         device.capturing = self
@@ -204,6 +208,13 @@ class EmulatedGraph:
             storage.copy_(contents)
         self._saved.clear()
         torch.set_rng_state(self._rng)
+
+
+def _is_made_by(module: str) -> bool:
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") != module:
+        frame = frame.f_back
+    return frame.f_globals.get("__name__") == module
 
 
 def _identity(generator: Any) -> int:

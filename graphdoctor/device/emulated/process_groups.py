@@ -36,6 +36,9 @@ _HOST_READS_OBJECTS = (
     "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
     "send_object_list", "recv_object_list",
 )  # fmt: skip
+# The host then asks until the work is done; two H200s took such a wait only where nothing was asynchronous.
+_BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
+_ON = ("1", "true", "True", "TRUE", "y", "Y", "yes")
 _BETWEEN_TWO = ("send_object_list", "recv_object_list")
 
 
@@ -222,7 +225,7 @@ class _Unwaited:
     """The works that somebody got, until he waits: meanwhile NCCL may write their tensors."""
 
     def __init__(self, device: ReducingDevice) -> None:
-        self._table = device.table
+        self._device, self._table = device, device.table
         self._works: dict[int, tuple[Any, frozenset[int]]] = {}  # a work that lives keeps its id
         self._futures: dict[int, tuple[Any, int]] = {}  # with the identity of their work
 
@@ -244,6 +247,8 @@ class _Unwaited:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             if self._works.pop(id(work), None) is not None:
                 self._tell()
+                if original.__name__ == "wait" and os.environ.get(_BLOCKING_WAIT) in _ON:
+                    self._device.event("query", f"Work.wait(), by {_BLOCKING_WAIT},")
             with torch._C._DisableTorchDispatch():  # gloo copies a result to its place here
                 return True if is_finished(work) else original(work, *args, **kwargs)
 

@@ -25,6 +25,7 @@ _LIMIT_S = 120.0
 _PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02  # between two looks
 _PREFIX = "graphdoctor"
 _ASIDE = ""  # the group of what graphdoctor itself asks all ranks
+_AFRESH = "afresh"  # the group of a meeting after which nothing counts that was asked before
 _ASKS = "asks:"
 _GONE = "another rank ended, or is too slow to compare its step with"
 _OUT_OF_STEP = "the ranks no longer run the same steps, so that nothing can be compared"
@@ -97,6 +98,11 @@ class Meeting:
             if len({at.says for at in found.values()}) > 1:
                 raise self._difference(found)
 
+    @property
+    def _differ(self) -> str:
+        """Where the first rank that sees a difference says so."""
+        return f"{_PREFIX}/differ/{self._counts.get(_AFRESH, 0)}"
+
     @contextmanager
     def run(self) -> Iterator[None]:
         """A run of the step, at whose end all ranks wait for each other.
@@ -127,19 +133,30 @@ class Meeting:
     def agree(self, what: str, *, expected: str | None = None) -> bool:
         """Whether all ranks say the same, or what is expected."""
         wanted = what if expected is None else expected
-        return all(answer == wanted for answer in self._answers(what))
+        return all(answer == wanted for answer in self.answers(what))
 
     def common(self, names: Sequence[str]) -> tuple[str, ...]:
         """The names that all ranks have, each of which has to ask."""
         mine = msgspec.json.encode([*names]).decode()
-        others = [set(msgspec.json.decode(answer)) for answer in self._answers(mine)]
+        others = [set(msgspec.json.decode(answer)) for answer in self.answers(mine)]
         return tuple(name for name in names if all(name in other for other in others))
 
-    def _answers(self, mine: str) -> list[str]:
+    def answers(self, mine: str) -> list[str]:
+        """What each rank answers, by rank; all of them have to ask."""
+        return self._answers(mine, _ASIDE)
+
+    def afresh(self) -> None:
+        """Let all ranks go on from here, also where some ended what the others waited for them in."""
+        runs = [int(answer) for answer in self._answers(str(self._runs), _AFRESH)]
+        if len(runs) > 1:
+            self._counts = {_AFRESH: self._counts[_AFRESH]}
+            self._runs = 1 + max(runs)
+
+    def _answers(self, mine: str, group: str) -> list[str]:
         if not self.has_others:
             return [mine]
-        found = self._told(_ASIDE, _everybody(), f"{_ASKS}{mine}")
-        return [at.says.removeprefix(_ASKS) for at in found.values()]
+        found = self._told(group, _everybody(), f"{_ASKS}{mine}")
+        return [found[rank].says.removeprefix(_ASKS) for rank in sorted(found)]
 
     def _told(
         self,
@@ -181,8 +198,8 @@ class Meeting:
     def _look(self, store: Any, mine: _At, rank: int) -> None:
         """Raise where that rank waits for this one, or where others found that ranks differ."""
         me = dist.get_rank()
-        if store.check([f"{_PREFIX}/differ"]):
-            raise _said(msgspec.json.decode(store.get(f"{_PREFIX}/differ"), type=_Difference))
+        if store.check([self._differ]):
+            raise _said(msgspec.json.decode(store.get(self._differ), type=_Difference))
         if not store.check([f"{_PREFIX}/at/{rank}"]):
             return
         other = msgspec.json.decode(store.get(f"{_PREFIX}/at/{rank}"), type=_At)
@@ -214,7 +231,7 @@ class Meeting:
         said = [f"rank {r} {found[r].called}{groups.get(r, '')}" for r in (ranks[0], other)]
         difference = _Difference(", and ".join(said), first.place or found[other].place)
         store = dist.distributed_c10d._get_default_store()
-        store.set(f"{_PREFIX}/differ", msgspec.json.encode(difference).decode())
+        store.set(self._differ, msgspec.json.encode(difference).decode())
         return _said(difference)
 
 
@@ -223,7 +240,8 @@ def _said(found: _Difference) -> RanksDiffer:
 
 
 def _key(at: _At, rank: int) -> str:
-    return f"{_PREFIX}/{at.group}/{at.run}/{at.number}/{rank}"
+    run = 0 if at.group == _AFRESH else at.run  # ranks need not agree on it there
+    return f"{_PREFIX}/{at.group}/{run}/{at.number}/{rank}"
 
 
 def _everybody() -> tuple[int, ...]:

@@ -26,6 +26,15 @@ def is_started_here() -> bool:
     return STARTED_HERE in os.environ
 
 
+def take_own_gpu() -> None:
+    """The GPU of this process's number, as scripts take it, where each process of this machine has one."""
+    import torch
+
+    local, count = os.environ.get("LOCAL_RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "")
+    if local.isdigit() and count.isdigit() and 1 < int(count) <= torch.cuda.device_count():
+        torch.cuda.set_device(int(local))
+
+
 def of_this_rank(ordinal: int) -> tuple[Any, int, int]:
     """The store where the ranks meet that graphdoctor started, for so many meetings, this rank and the count."""
     from torch._C._distributed_c10d import PrefixStore, TCPStore
