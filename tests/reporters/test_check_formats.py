@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import subprocess
+from email.message import Message
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
@@ -17,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.cli.check import FORMATS
-from graphdoctor.reporters.check import CHECK_REPORTERS, github, markdown
+from graphdoctor.reporters.check import CHECK_REPORTERS, github, markdown, sarif
 from graphdoctor.reporters.check.json import parse
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.check import Check, Fault
@@ -115,6 +117,25 @@ def test_sarif_has_what_github_needs() -> None:
         assert {"startLine", "startColumn", "endLine", "endColumn"} <= set(place["region"])
         hashes.add(result["partialFingerprints"]["primaryLocationLineHash"])
     assert len(hashes) == 2
+
+
+def test_sarif_names_the_page_that_the_installed_package_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def driver(*urls: str) -> Any:
+        installed = Message()
+        for url in urls:
+            installed["Project-URL"] = url
+        monkeypatch.setattr(sarif, "metadata", lambda name: installed)
+        document = json.loads(rendered("sarif"))
+        jsonschema.Draft202012Validator(SCHEMA).validate(document)
+        return document["runs"][0]["tool"]["driver"]
+
+    assert "informationUri" not in driver()
+    assert "informationUri" not in driver("Changelog, https://example.org/changes")
+    page = "https://example.org/graphdoctor"
+    found = driver("Documentation, https://example.org/docs", f"Homepage, {page}")
+    assert found["informationUri"] == page
 
 
 def test_sarif_paths_are_percent_encoded_and_start_at_the_repository() -> None:

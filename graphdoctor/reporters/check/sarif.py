@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, metadata
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from graphdoctor.values.report import Finding
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
+_PAGES = ("homepage", "repository", "documentation")  # labels of [project.urls], the best first
 MOST_RESULTS = 25_000  # of a run; GitHub refuses a file with more
 _PROBLEM: dict[Severity, str] = {"error": "error", "warning": "warning", "note": "recommendation"}
 
@@ -32,6 +34,7 @@ def render(check: Check, look: Look) -> str:
                 "name": "graphdoctor",
                 "version": check.tool_version,
                 "semanticVersion": check.tool_version,
+                **_home_page(),
                 "rules": rules,
             }
         },
@@ -42,6 +45,17 @@ def render(check: Check, look: Look) -> str:
         "results": [_result(check, one, ids.index(one.checked.finding.rule)) for one in found],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _home_page() -> dict[str, str]:
+    """Where to read about the tool; nothing where the package that is installed names no page of its own."""
+    try:
+        urls = metadata("graphdoctor").get_all("Project-URL") or []
+    except PackageNotFoundError:  # a checkout on PYTHONPATH
+        urls = []
+    pages = {name.casefold(): page for name, _, page in (url.partition(", ") for url in urls)}
+    page = next((pages[name] for name in _PAGES if name in pages), "")
+    return {"informationUri": page} if page else {}
 
 
 def _rules(found: Sequence[CheckedFinding]) -> list[dict[str, Any]]:
