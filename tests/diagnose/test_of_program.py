@@ -17,9 +17,14 @@ PLACE = Location("train.py", 7)
 
 
 def report_of(
-    *steps: SeenStep, wall_s: float = 10.0, reasons: tuple[str, ...] = ()
+    *steps: SeenStep,
+    wall_s: float = 10.0,
+    reasons: tuple[str, ...] = (),
+    by_hand: tuple[tuple[Location, int], ...] = (),
 ) -> ProgramReport:
-    watch = SimpleNamespace(steps=steps, reasons=reasons, diagnosis_s=0.0, loading_s=0.0)
+    watch = SimpleNamespace(
+        steps=steps, reasons=reasons, updates_by_hand=by_hand, diagnosis_s=0.0, loading_s=0.0
+    )
     return program_report(
         Program("train.py", ("--quick",)), Ended("ended", 0), watch, wall_s=wall_s, machine=None
     )  # fmt: skip
@@ -56,6 +61,12 @@ def test_waits_between_steps_are_told_for_each_gap() -> None:
         HostWait(PLACE, "loss.item()", 2.0),
         HostWait(None, "torch.cuda.synchronize()", 1.0),
     )
+
+
+def test_weights_that_are_updated_by_hand_are_named_instead_of_what_a_step_is() -> None:
+    (note,) = report_of(by_hand=((PLACE, 342),)).notes
+    assert note.startswith("The backward pass of train.py:7 ran 342 times, and no optimizer")
+    assert "with graphdoctor.step():" in note
 
 
 def test_a_program_without_steps_is_told_what_a_step_is_unless_something_else_was_wrong() -> None:
