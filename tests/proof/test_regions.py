@@ -232,7 +232,7 @@ def test_what_a_region_made_is_as_the_step_left_it_after_its_replays(
         session = prepare(target, device, iterations=3)
         recording = record(session, progress=lambda doing: None)
         plan = partition(recording, diagnose(recording), profile=load_profile("h100"))
-        found = verify_regions(session, recording.captured, plan)
+        found = verify_regions(session, recording.captured, plan.regions)
         assert found and all(one.verification and one.verification.replays for one in found)
         assert set((tmp_path / "log").read_text().splitlines()) == {"same"}
     finally:
