@@ -14,6 +14,7 @@ import torch
 from msgspec.structs import replace as changed
 
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.observe.tape import Tape
 from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.compare import Gap
@@ -162,6 +163,22 @@ def test_memory_of_another_size_is_said(device: EmulatedDevice) -> None:
     verification = only(outcomes(device, step, change=everything))
     assert verification.status == "not-verified"
     assert verification.reason == "its tensors lie in memory of another size in other iterations"
+
+
+def test_a_replay_that_fails_on_the_emulated_device_verifies_nothing(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of an operator whose size follows from values, in a way that nothing here knows of."""
+
+    def fail(self: Tape, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("The size of tensor a (216) must match the size of tensor b (210)\nat 0")
+
+    monkeypatch.setattr(Tape, "replay", fail)
+    found = only(outcomes(device, lambda data: data * 2 + 1, change=everything))
+    assert (found.status, found.replays) == ("not-verified", 0)
+    assert found.reason == (
+        "its replay failed: The size of tensor a (216) must match the size of tensor b (210)"
+    )
 
 
 def test_a_step_that_does_not_repeat_itself_verifies_nothing(device: EmulatedDevice) -> None:
