@@ -14,6 +14,7 @@ from graphdoctor.graphs.capture import Pool, record_graph, run_on
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.static_inputs import StaticInputs
+from graphdoctor.record.held_gradients import can_override_streams
 from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
@@ -156,10 +157,10 @@ def _gradients_on_its_stream() -> Iterator[None]:
 
     An older torch cannot, and refuses the capture; the recording says why.
     """
-    graph: Any = torch.autograd.graph
-    if not hasattr(graph, "set_override_stale_capture_stream"):
+    if not can_override_streams():
         yield
         return
+    graph: Any = torch.autograd.graph
     before = torch._C._override_stale_capture_stream()
     graph.set_override_stale_capture_stream(True)
     try:
