@@ -95,9 +95,9 @@ def comparison(rows: Sequence[Row], planned: Sequence[str]) -> Iterator[str]:
     yield from _prepared(rows)
     yield (
         "Time of one step and speed-up over eager, which ran interleaved in the same process; in bold what is"
-        " recommended. Of what is not verified no time counts. A time with † was taken while other processes still"
-        f" compiled on the host: eager was over {_NOISY:.2f} times as slow beside it as beside other rows, so that it"
-        " says nothing of the speed-up, and the time itself may be too long. It is neither recommended nor drawn.\n"
+        " recommended. Of what is not verified no time counts. Beside a time with † eager was over"
+        f" {_NOISY:.2f} times as slow as beside other rows: on a slower host, or while others still compiled on"
+        " it. Such a time says nothing of the speed-up and is neither recommended nor drawn.\n"
     )
     yield from table(("workload", "eager", *columns), (_cells(one, columns) for one in found))
     yield "![Speed-up over eager with its 95 % interval, for each strategy of each workload](results.svg)\n"
