@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from graphdoctor.values.figures import EFFECT_WORDS
 DOCS = Path(__file__).parent
 DEMO = "sample_models/adam_training.py:capturable"
 _BEGIN, _END = "<!-- DEMO OUTPUT", "<!-- END OF DEMO OUTPUT -->"
+_LEFT_OUT = ("What can be captured ", "Time of one step ", "Basis ")  # the last names the machine
 
 
 def pages() -> dict[Path, str]:
@@ -57,11 +59,12 @@ def main() -> None:
 
 
 def with_demo(readme: str, page: str) -> str:
-    """The README around what `make demo` prints; the last section, which names the machine, is left out."""
+    """The README around what `make demo` prints, without the sections that _LEFT_OUT names."""
     before, _, rest = readme.partition(_BEGIN)
     comment, _, rest = rest.partition("-->\n")
     _, _, after = rest.partition(_END)
-    shown = page[: page.rindex("\nBasis ")].rstrip()
+    sections = re.split(r"\n(?=\w[^\n]* ─{3})", page)
+    shown = "\n".join(one for one in sections if not one.startswith(_LEFT_OUT)).rstrip()
     return f"{before}{_BEGIN}{comment}-->\n```\n{shown}\n```\n{_END}{after}"
 
 

@@ -29,7 +29,7 @@ from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Estimate, Report, StrategyOutcome
 
 WHOLE_NAME = "whole"
-_NOTHING_LEFT = "the whole step is captured, so that nothing is left for it to gain"
+_NOTHING_LEFT = "the whole step is captured, so that nothing is left to gain"
 _NO_FILE = (
     "on a GPU each strategy runs in a process of its own, which has to find the target again, and"
     " the target was given as an object: use `graphdoctor analyze file.py`"

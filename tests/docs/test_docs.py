@@ -8,9 +8,16 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+
+from graphdoctor.pipeline import analyze_target
+from graphdoctor.reporters.analysis import REPORTERS
+from graphdoctor.reporters.look import Look
+from graphdoctor.values.options import AnalyzeOptions
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("sample_models/*.md")])
+PINNED_TORCH = re.search(r"^torch==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)
 
 
 @pytest.fixture
@@ -40,6 +47,21 @@ def test_outdated_superfluous_and_missing_documents_are_found_and_put_right(
     assert generate.outdated() == [Path("report.schema.json"), Path("rules/GD999.md")]
     generate.main()
     assert generate.outdated() == []
+
+
+@pytest.mark.skipif(
+    PINNED_TORCH is None or not torch.__version__.startswith(PINNED_TORCH[1]),
+    reason="the README shows what the pinned torch does: others run other operators",
+)
+def test_the_readme_shows_what_the_demo_prints(generate: ModuleType) -> None:
+    """If not: make docs."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    options = AnalyzeOptions(device="emulated")
+    page = REPORTERS["terminal"](
+        analyze_target(str(ROOT / generate.DEMO), options, lambda doing: None), Look()
+    )
+    assert generate.with_demo(readme, page) == readme
+    assert readme.count("\n  Use           whole: ") == 2
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

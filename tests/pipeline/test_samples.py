@@ -9,11 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 
 from graphdoctor.pipeline import analyze_target
-from graphdoctor.reporters.analysis import REPORTERS
-from graphdoctor.reporters.look import Look
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import CaptureOutcome, Finding, Report
 
@@ -205,20 +202,3 @@ def test_dynamic_branch_names_the_read_and_the_three_safe_modules() -> None:
 def test_detector_keeps_its_backbone() -> None:
     report = sample_report("detector")
     assert "backbone" in {module.rpartition(".")[2] for module in report.safe_modules}
-
-
-PINNED_TORCH = re.search(r"^torch==(.*)$", (SAMPLES.parent / "constraints.txt").read_text(), re.M)
-
-
-@pytest.mark.skipif(
-    PINNED_TORCH is None or not torch.__version__.startswith(PINNED_TORCH[1]),
-    reason="the README shows what the pinned torch does: others run other operators",
-)
-def test_the_readme_shows_what_the_demo_prints() -> None:
-    """If not: make docs."""
-    readme = (SAMPLES.parent / "README.md").read_text(encoding="utf-8")
-    options = AnalyzeOptions(device="emulated")
-    spec = f"{SAMPLES / 'adam_training.py'}:capturable"
-    page = REPORTERS["terminal"](analyze_target(spec, options, lambda doing: None), Look())
-    shown = readme.partition("<!-- DEMO OUTPUT")[2].partition("```\n")[2].partition("\n```")[0]
-    assert shown == page[: page.rindex("\nBasis ")].rstrip()

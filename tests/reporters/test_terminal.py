@@ -37,6 +37,7 @@ from tests.support.reports import (
     SAFE,
     WRONG,
     at,
+    strategy,
 )
 
 render = REPORTERS["terminal"]
@@ -348,6 +349,26 @@ def test_range_shows_its_bounds_in_one_unit() -> None:
     assert time_range(Range(5, 5, 5)) == "5 \u00b5s"
     assert share_range(Range(0.5, 0.62, 0.7)) == "62% (50 to 70%)"
     assert ratio_range(Range(1.8, 2.4, float("inf"))) == "unknown"
+
+
+def test_strategies_that_are_skipped_for_one_reason_share_a_line() -> None:
+    of_training = "it takes training steps only"
+    rows = (
+        strategy("whole"),
+        strategy("split-step", "unfit", reason=of_training),
+        strategy("segments", "unfit", reason=of_training),
+        strategy("modules", "unfit", reason="no module is safe"),
+    )
+    report = change(COMPARED, strategies=rows)
+    page = render(report, Look())
+    assert f"  Skipped       split-step, segments: {of_training}\n" in page
+    assert "  modules   skipped\n    no module is safe\n" in page
+    html = REPORTERS["html"](report, Look())
+    assert f"<b>Skipped</b> split-step, segments: {of_training}" in html
+    assert html.count(of_training) == 1
+    none_left = REPORTERS["html"](change(COMPARED, strategies=rows[1:3]), Look())
+    assert f"split-step, segments: {of_training}" in none_left
+    assert "Table of strategies" not in none_left
 
 
 def gain_of(report: Report) -> str:

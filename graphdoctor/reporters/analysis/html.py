@@ -15,7 +15,13 @@ from graphdoctor.reporters.analysis.findings import (
     worst_first,
 )
 from graphdoctor.reporters.analysis.gain import basis_text, estimate_rows, measurement_rows
-from graphdoctor.reporters.analysis.strategies import advice_label, columns_of, details_of
+from graphdoctor.reporters.analysis.strategies import (
+    advice_label,
+    columns_of,
+    details_of,
+    in_table,
+    skipped_alike,
+)
 from graphdoctor.reporters.analysis.summary import VERDICTS, summary_rows
 from graphdoctor.reporters.analysis.terminal import basis_rows, remark_rows
 from graphdoctor.reporters.look import Look
@@ -68,6 +74,7 @@ def render(report: Report, look: Look) -> str:
         modules=modules,
         modules_left_out=left_out,
         strategies=[*_strategy_rows(report, scale, look.base)],
+        skipped=skipped_alike(report.strategies),
         heads=_heads(report),
         has_marks=bool(ratios),
         scale=scale,
@@ -132,16 +139,14 @@ def _ratio(row: StrategyOutcome) -> Range | None:
 
 
 def _heads(report: Report) -> list[str]:
-    if not report.strategies:
-        return []
-    return [column[0][0] for column in columns_of(report.strategies, measured=_is_measured(report))]
+    columns = columns_of(in_table(report.strategies), measured=_is_measured(report))
+    return [column[0][0] for column in columns]
 
 
 def _strategy_rows(report: Report, scale: Scale, base: str) -> Iterator[StrategyRow]:
-    if not report.strategies:
-        return
-    columns = columns_of(report.strategies, measured=_is_measured(report))
-    for number, row in enumerate(report.strategies, start=1):
+    rows = in_table(report.strategies)
+    columns = columns_of(rows, measured=_is_measured(report))
+    for number, row in enumerate(rows, start=1):
         ratio = _ratio(row)
         yield StrategyRow(
             row,

@@ -52,7 +52,9 @@ def write_strategies(page: Page, report: Report) -> None:
     gpu = f" for {report.estimate.gpu}" if report.estimate is not None else ""
     on = f"measured on {report.machine.device_name}" if measured else f"predicted{gpu}"
     page.heading("Ways to run it faster", on)
-    _write_table(page, rows, measured=measured)
+    _write_table(page, in_table(rows), measured=measured)
+    for reason, names in skipped_alike(rows).items():
+        page.labelled("  Skipped", f"{', '.join(names)}: {reason}", style="dim")
     if measured:
         page.blank()
         is_less = any((row.extra_bytes or 0) < 0 for row in rows)
@@ -60,6 +62,21 @@ def write_strategies(page: Page, report: Report) -> None:
         page.paragraph(legend, indent=len(_INDENT), style="dim")
     if report.recommendation is not None:
         _write_recommendation(page, report.recommendation)
+
+
+def skipped_alike(rows: Sequence[StrategyOutcome]) -> dict[str, list[str]]:
+    """The strategies that were skipped for a reason that others share, by it: one line says it of all."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.status == "unfit":
+            names.setdefault(row.reason, []).append(row.strategy)
+    return {reason: several for reason, several in names.items() if len(several) > 1}
+
+
+def in_table(rows: Sequence[StrategyOutcome]) -> list[StrategyOutcome]:
+    """The others, which have a row of the table each."""
+    alike = skipped_alike(rows)
+    return [row for row in rows if row.status != "unfit" or row.reason not in alike]
 
 
 def _write_table(page: Page, rows: Sequence[StrategyOutcome], *, measured: bool) -> None:
