@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+from graphdoctor.values.errors import UsageError
+
+_T = TypeVar("_T")
 
 # JSON has no such numbers; a NaN in a model's output must survive saving all the same.
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -15,6 +19,47 @@ def written(value: Any) -> str:
     """Indented JSON; any text and any number of the value can be written and read again."""
     encoded = msgspec.json.encode(writable(msgspec.to_builtins(value)))
     return msgspec.json.format(encoded, indent=2).decode() + "\n"
+
+
+def parsed(
+    content: str | bytes, kind: type[_T], *, name: str, what: str, version: int, command: str
+) -> _T:
+    """A value that was `written`. Raises UsageError for anything else.
+
+    Errors call it `name`, its kind `what`, and the command that writes one of this `version` `command`.
+    """
+    again = f"run `{command}` again"
+    try:
+        plain = msgspec.json.decode(content)
+        found = plain.get("schema_version") if isinstance(plain, dict) else None
+        if type(found) is int and found > version:
+            raise UsageError(
+                f"{name} has {what} schema version {found}, newer than version {version} that this"
+                " graphdoctor reads; upgrade graphdoctor"
+            )
+        if type(found) is int and found < version:
+            raise UsageError(
+                f"{name} has {what} schema version {found}, but this graphdoctor reads version"
+                f" {version}; {again}"
+            )
+        return msgspec.convert(plain, kind, strict=False)  # as NaN and infinity are written
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{name} is not a graphdoctor {what}: {error}") from error
+    except msgspec.DecodeError as error:
+        if "truncated" in str(error) or str(error).endswith(f"(byte {len(content)})"):
+            reason = "is cut short" if content.strip() else "is empty"
+            raise UsageError(f"{name} {reason}; {again}") from error
+        raise UsageError(f"{name} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{name} is not a graphdoctor {what}: it is nested too deeply") from error
+
+
+def top_level(content: bytes) -> dict[str, msgspec.Raw]:
+    """The keys of a saved value, which tell reports apart, even where the rest is broken."""
+    try:
+        return msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return {}  # the reader of reports says what is wrong with it
 
 
 def described(*types: type, title: str, written_by: str, version: int) -> dict[str, Any]:

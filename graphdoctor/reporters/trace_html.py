@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.trace_folder import straggler_text
+from graphdoctor.reporters.trace_json import AnyTrace
 from graphdoctor.reporters.trace_page import (
     gap_parts,
     prediction_rows,
@@ -21,8 +22,6 @@ from graphdoctor.values.compared_traces import FolderReport, RankComparison, Tra
 from graphdoctor.values.figures import count_text, time_text
 from graphdoctor.values.locations import path_text, place_text
 from graphdoctor.values.trace import WORK_WORDS, TraceReport
-
-AnyTrace = TraceReport | FolderReport | TraceComparison
 
 
 @dataclass(frozen=True, slots=True)

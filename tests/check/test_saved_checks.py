@@ -98,7 +98,7 @@ def test_another_version_is_an_error(tmp_path: Path) -> None:
 def test_files_that_are_no_checks_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         read_checks([tmp_path / "nothing.json"])
-    write(tmp_path, {"text.json": "no"})
+    write(tmp_path, {"text.json": "hello"})
     with pytest.raises(UsageError, match="is not JSON"):
         read_checks([tmp_path / "text.json"])
 

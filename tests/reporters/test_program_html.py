@@ -73,7 +73,7 @@ def test_saved_report_gives_the_same_page(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"schema_version": 99}, "is of version 99"), ({"wall_s": "soon"}, "is not a report of `graphdoctor run`")],
+    [({"schema_version": 99}, "has run schema version 99"), ({"wall_s": "soon"}, "is not a graphdoctor run")],
 )  # fmt: skip
 def test_a_report_that_cannot_be_read_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], words: str

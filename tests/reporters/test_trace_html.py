@@ -105,7 +105,7 @@ def test_command_writes_the_page_beside_its_own(
     ("content", "sentence"),
     [
         (b'{"schema_version": 1, "step_basis": "annotations"}', "has trace schema version 1"),
-        (b'{"schema_version": 2, "workers": 3}', "is not a report of `graphdoctor trace`"),
+        (b'{"schema_version": 2, "workers": 3}', "is not a graphdoctor trace"),
     ],
 )
 def test_what_is_no_report_is_a_sentence(

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.plain_json import written
+from graphdoctor.reporters.plain_json import parsed, top_level, written
 from graphdoctor.values.check import CHECK_SCHEMA_VERSION, Check
-from graphdoctor.values.errors import UsageError
-
-
-class _Header(msgspec.Struct, frozen=True):
-    kind: str
 
 
 def render(check: Check, look: Look) -> str:
@@ -26,24 +19,12 @@ def render(check: Check, look: Look) -> str:
 
 def is_check(content: bytes) -> bool:
     """Whether this is what `render` wrote, of any version; not whether it is complete."""
-    try:
-        return msgspec.json.decode(content, type=_Header).kind == "check"
-    except msgspec.DecodeError:
-        return False
+    return bytes(top_level(content).get("kind", b"")) == b'"check"'
 
 
 def parse(content: bytes, *, name: str) -> Check:
     """The check in `content`; `name` is what errors call it. Raises UsageError."""
-    try:
-        table: Any = msgspec.json.decode(content)
-        version = table.get("schema_version") if isinstance(table, dict) else None
-        if version != CHECK_SCHEMA_VERSION:
-            raise UsageError(
-                f"{name} has check schema version {version}, but this graphdoctor reads version"
-                f" {CHECK_SCHEMA_VERSION}; run `graphdoctor check --output-format json` again"
-            )
-        return msgspec.convert(table, Check, strict=False)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{name} is not a check of graphdoctor: {error}") from error
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{name} is not JSON: {error}") from error
+    command = "graphdoctor check --output-format json"
+    return parsed(
+        content, Check, name=name, what="check", version=CHECK_SCHEMA_VERSION, command=command
+    )
