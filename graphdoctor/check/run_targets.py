@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from graphdoctor.check.cache.kept import Cache
 from graphdoctor.check.cache.reads import Reads
@@ -24,9 +25,8 @@ from graphdoctor.values.report import Report
 
 Told = Callable[[int, int], None]  # how many targets ended, of how many
 WORK = "graphdoctor.check.one_target"
-_SHARE_OF_RANKS = (
-    0.8  # of a target's time limit: the rest is for who ends them, and says which one hung
-)
+# Of a target's time limit: the rest is for who ends them, and says which one hung.
+_SHARE_OF_RANKS = 0.8
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -71,7 +71,9 @@ def run_all(
     """
     known: dict[str, Outcome] = {}
     for target in targets:
-        found = _missing(target, project) or _kept(target, project, cache)
+        found: Report | Fault | None = _missing(target, project)
+        if found is None and cache is not None:
+            found = cache.look_up(target.name, cache_key(target, project))
         if found is not None:
             known[target.name] = Outcome(target, found)
     others = [target for target in targets if target.name not in known]
@@ -89,11 +91,7 @@ def cache_of(project: Project) -> Cache | None:
 
 def cache_key(target: TargetSettings, project: Project) -> bytes:
     """What is asked of a target, wherever the project lies."""
-    return msgspec.json.encode(msgspec.structs.replace(_job(target, project), root=""))
-
-
-def _kept(target: TargetSettings, project: Project, cache: Cache | None) -> Report | None:
-    return cache.look_up(target.name, cache_key(target, project)) if cache is not None else None
+    return msgspec.json.encode(replace(job_of(target, project), root=""))
 
 
 def _missing(target: TargetSettings, project: Project) -> Fault | None:
@@ -111,9 +109,7 @@ def _run(
 ) -> list[Ended]:
     settings = project.settings
     jobs = [
-        msgspec.json.encode(
-            msgspec.structs.replace(_job(target, project), is_followed=cache is not None)
-        )
+        msgspec.json.encode(replace(job_of(target, project), is_followed=cache is not None))
         for target in targets
     ]
     if not jobs:
@@ -140,7 +136,8 @@ def _run_in_turn(jobs: Sequence[bytes], settings: Settings, told: Told) -> list[
     return found
 
 
-def _job(target: TargetSettings, project: Project) -> Job:
+def job_of(target: TargetSettings, project: Project) -> Job:
+    """What is asked of a target, by its own settings and the project's."""
     settings = project.settings
     return Job(
         root=str(project.root),
@@ -187,7 +184,7 @@ def _result(
             _keep(report, result.reads, target, project, cache)
         return report
     message, details = relative.text(result.fault.message), relative.text(result.fault.details)
-    return msgspec.structs.replace(result.fault, message=message, details=details)
+    return replace(result.fault, message=message, details=details)
 
 
 def _keep(

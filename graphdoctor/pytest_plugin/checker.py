@@ -23,7 +23,6 @@ from graphdoctor.reporters.check import wording
 from graphdoctor.values.check import Check, CheckedTarget, Fault, Occurrence, fails, occurrences
 from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.escape import visible
-from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Report
 
 if TYPE_CHECKING:
@@ -137,33 +136,21 @@ class Checker:
                 gpu=settings.gpu,
                 host=settings.host,
                 strategies=(),
+                values=settings.values,
                 **kwargs,
             )
 
     def _of_ranks(self, model: object, *inputs: object, **kwargs: object) -> Report:
         from graphdoctor.check.on_ranks import report_of_ranks
-        from graphdoctor.check.run_targets import Job
+        from graphdoctor.check.run_targets import job_of
 
         if inputs or kwargs:
             raise UsageError(
                 "check() of several ranks takes no inputs: let the target return its step with them"
             )
-        settings = self._project().settings
-        job = Job(
-            root=str(self._session.project.root),
-            spec=spec_of(model),
-            options=AnalyzeOptions(
-                mode=self._limits.mode,
-                device=settings.device,
-                iterations=settings.iterations,
-                gpu=settings.gpu,
-                host=settings.host,
-                strategies=(),
-                values=settings.values,
-            ),
-            ranks=self._limits.ranks,
-        )
-        return report_of_ranks(job, time_limit_s=settings.time_limit)
+        project, limits = self._project(), self._limits
+        target = replace(self._target(), entry=spec_of(model), mode=limits.mode, ranks=limits.ranks)
+        return report_of_ranks(job_of(target, project), time_limit_s=project.settings.time_limit)
 
     def _tell_fault(self, fault: Fault) -> None:
         """A test without a report must not be missing from what all tests found."""

@@ -337,6 +337,13 @@ def test_settings_of_the_project_count(project: pytest.Pytester) -> None:
     assert result.ret != 0
 
 
+def test_setting_of_values_runs_a_step_on_shapes_only(project: pytest.Pytester) -> None:
+    without_limits = PASSING.replace("(min_coverage=1.0, max_syncs=0)", "")
+    project.makepyfile(without_limits.replace('verdict == "safe"', 'values == "none"'))
+    (project.path / "graphdoctor.toml").write_text('values = "none"\n')
+    project.runpytest().assert_outcomes(passed=1)
+
+
 def test_importing_the_plugin_costs_nothing_but_itself() -> None:
     """It is loaded in every run of pytest: no torch, and nothing else that takes time."""
     code = (
