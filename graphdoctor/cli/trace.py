@@ -110,9 +110,8 @@ class TraceCommand:
 
 
 def _explain(args: argparse.Namespace) -> TraceReport | FolderReport | TraceComparison:
-    from graphdoctor.trace.annotate import annotate
+    from graphdoctor.trace.annotate import annotate, notes_of_gaps
     from graphdoctor.trace.explain.folder import explain_folder
-    from graphdoctor.trace.explain.gap_notes import notes_of_gaps
     from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
     from graphdoctor.trace.read.file import read_trace
 

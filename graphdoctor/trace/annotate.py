@@ -1,20 +1,31 @@
-"""A trace file and notes -> a copy of the file that shows the notes as tracks, instants and arrows."""
+"""A trace file and its gaps -> a copy that shows why the device waits, without environment variables."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from graphdoctor.trace.annotations import Anchor, Note
+import msgspec
+
+from graphdoctor.trace.annotations import Anchor, Note, anchor_in
+from graphdoctor.trace.arrays import Trace
+from graphdoctor.trace.explain.activity import activity
+from graphdoctor.trace.explain.gaps import Gaps, gaps
+from graphdoctor.trace.explain.lanes import busiest_device
+from graphdoctor.trace.explain.longest import longest_gaps, longest_places
+from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.read.blocks import CutShort, blocks
-from graphdoctor.trace.read.environment import header_without, trailer_without
 from graphdoctor.trace.read.split import split, structure
+from graphdoctor.trace.steps import find_steps
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible
+from graphdoctor.values.trace import Gap
 
 PROCESS = "graphdoctor"  # no number: those of processes and devices are taken
 _FIRST = -10  # above all processes of the trace
@@ -138,3 +149,102 @@ def _number(text: str) -> int | str:
 
 def _text(text: str) -> str:
     return visible(text[:_LONGEST_TEXT])
+
+
+_KEYS = frozenset({"env", "environ", "environment", "environment_variables", "env_vars"})
+_MENTIONED = re.compile(rb'"env(iron|ironment|ironment_variables|_vars)?"\s*:', re.IGNORECASE)
+_LEFT_OUT = "left out by graphdoctor"
+_OPENING, _CLOSING = b'{"traceEvents":[', b"]}"
+
+
+def header_without(content: bytes) -> bytes:
+    """A file's beginning, up to its events, which is given back as it is where it tells no environment."""
+    if not _MENTIONED.search(content):
+        return content
+    return _rewritten(content + _CLOSING).removesuffix(_CLOSING)
+
+
+def trailer_without(content: bytes) -> bytes:
+    """The same of what follows the last event, from the end of the list on."""
+    if not _MENTIONED.search(content):
+        return content
+    return _rewritten(_OPENING + content).removeprefix(_OPENING)
+
+
+def _rewritten(text: bytes) -> bytes:
+    """What cannot be read cannot be told from a secret, and is left out whole."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        found = {"traceEvents": []}
+    return msgspec.json.encode(_without(found))
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _LEFT_OUT if key.lower() in _KEYS else _without(inner)
+            for key, inner in value.items()
+        }
+    return [_without(inner) for inner in value] if isinstance(value, list) else value
+
+
+TRACK = "why the GPU waits"
+MOST_NOTES = 5000  # viewers grow slow with arrows; the longest gaps are what matters
+_CAUSES = {
+    "host": "the host is not there yet",
+    "launch_path": "the launch is on its way",
+    "sync_wait": "the host waited for the device",
+    "device_gap": "the work was queued",
+    "unattributed": "unknown: no launch in the trace",
+}
+
+
+def notes_of_gaps(trace: Trace, only_step: int | None = None) -> tuple[Note, ...]:
+    """A span over each gap, named by what explains most of it, with an arrow to the launch that ended it."""
+    device = busiest_device(trace)
+    found = gaps(trace, device)
+    windows = [step.window for step in find_steps(trace, device, only=only_step).counted]
+    places = longest_places(found, windows, MOST_NOTES).tolist()
+    acted = activity(trace, found, windows)
+    explained = longest_gaps(trace, found, windows, MOST_NOTES, acted)
+    notes = (_note(trace, found, *pair) for pair in zip(places, explained, strict=True))
+    return tuple(sorted(notes, key=lambda note: note.start_ns))
+
+
+def _note(trace: Trace, found: Gaps, place: int, gap: Gap) -> Note:
+    parts = {cause: getattr(gap, f"{cause}_ns") for cause in _CAUSES}
+    call = int(found.call[place])
+    anchors: tuple[Anchor, ...] = ()
+    if call != NONE:
+        calls = trace.calls
+        span = int(calls.start_ns[call]), int(calls.end_ns[call])
+        anchors = (anchor_in(int(calls.thread[call]), *span),)
+    return Note(
+        track=TRACK,
+        name=_CAUSES[max(parts, key=parts.__getitem__)],
+        start_ns=int(found.start_ns[place]),
+        end_ns=int(found.end_ns[place]),
+        details=(*_times(parts), *_where(gap)),
+        anchors=anchors,
+    )
+
+
+def _times(parts: dict[str, int]) -> Iterator[tuple[str, str]]:
+    for cause, length_ns in parts.items():
+        if length_ns:
+            yield _CAUSES[cause], f"{length_ns / 1e3:.3f} us"
+
+
+def _where(gap: Gap) -> Iterator[tuple[str, str]]:
+    place = gap.location
+    for name, text in (
+        ("ended by", gap.kernel),
+        ("operator", gap.operator),
+        ("launched by", gap.launch),
+        ("waited in", gap.sync),
+        ("the host was in", gap.doing),
+        ("function", f"{place.file}:{place.line} {place.function}" if place is not None else ""),
+    ):
+        if text:
+            yield name, text

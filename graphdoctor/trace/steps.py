@@ -14,8 +14,7 @@ from graphdoctor.trace.explain.gaps import events_of
 from graphdoctor.trace.explain.lanes import whole_span
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE
-from graphdoctor.trace.period import period
-from graphdoctor.trace.step_kinds import kinds_of
+from graphdoctor.trace.period import kinds_of, period
 from graphdoctor.trace.windows import Window
 from graphdoctor.values.errors import UsageError
 

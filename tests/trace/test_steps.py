@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphdoctor.trace import Trace
-from graphdoctor.trace.step_kinds import OTHER
+from graphdoctor.trace.period import OTHER
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.values.errors import UsageError
 from tests.support.traces import TraceBuilder

@@ -1,4 +1,4 @@
-"""A Trace and its steps -> where the device's own time goes: kernels, families, lines, modules, copies."""
+"""A Trace and its steps -> where the device's own time goes: kernels, lines, modules, copies, memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from graphdoctor.trace.api import is_read, is_step_mark, is_upload, which
-from graphdoctor.trace.arrays import KINDS, Ints, Spans, Trace, distinct
+from graphdoctor.trace.arrays import KINDS, Ints, Spans, Trace, distinct, median
 from graphdoctor.trace.explain.communication import communication
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.hosts import frame_nesting, host_ns_by_name, location, user_frames
-from graphdoctor.trace.explain.memory_use import memory_use
 from graphdoctor.trace.join import launch_of, operators_of_events
 from graphdoctor.trace.kernel_families import family_of
 from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
@@ -23,6 +22,7 @@ from graphdoctor.values.trace_work import (
     FamilyCost,
     KernelCost,
     LineWork,
+    MemoryUse,
 )
 
 _MODULE = "nn.Module: "
@@ -203,3 +203,54 @@ def _copies(trace: Trace, rows: Ints, steps: int) -> Iterator[CopyCost]:
             nbytes=int(events.nbytes[rows[events.name[rows] == number]].sum()) / steps,
             device_us=time / 1e3 / steps,
         )
+
+
+def memory_use(
+    trace: Trace, device: int, found: Gaps, host_windows: Sequence[Window]
+) -> MemoryUse | None:
+    """Of the device's own allocator in the windows of host time; None where nothing was recorded."""
+    events = trace.memory
+    label = trace.devices[device]
+    mine = events.device == int(label) if label.isdigit() else events.device != NONE
+    if not mine.any():
+        # AMD's profiler numbers kernels by the machine's agents, and memory by the visible devices.
+        mine = events.device != NONE
+        if len(set(events.device[mine].tolist())) != 1:
+            return None
+    events = events.take(mine)
+    rows = np.flatnonzero(inside(events.start_ns, host_windows))
+    if not len(rows):
+        return None
+    steps, is_given = len(host_windows), events.nbytes[rows] > 0
+    given = rows[is_given]
+    knows_held = bool(events.allocated.any() or events.reserved.any())
+    windows = host_windows if knows_held else ()
+    return MemoryUse(
+        peak_allocated_bytes=int(events.allocated[rows].max()) if knows_held else None,
+        peak_reserved_bytes=int(events.reserved[rows].max()) if knows_held else None,
+        growth_bytes=_growth(events.start_ns, events.allocated, windows),
+        reserved_growth_bytes=_growth(events.start_ns, events.reserved, windows),
+        allocations=len(given) / steps,
+        allocated_bytes=int(events.nbytes[given].sum()) / steps,
+        allocations_in_gaps=int(_in_gaps(found, events.start_ns[given]).sum()) / steps,
+    )
+
+
+def _growth(moments: Ints, held: Ints, windows: Sequence[Window]) -> float | None:
+    """How much more is held at the end of a step than at that of the one before, in the median; None of one."""
+    if len(windows) < 2:
+        return None
+    last = np.searchsorted(moments, sorted(high for _, high in windows), side="left") - 1
+    known = held[last[last >= 0]]
+    return median(np.diff(known)) if len(known) > 1 else None
+
+
+def _in_gaps(found: Gaps, moments: Ints) -> Ints:
+    """Which moments lie in a gap, in which the device waits."""
+    place = np.searchsorted(found.start_ns, moments, side="right") - 1
+    if not len(found.start_ns):
+        return np.zeros(len(moments), np.int64)
+    is_inside: Ints = ((place >= 0) & (found.end_ns[np.maximum(place, 0)] > moments)).astype(
+        np.int64
+    )
+    return is_inside

@@ -19,8 +19,7 @@ from graphdoctor.trace.arrays import (
     no_ints,
 )
 from graphdoctor.trace.read.events import MEMORY, TABLES, WORK_KINDS, EventType, Instant, Unused
-from graphdoctor.trace.read.messages import RECORDED, message_of
-from graphdoctor.trace.read.numbers import correlations, integers, ns, whole
+from graphdoctor.trace.read.numbers import RECORDED, correlations, integers, message_of, ns, whole
 
 _HOST_TABLES = ("operators", "frames", "annotations", "overheads")
 _EACH_NAME = 200  # bytes, text and table

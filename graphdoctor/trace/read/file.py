@@ -16,8 +16,7 @@ from graphdoctor.trace.arrays import About, Shapes, Spans, Trace
 from graphdoctor.trace.read import blocks
 from graphdoctor.trace.read.blocks import CutShort
 from graphdoctor.trace.read.columns import Columns
-from graphdoctor.trace.read.decode import Decoder, Header, header
-from graphdoctor.trace.read.ending import end_of_list, is_json
+from graphdoctor.trace.read.decode import Decoder, Header, end_of_list, header, is_json
 from graphdoctor.trace.read.nsight import is_database, read_nsight
 from graphdoctor.trace.read.split import Part, in_brackets, split, structure
 from graphdoctor.values.errors import UsageError
