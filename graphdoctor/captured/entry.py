@@ -20,16 +20,17 @@ from graphdoctor.captured.module import (
     module_of,
 )
 from graphdoctor.captured.plan import CapturePlan, inference_plan, training_plan
-from graphdoctor.captured.readiness import unready
 from graphdoctor.captured.replays import Replays
 from graphdoctor.captured.sized_capture import capture_sizes
-from graphdoctor.captured.study import study, watched_device
-from graphdoctor.captured.training import study_training
+from graphdoctor.captured.study import study, study_training, watched_device
+from graphdoctor.graphs.calls import Unwatchable, signature
 from graphdoctor.graphs.capture import Pool
-from graphdoctor.graphs.guards import Modes, emulated_device
-from graphdoctor.graphs.modules import wrapper_of
+from graphdoctor.graphs.guards import Modes, all_hooks, emulated_device
+from graphdoctor.graphs.modules import graphed_already, wrapper_of
 from graphdoctor.pipeline import analyze
 from graphdoctor.target import Inputs
+from graphdoctor.target.state.clone import clone_inputs
+from graphdoctor.target.state.tree import input_leaves
 from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.report import Mode
 
@@ -226,3 +227,55 @@ def _plan_without_gpu(model: torch.nn.Module, inputs: Inputs) -> CapturePlan:
 def _has_device() -> bool:
     """Whether anything can be captured here."""
     return emulated_device() is not None or torch.cuda.is_available()
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def unready(model: torch.nn.Module, inputs: Inputs) -> str:
+    """The first reason, in one sentence; "" where there is none."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    tensors = [tensor for _, tensor in named]
+    for name, tensor in named:
+        if torch.nn.parameter.is_lazy(tensor):
+            return f"{name} has no shape yet: call the model once"
+        if type(tensor) not in _PLAIN:
+            return f"{name} is a {type(tensor).__name__}, a subclass of torch.Tensor"
+    leaves = [leaf for leaf in input_leaves(inputs).values() if isinstance(leaf, torch.Tensor)]
+    devices = {tensor.device for tensor in (*tensors, *leaves) if tensor.is_cuda}
+    if not devices:
+        return "neither the model nor an input is on the GPU: put them there, as by model.cuda()"
+    if len(devices) > 1:
+        return "the model and its inputs are on several GPUs, and a graph is captured on one"
+    return (
+        wrapper_of(model.modules())
+        or graphed_already(model)
+        or _hooked(model)
+        or _unwatchable(inputs)
+    )
+
+
+def _unwatchable(inputs: Inputs) -> str:
+    """What a graph could not be guarded against, or what a copy of the inputs would lack."""
+    try:
+        key, tensors = signature(inputs.args, inputs.kwargs)
+        copied = clone_inputs(inputs)
+        key_of_copy, copies = signature(copied.args, copied.kwargs)
+    except Unwatchable as reason:
+        return str(reason)
+    own = set(map(id, tensors))
+    is_like = key == key_of_copy and not any(id(tensor) in own for tensor in copies)
+    return "" if is_like else "the inputs are nested in a way that cannot be copied"
+
+
+def _hooked(model: torch.nn.Module) -> str:
+    """torch's own hooks compute, as spectral norm's do; what others do besides, a replay would not."""
+    for path, module in model.named_modules():
+        for hooks in all_hooks(module):
+            for hook in hooks.values():
+                if not str(getattr(hook, "__module__", "")).startswith("torch."):
+                    name = getattr(hook, "__qualname__", type(hook).__name__)
+                    return (
+                        f"{path or 'the model'} has the hook {name}, which a replay would not run"
+                    )
+    return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +18,7 @@ from graphdoctor.device.real import WatchedDevice
 from graphdoctor.estimate import launches
 from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.graphs.calls import Unwatchable
-from graphdoctor.graphs.guards import emulated_device
+from graphdoctor.graphs.guards import Modes, emulated_device
 from graphdoctor.graphs.modules import modules_by_path
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.operators import draws
@@ -29,6 +29,7 @@ from graphdoctor.strategies.evidence import Studied
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
+from graphdoctor.target.state.tree import leaves, map_leaves
 from graphdoctor.values.recording import Iteration, Recording
 from graphdoctor.values.report import GraphMemory, Location
 
@@ -237,3 +238,51 @@ def _graph_of(
     )
     session.start.restore()
     return GuardedGraph(made, traits, setup, dict(session.target.roots))
+
+
+def study_training(
+    model: torch.nn.Module, inputs: Inputs, device: AnyDevice, context: Modes
+) -> tuple[Study, Parts | str]:
+    """Record a forward and a backward pass, and graph what is safe in them.
+
+    The loss is the sum of all outputs that want gradients; the caller's own comes in its place.
+    """
+    try:
+        with alone(), put_back(target := _with_backward(target_of(model, inputs), model)):
+            return _study_both(model, target, device, context)
+    except EmulationLimit as limit:
+        return Study((str(limit),)), str(limit)
+
+
+def _study_both(
+    model: torch.nn.Module, target: Target, device: AnyDevice, context: Modes
+) -> tuple[Study, Parts | str]:
+    studied = stages.study(target, Setting(device))
+    known = known_from(studied)
+    wanted = safe_modules(studied) if known.obstacles else {"": model}
+    return known, graph_parts(studied.session, wanted, known.launches, context=context)
+
+
+def _with_backward(target: Target, model: torch.nn.Module) -> Target:
+    return replace(target, mode="training", step=_forward_and_backward(model))
+
+
+def _forward_and_backward(model: torch.nn.Module) -> Callable[..., object]:
+    def step(*args: object, **kwargs: object) -> object:
+        model.zero_grad(set_to_none=True)
+        with torch.enable_grad():
+            outputs = model(*args, **kwargs)
+            wanting = [leaf for leaf in leaves(outputs, "output").values() if _wants_gradient(leaf)]
+            if wanting:
+                torch.autograd.backward([leaf.float().sum() for leaf in wanting])  # type: ignore[attr-defined]
+        return map_leaves(_detached, outputs)
+
+    return step
+
+
+def _wants_gradient(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_floating_point()
+
+
+def _detached(leaf: object) -> object:
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import graphdoctor
 from graphdoctor.check.baseline import Accepted, Baseline, Entry
-from graphdoctor.check.consequences import with_causes
 from graphdoctor.check.fingerprint import Key, keys_of
 from graphdoctor.check.relative_paths import RelativePaths, is_inside, nearest_place
 from graphdoctor.check.selection import selected, unused_comments
@@ -18,6 +17,7 @@ from graphdoctor.check.step_figures import (
     beyond_budget,
     figures_of,
     improvements,
+    with_causes,
 )
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.check import (

@@ -14,14 +14,17 @@ from graphdoctor.device.processes.fresh import FreshProcesses
 from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.measure.speed import profile_of_gpu
-from graphdoctor.strategies.budget import budget_for, limit_s, needed_s
-from graphdoctor.strategies.choice import chosen
+from graphdoctor.strategies.choice import budget_for, chosen, limit_s, needed_s
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.next_finding import next_finding
 from graphdoctor.strategies.on_ranks import as_on_all_ranks
 from graphdoctor.strategies.own_process import Job, in_own_process, own_processes
-from graphdoctor.strategies.recommend import recommend, with_noise_told, would_pay_more
+from graphdoctor.strategies.recommend import (
+    recommend,
+    with_noise_told,
+    would_pay_more,
+)
 from graphdoctor.strategies.strategy import Known, OtherKernels, Strategy
 from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
 from graphdoctor.strategies.whole_row import whole_row

@@ -19,9 +19,7 @@ from graphdoctor.measure.profile import Profile
 from graphdoctor.measure.speed import CAPTURED, EAGER, ProfiledRun, _captured_run, _of_this_gpu
 from graphdoctor.pipeline import analyze_target
 from graphdoctor.record import prepare
-from graphdoctor.reporters.tensorboard.overview import page_of
-from graphdoctor.reporters.tensorboard.scalars import scalars_of
-from graphdoctor.reporters.tensorboard.write import _next_number, _write_events
+from graphdoctor.reporters.tensorboard.write import _next_number, _write_events, page_of, scalars_of
 from graphdoctor.target import from_object
 from graphdoctor.trace import parse_trace
 from graphdoctor.trace.annotate import PROCESS

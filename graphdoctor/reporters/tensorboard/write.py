@@ -1,23 +1,28 @@
-"""A report, its evidence and the profiled runs -> their folders filled, and the report with the files."""
+"""A report and the profiled runs -> folders with traces, figures and text, and the report with the files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from graphdoctor.measure.speed import EAGER
+from graphdoctor.measure.profile import Profile
+from graphdoctor.measure.speed import CAPTURED, EAGER, ProfiledRun
+from graphdoctor.reporters.check import wording
+from graphdoctor.reporters.check.markdown import code, escaped
 from graphdoctor.reporters.tensorboard.notes import notes_of
-from graphdoctor.reporters.tensorboard.overview import page_of
-from graphdoctor.reporters.tensorboard.scalars import Scalar, scalars_of
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.trace import Trace
 from graphdoctor.trace.annotate import annotate
+from graphdoctor.trace.explain.lanes import busiest_device, lanes_in
 from graphdoctor.trace.read.names import KeptTrace
+from graphdoctor.trace.steps import find_steps
 from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError
-from graphdoctor.values.report import Report
+from graphdoctor.values.figures import EFFECT_WORDS, ratio_range, share_range, time_range, time_text
+from graphdoctor.values.locations import place_text
+from graphdoctor.values.report import Finding, Range, Report
 
 PAGE_TAG = "graphdoctor/report"
 
@@ -100,3 +105,172 @@ def _writer(folder: Path) -> Any:
             f" text: pip install 'graphdoctor[tensorboard]' ({error})."
         ) from error
     return SummaryWriter(log_dir=str(folder))
+
+
+Scalar = tuple[str, float]
+
+
+def scalars_of(run: ProfiledRun, report: Report) -> tuple[Scalar, ...]:
+    """Tags and values, few enough to be looked at, one point of each curve. Both runs have what their own trace
+    shows, so that a chart compares them.
+
+    What an analysis says of the two together stands in the eager run: it is always there. Ranges are in the text.
+    """
+    found = [*_measured(run, report), *_of_trace(run.profile)]
+    if run.name == EAGER:
+        found += [*_findings(report), *_predicted(report), *_speedup(report)]
+    return tuple(found)
+
+
+def _measured(run: ProfiledRun, report: Report) -> Iterator[Scalar]:
+    """Wall time of one step without the profiler, where a GPU measured it."""
+    measurement = report.measurement
+    if measurement is not None:
+        is_eager = run.name == EAGER
+        yield "step/measured_us", measurement.eager_us if is_eager else measurement.graph_us
+
+
+def _of_trace(profile: Profile) -> Iterator[Scalar]:
+    """Of one step as profiled. Nothing without a GPU's events."""
+    trace = profile.trace
+    if not len(trace.device_events):
+        return
+    device = busiest_device(trace)
+    steps = find_steps(trace, device).counted
+    times = lanes_in(trace, device, [step.window for step in steps])
+    span = times.span_ns or 1
+    yield "trace/launches", times.launches / len(steps)
+    yield "trace/device_busy_us", times.busy_ns / 1e3 / len(steps)
+    yield "trace/device_busy_share", times.busy_ns / span
+    yield "trace/launch_bound_share", times.launch_bound_ns / span
+
+
+def _findings(report: Report) -> Iterator[Scalar]:
+    """How many stand: what forbids a graph, and what only makes it slow."""
+    slow = [
+        finding.effect == "replay-is-slow"
+        for finding in report.findings
+        if finding.suppressed is None
+    ]
+    yield "findings/unsafe", len(slow) - sum(slow)
+    yield "findings/slow", sum(slow)
+
+
+def _predicted(report: Report) -> Iterator[Scalar]:
+    found = report.estimate
+    if found is None:
+        return
+    if found.basis == "predicted":
+        yield "step/predicted_us", _shown(found.eager_us)
+        yield "step/predicted_launch_bound_share", _shown(found.launch_bound_share)
+    yield "step/predicted_with_graphs_us", _shown(found.graph_us)
+
+
+def _speedup(report: Report) -> Iterator[Scalar]:
+    if report.estimate is not None:
+        yield "speedup/predicted", _shown(report.estimate.speedup)
+    if report.measurement is not None:
+        yield "speedup/measured", report.measurement.speedup
+
+
+def _shown(predicted: Range) -> float:
+    """To three digits, like the page: charts would stretch what changes beyond them over their height."""
+    return float(f"{predicted.mid:.3g}")
+
+
+_ONLY_EAGER = (
+    "There is no run of a captured graph: the device was emulated, so the trace shows the step on the"
+    " CPU, its times are the CPU's, and times of a GPU are predicted."
+)
+_OFFLINE = (
+    "The tab PYTORCH_PROFILER stays empty where its page cannot load a script from www.gstatic.com. The traces"
+    " beside this file open in Perfetto, which ui.perfetto.dev serves or a copy of your own does, and"
+    " `graphdoctor trace` reads those of a GPU."
+)
+_NO_GRAPH = "There is no run of a captured graph, because the step is not one verified graph."
+
+
+def page_of(report: Report, runs: Sequence[ProfiledRun]) -> str:
+    """Verdict, shares, findings and regions. Text from the model is shown and never interpreted."""
+    parts = [
+        f"# {escaped(report.target.name)}: {report.verdict}",
+        escaped(report.reason),
+        _table(("figure", "value"), _figures(report)),
+        "## Findings",
+        _findings_rows(report),
+        "## Regions",
+        _regions(report),
+        *_remarks(report, runs),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _figures(report: Report) -> Iterator[tuple[str, str]]:
+    yield "device", escaped(report.machine.device_name)
+    found = report.estimate
+    if found is not None:
+        yield "launches a step", f"{found.launches:,}"
+        yield "eager step" + _how(found.basis), time_range(found.eager_us)
+        yield "device busy" + _how(found.basis), time_range(found.device_busy_us)
+        yield "launch-bound share" + _how(found.basis), share_range(found.launch_bound_share)
+        yield "step as graphs, predicted", time_range(found.graph_us)
+        yield "speed-up, predicted", ratio_range(found.speedup)
+    measured = report.measurement
+    if measured is not None:
+        yield "eager step, measured", time_text(measured.eager_us)
+        yield "step as a graph, measured", time_text(measured.graph_us)
+        bounds = f"{measured.speedup_low:.2f} to {measured.speedup_high:.2f}"
+        yield "speed-up, measured", f"{measured.speedup:.2f}x ({bounds}): {measured.word}"
+
+
+def _how(basis: str) -> str:
+    return ", predicted" if basis == "predicted" else ", from a trace"
+
+
+def _findings_rows(report: Report) -> str:
+    if not report.findings:
+        return "None."
+    rows = (
+        (
+            escaped(wording.title(finding)),
+            EFFECT_WORDS[finding.effect],
+            _place(finding),
+            escaped(finding.message),
+            escaped(wording.fix_line(finding)),
+        )
+        for finding in report.findings
+    )
+    return _table(("rule", "effect", "line", "what", "fix"), rows)
+
+
+def _place(finding: Finding) -> str:
+    # A bar ends a cell, also within code.
+    place = finding.location
+    return code(place_text(place).replace("|", "/")) if place is not None else ""
+
+
+def _regions(report: Report) -> str:
+    if not report.regions:
+        return "None."
+    rows = (
+        (
+            escaped(region.name),
+            f"{region.launches:,}",
+            "yes" if region.worthwhile else "no",
+            escaped(region.reason),
+        )
+        for region in report.regions
+    )
+    return _table(("region", "launches", "worth a graph", "why"), rows)
+
+
+def _table(head: Sequence[str], rows: Iterator[tuple[str, ...]]) -> str:
+    lines = (head, ["---"] * len(head), *rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _remarks(report: Report, runs: Sequence[ProfiledRun]) -> Iterator[str]:
+    if not any(run.name == CAPTURED for run in runs):
+        yield _ONLY_EAGER if report.machine.device == "emulated" else _NO_GRAPH
+    yield _OFFLINE
+    yield "\n".join(f"- {escaped(limit)}" for limit in report.limits)

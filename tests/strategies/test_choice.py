@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphdoctor.strategies.budget import budget_for, limit_s, needed_s
+from graphdoctor.strategies.choice import budget_for, limit_s, needed_s
 from graphdoctor.strategies.compiled_whole import CompiledWhole
 from graphdoctor.strategies.modules import Modules
 from graphdoctor.strategies.reduce_overhead import ReduceOverhead
