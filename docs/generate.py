@@ -6,15 +6,24 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
 
 from graphdoctor.check.settings.schema import settings_schema
 from graphdoctor.cli.explain import markdown
 from graphdoctor.operators import CONDITIONS, EFFECTS, OperatorFact, evidence_words, load_table
-from graphdoctor.reporters import program_json, sweep_json, trace_json, watch_json
-from graphdoctor.reporters.analysis.json import schema
+from graphdoctor.reporters.plain_json import NOT_FINITE
+from graphdoctor.reporters.trace_json import AnyTrace
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.figures import EFFECT_WORDS
+from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
+from graphdoctor.values.report import SCHEMA_VERSION, Report
+from graphdoctor.values.sweep import SWEEP_SCHEMA_VERSION, Sweep
+from graphdoctor.values.trace import TRACE_SCHEMA_VERSION
+from graphdoctor.values.watched import WATCH_SCHEMA_VERSION, WatchReport
 
 DOCS = Path(__file__).parent
 DEMO = "sample_models/adam_training.py:capturable"
@@ -27,14 +36,46 @@ def pages() -> dict[Path, str]:
     generated = {Path("rules") / f"{rule.id}.md": markdown(rule) for rule in ALL_RULES}
     generated[Path("rules/README.md")] = _index()
     generated[Path("operators.md")] = _operators()
-    generated[Path("report.schema.json")] = json.dumps(schema(), indent=2) + "\n"
-    generated[Path("program.schema.json")] = json.dumps(program_json.schema(), indent=2) + "\n"
-    settings = json.dumps(settings_schema("graphdoctor.toml"), indent=2)
-    generated[Path("settings.schema.json")] = settings + "\n"
-    generated[Path("sweep.schema.json")] = json.dumps(sweep_json.schema(), indent=2) + "\n"
-    generated[Path("trace.schema.json")] = json.dumps(trace_json.schema(), indent=2) + "\n"
-    generated[Path("watch.schema.json")] = json.dumps(watch_json.schema(), indent=2) + "\n"
+    for name, schema in _schemas():
+        generated[Path(f"{name}.schema.json")] = json.dumps(schema, indent=2) + "\n"
     return generated
+
+
+def _schemas() -> Iterator[tuple[str, dict[str, Any]]]:
+    """What each command saves, and the settings."""
+    traces = "`graphdoctor trace --json` writes: one trace, for a folder all of them, or two before and after a change"
+    for name, types, title, writes, version in (
+        ("report", (Report,), "graphdoctor report", "`graphdoctor analyze --json` writes", SCHEMA_VERSION),
+        ("program", (ProgramReport,), "graphdoctor run", "`graphdoctor run --json` writes", PROGRAM_SCHEMA_VERSION),
+        ("sweep", (Sweep,), "graphdoctor sweep", "`graphdoctor sweep --json` writes", SWEEP_SCHEMA_VERSION),
+        ("watch", (WatchReport,), "graphdoctor watch", "`graphdoctor watch --json` writes", WATCH_SCHEMA_VERSION),
+        ("trace", get_args(AnyTrace), "graphdoctor trace report", traces, TRACE_SCHEMA_VERSION),
+    ):  # fmt: skip
+        references, components = msgspec.json.schema_components(
+            types, ref_template="#/$defs/{name}"
+        )
+        yield (
+            name,
+            {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "title": title,
+                "description": f"What {writes}, version {version}.",
+                **(references[0] if len(types) == 1 else {"anyOf": list(references)}),
+                "$defs": _allow_not_finite(components),
+            },
+        )
+    yield "settings", settings_schema("graphdoctor.toml")
+
+
+def _allow_not_finite(value: Any) -> Any:
+    """The schema with every number also allowed to be one of the words for those JSON lacks."""
+    if isinstance(value, list):
+        return [_allow_not_finite(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("type") == "number":
+        return {"anyOf": [value, {"enum": list(NOT_FINITE.values())}]}
+    return {key: _allow_not_finite(item) for key, item in value.items()}
 
 
 def outdated() -> list[Path]:

@@ -86,11 +86,12 @@ class SweepCommand:
                 notes = sweep.notes if plan is not None else (*sweep.notes, _NO_PLAN)
                 sweep = replace(sweep, lengths=plan, notes=notes)
 
-        from graphdoctor.reporters import sweep_json, sweep_page
+        from graphdoctor.reporters import sweep_page
+        from graphdoctor.reporters.plain_json import written
 
         show_or_save(
             args,
-            json=lambda: sweep_json.render(sweep),
+            json=lambda: written(sweep),
             page=lambda: sweep_page.render(sweep, look_of(args)),
         )
         return 0

@@ -85,12 +85,13 @@ class _Output:
         self._stream, self._json, self._look = stream, json, look
 
     def write(self, report: WatchReport) -> None:
-        from graphdoctor.reporters import watch_json, watch_page
+        from graphdoctor.reporters import watch_page
         from graphdoctor.reporters.files import save
+        from graphdoctor.reporters.plain_json import written
 
         try:
             if self._json is not None:
-                save(watch_json.render(report), self._json)
+                save(written(report), self._json)
         except GraphDoctorError as error:  # a full disk is no reason to end what has run for days
             self.say(f"graphdoctor: error: {error}\n")
         self.say(watch_page.render(report, self._look))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from graphdoctor.reporters.plain_json import described, parsed, top_level, written
+from graphdoctor.reporters.plain_json import parsed, top_level, written
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
 
 
@@ -24,13 +22,3 @@ def parse(text: str | bytes, *, name: str = "the report") -> ProgramReport:
 def is_program(content: bytes) -> bool:
     """Whether this is what `render` wrote, of any version; not whether it is complete."""
     return {"ending", "steps"} <= top_level(content).keys()
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema of a program's report."""
-    return described(
-        ProgramReport,
-        title="graphdoctor run",
-        written_by="`graphdoctor run --json` writes",
-        version=PROGRAM_SCHEMA_VERSION,
-    )

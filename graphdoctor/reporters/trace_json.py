@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphdoctor.reporters.plain_json import described, parsed, top_level, written
+from graphdoctor.reporters.plain_json import parsed, top_level, written
 from graphdoctor.values.compared_traces import FolderReport, TraceComparison
 from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
 
@@ -32,16 +32,3 @@ def parse(content: bytes, *, name: str) -> AnyTrace:
 def is_trace(content: bytes) -> bool:
     """Whether this is what `render` wrote, of any of the three kinds; not whether it is complete."""
     return not {"step_basis", "workers", "before"}.isdisjoint(top_level(content))
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema of all three: one trace, a folder of them, or two compared."""
-    return described(
-        TraceReport,
-        FolderReport,
-        TraceComparison,
-        title="graphdoctor trace report",
-        written_by="`graphdoctor trace --json` writes: one trace, for a folder all of them,"
-        " or two before and after a change",
-        version=TRACE_SCHEMA_VERSION,
-    )

@@ -12,10 +12,11 @@ import jsonschema
 import pytest
 
 from graphdoctor.cli import main
-from graphdoctor.reporters import program_json, program_page
+from graphdoctor.reporters import program_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.program import ProgramReport, ProgramStep
 from graphdoctor.values.report import Location
+from tests.support.schemas import schema_of
 
 PROGRAM = """\
 import sys
@@ -43,7 +44,7 @@ def test_the_program_keeps_its_output_and_code_and_the_page_goes_to_stderr(tmp_p
     assert done.stdout == "".join(f"step {i}\n" for i in range(9)) + "['--epochs', '1']\n"
     assert "SAFE" in done.stderr and "Linear at program.py:6, inference, 9 times" in done.stderr
     report = json.loads(saved.read_text())
-    jsonschema.validate(report, program_json.schema())
+    jsonschema.validate(report, schema_of("program"))
     assert (report["exit_code"], report["ending"], len(report["steps"])) == (3, "finished", 1)
     (step,) = report["steps"]
     assert step["recorded"] == 4 and step["slowdown"] > 0

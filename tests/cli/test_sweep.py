@@ -11,10 +11,12 @@ import jsonschema
 import pytest
 
 from graphdoctor.cli import main
-from graphdoctor.reporters import sweep_json, sweep_page
+from graphdoctor.reporters import sweep_page
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import written
 from graphdoctor.values.report import Machine, Range, TargetInfo
 from graphdoctor.values.sweep import GainEnd, Sweep, SweepRow, SweptInput
+from tests.support.schemas import schema_of
 
 TINY = """\
 import torch
@@ -114,11 +116,11 @@ def test_bars_fill_as_far_as_is_sure() -> None:
 
 
 def test_the_json_follows_its_schema() -> None:
-    written = json.loads(sweep_json.render(SWEEP))
-    jsonschema.validate(written, sweep_json.schema())
-    assert [found["status"] for found in written["rows"]] == [row.status for row in ROWS]
+    found = json.loads(written(SWEEP))
+    jsonschema.validate(found, schema_of("sweep"))
+    assert [row["status"] for row in found["rows"]] == [row.status for row in ROWS]
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**written, "rows": [{"batch": "1"}]}, sweep_json.schema())
+        jsonschema.validate({**found, "rows": [{"batch": "1"}]}, schema_of("sweep"))
 
 
 def test_a_file_becomes_a_page_and_a_saved_sweep(
@@ -132,7 +134,7 @@ def test_a_file_becomes_a_page_and_a_saved_sweep(
     assert "predicted for NVIDIA H100" in captured.out
     assert "2x4 to Nx4" in captured.out
     sweep = json.loads(saved.read_text())
-    jsonschema.validate(sweep, sweep_json.schema())
+    jsonschema.validate(sweep, schema_of("sweep"))
     assert [(row["batch"], row["status"]) for row in sweep["rows"]] == [
         (1, "predicted"),
         (4, "predicted"),
@@ -181,7 +183,7 @@ def test_help_and_reporters_need_no_torch() -> None:
     code = (
         "import sys, graphdoctor.cli\n"
         "try:\n    graphdoctor.cli.main(['sweep', '--help'])\nexcept SystemExit:\n    pass\n"
-        "import graphdoctor.reporters.sweep_page, graphdoctor.reporters.sweep_json\n"
+        "import graphdoctor.reporters.sweep_page, graphdoctor.reporters.plain_json\n"
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
@@ -203,7 +205,7 @@ def test_a_log_of_sizes_brings_the_sizes_to_capture_and_the_settings(
     assert max(map(len, section.splitlines())) <= 80
     assert main([*called, "--max-graphs", "2", "--batch", "1,30", "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, sweep_json.schema())
+    jsonschema.validate(found, schema_of("sweep"))
     assert len(found["lengths"]["chosen"]["sizes"]) <= 2
     assert found["lengths"]["calls"] == 7
 

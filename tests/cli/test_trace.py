@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from graphdoctor.cli import main
-from graphdoctor.reporters import trace_json
+from tests.support.schemas import schema_of
 from tests.support.traces import TraceBuilder, launch_bound
 
 
@@ -36,7 +36,7 @@ def test_json_is_written_beside_the_page_or_instead(
     assert main(["trace", str(file), "--step", "1", "--wall-ms", "0.3", "--json", str(saved)]) == 0
     assert "LAUNCH BOUND" in capsys.readouterr().out
     report = json.loads(saved.read_text())
-    jsonschema.validate(report, trace_json.schema())
+    jsonschema.validate(report, schema_of("trace"))
     assert report["prediction"]["wall_us"] == 300.0
     assert [step["name"] for step in report["steps"]] == ["ProfilerStep#1"]
     assert main(["trace", str(file), "--json", "-"]) == 0
@@ -58,7 +58,7 @@ def test_a_folder_shows_every_worker_what_differs_and_what_is_broken(
         assert part in out
     assert main(["trace", str(tmp_path), "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)
-    jsonschema.validate(report, trace_json.schema())
+    jsonschema.validate(report, schema_of("trace"))
     (step,) = [item for item in report["differences"] if item["figure"] == "kernels"]
     assert (step["low"], step["high"]) == (50, 60)
     assert step["high_worker"].startswith("rank 1")

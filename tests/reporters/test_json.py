@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.reporters.analysis import REPORTERS
-from graphdoctor.reporters.analysis.json import parse, read, schema
+from graphdoctor.reporters.analysis.json import parse, read
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import SCHEMA_VERSION, Report
 from tests.support.lanes import many_lanes
 from tests.support.reports import PARTLY_SAFE, SAFE, WRONG
+from tests.support.schemas import schema_of
 
 change = msgspec.structs.replace
 DRAWN = change(PARTLY_SAFE, lanes=many_lanes(5, layers=1))
@@ -38,7 +39,7 @@ def test_what_is_written_is_read_again(report: Report, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("report", [PARTLY_SAFE, SAFE, DRAWN], ids=["partly-safe", "safe", "drawn"])
 def test_what_is_written_follows_the_schema(report: Report) -> None:
-    jsonschema.Draft202012Validator(schema()).validate(json.loads(written(report)))
+    jsonschema.Draft202012Validator(schema_of("report")).validate(json.loads(written(report)))
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -59,7 +60,7 @@ def test_any_number_is_read_again(number: float) -> None:
     differences = (change(difference, max_abs=number),)
     outcome = change(WRONG, verification=change(check, differences=differences))
     text = written(change(SAFE, captures=(outcome,)))
-    jsonschema.Draft202012Validator(schema()).validate(json.loads(text))
+    jsonschema.Draft202012Validator(schema_of("report")).validate(json.loads(text))
     (again,) = parse(text.encode(), name="x").captures
     assert again.verification is not None
     assert repr(again.verification.differences[0].max_abs) == repr(number)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from graphdoctor.reporters import watch_json, watch_page
+from graphdoctor.reporters import watch_page
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import written
 from graphdoctor.values.report import Location
 from graphdoctor.values.watched import (
     Rate,
@@ -156,4 +157,4 @@ def test_text_of_the_program_cannot_move_anything() -> None:
     )
     text = page(hostile)
     assert "\x1b" not in text and "\r" not in text
-    assert "\\ud800" in watch_json.render(hostile)
+    assert "\\ud800" in written(hostile)

@@ -9,12 +9,13 @@ import jsonschema
 import pytest
 
 from graphdoctor.cli import main
-from graphdoctor.reporters import trace_before_after, trace_json
+from graphdoctor.reporters import trace_before_after
 from graphdoctor.reporters.look import Look
 from graphdoctor.trace.explain.before_after import EVERY_ROW, compare_traces
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.values.compared_traces import TraceComparison
 from graphdoctor.values.trace import TraceReport
+from tests.support.schemas import schema_of
 from tests.support.traces import TraceBuilder
 
 
@@ -108,7 +109,7 @@ def test_the_command_takes_a_second_trace(
     assert out.startswith("BEFORE AND AFTER\nA step is 1.")
     assert main(["trace", before, after, "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, trace_json.schema())
+    jsonschema.validate(found, schema_of("trace"))
     assert main(["trace", before, after, "--json", after]) == 2
     assert main(["trace", before, str(tmp_path)]) == 2
     assert "two trace files can be compared" in capsys.readouterr().err

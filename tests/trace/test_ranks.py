@@ -14,6 +14,7 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.trace.explain.folder import explain_folder
 from graphdoctor.trace.explain.trace_report import TraceOptions
 from graphdoctor.values.compared_traces import FolderReport, RankComparison
+from tests.support.schemas import schema_of
 from tests.support.traces import TraceBuilder
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -68,7 +69,7 @@ def test_the_rank_that_computes_longer_is_the_straggler(tmp_path: Path) -> None:
     page = " ".join(trace_folder.render(report, Look()).split())
     assert "rank 2 comes last, and the others wait 500 µs for it" in page
     assert "1.60 times the mean on the busiest rank" in page
-    jsonschema.validate(json.loads(trace_json.render(report)), trace_json.schema())
+    jsonschema.validate(json.loads(trace_json.render(report)), schema_of("trace"))
 
 
 def test_the_rank_whose_host_comes_late_is_said_to_idle(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.trace import TraceReport
 from tests.support.regimes import REGIMES, Regime, RegimeTrace, Truth
+from tests.support.schemas import schema_of
 from tests.support.traces import TraceBuilder, launch_bound
 
 FILE = Path("run.pt.trace.json")
@@ -291,7 +292,7 @@ def test_every_device_is_explained_and_the_busiest_comes_first() -> None:
 def test_json_follows_its_schema_and_the_parts_sum_to_the_span() -> None:
     for builder in (launch_bound(20, steps=3), syncing()):
         found = json.loads(trace_json.render(explained(builder)))
-        jsonschema.validate(found, trace_json.schema())
+        jsonschema.validate(found, schema_of("trace"))
         parts = ("device_busy", "launch_bound", "sync_wait", "device_gap", "unattributed")
         assert sum(found[f"{part}_ns"] for part in parts) == found["span_ns"]
         assert sum(found[f"{part}_share"] for part in parts) == pytest.approx(1)

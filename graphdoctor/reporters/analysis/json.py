@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.plain_json import described, parsed, written
+from graphdoctor.reporters.plain_json import parsed, written
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import SCHEMA_VERSION, Report
 
@@ -30,14 +29,4 @@ def parse(content: bytes, *, name: str) -> Report:
     command = "graphdoctor analyze ... --json"
     return parsed(
         content, Report, name=name, what="report", version=SCHEMA_VERSION, command=command
-    )
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema of a report."""
-    return described(
-        Report,
-        title="graphdoctor report",
-        written_by="`graphdoctor analyze --json` writes",
-        version=SCHEMA_VERSION,
     )

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from graphdoctor.cli import main
-from graphdoctor.reporters import watch_json
+from tests.support.schemas import schema_of
 
 NO_DEVICE = "There is no CUDA device to watch"
 
@@ -53,7 +53,7 @@ def test_the_exit_code_is_the_program_s_and_the_report_says_how_it_ended(
     assert said in " ".join(done.stderr.split())
     assert done.stdout == ""
     report = json.loads((tmp_path / "watch.json").read_text())
-    jsonschema.validate(report, watch_json.schema())
+    jsonschema.validate(report, schema_of("watch"))
     assert report["state"] == ("finished" if ending == "exit" else ending)
     if ending == "raised":
         alone = subprocess.run(
