@@ -11,7 +11,6 @@ import re
 import socket
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +28,6 @@ from graphdoctor.trace import (
 )
 from graphdoctor.trace.read.names import KeptTrace, kept_trace
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.report import Location
 
 _KINETO_LEVEL = "KINETO_LOG_LEVEL"
 # torch-tb-profiler 0.4.3, the last release, knows the categories of 2021: with today's names every
@@ -41,16 +39,6 @@ _TENSORBOARD_CATEGORIES = {
 }
 _CATEGORY = re.compile(rb'("cat"\s*:\s*")(cuda_runtime|cuda_driver|fwdbwd)"')
 _PACKING = 6  # gzip's own default; 9, Python's, is slower and hardly smaller
-_FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
-_OURS = re.compile(r"(^|/)(torch|graphdoctor)/")
-
-
-class OperatorLine(Struct, frozen=True):
-    """An operator and the user's function that called it; `line` is the function's first."""
-
-    operator: str
-    location: Location
-    calls: int
 
 
 class Profile(Struct, frozen=True):
@@ -65,7 +53,6 @@ class Profile(Struct, frozen=True):
     launches: float
     trace: Trace
     kept: KeptTrace | None = None
-    lines: tuple[OperatorLine, ...] = ()
 
 
 def profile_step(
@@ -73,12 +60,10 @@ def profile_step(
     *,
     steps: int = 3,
     trace_dir: Path | None = None,
-    lines: bool = False,
 ) -> Profile:
     """Profile `steps` runs of the step, after one that does not count.
 
     `trace_dir`: keep the Chrome trace there, as it is and as TensorBoard's plugin reads it.
-    `lines`: run the step once more with stacks, which are too slow for the run that is timed.
     Without a GPU there are operators of the CPU only. Raises UsageError when `trace_dir` cannot be written.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -95,7 +80,6 @@ def profile_step(
         launches=launched / steps,
         trace=trace,
         kept=kept,
-        lines=_operator_lines(run) if lines else (),
     )
 
 
@@ -108,16 +92,14 @@ def ready_for_graphs() -> None:
         pass
 
 
-def _run_profiled(
-    run: Callable[[], object], steps: int, on_ready: Callable[[Any], object], **options: object
-) -> None:
+def _run_profiled(run: Callable[[], object], steps: int, on_ready: Callable[[Any], object]) -> None:
     from torch.profiler import profile, schedule
 
     activities, synchronize = _activities()
     # A schedule makes the profiler annotate the steps; its warm-up step loses the first kernels.
     plan = schedule(wait=0, warmup=1, active=steps, repeat=1)
-    arguments: dict[str, Any] = {"activities": activities, "schedule": plan, **options}
-    with _quiet_kineto(), profile(on_trace_ready=on_ready, **arguments) as profiler:
+    ran = profile(activities=activities, schedule=plan, on_trace_ready=on_ready)
+    with _quiet_kineto(), ran as profiler:
         for _ in range(steps + 1):
             run()
             synchronize()
@@ -162,38 +144,6 @@ def _keep(exported: Path, folder: Path) -> KeptTrace:
         reason = error.strerror or str(error)
         raise UsageError(f"Cannot write a trace to {folder}: {reason}.") from error
     return kept
-
-
-def _operator_lines(run: Callable[[], object]) -> tuple[OperatorLine, ...]:
-    from torch._C._profiler import _ExperimentalConfig
-
-    found: Counter[tuple[str, Location]] = Counter()
-
-    def collect(profiler: Any) -> None:
-        for event in profiler.events():
-            location = _nearest(event.stack) if event.name.startswith("aten::") else None
-            if location is not None:
-                found[event.name, location] += 1
-
-    # Without `verbose` the events carry no stacks (pytorch/pytorch#100253).
-    _run_profiled(
-        run, 1, collect, with_stack=True, experimental_config=_ExperimentalConfig(verbose=True)
-    )
-    return tuple(
-        OperatorLine(operator, location, calls)
-        for (operator, location), calls in sorted(
-            found.items(), key=lambda item: (item[0][1].file, item[0][1].line, item[0][0])
-        )
-    )
-
-
-def _nearest(stack: list[str]) -> Location | None:
-    """The innermost frame of the user, as kineto names it: with the first line of the function."""
-    for text in stack:
-        frame = _FRAME.match(text)
-        if frame is not None and not _OURS.search(frame["file"]):
-            return Location(frame["file"], int(frame["line"]), frame["function"])
-    return None
 
 
 def for_tensorboard(content: bytes) -> bytes:
