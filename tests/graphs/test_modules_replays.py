@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from graphdoctor.graphs.modules import Choices
 from tests.support.graphed_twins import (
     Answer,
     Nested,
@@ -100,20 +99,6 @@ def test_gradients_that_are_asked_for_belong_to_the_caller() -> None:
         assert pair.made.replays == 4
 
 
-def test_old_gradients_are_kept_where_the_caller_chooses_to_own_them() -> None:
-    def collected(side: Side) -> list[torch.Tensor | None]:
-        found = []
-        for seed in (1, 2):
-            side.model.zero_grad(set_to_none=True)
-            total(side.model(data(seed=seed))).backward()
-            found += [p.grad for p in side.model.parameters()]
-        return found
-
-    with twins(linear, choices=Choices(owns_gradients=True)) as pair:
-        pair.both(collected)
-        assert pair.made.replays == 2
-
-
 def test_gradients_of_inputs_belong_to_the_caller() -> None:
     def of_inputs(side: Side) -> list[torch.Tensor | None]:
         inputs = [data(seed=seed).requires_grad_() for seed in (1, 2)]
@@ -133,15 +118,6 @@ def test_outputs_belong_to_the_caller() -> None:
     with twins(network, [several]) as pair:
         pair.both(several)
         assert pair.made.replays == 3
-
-
-def test_borrowed_outputs_are_overwritten() -> None:
-    with twins(
-        linear, [lambda side: side.look(data())], choices=Choices(owns_outputs=False)
-    ) as pair:
-        first = pair.graphed.look(data(seed=1))
-        second = pair.graphed.look(data(seed=2))
-        assert torch.equal(first, second)
 
 
 class TwoHeads(nn.Module):

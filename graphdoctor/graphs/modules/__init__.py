@@ -12,7 +12,7 @@ What this package promises:
   tensors, grad or autocast mode, training flags, re-assigned weights, new hooks, ...) runs the original forward.
   `fallbacks` counts these calls by their reason, a sentence.
 - Outputs and the gradients of inputs belong to the caller. A parameter's `.grad` may lie in the graph's memory
-  and is moved out before the next backward pass would write over it; `Choices.owns_gradients` copies each.
+  and is moved out before the next backward pass would write over it.
 - A module that cannot be graphed is in `left_out` with the reason, and its children are tried in its place.
 """
 

@@ -32,22 +32,19 @@ class InferenceGraph:
 
     def __init__(self, call: ToCapture) -> None:
         self._lane = call.lane
-        choices = call.choices
 
         def run() -> list[torch.Tensor]:
             return [tensor.detach() for tensor in call.body(*call.static)]
 
         def warm_up() -> None:
-            for _ in range(choices.warm_ups):
+            for _ in range(call.choices.warm_ups):
                 run()
 
-        # Others may write over outputs that stay in the graph's memory, if they share it.
-        pool = call.lane.pool if choices.owns_outputs else None
-        side = torch.cuda.Stream() if pool is None else pool.side
+        pool = call.lane.pool
         with call.as_observed():
-            made = capture_graph(run, side, pool=pool, warm_up=warm_up)
+            made = capture_graph(run, pool.side, pool=pool, warm_up=warm_up)
         assert call.observed.returned is not None
-        outputs = Outputs(call.observed.returned, made.result, clones=choices.owns_outputs)
+        outputs = Outputs(call.observed.returned, made.result, clones=True)
         self._forward = ForwardGraph(made.graph, call.static, outputs.build)
 
     def __call__(self, tensors: list[torch.Tensor]) -> Any:
@@ -100,7 +97,6 @@ class TrainingGraph:
 
     def __init__(self, call: ToCapture) -> None:
         self._lane = call.lane
-        self._owns_outputs = call.choices.owns_outputs
         self._latest: weakref.ref[OnePass] | None = None
         with call.as_observed(), device_usable_after_failure(_Nothing()):
             graphed: Any = torch.cuda.make_graphed_callables(
@@ -134,7 +130,7 @@ class TrainingGraph:
         node = next(tensor.grad_fn for tensor in found if tensor.grad_fn is not None)
         node.register_hook(lambda given, _: gradients.handed_out(given, this.came))
         outputs: Any = Returned.apply(  # type: ignore[no-untyped-call]
-            this, self._differentiable, self._owns_outputs, *found
+            this, self._differentiable, *found
         )
         return self._filled(outputs)
 
@@ -150,19 +146,15 @@ class TrainingGraph:
 
 
 class Returned(torch.autograd.Function):
-    """Outputs, copied out of the graph's memory or not; the backward pass asks `OnePass` first."""
+    """Outputs, copied out of the graph's memory; the backward pass asks `OnePass` first."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        this: OnePass,
-        differentiable: tuple[bool, ...],
-        copies: bool,
-        *tensors: torch.Tensor,
+        ctx: Any, this: OnePass, differentiable: tuple[bool, ...], *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.this = this
         ctx.set_materialize_grads(False)
-        made = tuple(tensor.clone() if copies else tensor.detach() for tensor in tensors)
+        made = tuple(tensor.clone() for tensor in tensors)
         ctx.mark_non_differentiable(
             *(tensor for tensor, wanted in zip(made, differentiable, strict=True) if not wanted)
         )
@@ -172,4 +164,4 @@ class Returned(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         ctx.this.redeem(tuple(gradient is not None for gradient in gradients))
-        return (None, None, None, *gradients)
+        return (None, None, *gradients)

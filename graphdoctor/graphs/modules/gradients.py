@@ -25,7 +25,6 @@ class Gradients:
 
     def __init__(self, call: ToCapture, run: Callable[..., Any]) -> None:
         self._inputs = len(call.static)
-        self._owned = call.choices.owns_gradients
         self._given = tuple(
             wanted and (call.body.given is None or index in call.body.given)
             for index, wanted in enumerate(call.body.differentiable)
@@ -95,9 +94,9 @@ class Gradients:
         split = self._inputs
         own = [g.clone() if g is not None else None for g in found[:split]]
         own += (
-            [g.clone() if g is not None else None for g in found[split:]]
-            if self._owned or not self._will_accumulate()
-            else found[split:]
+            found[split:]
+            if self._will_accumulate()
+            else [g.clone() if g is not None else None for g in found[split:]]
         )
         if self._reached and came != self._given:
             # Torch gave the graph zeros for outputs that got no gradient; eager has none from them.
