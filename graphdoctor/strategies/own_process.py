@@ -26,26 +26,21 @@ from graphdoctor.strategies.trial import Terms, carry_out
 from graphdoctor.target import resolve
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.options import DeviceChoice
+from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import Finding, Location, Mode, StrategyOutcome
+from graphdoctor.values.report import Finding, Location, StrategyOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One strategy on one target, which the process finds again by its `spec`.
 
-    `row` is what was foreseen; `findings`, `safe_modules` and `iteration` are those of `Known`.
-    `gpu` and `host` name the device profile. The process has `time_limit_s` from its start signal on.
+    `row` is what was foreseen; `findings`, `safe_modules` and `iteration` are those of `Known`. The
+    process has `time_limit_s` from its start signal on.
     """
 
     spec: str
-    mode: Mode | None
-    inputs: tuple[str, ...]
-    device: DeviceChoice
-    iterations: int
-    gpu: str
-    host: str
+    options: AnalyzeOptions
     strategy: Strategy
     row: StrategyOutcome
     findings: tuple[Finding, ...]
@@ -53,7 +48,6 @@ class Job:
     iteration: Iteration
     measure_s: float
     time_limit_s: float
-    fixed_inputs: bool = False
     kept_inputs: tuple[str, ...] = ()
     observed: Observed | None = None
 
@@ -82,9 +76,9 @@ def do(job: bytes) -> bytes:
 
 
 def _row(job: Job) -> StrategyOutcome:
-    profile = profile_for(job.gpu, job.host)
+    profile = profile_for(job.options.gpu, job.options.host)
     try:
-        with open_device(job.device, profile) as device:
+        with open_device(job.options.device, profile) as device:
             return _tried(job, device, profile)
     except BaseException as error:
         cause = true_cause(error)
@@ -95,12 +89,13 @@ def _row(job: Job) -> StrategyOutcome:
 
 
 def _tried(job: Job, device: AnyDevice, profile: DeviceProfile) -> StrategyOutcome:
-    target = place(resolve(job.spec, mode=job.mode, inputs=job.inputs), device)
-    if job.fixed_inputs:
+    options = job.options
+    target = place(resolve(job.spec, mode=options.mode, inputs=options.inputs), device)
+    if options.fixed_inputs:
         target = with_fixed_inputs(target)
     if target.variation is not None:
         target.variation.keep(job.kept_inputs)
-    session = prepare(target, device, iterations=job.iterations)
+    session = prepare(target, device, iterations=options.iterations)
     known = Known(
         mode=target.mode,
         roots=target.roots,

@@ -246,16 +246,11 @@ def _job(
     *,
     later: Sequence[Strategy],
 ) -> Job:
-    options, known = contest.options, contest.known
+    known = contest.known
     limit = limit_s(strategy, later, known.iteration, left_s=contest.left_s)
     return Job(
         spec=spec,
-        mode=options.mode,
-        inputs=options.inputs,
-        device=options.device,
-        iterations=options.iterations,
-        gpu=options.gpu,
-        host=options.host,
+        options=contest.options,
         strategy=strategy,
         row=row,
         findings=known.findings,
@@ -263,7 +258,6 @@ def _job(
         iteration=known.iteration,
         measure_s=min(MEASURE_S, limit / 6),
         time_limit_s=limit,
-        fixed_inputs=options.fixed_inputs,
         kept_inputs=contest.evidence.session.target.kept_inputs,
         observed=_observed(contest.evidence.speed.estimate),
     )

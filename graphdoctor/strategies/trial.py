@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +20,7 @@ from graphdoctor.record.session import Session
 from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.compilers.arithmetic import OWN_DIGITS, digits_of
 from graphdoctor.strategies.compilers.verify import CompiledJudge
-from graphdoctor.strategies.foresee import foresee, predicted_for
+from graphdoctor.strategies.foresee import predicted_for
 from graphdoctor.strategies.strategy import (
     Built,
     CannotBuild,
@@ -42,35 +41,13 @@ _NOT_ELSEWHERE = "it could not be built on another rank"
 _NO_GRAPH = "torch launched no part of it through CUDA graphs, and did not say why"
 
 
-def _at_once() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a trial is held to: the GPU that is predicted for, seconds to measure for, eager's own times.
-
-    `await_turn` returns when it may time: it is called once all is built and verified.
-    """
+    """What a trial is held to: the GPU that is predicted for, seconds to measure for, eager's own times."""
 
     profile: DeviceProfile
     measure_s: float = MEASURE_S
-    await_turn: Callable[[], None] = _at_once
     observed: Observed | None = None
-
-
-def try_strategy(
-    strategy: Strategy, session: Session, known: Known, *, terms: Terms
-) -> StrategyOutcome:
-    """Try it here and now: predicted, built, verified, and on a real GPU measured.
-
-    Never raises what the strategy or the step raised: that is the row's reason. What generates code
-    is planned only, on the emulated device. State is afterwards that of the session's start.
-    """
-    row = foresee(strategy, known, terms.profile)
-    if row.status != "planned" or (strategy.compiles and session.device.kind == "emulated"):
-        return row
-    return carry_out(row, strategy, session, known, terms=terms)
 
 
 def carry_out(
@@ -120,7 +97,6 @@ class _Trial:
             judge = self._judge()
             row = self._verified(with_cost(row, cost), step, batches, judge)
             if self._may_be_timed(row, judge):
-                self.terms.await_turn()
                 row = with_times(row, self._timed(step))
             return _with_note(row, self._note(built, row))
         finally:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from graphdoctor.sweep.lengths import plan_lengths, read_lengths, sizes_to_sweep
-from graphdoctor.sweep.run import sweep_object, sweep_target
+from graphdoctor.sweep.run import sweep_target
 
-__all__ = ["plan_lengths", "read_lengths", "sizes_to_sweep", "sweep_object", "sweep_target"]
+__all__ = ["plan_lengths", "read_lengths", "sizes_to_sweep", "sweep_target"]

@@ -17,21 +17,18 @@ from graphdoctor.pipeline import (
     generators_kept,
     open_setting,
     proven,
-    silent,
     study,
 )
 from graphdoctor.record.variation import FIXED
 from graphdoctor.sweep.rows import gain_end, row_of
 from graphdoctor.sweep.sizes import Find, Sizes, open_sizes, stuck_outputs
-from graphdoctor.target import Target, from_object, resolve
+from graphdoctor.target import Target, resolve
 from graphdoctor.target.inputs.rebatch import held_batches
 from graphdoctor.target.user_code import is_out_of_memory
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.recording import Recording, TensorUse
 from graphdoctor.values.sweep import SWEEP_SCHEMA_VERSION, Sweep, SweepRow, SweptInput
-
-SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 def sweep_target(
@@ -45,31 +42,11 @@ def sweep_target(
         found = resolve(spec, mode=options.mode, inputs=options.inputs, batch=asked)
         return replace(found, sized_by="") if options.inputs else found
 
-    return _sweep(find, batches, options, progress)
+    return sweep(find, batches, options, progress)
 
 
-def sweep_object(
-    subject: object,
-    *inputs: object,
-    batches: Sequence[int] = SIZES,
-    options: AnalyzeOptions | None = None,
-) -> Sweep:
-    """Try a module on its inputs, or what a function returns as `graphdoctor_target()` would.
-
-    Everything that this touches is afterwards as it was before.
-    """
-    chosen = options if options is not None else AnalyzeOptions()
-    return _sweep(
-        lambda batch: from_object(subject, *inputs, mode=chosen.mode),
-        batches,
-        chosen,
-        silent,
-    )
-
-
-def _sweep(
-    find: Find, batches: Sequence[int], options: AnalyzeOptions, progress: Progress
-) -> Sweep:
+def sweep(find: Find, batches: Sequence[int], options: AnalyzeOptions, progress: Progress) -> Sweep:
+    """Try what `find` gives for a batch size, or for its own (None), at each of them."""
     with open_setting(options, progress) as setting:
         progress("finding the model")
         with open_sizes(find, setting.device) as sizes:

@@ -14,11 +14,12 @@ from graphdoctor import pipeline
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
 from graphdoctor.pipeline import Setting, open_setting, proven, put_back, silent, stages, study
 from graphdoctor.record.place import place
-from graphdoctor.sweep import run, sweep_object
+from graphdoctor.sweep import run
 from graphdoctor.target import from_object
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Report
+from tests.support.sweeps import sweep_object
 
 EMULATED = AnalyzeOptions(device="emulated", iterations=2, strategies=())
 

@@ -13,13 +13,14 @@ from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.strategies import side_by_side
 from graphdoctor.strategies.foresee import foresee, share_of
 from graphdoctor.strategies.strategy import Captured, Known
-from graphdoctor.strategies.trial import Terms, try_strategy
+from graphdoctor.strategies.trial import Terms
 from graphdoctor.values.report import Range
 from tests.support import fake_strategies as fakes
 from tests.support.strategy_rows import (
     PROFILE,
     TERMS,
     a_session,
+    try_strategy,
 )
 
 

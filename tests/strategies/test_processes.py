@@ -13,6 +13,7 @@ from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.own_process import Job, in_own_process, own_processes
 from graphdoctor.strategies.strategy import Strategy
+from graphdoctor.values.options import AnalyzeOptions
 from tests.support import fake_strategies as fakes
 from tests.support.strategy_rows import (
     PROFILE,
@@ -29,12 +30,7 @@ def job_for(tmp_path: Path, strategy: Strategy, *, time_limit_s: float = 120.0) 
         row = foresee(strategy, known, PROFILE)
     return Job(
         spec=str(file),
-        mode=None,
-        inputs=(),
-        device="emulated",
-        iterations=3,
-        gpu="h100",
-        host="",
+        options=AnalyzeOptions(device="emulated", iterations=3),
         strategy=strategy,
         row=row,
         findings=(),

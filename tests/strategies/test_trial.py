@@ -14,7 +14,7 @@ from graphdoctor.estimate import estimate, launches
 from graphdoctor.strategies import timing, trial
 from graphdoctor.strategies.recommend import recommend
 from graphdoctor.strategies.strategy import Known, Strategy
-from graphdoctor.strategies.trial import Terms, try_strategy
+from graphdoctor.strategies.trial import Terms
 from graphdoctor.target.state.snapshot import named_tensors
 from tests.support import fake_strategies as fakes
 from tests.support.strategy_rows import (
@@ -25,6 +25,7 @@ from tests.support.strategy_rows import (
     measurement,
     on_a_gpu,
     tried,
+    try_strategy,
 )
 
 

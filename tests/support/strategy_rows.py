@@ -12,8 +12,10 @@ import torch
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.record import prepare, record
+from graphdoctor.record.session import Session
+from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.strategy import Known, Strategy
-from graphdoctor.strategies.trial import Terms, try_strategy
+from graphdoctor.strategies.trial import Terms, carry_out
 from graphdoctor.target import Inputs, Target
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import Measurement, Range, StrategyOutcome
@@ -52,6 +54,16 @@ def a_session(device: EmulatedDevice) -> tuple[Any, Known]:
     session = prepare(target, device, iterations=3)
     recording = record(session, progress=lambda doing: None)
     return session, Known("inference", target.roots, (), ("",), recording.captured[-1])
+
+
+def try_strategy(
+    strategy: Strategy, session: Session, known: Known, *, terms: Terms
+) -> StrategyOutcome:
+    """Foreseen, and tried where it fits; what generates code is only planned on the emulated device."""
+    row = foresee(strategy, known, terms.profile)
+    if row.status != "planned" or (strategy.compiles and session.device.kind == "emulated"):
+        return row
+    return carry_out(row, strategy, session, known, terms=terms)
 
 
 def tried(device: EmulatedDevice, strategy: Strategy) -> StrategyOutcome:

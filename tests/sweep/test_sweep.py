@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from graphdoctor.sweep import sweep_object, sweep_target
+from graphdoctor.sweep import sweep_target
 from graphdoctor.sweep.rows import gain_end, row_of
 from graphdoctor.target import Inputs, Target, from_object, named_tensors
 from graphdoctor.target.inputs.rebatch import find_batch, rebatch, shapes_of
@@ -22,6 +22,7 @@ from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Range
 from graphdoctor.values.sweep import RowStatus, Sweep, SweepRow
 from tests.support.reports import ESTIMATE, MEASUREMENT, SAFE
+from tests.support.sweeps import sweep_object
 
 EMULATED = AnalyzeOptions(device="emulated", iterations=2)
 
