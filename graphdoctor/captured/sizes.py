@@ -136,7 +136,7 @@ class Sizes:
         if larger is None:
             return f"the call is larger than the largest captured size, {max(self.graphs)}"
         if why := self.only.get(larger):
-            return _only(larger, why)
+            return f"the graph of size {larger} serves calls of that size only: {why}"
         graph = self.graphs[larger]
         if not graph.state.is_same() and (changed := graph.state.difference()):
             return changed
@@ -337,7 +337,3 @@ def _switches(described: Inputs, plan: BatchPlan) -> list[int]:
 
 def _call(inputs: Inputs) -> tuple[tuple[Any, ...], Any]:
     return inputs.args, inputs.kwargs
-
-
-def _only(size: int, why: str) -> str:
-    return f"the graph of size {size} serves calls of that size only: {why}"

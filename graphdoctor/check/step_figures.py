@@ -34,7 +34,7 @@ _EPSILON = 1e-9
 def figures_of(report: Report) -> Figures:
     """Whole numbers and one rounded share, equal for equal steps."""
     kept = captured_regions(report)
-    is_whole = _is_whole(report)
+    is_whole = any(outcome.is_whole_step and _is_verified(outcome) for outcome in report.captures)
     return Figures(
         syncs=sum(finding.count for finding in report.findings if finding.rule in SYNC_RULES),
         launches=report.estimate.launches if report.estimate is not None else 0,
@@ -63,10 +63,6 @@ def _share(report: Report, kept: list[Region], iteration: int) -> float:
     else:
         share = sum(region.operators for region in inside) / max(1, report.operators)
     return min(1.0, share)
-
-
-def _is_whole(report: Report) -> bool:
-    return any(outcome.is_whole_step and _is_verified(outcome) for outcome in report.captures)
 
 
 def _is_verified(outcome: CaptureOutcome) -> bool:

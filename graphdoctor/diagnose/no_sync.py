@@ -62,7 +62,7 @@ class no_sync(ContextDecorator):
             return False
         found = watch.end()
         if kind is None and found:  # an error of the block itself says more
-            raise HostWaited(_text(found))
+            raise HostWaited("\n".join(_lines(found)))
         return False
 
     @property
@@ -134,10 +134,6 @@ class _Watch:
         found = diagnose(recording, _WAITING).findings
         marked, _ = suppress(found, recording, file="")
         return tuple(finding for finding in marked if finding.suppressed is None)
-
-
-def _text(found: Sequence[Finding]) -> str:
-    return "\n".join(_lines(found))
 
 
 def _lines(found: Sequence[Finding]) -> Iterator[str]:

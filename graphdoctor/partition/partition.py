@@ -12,7 +12,6 @@ from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.partition.hazards import Hazards, Signatures, cutting, hazards
 from graphdoctor.partition.plan import Plan, PlannedRegion
 from graphdoctor.partition.regions import (
-    Piece,
     Surroundings,
     described,
     forward_work,
@@ -54,7 +53,8 @@ def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProf
         regions=regions,
         safe_modules=safe_modules(work.values(), _unsafe_places(runs, hits, blocked)),
         whole=not any(each.hit or each.cuts or each.followers for each in blocked)
-        and _is_one(found, regions),
+        and len(regions) == 1
+        and all(len(of_iteration) == 1 for of_iteration in found),
         orders=tuple(
             (each.index, tuple(each.ops[position].index for position in plan.order))
             for each, plan in zip(runs, schedules, strict=True)
@@ -88,10 +88,6 @@ def _unsafe_places(
         for position in (*found.hit, *found.followers):
             if iteration.ops[position].phase == "forward":
                 yield iteration.ops[position].module
-
-
-def _is_one(found: Sequence[Sequence[Piece]], regions: Sequence[PlannedRegion]) -> bool:
-    return len(regions) == 1 and all(len(of_iteration) == 1 for of_iteration in found)
 
 
 def _condensed(

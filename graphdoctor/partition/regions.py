@@ -157,12 +157,8 @@ def described(
         reason=reason,
         saving_us=saving,
     )
-    spans = tuple((piece.iteration.index, _indices(piece.ops)) for piece in members)
+    spans = tuple((piece.iteration.index, tuple(op.index for op in piece.ops)) for piece in members)
     return PlannedRegion(region, spans, first.iteration)
-
-
-def _indices(ops: Sequence[Op]) -> tuple[int, ...]:
-    return tuple(op.index for op in ops)
 
 
 def _judged(piece: Piece, saving: Range, copies: int) -> tuple[bool, str]:

@@ -21,7 +21,7 @@ def render(report: FolderReport, look: Look) -> str:
         page.line((worker.verdict.upper().replace("-", " "), VERDICT_STYLES[worker.verdict]),
                   (f"  {worker.worker}, {path_text(worker.file, look.base)}", "dim"))  # fmt: skip
         page.paragraph(worker.reason, indent=2)
-        page.labelled("  Step time", _step_text(worker))
+        page.labelled("  Step time", time_text(worker.span_ns / 1e3 / worker.steps_counted))
         page.labelled("  Shares", _shares_text(worker))
     if report.ranks is not None:
         _write_ranks(page, report.ranks)
@@ -94,10 +94,6 @@ def _difference_text(found: WorkerDifference) -> str:
         return time_text(value) if found.figure.endswith("_us") else f"{value:,.0f}"
 
     return f"{text(found.low)} on {found.low_worker}, {text(found.high)} on {found.high_worker}"
-
-
-def _step_text(report: TraceReport) -> str:
-    return time_text(report.span_ns / 1e3 / report.steps_counted)
 
 
 def _shares_text(report: TraceReport) -> str:

@@ -27,7 +27,6 @@ from graphdoctor.target import Snapshot, Target
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.locations import in_place, with_place
-from graphdoctor.values.report import Finding
 
 
 class SplitStep:
@@ -128,7 +127,10 @@ class _Attempt:
             raise CannotBuild("the step runs nothing on the GPU, so there is nothing to capture")
         finding = first_outside(self._known.findings, capture.places)
         if finding is not None:
-            raise CannotBuild(_still_there(finding))
+            raise CannotBuild(
+                f"{finding.rule} {finding.name}{in_place(finding.location)} stays inside a graph: "
+                "it is none of the calls that run again in each step"
+            )
         capture.watch.is_armed = False
         for path in _kept_values(self._target.roots):
             raise CannotBuild(
@@ -147,10 +149,3 @@ def _rates_change(known: Known, objects: Any) -> bool:
     if any(isinstance(value, schedules) for value in objects.values()):
         return True
     return any(finding.rule == FrozenLearningRate.id for finding in known.findings)
-
-
-def _still_there(finding: Finding) -> str:
-    return (
-        f"{finding.rule} {finding.name}{in_place(finding.location)} stays inside a graph: "
-        "it is none of the calls that run again in each step"
-    )

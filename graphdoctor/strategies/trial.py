@@ -33,7 +33,6 @@ from graphdoctor.strategies.strategy import (
 from graphdoctor.strategies.timing import Timed, break_even_calls, time_built
 from graphdoctor.target import Inputs
 from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import StrategyOutcome, Verification
 
 MEASURE_S = 4.0  # six pairs are timed whatever they take; an interval seldom needs more
@@ -144,7 +143,7 @@ class _Trial:
     def _judge(self) -> CompiledJudge:
         iteration = self.known.iteration
         digits = OWN_DIGITS if self.is_emulated else digits_of(iteration)
-        return CompiledJudge(is_random=_is_random(iteration), digits=digits)
+        return CompiledJudge(is_random=any(map(draws, iteration.ops)), digits=digits)
 
     def _may_be_timed(self, row: StrategyOutcome, judge: CompiledJudge) -> bool:
         """Code that draws other random numbers is no answer to recommend, and takes its time all the same."""
@@ -241,7 +240,3 @@ def _not_come_about(row: StrategyOutcome, error: BaseException) -> StrategyOutco
     reason = str(cause) if isinstance(cause, GraphDoctorError) else in_words(cause)
     status = "refused" if is_refusal(cause) else "failed"
     return replace(row, status=status, reason=reason, location=location_of(cause))
-
-
-def _is_random(iteration: Iteration) -> bool:
-    return any(map(draws, iteration.ops))

@@ -121,12 +121,8 @@ def no_target(where: str) -> UsageError:
 
 
 def _source(module: ModuleType, found: Outline, request: _Request) -> Source:
-    live = _with_live_names(found, module)
+    live = replace(found, names=frozenset(vars(module)), has_star_import=False)
     return Source(module, live, request.mode, request.specs, request.batch)
-
-
-def _with_live_names(found: Outline, module: ModuleType) -> Outline:
-    return replace(found, names=frozenset(vars(module)), has_star_import=False)
 
 
 def _describe(source: Source, request: _Request) -> tuple[Description, str]:

@@ -65,7 +65,7 @@ def source_of(file: str) -> str:
 def unified(sources: dict[str, tuple[str, str]], folder: str) -> str:
     """One diff of all files, with their paths relative to a folder that holds them."""
     return "".join(
-        _terminated(line)
+        (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
         for file, (before, after) in sorted(sources.items())
         for line in _of_file(os.path.relpath(file, folder), before, after)
     )
@@ -128,7 +128,3 @@ def _of_file(path: str, before: str, after: str) -> Iterator[str]:
 
 def _lines(text: str) -> list[str]:
     return [line for line in text.replace("\n", "\n\0").split("\0") if line]
-
-
-def _terminated(line: str) -> str:
-    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -61,7 +61,11 @@ def predict_from_trace(
     replay = replay if wall_us is not None else replay.without_edges()
     error = run(replay.work).span_us / replay.actual_us - 1 if replay.actual_us else 0.0
     if not abs(error) <= _LARGEST_ERROR:
-        return _too_far_off(error)
+        return (
+            f"The simulation of these steps is {error:+.0%} off their time in the trace, more than"
+            f" {_LARGEST_ERROR:.0%}, so it predicts nothing: they depend on something that the trace does not show"
+            " (another process, device or stream, or lost records)."
+        )
     factors = factors_of(trace.about, replay, wall_us)
     cases = _laid(replay, profile, factors)
     slack, count = 1 + abs(error), replay.steps
@@ -86,14 +90,6 @@ def predict_from_trace(
         syncs=int(replay.work.waits.sum()) / count,
         simulation_error=error,
         terms=tuple(_terms(replay, cases.graphed, profile, factors, wall_us)),
-    )
-
-
-def _too_far_off(error: float) -> str:
-    return (
-        f"The simulation of these steps is {error:+.0%} off their time in the trace, more than"
-        f" {_LARGEST_ERROR:.0%}, so it predicts nothing: they depend on something that the trace does not show"
-        " (another process, device or stream, or lost records)."
     )
 
 
