@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from graphdoctor.captured.forward_graph import GuardedGraph, Setup
-from graphdoctor.captured.growth import Nothing, OneEach
+from graphdoctor.captured.growth import OneEach
 from graphdoctor.captured.module import (
     CapturedModel,
     answer_with,
@@ -209,7 +209,7 @@ def _checked_sizes(
 
 def _eager(model: torch.nn.Module, plan: CapturePlan) -> CapturedModel:
     """The model as it is, under the same interface."""
-    replays = Replays(model, context=Modes(), growth=Nothing(plan.obstacles[0]))
+    replays = Replays(model, context=Modes())
     replays.why_not = plan.obstacles[0]
     return CapturedModel(model, plan, replays)
 

@@ -51,19 +51,6 @@ class OneEach:
         self._captured.clear()
 
 
-class Nothing:
-    """No graph, for one reason."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def answering(self, key: Key, inputs: Inputs) -> Answering | str:
-        return self._reason
-
-    def release(self) -> None:
-        pass
-
-
 def unlike(captured: Sequence[Inputs], inputs: Inputs) -> str:
     """What tells a call from the captured ones, in the shortest sentence."""
     return min((mismatch(each, inputs) for each in captured), key=len)

@@ -62,10 +62,13 @@ class Replays:
 
     The model is called wherever no graph may answer; `training`, if there is one, where gradients
     are wanted, and `parts` where the whole is not captured at all, as `why_not` says. `growth` says
-    what answers inputs of another make. `fallbacks` counts the calls that no graph answered, by their reason.
+    what answers inputs of another make, if anything does. `fallbacks` counts the calls that no graph
+    answered, by their reason.
     """
 
-    def __init__(self, model: torch.nn.Module, *, context: Modes, growth: Growth) -> None:
+    def __init__(
+        self, model: torch.nn.Module, *, context: Modes, growth: Growth | None = None
+    ) -> None:
         self._parameters = list(model.parameters())
         self.why_not = "it is not captured as a whole"
         self._model = model
@@ -222,6 +225,8 @@ class Replays:
         self._stream, self._on_stream = stream, self.stream_number()
 
     def _grown(self, key: Key, inputs: Inputs) -> Answering | str:
+        if self._growth is None:
+            return self.why_not
         made = self._growth.answering(key, inputs)
         if not isinstance(made, str):
             self._graphs[key] = made
@@ -240,7 +245,8 @@ class Replays:
                 if isinstance(graph, GuardedGraph):
                     graph.release()
             self._graphs.clear()
-            self._growth.release()
+            if self._growth is not None:
+                self._growth.release()
             self.last = None
             self._known.clear()
             self.why_not = _RELEASED

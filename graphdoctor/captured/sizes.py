@@ -10,13 +10,14 @@ batch, attention without a mask) fails there, and the graph then serves calls of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from graphdoctor.captured.forward_graph import GuardedGraph, Traits
+from graphdoctor.captured.padding import Fill, answer_of, cut, padding, rest, split, unlike
 from graphdoctor.graphs.calls import (
     ForwardGraph,
     Nesting,
@@ -26,10 +27,9 @@ from graphdoctor.graphs.calls import (
     mismatch,
     signature,
 )
-from graphdoctor.graphs.calls.forward_graph import Load
 from graphdoctor.graphs.calls.outputs import kind_of, tensors_in
 from graphdoctor.graphs.calls.signature import Key
-from graphdoctor.graphs.compare import Gap, gap_between
+from graphdoctor.graphs.compare import gap_between
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.inputs.rebatch import BatchPlan, find_batch, rebatched
 from graphdoctor.target.state.tree import input_leaves
@@ -51,12 +51,6 @@ class SizeUse:
     padded: int
     padding: float
     only: str = ""
-
-
-class Fill:
-    """Whose rows are in a graph's static inputs."""
-
-    by: object = None
 
 
 class Padded:
@@ -205,20 +199,20 @@ class Sizes:
             return f"a call of this size leaves something behind in Python ({changed})"
         if kind_of(expected) != graph.kind:
             return "the model returns other kinds of values at this size"
-        cut = [_cut(full, like) for full, like in zip(graph.made, wanted, strict=True)]
-        if any(each is None for each in cut):
+        cuts = [cut(full, like) for full, like in zip(graph.made, wanted, strict=True)]
+        if any(each is None for each in cuts):
             return "an output is larger at this size than at the captured one"
-        views, spare = _split(graph.given, tensors, self.plan.dim, fewer)
+        views, spare = split(graph.given, tensors, self.plan.dim, fewer)
         outputs = Outputs(
             Nesting(expected),
-            [each for each in cut if each is not None],
+            [each for each in cuts if each is not None],
             inputs=views,
             state=graph.state.tensors,
             clones=self._clones,
         )
         forward = ForwardGraph(graph.graph, views, outputs.build)
-        forward.load = _padding(forward.load, spare, self._fills[size])
-        why = _unlike(wanted, _answer(forward, tensors)) or self._leak(
+        forward.load = padding(forward.load, spare, self._fills[size])
+        why = unlike(wanted, answer_of(forward, tensors)) or self._leak(
             graph, forward, tensors, fewer
         )
         self._fills[size].by = None
@@ -230,13 +224,13 @@ class Sizes:
         self, graph: GuardedGraph, forward: ForwardGraph, tensors: list[torch.Tensor], fewer: int
     ) -> str:
         """Whether other rows in place of the zeros change the answer: repeated ones, which are valid."""
-        zeros = _answer(forward, tensors)
+        zeros = answer_of(forward, tensors)
         for place, (static, tensor) in enumerate(zip(graph.given, tensors, strict=True)):
             if static.shape != tensor.shape and place not in self._switches:
                 rows = (
                     torch.arange(fewer, static.shape[self.plan.dim], device=tensor.device) % fewer
                 )
-                spare = _rest(static, self.plan.dim, fewer)
+                spare = rest(static, self.plan.dim, fewer)
                 spare.copy_(tensor.index_select(self.plan.dim, rows))
         forward.replay()
         others = tensors_in(forward.build(tensors))
@@ -244,80 +238,6 @@ class Sizes:
         if all(gap is None or gap.is_rounding for gap in gaps):
             return ""
         return "its answer for one row depends on the rows beside it"
-
-
-def _answer(forward: ForwardGraph, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    forward.load(tensors)
-    forward.replay()
-    return [tensor.clone() for tensor in tensors_in(forward.build(tensors))]
-
-
-def _padding(load: Load, spare: Sequence[torch.Tensor], fill: Fill) -> Load:
-    """Loads the rows of a call, with zeros behind them unless they are there from the call before."""
-    zeros, owner = list(spare), object()
-
-    def padded(fresh: Tensors) -> None:
-        if fill.by is not owner:
-            torch._foreach_zero_(zeros)
-            fill.by = owner
-        load(fresh)
-
-    return padded
-
-
-def _split(
-    static: Sequence[torch.Tensor], given: Sequence[torch.Tensor], dim: int, size: int
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The part of each static input that a call of `size` fills, and what is left of those it does not."""
-    views, spare = [], []
-    for whole, tensor in zip(static, given, strict=True):
-        varies = whole.shape != tensor.shape
-        views.append(whole.narrow(dim, 0, size) if varies else whole)
-        if varies:
-            spare.append(_rest(whole, dim, size))
-    return views, spare
-
-
-def _rest(whole: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    return whole.narrow(dim, size, whole.shape[dim] - size)
-
-
-def _cut(full: torch.Tensor, like: torch.Tensor) -> torch.Tensor | None:
-    """The beginning of an output, in every dimension in which eager's is smaller."""
-    if full.dim() != like.dim():
-        return None
-    for dim, length in enumerate(like.shape):
-        if length > full.shape[dim]:
-            return None
-        full = full.narrow(dim, 0, length) if length < full.shape[dim] else full
-    return full
-
-
-def _unlike(wanted: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> str:
-    """What is wrong with the answer of a padded call; "" for nothing but rounding."""
-    for one, other in zip(wanted, found, strict=True):
-        if _strides(one) != _strides(other):
-            return "an output would lie in memory in another way than eager's"
-        gap = gap_between("an output", one, other)
-        if gap is not None and not _is_rounding(gap):
-            return f"its answer differs from eager's{_by(gap)}"
-    return ""
-
-
-def _is_rounding(gap: Gap) -> bool:
-    """Other shapes take other kernels, which add in another order."""
-    return gap.is_rounding or (gap.is_small and gap.is_within_half_the_digits)
-
-
-def _by(gap: Gap) -> str:
-    if not gap.is_measurable:
-        return f" ({gap.detail})"
-    return f" by {gap.max_abs:.2g} where the largest value is {gap.scale:.2g}"
-
-
-def _strides(tensor: torch.Tensor) -> list[int]:
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return [stride for length, stride in pairs if length > 1]
 
 
 def _switches(described: Inputs, plan: BatchPlan) -> list[int]:
