@@ -6,11 +6,11 @@ import os
 import re
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from graphdoctor.check.settings.files import repository_of
+from graphdoctor.values.escape import with_texts
 from graphdoctor.values.report import Finding, Location, Report
 
 LIBRARIES = "site-packages/"
@@ -39,16 +39,7 @@ class RelativePaths:
 
     def report(self, report: Report) -> Report:
         """The report without this machine's folders, in all of its texts."""
-        return msgspec.convert(self._walk(msgspec.to_builtins(report)), Report)
-
-    def _walk(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            return {key: self._walk(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self._walk(item) for item in value]
-        return value
+        return msgspec.convert(with_texts(msgspec.to_builtins(report), self.text), Report)
 
 
 def is_inside(path: str) -> bool:

@@ -10,13 +10,14 @@ from graphdoctor.check.gate import Outcome
 from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import TargetSettings
 from graphdoctor.reporters.check.json import parse
+from graphdoctor.reporters.files import read
 from graphdoctor.values.check import Check, CheckedTarget, Shard
 from graphdoctor.values.errors import UsageError
 
 
 def read_checks(paths: Sequence[Path]) -> dict[str, Check]:
     """By the names of the files. Raises UsageError, also where a share of a check is missing."""
-    checks = {str(path): _read(path) for path in paths}
+    checks = {str(path): parse(read(path, ""), name=str(path)) for path in paths}
     for name, check in checks.items():
         if check.tool_version != graphdoctor.__version__:
             raise UsageError(
@@ -48,13 +49,6 @@ def outcomes_of(checks: dict[str, Check], project: Project) -> tuple[list[Outcom
         found[one.name] = Outcome(settings, result)
     in_order = [*(name for name in known if name in found), *sorted(found.keys() - known.keys())]
     return [found[name] for name in in_order], bool(known) and known.keys() <= found.keys()
-
-
-def _read(path: Path) -> Check:
-    try:
-        return parse(path.read_bytes(), name=str(path))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _targets(checks: dict[str, Check]) -> Iterator[tuple[str, CheckedTarget]]:

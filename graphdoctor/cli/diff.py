@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import add_color_argument, look_of, show
+from graphdoctor.reporters.files import read
 
 if TYPE_CHECKING:
     from graphdoctor.values.report import Report
@@ -46,12 +47,8 @@ def _read(path: Path) -> dict[str, Report]:
     """The reports in a file, by target. Raises UsageError."""
     from graphdoctor.reporters.analysis.json import parse as parse_report
     from graphdoctor.reporters.check.json import is_check, parse
-    from graphdoctor.values.errors import UsageError
 
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read the report {path}: {error.strerror or error}") from error
+    content = read(path)
     if not is_check(content):
         report = parse_report(content, name=str(path))
         return {report.target.name: report}

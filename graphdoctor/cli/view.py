@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from graphdoctor.cli.output import STDOUT, show
-from graphdoctor.reporters.files import check_writable, save
-from graphdoctor.values.errors import UsageError
+from graphdoctor.reporters.files import check_writable, read, save
 
 
 class ViewCommand:
@@ -47,7 +46,7 @@ class ViewCommand:
         from graphdoctor.reporters.look import Look
         from graphdoctor.reporters.saved import page_of
 
-        files = [(str(path), _read(path)) for path in args.files]
+        files = [(str(path), read(path)) for path in args.files]
         page = page_of(files, Look(base=os.getcwd()))
         if args.output == STDOUT:
             show(page)
@@ -56,13 +55,6 @@ class ViewCommand:
         else:
             _open(page, args.files[-1].stem)
         return 0
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read the report {path}: {error.strerror or error}") from error
 
 
 def _open(page: str, name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from graphdoctor.values.escape import with_texts
 from graphdoctor.values.report import Report
 
 
@@ -19,7 +20,7 @@ def with_cells_named(report: Report) -> Report:
         return report
     written = msgspec.to_builtins(report)
     naming = CellNames(set(_files(written)))
-    return msgspec.convert(naming.everywhere(written), Report) if naming.names else report
+    return msgspec.convert(with_texts(written, naming.text), Report) if naming.names else report
 
 
 class CellNames:
@@ -33,15 +34,6 @@ class CellNames:
 
     def text(self, text: str) -> str:
         return self._pattern.sub(lambda found: self.names[found.group()], text)
-
-    def everywhere(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            return {key: self.everywhere(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.everywhere(item) for item in value]
-        return value
 
 
 def _cell(file: str) -> str:

@@ -1,4 +1,4 @@
-"""Text and a path -> a file, whole or not at all; a sentence where that cannot be."""
+"""A file that is read, or written whole or not at all; a sentence where that cannot be."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ def check_writable(path: Path) -> None:
         raise UsageError(f"cannot write {path}: there is no folder {folder}")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise UsageError(f"cannot write {path}: no permission")
+
+
+def read(path: Path, what: str = "the report ") -> bytes:
+    """A file's content. Raises UsageError, which says `what` it is."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {what}{path}: {error.strerror or error}") from error
 
 
 def save(text: str, path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 TAB_COLUMNS = 4
 
 
@@ -15,3 +18,14 @@ def visible(text: str) -> str:
 def visible_lines(text: str) -> list[str]:
     """The same for text whose line breaks and tabs are wanted, such as code or a traceback."""
     return [visible(line.expandtabs(TAB_COLUMNS)) for line in text.split("\n")]
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """The same plain value with each of its texts changed, and its keys as they are."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: with_texts(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [with_texts(item, change) for item in value]
+    return value

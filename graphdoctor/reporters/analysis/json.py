@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from graphdoctor.reporters import files
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import parsed, written
-from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import SCHEMA_VERSION, Report
 
 
@@ -17,11 +17,7 @@ def render(report: Report, look: Look) -> str:
 
 def read(path: Path) -> Report:
     """A saved report. Raises UsageError, with the reason, for anything else."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read the report {path}: {error.strerror or error}") from error
-    return parse(content, name=str(path))
+    return parse(files.read(path), name=str(path))
 
 
 def parse(content: bytes, *, name: str) -> Report:
