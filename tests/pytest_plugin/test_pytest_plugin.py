@@ -341,7 +341,8 @@ def test_setting_of_values_runs_a_step_on_shapes_only(project: pytest.Pytester) 
     without_limits = PASSING.replace("(min_coverage=1.0, max_syncs=0)", "")
     project.makepyfile(without_limits.replace('verdict == "safe"', 'values == "none"'))
     (project.path / "graphdoctor.toml").write_text('values = "none"\n')
-    project.runpytest().assert_outcomes(passed=1)
+    # In a process of its own: it imports parts of torch that cannot be imported twice.
+    project.runpytest_subprocess().assert_outcomes(passed=1)
 
 
 def test_importing_the_plugin_costs_nothing_but_itself() -> None:
