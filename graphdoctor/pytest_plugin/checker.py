@@ -20,6 +20,7 @@ from graphdoctor.pytest_plugin.limits import limits_of
 from graphdoctor.pytest_plugin.session import CheckedTest, Session
 from graphdoctor.pytest_plugin.watching import not_seen, watching
 from graphdoctor.reporters.check import wording
+from graphdoctor.reporters.page import rows
 from graphdoctor.values.check import Check, CheckedTarget, Fault, Occurrence, fails, occurrences
 from graphdoctor.values.errors import GraphDoctorError, UsageError
 from graphdoctor.values.escape import visible
@@ -278,9 +279,9 @@ def _finding(one: Occurrence) -> Iterator[str]:
     yield f"{wording.title(finding)}: {wording.effect(finding)}"
     note = wording.library_note(one.checked)
     yield f"{wording.place(one.checked.path, one.checked.line)}{f' ({note})' if note else ''}"
-    rows = wording.rows(finding)
-    for row in rows:
-        digits = len(str(rows[-1].number))
+    found = rows(finding)
+    for row in found:
+        digits = len(str(found[-1].number))
         yield f"{'>' if row.is_marked else ' '} {row.number:>{digits}} | {row.text}".rstrip()
     yield f"What: {visible(finding.message)}"
     yield f"Fix: {wording.fix_line(finding)}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
-from graphdoctor.values.report import Columns
+from graphdoctor.values.report import Columns, Finding
 
 Piece = tuple[str, str]  # text, rich style
 LABEL_COLUMNS = 16
@@ -20,6 +21,15 @@ CODE_INDENT = "    "
 _FEWEST_DASHES = 3
 # Drawn with these; output.show() has a plain character for each where an encoding lacks it.
 HORIZONTAL, VERTICAL, POINTER = "\u2500", "\u2502", "\u25b8"
+
+
+class Row(NamedTuple):
+    """A line of code around a finding, made visible and without the common indentation."""
+
+    number: int
+    text: str
+    is_marked: bool
+    under: str = ""  # carets for the row below
 
 
 class Page:
@@ -99,6 +109,17 @@ class Page:
             text = set_cell_size(text, room - 3) + "..."
         self.line(head, (text, style))
 
+    def excerpt(self, found: Sequence[Row], *, indent: int) -> None:
+        """The code around a finding's line, which is marked, with carets under the expression."""
+        digits = len(str(found[-1].number)) if found else 0
+        for row in found:
+            head = f"{' ' * indent}{POINTER if row.is_marked else ' '} {row.number:>{digits}} {VERTICAL} "
+            style = "bold red" if row.is_marked else "dim"
+            self.cropped((head, style), row.text, "bold" if row.is_marked else "")
+            if row.under:
+                blank = f"{' ' * indent}  {' ' * digits} {VERTICAL} "
+                self.cropped((blank, "dim"), row.under, "bold red")
+
     def render(self) -> str:
         """The page, ending in a line break."""
         system = self.look.color_system
@@ -155,6 +176,34 @@ def carets(line: str, columns: Columns, *, indent: int) -> str:
     start = cell_len(visible(before.expandtabs(TAB_COLUMNS)))
     end = cell_len(visible((before + inside).expandtabs(TAB_COLUMNS)))
     return " " * (start - indent) + "^" * (end - start) if start >= indent else ""
+
+
+def rows(finding: Finding) -> list[Row]:
+    """The code around the finding's line, or nothing where it is not known."""
+    excerpt = finding.excerpt
+    if excerpt is None:
+        return []
+    texts = [visible(line.expandtabs(TAB_COLUMNS).rstrip()) for line in excerpt.lines]
+    marked = finding.location.line if finding.location is not None else 0
+    found = [
+        Row(number, text, number == marked)
+        for number, text in enumerate(texts, start=excerpt.first_line)
+    ]
+    while found and not found[0].text:
+        found.pop(0)
+    while found and not found[-1].text:
+        found.pop()
+    shared = min((len(row.text) - len(row.text.lstrip()) for row in found if row.text), default=0)
+    return [
+        row._replace(text=row.text[shared:], under=_under(finding, row, shared)) for row in found
+    ]
+
+
+def _under(finding: Finding, row: Row, indent: int) -> str:
+    if not row.is_marked or finding.columns is None or finding.excerpt is None:
+        return ""
+    line = finding.excerpt.lines[row.number - finding.excerpt.first_line]
+    return carets(line, finding.columns, indent=indent)
 
 
 def blocks(text: str) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphdoctor.reporters.page import POINTER, VERTICAL, Page, blocks, carets
-from graphdoctor.values.escape import TAB_COLUMNS, visible
+from graphdoctor.reporters.page import POINTER, VERTICAL, Page, blocks, rows
+from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import EFFECT_WORDS, cost_text
 from graphdoctor.values.locations import caller_of, is_library, place_text
 from graphdoctor.values.report import Effect, Finding
@@ -114,7 +114,7 @@ def _write_place(page: Page, number: int, finding: Finding) -> None:
         page.paragraph(context, indent=INDENT, style="dim")
     if finding.excerpt is not None:
         page.blank()
-        _write_excerpt(page, finding)
+        page.excerpt(rows(finding), indent=INDENT)
         page.blank()
 
 
@@ -160,29 +160,6 @@ def context_text(finding: Finding) -> str:
     if finding.cost_us is not None:
         parts.append(cost_text(finding.cost_us, finding.cost_source))
     return ", ".join(parts)
-
-
-def _write_excerpt(page: Page, finding: Finding) -> None:
-    """The lines, without the indent that they share, and carets under the expression."""
-    excerpt = finding.excerpt
-    assert excerpt is not None
-    marked = finding.location.line if finding.location is not None else 0
-    rows = [visible(line.expandtabs(TAB_COLUMNS).rstrip()) for line in excerpt.lines]
-    start = next((index for index, row in enumerate(rows) if row), 0)
-    while rows and not rows[-1]:
-        rows.pop()
-    shared = min((len(row) - len(row.lstrip(" ")) for row in rows if row), default=0)
-    digits = len(str(excerpt.first_line + len(rows) - 1))
-    for number, row in enumerate(rows[start:], start=excerpt.first_line + start):
-        is_marked = number == marked
-        head = f"{' ' * INDENT}{POINTER if is_marked else ' '} {number:>{digits}} {VERTICAL} "
-        style = "bold red" if is_marked else "dim"
-        page.cropped((head, style), row[shared:], "bold" if is_marked else "")
-        if is_marked and finding.columns is not None:
-            line = excerpt.lines[number - excerpt.first_line]
-            under = carets(line, finding.columns, indent=shared)
-            blank = f"{' ' * INDENT}  {' ' * digits} {VERTICAL} "
-            page.cropped((blank, "dim"), under, "bold red") if under else None
 
 
 def _write_marked_line(page: Page, finding: Finding) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.page import POINTER, VERTICAL, Page, listed
+from graphdoctor.reporters.page import Page, listed, rows
 from graphdoctor.values.check import Check, CheckedTarget, Occurrence, Severity, occurrences
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text
@@ -87,18 +87,10 @@ def _write_frames(page: Page, one: Occurrence) -> None:
 
 def _write_rest(page: Page, one: Occurrence) -> None:
     finding = one.checked.finding
-    found = wording.rows(finding)
+    found = rows(finding)
     if found:
         page.blank()
-        digits = len(str(found[-1].number))
-        for row in found:
-            pointer = POINTER if row.is_marked else " "
-            head = f"{' ' * INDENT}{pointer} {row.number:>{digits}} {VERTICAL} "
-            style = "bold red" if row.is_marked else "dim"
-            page.cropped((head, style), row.text, "bold" if row.is_marked else "")
-            if row.under:
-                blank = f"{' ' * INDENT}  {' ' * digits} {VERTICAL} "
-                page.cropped((blank, "dim"), row.under, "bold red")
+        page.excerpt(found, indent=INDENT)
         page.blank()
     page.hanging(f"{' ' * INDENT}What  ", finding.message)
 

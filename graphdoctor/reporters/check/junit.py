@@ -54,12 +54,12 @@ def _finding(
     if not checked.is_new:
         ET.SubElement(case, "skipped", message="accepted in the baseline")
     elif fails(checked.severity, check.fail_on):
-        code = [
-            f"{'>' if row.is_marked else ' '} {row.number} {row.text}"
-            for row in wording.rows(checked.finding)
-        ]
         worse = wording.came_with(check, Occurrence(checked, (target.name,)))
-        details = [where, *code, *([f"With it: {worse}"] if worse else [])]
+        details = [
+            where,
+            *wording.code_lines(checked.finding),
+            *([f"With it: {worse}"] if worse else []),
+        ]
         details.append(f"Fix: {wording.fix_line(checked.finding)}")
         _problem(case, "failure", checked.finding.message, details)
     else:

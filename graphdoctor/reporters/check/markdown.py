@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
 from graphdoctor.reporters.check import wording
@@ -24,18 +24,25 @@ def render(check: Check, look: Look) -> str:
 
 def render_within(check: Check, most_characters: int) -> str:
     """The same within another limit, such as a step summary's."""
-    head = "\n".join(_head(check))
+    log = "; the job's log has them"
+    return fitted("\n".join(_head(check)), _blocks(check), most_characters, elsewhere=log)
+
+
+def fitted(
+    head: str, blocks: Iterable[str], most_characters: int = MOST_CHARACTERS, *, elsewhere: str = ""
+) -> str:
+    """The blocks as far as they fit; what does not is counted, not cut through."""
     room = most_characters - len(head) - 200  # for the line that counts what is left out
     kept: list[str] = []
     left_out = 0
-    for block in _blocks(check):
+    for block in blocks:
         if len(block) + 2 <= room and not left_out:
             kept.append(block)
             room -= len(block) + 2
         else:
             left_out += 1
     if left_out:
-        kept.append(f"*{left_out:,} more sections do not fit in here; the job's log has them.*")
+        kept.append(f"*{left_out:,} more sections do not fit in here{elsewhere}.*")
     return "\n\n".join((head, *kept)) + "\n"
 
 
@@ -101,11 +108,7 @@ def _finding(check: Check, one: Occurrence) -> str:
         f"**{escaped(wording.title(finding))}** at {_place(one)}: {wording.effect(finding)}",
         f"(reached by {escaped(wording.names(one.targets))})",
     ]
-    found = wording.rows(finding)
-    if found:
-        text = "\n".join(
-            f"{'>' if row.is_marked else ' '} {row.number} {row.text}" for row in found
-        )
+    if text := "\n".join(wording.code_lines(finding)):
         fence = _fence(text, 3)
         lines += ["", f"{fence}python", text, fence]
     lines += [

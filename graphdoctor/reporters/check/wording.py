@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from graphdoctor.reporters.page import blocks, carets
+from graphdoctor.reporters.analysis.findings import certainty_text
+from graphdoctor.reporters.page import blocks, rows
 from graphdoctor.values.check import (
     Check,
     CheckedFinding,
@@ -14,20 +15,11 @@ from graphdoctor.values.check import (
     Occurrence,
     occurrences,
 )
-from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
+from graphdoctor.values.escape import visible, visible_lines
 from graphdoctor.values.figures import EFFECT_WORDS, count_text, share_text
 from graphdoctor.values.report import Columns, Finding
 
 PRUNE = "`graphdoctor baseline --prune`"
-
-
-class Row(NamedTuple):
-    """A line of code around a finding, made visible and without the common indentation."""
-
-    number: int
-    text: str
-    is_marked: bool
-    under: str = ""  # carets for the row below
 
 
 class Problem(NamedTuple):
@@ -49,7 +41,7 @@ def headline(check: Check) -> str:
     severities = [one.checked.severity for one in occurrences(check, is_new=True)]
     notes = severities.count("note")
     news = len(severities) - notes
-    breaches = sum(1 for _ in _breaches(check))
+    breaches = sum(1 for _ in regressions(check))
     faults = sum(target.fault is not None for target in check.targets)
     parts = [
         count_text(news, "new finding") if news else "",
@@ -68,8 +60,12 @@ def title(finding: Finding) -> str:
 
 def effect(finding: Finding) -> str:
     """What it does to a graph, and whether this run showed it."""
-    certain = {"confirmed": ", confirmed in this run", "unknown": ", could not be checked"}
-    return EFFECT_WORDS[finding.effect] + certain.get(finding.certainty, "")
+    return EFFECT_WORDS[finding.effect] + certainty_text(finding)
+
+
+def code_lines(finding: Finding) -> list[str]:
+    """The code around the finding's line, with a mark at that line."""
+    return [f"{'>' if row.is_marked else ' '} {row.number} {row.text}" for row in rows(finding)]
 
 
 def fix_line(finding: Finding) -> str:
@@ -92,34 +88,6 @@ def place(path: str, line: int = 0) -> str:
     return visible(f"{path}:{line}" if line else path)
 
 
-def rows(finding: Finding) -> list[Row]:
-    """The code around the finding's line, or nothing where it is not known."""
-    excerpt = finding.excerpt
-    if excerpt is None:
-        return []
-    texts = [visible(line.expandtabs(TAB_COLUMNS).rstrip()) for line in excerpt.lines]
-    marked = finding.location.line if finding.location is not None else 0
-    found = [
-        Row(number, text, number == marked)
-        for number, text in enumerate(texts, start=excerpt.first_line)
-    ]
-    while found and not found[0].text:
-        found.pop(0)
-    while found and not found[-1].text:
-        found.pop()
-    shared = min((len(row.text) - len(row.text.lstrip()) for row in found if row.text), default=0)
-    return [
-        row._replace(text=row.text[shared:], under=_under(finding, row, shared)) for row in found
-    ]
-
-
-def _under(finding: Finding, row: Row, indent: int) -> str:
-    if not row.is_marked or finding.columns is None or finding.excerpt is None:
-        return ""
-    line = finding.excerpt.lines[row.number - finding.excerpt.first_line]
-    return carets(line, finding.columns, indent=indent)
-
-
 def columns_shown(checked: CheckedFinding) -> Columns | None:
     """Of the finding's expression, where the line that is shown is the finding's own."""
     place = checked.finding.location
@@ -132,14 +100,33 @@ def problems(check: Check) -> list[Problem]:
     return [*faults(check), *regressions(check)]
 
 
-def faults(check: Check) -> list[Problem]:
+def faults(check: Check) -> Iterator[Problem]:
     """Why targets have no report."""
-    return [*_faults(check)]
+    for target in check.targets:
+        if target.fault is not None:
+            fault = target.fault
+            words = {
+                "failed": "target failed",
+                "crashed": "target crashed",
+                "timed-out": "target timed out",
+                "usage": "target not usable",
+                "cannot": "target cannot run here",
+            }
+            yield Problem(target.name, target.path, words[fault.kind], fault.message, fault.details)
 
 
-def regressions(check: Check) -> list[Problem]:
+def regressions(check: Check) -> Iterator[Problem]:
     """Figures beyond their limits that came without a new finding."""
-    return [*_breaches(check)]
+    words = {
+        "budget": "over budget",
+        "baseline": "worse than the baseline",
+        "verification": "replay is wrong",
+    }
+    for target in check.targets:
+        for breach in target.breaches:
+            if breach.belongs_to:
+                continue
+            yield Problem(target.name, target.path, words[breach.limit_from], breach.message, "")
 
 
 def came_with(check: Check, one: Occurrence) -> str:
@@ -193,33 +180,6 @@ def stale_text(check: Check) -> str:
 
 def names(targets: Sequence[str]) -> str:
     return ", ".join(map(visible, targets))
-
-
-def _faults(check: Check) -> Iterator[Problem]:
-    for target in check.targets:
-        if target.fault is not None:
-            fault = target.fault
-            words = {
-                "failed": "target failed",
-                "crashed": "target crashed",
-                "timed-out": "target timed out",
-                "usage": "target not usable",
-                "cannot": "target cannot run here",
-            }
-            yield Problem(target.name, target.path, words[fault.kind], fault.message, fault.details)
-
-
-def _breaches(check: Check) -> Iterator[Problem]:
-    words = {
-        "budget": "over budget",
-        "baseline": "worse than the baseline",
-        "verification": "replay is wrong",
-    }
-    for target in check.targets:
-        for breach in target.breaches:
-            if breach.belongs_to:
-                continue
-            yield Problem(target.name, target.path, words[breach.limit_from], breach.message, "")
 
 
 def _entries(count: int) -> str:

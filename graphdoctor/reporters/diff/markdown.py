@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.reporters.check.markdown import MOST_CHARACTERS, code, escaped
+from graphdoctor.reporters.check.markdown import code, escaped, fitted
 from graphdoctor.reporters.check.wording import title
 from graphdoctor.reporters.diff.full import verdicts
 from graphdoctor.reporters.look import Look
@@ -24,19 +24,8 @@ def render(changes: Changes, look: Look) -> str:
     head = (
         f"{MARKER}\n### graphdoctor: {count_text(len(changed), 'target')} changed, {same} unchanged"
     )
-    parts, left_out, room = [head], 0, MOST_CHARACTERS - len(head) - 200
-    for block in [
-        *("\n".join(_target(target)) for target in changed),
-        *map(escaped, changes.notes),
-    ]:
-        if len(block) + 2 <= room:
-            parts.append(block)
-            room -= len(block) + 2
-        else:
-            left_out += 1
-    if left_out:
-        parts.append(f"*{left_out:,} more sections do not fit in here.*")
-    return "\n\n".join(parts) + "\n"
+    targets = ("\n".join(_target(target)) for target in changed)
+    return fitted(head, (*targets, *map(escaped, changes.notes)))
 
 
 def _target(target: TargetChange) -> Iterator[str]:
