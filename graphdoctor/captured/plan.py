@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from graphdoctor.values.figures import bytes_text
+from graphdoctor.values.figures import bytes_text, count_text
 from graphdoctor.values.report import GraphMemory, Mode
 
 if TYPE_CHECKING:
@@ -103,11 +103,11 @@ def _how(name: str, plan: CapturePlan) -> Iterator[str]:
     if plan.how == "whole":
         passes = "graph" if plan.mode == "inference" else "graph for each of forward and backward"
         of_sizes = f", for each of the sizes {_listed(plan.sizes)}" if plan.sizes else ""
-        yield f"{name} is replayed as one {passes}, of {_count(plan.launches, 'launch', 'es')}{of_sizes}."
+        yield f"{name} is replayed as one {passes}, of {count_text(plan.launches, 'launch')}{of_sizes}."
     elif plan.how == "modules":
         yield (
-            f"{_count(len(plan.modules), 'module')} of {name} {_are(len(plan.modules))} replayed, "
-            f"with {plan.captured_launches} of {_count(plan.launches, 'launch', 'es')}; "
+            f"{count_text(len(plan.modules), 'module')} of {name} {_are(len(plan.modules))} replayed, "
+            f"with {plan.captured_launches} of {count_text(plan.launches, 'launch')}; "
             f"the rest runs eagerly: {', '.join(plan.modules[:_SHOWN])}"
             + (", ..." if len(plan.modules) > _SHOWN else ".")
         )
@@ -137,20 +137,22 @@ def _memory(plan: CapturePlan) -> Iterator[str]:
 
 def _use(use: SizeUse) -> str:
     if use.only:
-        return f"Size {use.size}: {_count(use.exact, 'call')}; none is padded, since {use.only}."
+        return (
+            f"Size {use.size}: {count_text(use.exact, 'call')}; none is padded, since {use.only}."
+        )
     return (
-        f"Size {use.size}: {_count(use.exact, 'call')} of that size and {use.padded} of less, "
+        f"Size {use.size}: {count_text(use.exact, 'call')} of that size and {use.padded} of less, "
         f"{use.padding:.0%} of whose rows were padding."
     )
 
 
 def _since(replayed: int, part_replays: int, fallbacks: Mapping[str, int]) -> Iterator[str]:
     if replayed:
-        yield f"{_count(replayed, 'call')} of it {_was(replayed)} replayed."
+        yield f"{count_text(replayed, 'call')} of it {_was(replayed)} replayed."
     if part_replays:
-        yield f"{_count(part_replays, 'call')} of graphed modules {_was(part_replays)} replayed."
+        yield f"{count_text(part_replays, 'call')} of graphed modules {_was(part_replays)} replayed."
     for reason, count in sorted(fallbacks.items(), key=lambda item: -item[1]):
-        yield f"{_count(count, 'call')} ran eagerly: {reason.rstrip('.')}."
+        yield f"{count_text(count, 'call')} ran eagerly: {reason.rstrip('.')}."
 
 
 def _listed(sizes: Sequence[int]) -> str:
@@ -163,7 +165,3 @@ def _was(number: int) -> str:
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
-
-
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else plural}"

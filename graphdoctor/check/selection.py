@@ -8,6 +8,7 @@ import msgspec
 
 from graphdoctor.check.relative_paths import RelativePaths, is_inside
 from graphdoctor.check.settings.files import Project
+from graphdoctor.values.figures import first_of
 from graphdoctor.values.program import ProgramReport
 from graphdoctor.values.report import Finding, IdleComment, Report, Suppression
 
@@ -82,6 +83,4 @@ def _note(one: IdleComment, targets: Sequence[str]) -> str:
     text = f"{one.location.file}:{one.location.line}: {one.message}"
     if one.kind != "unused":
         return text
-    others = len(targets) - _NAMED
-    more = f" and {others} more" if others > 0 else ""
-    return f"{text} in {', '.join(targets[:_NAMED])}{more}"
+    return f"{text} in {first_of(targets, _NAMED)}"

@@ -203,7 +203,7 @@ def run(
 def _tell_of_cache(cache: Cache, count: int) -> None:
     """On stderr, since the page is the same whether anything was kept or not."""
     from graphdoctor.values.escape import visible
-    from graphdoctor.values.figures import count_text
+    from graphdoctor.values.figures import count_text, first_of
 
     said = []
     if cache.taken:
@@ -213,8 +213,7 @@ def _tell_of_cache(cache: Cache, count: int) -> None:
         )
     if cache.not_kept:
         each = [f"{name} ({why})" for name, why in sorted(cache.not_kept.items())]
-        more = f" and {len(each) - _NAMED} more" if each[_NAMED:] else ""
-        said.append(f"not kept for the next check: {', '.join(each[:_NAMED])}{more}")
+        said.append(f"not kept for the next check: {first_of(each, _NAMED)}")
     for sentence in said:
         print(f"graphdoctor: {visible(sentence)}", file=sys.stderr)
 

@@ -102,9 +102,9 @@ def _speaking_of(rules: Sequence[Rule | type[Rule]], word: str) -> list[Rule | t
 
 
 def _named(rules: Iterable[Rule | type[Rule]]) -> str:
-    names = [f"{rule.id} {rule.name}" for rule in rules]
-    more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""
-    return ", ".join(names[:_NAMED]) + more
+    from graphdoctor.values.figures import first_of
+
+    return first_of([f"{rule.id} {rule.name}" for rule in rules], _NAMED)
 
 
 def _list(page: Page, rules: Sequence[Rule | type[Rule]]) -> None:

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.values.escape import visible
+from graphdoctor.values.figures import joined
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.report import Location
 
@@ -98,12 +99,10 @@ class _Reads(TorchFunctionMode):
 def not_seen(seen: Seen) -> str:
     """What of a training step was checked and what was not, and how to check all of it."""
     checked = ", ".join(dict.fromkeys(type(call.module).__name__ for call in seen.calls))
-    left = [*seen.trained, *seen.reads]
-    unseen = " and ".join((", ".join(left[:-1]), left[-1])) if left[1:] else left[0]
     return visible(
         f"the block trains, and watch() checks only the forward of {checked}: it did not check"
-        f" {unseen}; call graphdoctor.check(step, *inputs) with the whole step as a function, or"
-        " watch(module) to mean the forward alone"
+        f" {joined([*seen.trained, *seen.reads])}; call graphdoctor.check(step, *inputs) with the"
+        " whole step as a function, or watch(module) to mean the forward alone"
     )
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
+from graphdoctor.values.figures import first_of
 from graphdoctor.values.report import Columns, Finding
 
 Piece = tuple[str, str]  # text, rich style
@@ -220,6 +221,4 @@ def blocks(text: str) -> Iterator[str]:
 
 def listed(names: Iterable[str], *, most: int) -> str:
     """The first names, and how many more there are."""
-    every = [visible(name) for name in names]
-    shown = ", ".join(every[:most])
-    return f"{shown} and {len(every) - most} more" if len(every) > most else shown
+    return first_of([*map(visible, names)], most)

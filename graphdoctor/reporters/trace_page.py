@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
-from graphdoctor.reporters.trace_rows import at, short_name, shown
+from graphdoctor.reporters.trace_rows import at, shown
 from graphdoctor.reporters.trace_work_tables import write_graphs, write_work
 from graphdoctor.values.figures import (
     count_text,
     ratio_range,
     share_range,
+    shortened,
     time_range,
     time_text,
 )
@@ -134,7 +135,7 @@ def _write_causes(page: Page, report: TraceReport) -> None:
         if not page.look.show_all and cause.share < _WORTH_A_ROW:
             continue
         word = "" if cause.kind == "ordinary" else WORK_WORDS[cause.kind]
-        what = ": ".join(part for part in (word, short_name(cause.name)) if part)
+        what = ": ".join(part for part in (word, shortened(cause.name)) if part)
         page.labelled(
             f"  {cause.share:.1%}",
             f"{time_text(cause.idle_us)}  {what}{at(cause.location, page)}",
@@ -176,7 +177,7 @@ def _write_gaps(page: Page, report: TraceReport) -> None:
     for gap in shown(page, report.longest_gaps):
         parts = gap_parts(gap)
         what = gap.operator or gap.kernel[:40]
-        did = f"; in {short_name(gap.doing)}{at(gap.doing_at, page)}" if gap.doing else ""
+        did = f"; in {shortened(gap.doing)}{at(gap.doing_at, page)}" if gap.doing else ""
         page.labelled(
             f"  {time_text(gap.length_ns / 1e3)}",
             f"{parts}{did}; before {what}" + ("" if did else at(gap.location, page)),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from graphdoctor.reporters.page import Page
-from graphdoctor.values.figures import more_bytes_text
+from graphdoctor.values.figures import shortened
 from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Location
 
@@ -21,10 +21,6 @@ def at(location: Location | None, page: Page) -> str:
     return f" at {place_text(location, page.look.base)} ({location.function})"
 
 
-def short_name(name: str, longest: int = _LONGEST_NAME) -> str:
-    return name if len(name) <= longest else f"{name[: longest - 3]}..."
-
-
 def shown(page: Page, rows: Sequence[_Row]) -> Sequence[_Row]:
     return rows if page.look.show_all else rows[:_ROWS]
 
@@ -33,8 +29,4 @@ def kernel_text(kernel: str, longest: int = _LONGEST_NAME) -> str:
     """A kernel's name without what every name of torch's kernels begins with, shortened."""
     for part in ("void ", "at::native::", "(anonymous namespace)::"):
         kernel = kernel.replace(part, "")
-    return short_name(kernel, longest)
-
-
-def bytes_text(count: float) -> str:
-    return more_bytes_text(round(count)).removeprefix("+")
+    return shortened(kernel, longest)

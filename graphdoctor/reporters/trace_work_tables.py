@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphdoctor.reporters.page import Page
-from graphdoctor.reporters.trace_rows import at, bytes_text, kernel_text, short_name, shown
-from graphdoctor.values.figures import count_text, more_bytes_text, time_text
+from graphdoctor.reporters.trace_rows import at, kernel_text, shown
+from graphdoctor.values.figures import bytes_text, count_text, more_bytes_text, shortened, time_text
 from graphdoctor.values.trace_work import (
     CollectiveCost,
     Communication,
@@ -36,7 +36,7 @@ def write_work(page: Page, work: DeviceWork) -> None:
             memory = f" ({copy.host_memory})" if copy.host_memory else ""
             page.labelled(
                 f"  {copy.copies:,.3g}x",
-                f"{copy.direction}{memory}: {bytes_text(copy.nbytes)}, {time_text(copy.device_us)}",
+                f"{copy.direction}{memory}: {bytes_text(round(copy.nbytes))}, {time_text(copy.device_us)}",
             )
     if work.memory is not None:
         _write_memory(page, work.memory)
@@ -65,7 +65,7 @@ def _write_places(page: Page, title: str, lines: Sequence[LineWork]) -> None:
         many = f" ({line.places:,} of them)" if line.places > 1 else ""
         page.labelled(
             f"  {line.share:.1%}",
-            f"{time_text(line.device_us)}  {line.kernels:,.4g}x {short_name(name) if line.location is None else name}"
+            f"{time_text(line.device_us)}  {line.kernels:,.4g}x {shortened(name) if line.location is None else name}"
             f"{many}" + (f", host {time_text(line.host_us)}" if line.host_us else ""),
         )
 
@@ -109,7 +109,7 @@ def _write_memory(page: Page, memory: MemoryUse) -> None:
         )
     page.labelled(
         "  Allocations",
-        f"{memory.allocations:,.4g} a step, {bytes_text(memory.allocated_bytes)} in all;"
+        f"{memory.allocations:,.4g} a step, {bytes_text(round(memory.allocated_bytes))} in all;"
         f" {memory.allocations_in_gaps:,.3g} of them while the device idles",
     )
     if memory.growth_bytes is not None and memory.reserved_growth_bytes is not None:

@@ -38,9 +38,18 @@ def time_range(times_us: Range) -> str:
 def names_text(names: Sequence[str], *, most: int = 3) -> str:
     """`a`, `b` and 2 more: names in a sentence."""
     quoted = [f"`{name}`" for name in names]
-    if len(quoted) > most:
-        return f"{', '.join(quoted[:most])} and {len(quoted) - most} more"
-    return " and ".join(filter(None, (", ".join(quoted[:-1]), *quoted[-1:])))
+    return first_of(quoted, most) if len(quoted) > most else joined(quoted)
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """a, b and 2 more."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def joined(parts: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def cost_text(cost_us: Range, source: str) -> str:

@@ -16,7 +16,7 @@ from graphdoctor.values.check import (
     occurrences,
 )
 from graphdoctor.values.escape import visible, visible_lines
-from graphdoctor.values.figures import EFFECT_WORDS, count_text, share_text
+from graphdoctor.values.figures import EFFECT_WORDS, count_text, joined, share_text
 from graphdoctor.values.report import Columns, Finding
 
 PRUNE = "`graphdoctor baseline --prune`"
@@ -51,7 +51,7 @@ def headline(check: Check) -> str:
         f"{_entries(len(check.stale))} of the baseline out of date" if check.stale else "",
     ]
     said = [part for part in parts if part] or ["nothing new"]
-    return f"{_and(said)} in {count_text(len(check.targets), 'target')}"
+    return f"{joined(said)} in {count_text(len(check.targets), 'target')}"
 
 
 def title(finding: Finding) -> str:
@@ -184,7 +184,3 @@ def names(targets: Sequence[str]) -> str:
 
 def _entries(count: int) -> str:
     return "1 entry" if count == 1 else f"{count:,} entries"
-
-
-def _and(parts: Sequence[str]) -> str:
-    return " and ".join((", ".join(parts[:-1]), parts[-1])) if parts[1:] else parts[0]
