@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from graphdoctor.estimate import NO_CALLS, Calls, Observed, estimate, fitted_speedup, launches
+from graphdoctor.estimate import Calls, Observed, estimate, fitted_speedup, launches
 from graphdoctor.estimate.fusion import with_fusion
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.cause import in_words, location_of
 from graphdoctor.strategies.strategy import (
-    Calling,
     Known,
-    OtherKernels,
-    Planning,
     Regions,
     Strategy,
 )
@@ -34,19 +31,20 @@ def foresee(
     Where the eager step was `observed` on a GPU, the prediction goes out from there. A strategy that
     fails to answer is "failed", with its error in words.
     """
+    same = strategy.with_eager_kernels
     row = StrategyOutcome(
         strategy=strategy.name,
         title=strategy.title,
         is_ours=strategy.is_ours,
         status="planned",
-        reason=_reason(strategy),
+        reason=_NEEDS_KERNELS.format(same=same) if same else _NEEDS_GPU,
     )
     try:
         if reason := strategy.reason_against(known):
             return replace(row, status="unfit", reason=reason)
         regions = strategy.regions(known)
-        calls = strategy.calls(known) if isinstance(strategy, Calling) else NO_CALLS
-        row = replace(row, code=strategy.code(known), plan=_plan(strategy, known))
+        calls = strategy.calls(known)
+        row = replace(row, code=strategy.code(known), plan=strategy.plan(known))
     except Exception as error:
         reason = in_words(error)
         return replace(row, status="failed", reason=reason, location=location_of(error))
@@ -54,17 +52,11 @@ def foresee(
         return row
     row = replace(row, launches_eager=float(sum(map(launches, known.iteration.ops))))
     found = predicted_for(row, regions, calls, known, profile, observed=observed)
-    if not isinstance(strategy, OtherKernels) or found.predicted is None:
+    if not same or found.predicted is None:
         return found
     graphs = _all_or(regions, known.iteration)
     fused = with_fusion(found.predicted, known.iteration, profile, graphs)
     return replace(found, predicted=fused)
-
-
-def _reason(strategy: Strategy) -> str:
-    if isinstance(strategy, OtherKernels):
-        return _NEEDS_KERNELS.format(same=strategy.with_eager_kernels)
-    return _NEEDS_GPU
 
 
 def predicted_for(
@@ -83,10 +75,6 @@ def predicted_for(
     else:
         speedup = fitted_speedup(step, profile, graphs, observed=observed, calls=calls)
     return replace(row, predicted=speedup, captured_share=share_of(regions, step))
-
-
-def _plan(strategy: Strategy, known: Known) -> str:
-    return strategy.plan(known) if isinstance(strategy, Planning) else ""
 
 
 def share_of(regions: Regions, iteration: Iteration) -> float:

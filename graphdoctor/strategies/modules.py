@@ -19,7 +19,7 @@ from graphdoctor.graphs.modules import (
 from graphdoctor.operators.conditions import has_nested
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.module_choice import ModuleChoice
-from graphdoctor.strategies.strategy import CannotBuild, Captured, Known, Regions
+from graphdoctor.strategies.strategy import CannotBuild, Captured, Known, Regions, Strategy
 from graphdoctor.target import Inputs
 
 _TRAINING = """\
@@ -60,13 +60,11 @@ class BuiltModules:
         self.made.release()
 
 
-class Modules:
+class Modules(Strategy):
     """`torch.cuda.make_graphed_callables` on the outermost safe modules; their hooks stay in Python."""
 
     name = "modules"
     title = "the largest safe modules as graphs, all else eager"
-    compiles = False
-    is_ours = True
 
     def reason_against(self, known: Known) -> str:
         """A wrapper that goes with no graphs inside, or nothing that is safe by itself."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.models import CompiledModels, models_of
 from graphdoctor.strategies.compilers.scripted import scripted_step
-from graphdoctor.strategies.strategy import Known, Regions
+from graphdoctor.strategies.strategy import Known, Regions, Strategy
 
 
-class Script:
+class Script(Strategy):
     """TorchScript runs the model without Python, and fuses what it can on a GPU. To compare with."""
 
     name = "script"
     title = "TorchScript"
-    compiles = False
     is_ours = False
 
     def reason_against(self, known: Known) -> str:

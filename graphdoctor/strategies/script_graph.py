@@ -6,16 +6,15 @@ from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.in_graph import GraphOfModels, whole_graph_of
 from graphdoctor.strategies.compilers.scripted import scripted_step
 from graphdoctor.strategies.script import script_lines
-from graphdoctor.strategies.strategy import Known, Regions
+from graphdoctor.strategies.strategy import Known, Regions, Strategy
 from graphdoctor.strategies.whole import Whole
 
 
-class ScriptGraph:
+class ScriptGraph(Strategy):
     """What TorchScript fuses, without launches between: to compare with, as published figures do."""
 
     name = "script-graph"
     title = "TorchScript in one CUDA graph"
-    compiles = False
     is_ours = False
 
     def reason_against(self, known: Known) -> str:

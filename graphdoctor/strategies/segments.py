@@ -26,7 +26,7 @@ from graphdoctor.strategies.compilers.models import (
     tops_of,
     warmed_up,
 )
-from graphdoctor.strategies.strategy import CannotBuild, Captured, Known, Regions
+from graphdoctor.strategies.strategy import CannotBuild, Captured, Known, Regions, Strategy
 
 _CODE = """\
 import graphdoctor
@@ -36,7 +36,7 @@ import graphdoctor
 """
 
 
-class Segments:
+class Segments(Strategy):
     """Dynamo finds graphs, and keeps the Python between them; FX cuts each at what cannot be captured.
 
     Eager's own kernels run, so that a result is eager's. The models among the target's roots are
@@ -46,7 +46,6 @@ class Segments:
     name = "segments"
     title = "the safe parts of each graph that Dynamo finds, as CUDA graphs"
     compiles = True
-    is_ours = True
 
     def reason_against(self, known: Known) -> str:
         if reason := reason_against_dynamo(known.roots):

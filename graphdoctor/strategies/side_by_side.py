@@ -25,7 +25,7 @@ from graphdoctor.strategies.recommend import (
     with_noise_told,
     would_pay_more,
 )
-from graphdoctor.strategies.strategy import Known, OtherKernels, Strategy
+from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
 from graphdoctor.strategies.whole_row import whole_row
 from graphdoctor.values.options import AnalyzeOptions
@@ -228,9 +228,7 @@ def _why_not(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOu
     if contest.options.strategies is not None or not strategy.is_ours:
         return ""
     whole, predicted = rows.get(WHOLE_NAME), rows[strategy.name].predicted
-    may_beat_whole = (
-        isinstance(strategy, OtherKernels) and strategy.with_eager_kernels == WHOLE_NAME
-    )
+    may_beat_whole = strategy.with_eager_kernels == WHOLE_NAME
     if whole is not None and whole.status == "verified" and not may_beat_whole:
         return _NOTHING_LEFT
     if strategy.compiles and predicted is not None and predicted.mid < 1.0:

@@ -88,14 +88,17 @@ def _kind(op: Op) -> str:
 
 
 def _has_graph(known: Known, optimizer: torch.optim.Optimizer) -> bool:
-    objects = glue_objects(known.roots).values()
-    schedules = torch.optim.lr_scheduler.LRScheduler
-    rates_change = any(isinstance(value, schedules) for value in objects) or any(
-        finding.rule == FrozenLearningRate.id for finding in known.findings
-    )
-    if rates_change and has_number_as_rate(optimizer):
+    if rates_change(known) and has_number_as_rate(optimizer):
         return False
     return not why_not_captured(optimizer)
+
+
+def rates_change(known: Known) -> bool:
+    """Whether something sets learning rates: a schedule, or what a finding saw changing."""
+    schedules = torch.optim.lr_scheduler.LRScheduler
+    if any(isinstance(value, schedules) for value in glue_objects(known.roots).values()):
+        return True
+    return any(finding.rule == FrozenLearningRate.id for finding in known.findings)
 
 
 _GRAPH = """\

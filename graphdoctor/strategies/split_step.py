@@ -20,22 +20,25 @@ from graphdoctor.graphs.split.python_changes import PythonChanges
 from graphdoctor.graphs.split.stand_ins import Glue
 from graphdoctor.graphs.whole_step import detached, fresh_inputs, warm_up
 from graphdoctor.record.session import WARM_UPS, Session
-from graphdoctor.rules.frozen_learning_rate import FrozenLearningRate
-from graphdoctor.strategies.split_plan import code_for, first_outside, reason_against, regions_of
-from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+from graphdoctor.strategies.split_plan import (
+    code_for,
+    first_outside,
+    rates_change,
+    reason_against,
+    regions_of,
+)
+from graphdoctor.strategies.strategy import CannotBuild, Known, Regions, Strategy
 from graphdoctor.target import Snapshot, Target
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.locations import in_place, with_place
 
 
-class SplitStep:
+class SplitStep(Strategy):
     """A graph that ends at each call of the glue, and the next one behind it."""
 
     name = "split-step"
     title = "graphs between the calls of optimizer, schedule and scaler, which are made for real"
-    compiles = False
-    is_ours = True
 
     def reason_against(self, known: Known) -> str:
         return reason_against(known)
@@ -101,7 +104,7 @@ class _Attempt:
 
     def _outputs_of(self, args: Any, kwargs: Any) -> object:
         capture = self._capture
-        glue = Glue(capture, self._objects, rates_change=_rates_change(self._known, self._objects))
+        glue = Glue(capture, self._objects, rates_change=rates_change(self._known))
         try:
             with Patches() as patches:
                 glue.stand_in(patches)
@@ -141,11 +144,3 @@ class _Attempt:
 
 def _kept_values(roots: Any) -> Iterator[str]:
     return (visit.path for visit in Walk(roots) if holds_pending(visit.value))
-
-
-def _rates_change(known: Known, objects: Any) -> bool:
-    """Whether something sets learning rates: a schedule, or what a finding saw changing."""
-    schedules = torch.optim.lr_scheduler.LRScheduler
-    if any(isinstance(value, schedules) for value in objects.values()):
-        return True
-    return any(finding.rule == FrozenLearningRate.id for finding in known.findings)

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from graphdoctor.estimate import Calls
+from graphdoctor.estimate import NO_CALLS, Calls
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.record.session import Session
@@ -75,16 +75,20 @@ class CannotBuild(Exception):
 
 
 class Strategy(Protocol):
-    """One way to make a step faster.
+    """One way to make a step faster: its class derives from this one.
 
     `compiles`: it generates code, which needs a real GPU and takes long. `is_ours`: graphdoctor
-    may recommend it; the others are there to compare with.
+    may recommend it; the others are there to compare with. `has_graphs`: its compiler makes CUDA
+    graphs by itself, or leaves them out. `with_eager_kernels` names the strategy that makes the same
+    graphs of eager's kernels, where this one's are those that a compiler fuses.
     """
 
     name: str
     title: str
-    compiles: bool
-    is_ours: bool
+    compiles: bool = False
+    is_ours: bool = True
+    has_graphs: bool = False
+    with_eager_kernels: str = ""
 
     def reason_against(self, known: Known) -> str:
         """Why it cannot take this step, in one sentence; "" where it can be tried."""
@@ -93,6 +97,14 @@ class Strategy(Protocol):
     def regions(self, known: Known) -> Regions | None:
         """Which recorded operators would run inside graphs, to predict from; None: cannot say."""
         ...
+
+    def calls(self, known: Known) -> Calls:
+        """What it calls in a step, where that costs the host more than copies and launches of graphs."""
+        return NO_CALLS
+
+    def plan(self, known: Known) -> str:
+        """What it would capture, where it can say so beforehand: a line for each graph and part."""
+        return ""
 
     def build(self, session: Session, known: Known) -> Built:
         """Warm up, compile and capture. State is afterwards what it was before.
@@ -103,41 +115,6 @@ class Strategy(Protocol):
 
     def code(self, known: Known) -> str:
         """Lines of Python that a person pastes to use it."""
-        ...
-
-
-@runtime_checkable
-class MayUseGraphs(Protocol):
-    """A strategy of a compiler that makes CUDA graphs by itself, or leaves them out."""
-
-    has_graphs: bool
-
-
-@runtime_checkable
-class OtherKernels(Protocol):
-    """A strategy of ours whose graphs hold kernels that a compiler fuses, in the place of eager's.
-
-    `with_eager_kernels` names the strategy that makes the same graphs of eager's own.
-    """
-
-    with_eager_kernels: str
-
-
-@runtime_checkable
-class Planning(Protocol):
-    """A strategy that can say beforehand what it would capture."""
-
-    def plan(self, known: Known) -> str:
-        """One line for each graph and part, in execution order."""
-        ...
-
-
-@runtime_checkable
-class Calling(Protocol):
-    """A strategy whose calls cost the host more than copying inputs and launching graphs."""
-
-    def calls(self, known: Known) -> Calls:
-        """What it calls in a step: guards, autograd's glue and Python between cost the host."""
         ...
 
 

@@ -25,7 +25,6 @@ from graphdoctor.strategies.strategy import (
     Built,
     CannotBuild,
     Known,
-    MayUseGraphs,
     Noted,
     Strategy,
     TellsCaptured,
@@ -154,7 +153,7 @@ class _Trial:
         """What the result says of itself, else that a compiler of CUDA graphs made none."""
         if isinstance(built, Noted) and built.note:
             return built.note
-        has_graphs = isinstance(self.strategy, MayUseGraphs) and self.strategy.has_graphs
+        has_graphs = self.strategy.has_graphs
         return _NO_GRAPH if has_graphs and row.launches and not row.captured_share else ""
 
     def _verified(

@@ -6,7 +6,7 @@ from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.whole_step import CapturedStep, capture_from_start
 from graphdoctor.record.session import Session, warm_ups_for
-from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+from graphdoctor.strategies.strategy import CannotBuild, Known, Regions, Strategy
 from graphdoctor.target import Inputs
 from graphdoctor.values.locations import in_place, with_place
 from graphdoctor.values.report import Finding
@@ -68,13 +68,11 @@ class BuiltWhole:
         self.captured.release()
 
 
-class Whole:
+class Whole(Strategy):
     """The whole step as one graph: the most that a graph can save, and all or nothing."""
 
     name = "whole"
     title = "the whole step as one CUDA graph"
-    compiles = False
-    is_ours = True
 
     def reason_against(self, known: Known) -> str:
         """The first finding that forbids it: a capture that fails says more than a wrong replay."""

@@ -14,7 +14,7 @@ import torch
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.strategy import CannotBuild, Known, Regions
+from graphdoctor.strategies.strategy import CannotBuild, Known, Regions, Strategy
 from graphdoctor.strategies.whole import BuiltWhole
 from graphdoctor.target import Inputs
 
@@ -37,7 +37,7 @@ class BuiltEager:
         self.is_released = True
 
 
-class Fake:
+class Fake(Strategy):
     """The eager step, called unlike a graph: a strategy that is right and brings nothing."""
 
     name = "fake"

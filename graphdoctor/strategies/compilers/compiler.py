@@ -24,10 +24,10 @@ from graphdoctor.strategies.compilers.models import (
     models_of,
     warmed_up,
 )
-from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Regions
+from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Regions, Strategy
 
 
-class Compiler:
+class Compiler(Strategy):
     """torch.compile of the models in the step, in the `mode` or with the `backend` that it names.
 
     The models among the target's roots are compiled where they are, and the step stays the user's; a
