@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from graphdoctor.values.figures import bytes_text, count_text
@@ -65,14 +65,7 @@ def training_plan(found: Study, made: Parts | str) -> tuple[CapturePlan, Parts |
         return CapturePlan("whole", launches=total, captured_launches=total, mode="training"), made
     plan = _in_parts(found, made)
     left_out = tuple(f"{path or 'the model'}: {why}" for path, why in made.left_out.items())
-    return CapturePlan(
-        plan.how,
-        plan.modules,
-        total,
-        plan.captured_launches,
-        obstacles=(*found.obstacles, *left_out),
-        mode="training",
-    ), made
+    return replace(plan, obstacles=(*found.obstacles, *left_out), mode="training"), made
 
 
 def _in_parts(found: Study, parts: Parts) -> CapturePlan:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import asdict
+
 import graphdoctor
 from graphdoctor.check.baseline import Accepted, Baseline, Entry
 from graphdoctor.check.fingerprint import Key, keys_of
@@ -104,10 +106,7 @@ def accepted_of(outcome: Outcome) -> Accepted | None:
     report, figures = outcome.result, figures_of(outcome.result)
     return Accepted(
         target=outcome.target.name,
-        syncs=figures.syncs,
-        launches=figures.launches,
-        graphs=figures.graphs,
-        coverage=figures.coverage,
+        **asdict(figures),
         verdict=report.verdict,
         device=report.machine.device,
         torch=_release(report.machine.torch),

@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from tests.support.browser import chromium, opened
+from tests.support.browser import opened
 
 ROOT = Path(__file__).parents[2]
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
@@ -68,12 +67,6 @@ def test_every_document_is_a_page(site: Path) -> None:
 
 def test_a_bar_in_a_table_s_code_is_shown_as_one(site: Path) -> None:
     assert "completion fish | source</code>" in (site / "index.html").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.mark.parametrize(

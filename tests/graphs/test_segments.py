@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,14 +23,6 @@ from graphdoctor.graphs.segments.split import split
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
 Body = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def traced(body: Body, *shapes: tuple[int, ...]) -> fx.GraphModule:

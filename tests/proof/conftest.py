@@ -1,7 +1,8 @@
-"""The device that a test of whole steps runs on."""
+"""The device that a test runs on."""
 
 from __future__ import annotations
 
+from tests.support.emulated import device
 from tests.support.whole_steps import exact
 
-__all__ = ["exact"]
+__all__ = ["device", "exact"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -31,12 +31,6 @@ from tests.support.whole_steps import line_of
 
 Outcomes = tuple[CaptureOutcome, ...]
 Change = Callable[[Plan, Sequence[Iteration]], tuple[Plan, Sequence[Iteration]]]
-
-
-@pytest.fixture
-def device() -> Iterator[EmulatedDevice]:
-    with EmulatedDevice() as device:
-        yield device
 
 
 def outcomes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -31,12 +31,6 @@ def released(monkeypatch: pytest.MonkeyPatch) -> list[CapturedStep]:
 
     monkeypatch.setattr(CapturedStep, "release", noted)
     return found
-
-
-@pytest.fixture
-def device() -> Iterator[EmulatedDevice]:
-    with EmulatedDevice() as device:
-        yield device
 
 
 def tried(

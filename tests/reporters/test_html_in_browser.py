@@ -17,7 +17,7 @@ from graphdoctor.reporters.web.history import Dated
 from graphdoctor.trace import read_trace
 from graphdoctor.trace.explain.trace_report import explain_trace
 from graphdoctor.values.report import Report
-from tests.support.browser import chromium, opened
+from tests.support.browser import opened
 from tests.support.checking import HOSTILE, hostile_check
 from tests.support.lanes import many_lanes
 from tests.support.reports import COMPARED, FILE, SAFE, of_program, step_of
@@ -26,12 +26,6 @@ from tests.support.trace_stories import REAL
 DRAWN = replace(COMPARED, lanes=many_lanes(400, layers=4, file=FILE))
 PHONE, DESK = 390, 1180
 NO_AXE = "axe-playwright-python is not installed"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
 
 
 def written(report: Report, folder: Path) -> Path:

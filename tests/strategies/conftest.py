@@ -8,14 +8,9 @@ import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
+from tests.support.emulated import one_thread
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["device", "one_thread"]
 
 
 @pytest.fixture

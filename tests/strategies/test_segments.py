@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -18,14 +18,6 @@ from graphdoctor.strategies.segments import Segments as SegmentsStrategy
 from graphdoctor.strategies.strategy import CannotBuild, Captured
 from tests.support.plain_session import session_of
 from tests.support.trying import tried
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def long(x: torch.Tensor, scale: float = 0.5) -> torch.Tensor:

@@ -23,19 +23,19 @@ class Opened:
     requests: list[str] = field(default_factory=list)
 
 
-@contextmanager
-def chromium() -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
     """Playwright's own words for it. Skips the test where the browser or its driver is missing."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip(f"no browser is installed: none of {', '.join(NAMES)} is on PATH")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         try:
-            yield browser
+            yield chromium
         finally:
-            browser.close()
+            chromium.close()
 
 
 @contextmanager

@@ -19,6 +19,15 @@ def device() -> Iterator[EmulatedDevice]:
         yield emulated
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """In the tests that import it: eager and replays add in one order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class Seen:
     """Keeps the names of operators, and the events."""
 
