@@ -16,8 +16,8 @@ from graphdoctor.check.settings.schema import settings_schema
 from graphdoctor.cli.explain import markdown
 from graphdoctor.operators import CONDITIONS, EFFECTS, OperatorFact, evidence_words, load_table
 from graphdoctor.reporters.plain_json import NOT_FINITE
-from graphdoctor.reporters.trace_json import AnyTrace
 from graphdoctor.rules import ALL_RULES
+from graphdoctor.values.compared_traces import AnyTrace
 from graphdoctor.values.figures import EFFECT_WORDS
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
 from graphdoctor.values.report import SCHEMA_VERSION, Report

@@ -25,8 +25,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from graphdoctor.reporters import trace_json, trace_page
+from graphdoctor.reporters import trace_page
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import written
 from graphdoctor.trace import read_trace
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.values.errors import GraphDoctorError
@@ -129,7 +130,7 @@ def _explain(path: Path, chance: random.Random) -> str:
     page = trace_page.render(report, Look(show_all=True))
     if any(not (char.isprintable() or char == "\n") for char in page):
         return "FINDING control characters on the page"
-    json.loads(trace_json.render(report), parse_constant=_no_constant)
+    json.loads(written(report), parse_constant=_no_constant)
     return "explained"
 
 

@@ -169,10 +169,11 @@ def _of_all_ranks(report: ProgramReport, args: argparse.Namespace) -> ProgramRep
     if count == 1:
         return report
     from graphdoctor.diagnose.all_ranks import merged_programs
-    from graphdoctor.reporters import program_json
     from graphdoctor.reporters.files import save
+    from graphdoctor.reporters.plain_json import written
+    from graphdoctor.reporters.saved import program_report
 
-    text = program_json.render(report)
+    text = written(report)
     if args.json and args.json != STDOUT:
         path = Path(args.json)
         save(text, path.with_name(f"{path.stem}.rank{rank}{path.suffix}"))
@@ -187,20 +188,21 @@ def _of_all_ranks(report: ProgramReport, args: argparse.Namespace) -> ProgramRep
             args.report = []  # these files are rank 0's, and so is the joined JSON
             args.json = STDOUT if args.json == STDOUT else None
         return msgspec.structs.replace(report, notes=(*report.notes, note))
-    return None if texts is None else merged_programs([program_json.parse(one) for one in texts])
+    return None if texts is None else merged_programs([program_report(one) for one in texts])
 
 
 def _show(report: ProgramReport, args: argparse.Namespace, look: Look) -> None:
-    from graphdoctor.reporters import program_html, program_json, program_page
+    from graphdoctor.reporters import program_html, program_page
     from graphdoctor.reporters.files import save
     from graphdoctor.reporters.look import Look
+    from graphdoctor.reporters.plain_json import written
 
     save_reports(args, lambda name: program_html.render(report, Look(base=look.base)))
     if args.json == STDOUT:
-        show(program_json.render(report))
+        show(written(report))
         return
     if args.json:
-        save(program_json.render(report), Path(args.json))
+        save(written(report), Path(args.json))
     sys.stdout.flush()
     print(program_page.render(report, look), end="", file=sys.stderr)
 

@@ -91,9 +91,10 @@ class TraceCommand:
                                         *(("--report", path) for _, path in args.report)])  # fmt: skip
         report = _explain(args)
 
-        from graphdoctor.reporters import trace_before_after, trace_html, trace_json, trace_page
+        from graphdoctor.reporters import trace_before_after, trace_html, trace_page
         from graphdoctor.reporters import trace_folder as trace_folder_page
         from graphdoctor.reporters.look import Look
+        from graphdoctor.reporters.plain_json import written
         from graphdoctor.values.compared_traces import TraceComparison
         from graphdoctor.values.trace import TraceReport
 
@@ -105,7 +106,7 @@ class TraceCommand:
             return trace_folder_page.render(report, look_of(args))
 
         save_reports(args, lambda name: trace_html.render(report, Look(base=os.getcwd())))
-        show_or_save(args, json=lambda: trace_json.render(report), page=page)
+        show_or_save(args, json=lambda: written(report), page=page)
         return 0
 
 

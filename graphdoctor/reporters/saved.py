@@ -1,13 +1,19 @@
-"""The bytes of saved reports, of whatever command -> their HTML page."""
+"""The bytes of saved reports, of whatever command -> their HTML page, or a program's report again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
+from typing import Any
 
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import parsed, top_level
+from graphdoctor.values.compared_traces import AnyTrace, FolderReport, TraceComparison
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
+from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
 
+_TRACES = {"workers": FolderReport, "before": TraceComparison}  # by a key that only they have
 Named = tuple[str, bytes]  # what errors call a file, and its content
 
 
@@ -26,20 +32,35 @@ def page_of(files: Sequence[Named], look: Look) -> str:
             f"{name} is no check: several files are shown as the history of one repository's checks,"
             " so name those that `graphdoctor check --report json=FILE` wrote, or one report"
         )
-    from graphdoctor.reporters import program_json, trace_json
-
-    if program_json.is_program(content):
+    keys = top_level(content).keys()
+    if {"ending", "steps"} <= keys:
         from graphdoctor.reporters import program_html
 
-        return program_html.render(program_json.parse(content, name=name), look)
-    if trace_json.is_trace(content):
+        return program_html.render(program_report(content, name=name), look)
+    if not keys.isdisjoint({"step_basis", *_TRACES}):
         from graphdoctor.reporters import trace_html
 
-        return trace_html.render(trace_json.parse(content, name=name), look)
+        return trace_html.render(_trace_of(content, name=name), look)
     from graphdoctor.reporters.analysis import REPORTERS
     from graphdoctor.reporters.analysis.json import parse
 
     return REPORTERS["html"](parse(content, name=name), look)
+
+
+def program_report(content: str | bytes, *, name: str = "the report") -> ProgramReport:
+    """What `graphdoctor run` saved; `name` is what errors call it. Raises UsageError."""
+    version, command = PROGRAM_SCHEMA_VERSION, "graphdoctor run"
+    return parsed(content, ProgramReport, name=name, what="run", version=version, command=command)
+
+
+def _trace_of(content: bytes, *, name: str) -> AnyTrace:
+    keys = top_level(content)
+    kind: Any = next((kind for key, kind in _TRACES.items() if key in keys), TraceReport)
+    version, command = TRACE_SCHEMA_VERSION, "graphdoctor trace ... --json"
+    found: AnyTrace = parsed(
+        content, kind, name=name, what="trace", version=version, command=command
+    )
+    return found
 
 
 def _history(files: Sequence[Named], look: Look) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.trace_folder import straggler_text
-from graphdoctor.reporters.trace_json import AnyTrace
 from graphdoctor.reporters.trace_page import (
     gap_parts,
     prediction_rows,
@@ -18,7 +17,12 @@ from graphdoctor.reporters.trace_rows import kernel_text
 from graphdoctor.reporters.web import document
 from graphdoctor.reporters.web.code import parts
 from graphdoctor.reporters.web.drawn_trace import LEGEND, SCRIPTS, Drawn, drawn_data
-from graphdoctor.values.compared_traces import FolderReport, RankComparison, TraceComparison
+from graphdoctor.values.compared_traces import (
+    AnyTrace,
+    FolderReport,
+    RankComparison,
+    TraceComparison,
+)
 from graphdoctor.values.figures import count_text, time_text
 from graphdoctor.values.locations import path_text, place_text
 from graphdoctor.values.trace import WORK_WORDS, TraceReport

@@ -90,3 +90,6 @@ class TraceComparison(Struct, frozen=True, kw_only=True):
     changes: tuple[TraceChange, ...]  # what changed most first
     kernels_new: tuple[str, ...]
     kernels_gone: tuple[str, ...]
+
+
+AnyTrace = TraceReport | FolderReport | TraceComparison  # what `graphdoctor trace` saves

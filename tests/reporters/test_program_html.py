@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.cli import main
-from graphdoctor.reporters import program_html, program_json
+from graphdoctor.reporters import program_html
 from graphdoctor.reporters.analysis import REPORTERS
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import written
 from graphdoctor.reporters.saved import page_of
 from graphdoctor.values.program import HostWait, Patch
 from tests.support.checking import HOSTILE
@@ -64,10 +65,10 @@ def test_hostile_text_makes_no_element_and_cannot_leave_its_frame() -> None:
 
 def test_saved_report_gives_the_same_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     report = of_program(step_of(COMPARED))
-    (tmp_path / "run.json").write_text(program_json.render(report), encoding="utf-8")
+    (tmp_path / "run.json").write_text(written(report), encoding="utf-8")
     assert main(["view", str(tmp_path / "run.json"), "-o", "-"]) == 0
     assert capsys.readouterr().out.count("<iframe") == 1
-    saved = program_json.render(report).encode()
+    saved = written(report).encode()
     assert page_of([("run.json", saved)], Look()) == program_html.render(report, Look())
 
 
@@ -78,7 +79,7 @@ def test_saved_report_gives_the_same_page(tmp_path: Path, capsys: pytest.Capture
 def test_a_report_that_cannot_be_read_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], words: str
 ) -> None:
-    table = json.loads(program_json.render(of_program(step_of(SAFE)))) | change
+    table = json.loads(written(of_program(step_of(SAFE)))) | change
     (tmp_path / "run.json").write_text(json.dumps(table))
     assert main(["view", str(tmp_path / "run.json"), "-o", "-"]) == 2
     assert words in (said := capsys.readouterr().err) and said.count("\n") == 1

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from graphdoctor.cli import main
-from graphdoctor.reporters import trace_html, trace_json
+from graphdoctor.reporters import trace_html
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import written
 from graphdoctor.reporters.saved import page_of
 from graphdoctor.trace import read_trace
 from graphdoctor.trace.explain.before_after import compare_traces
@@ -50,7 +51,7 @@ def page(report: trace_html.AnyTrace) -> str:
 
 def test_saved_report_gives_the_same_page(real: TraceReport) -> None:
     for report in (real, folder_of(real, real), compare_traces(real, real)):
-        saved = trace_json.render(report).encode()
+        saved = written(report).encode()
         assert page_of([("t.json", saved)], Look()) == page(report)
 
 

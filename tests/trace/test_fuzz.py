@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphdoctor.reporters import trace_json, trace_page
+from graphdoctor.reporters import trace_page
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import written
 from graphdoctor.trace import parse_trace
 from graphdoctor.trace.explain.trace_report import explain_trace
 from graphdoctor.values.errors import UsageError
@@ -41,7 +42,7 @@ def explain(content: bytes) -> None:
     idle = report.launch_bound_ns + report.sync_wait_ns + report.device_gap_ns
     assert report.device_busy_ns + idle + report.unattributed_ns == report.span_ns
     assert all(char.isprintable() or char == "\n" for char in trace_page.render(report, Look()))
-    json.loads(trace_json.render(report))
+    json.loads(written(report))
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(0, 400), st.binary(max_size=4))

@@ -9,8 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from graphdoctor.reporters import trace_folder, trace_json
+from graphdoctor.reporters import trace_folder
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import written
 from graphdoctor.trace.explain.folder import explain_folder
 from graphdoctor.trace.explain.trace_report import TraceOptions
 from graphdoctor.values.compared_traces import FolderReport, RankComparison
@@ -69,7 +70,7 @@ def test_the_rank_that_computes_longer_is_the_straggler(tmp_path: Path) -> None:
     page = " ".join(trace_folder.render(report, Look()).split())
     assert "rank 2 comes last, and the others wait 500 µs for it" in page
     assert "1.60 times the mean on the busiest rank" in page
-    jsonschema.validate(json.loads(trace_json.render(report)), schema_of("trace"))
+    jsonschema.validate(json.loads(written(report)), schema_of("trace"))
 
 
 def test_the_rank_whose_host_comes_late_is_said_to_idle(tmp_path: Path) -> None:

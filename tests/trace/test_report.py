@@ -9,8 +9,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from graphdoctor.reporters import trace_json, trace_page
+from graphdoctor.reporters import trace_page
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import written
 from graphdoctor.trace import parse_trace
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.values.errors import UsageError
@@ -291,7 +292,7 @@ def test_every_device_is_explained_and_the_busiest_comes_first() -> None:
 
 def test_json_follows_its_schema_and_the_parts_sum_to_the_span() -> None:
     for builder in (launch_bound(20, steps=3), syncing()):
-        found = json.loads(trace_json.render(explained(builder)))
+        found = json.loads(written(explained(builder)))
         jsonschema.validate(found, schema_of("trace"))
         parts = ("device_busy", "launch_bound", "sync_wait", "device_gap", "unattributed")
         assert sum(found[f"{part}_ns"] for part in parts) == found["span_ns"]
