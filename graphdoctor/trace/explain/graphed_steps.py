@@ -24,12 +24,16 @@ from graphdoctor.values.trace import TracePrediction
 _FACTOR_PLAIN, _FACTOR_ONE_EXTRA, _FACTOR_ALL = 1.7, 1.85, 2.3
 _FACTOR_MOST = 20.0
 _LARGEST_ERROR = 0.15  # of the simulation, beyond which it knows nothing of the step
+_TOO_FAR_OFF = (
+    f"The simulation of these steps is {{error:+.0%}} off their time in the trace, more than {_LARGEST_ERROR:.0%},"
+    " so it predicts nothing: they depend on something that the trace does not show (another process, device or"
+    " stream, or lost records)."
+)
 
 
 class _Cases(Struct, frozen=True):
     """The same steps laid out for each combination of a host's speed and a profile's level."""
 
-    factors: tuple[float, float, float]
     graphed: Graphed  # the likely case
     eager: tuple[Laid, ...]
     graph: tuple[Laid, ...]
@@ -61,11 +65,7 @@ def predict_from_trace(
     replay = replay if wall_us is not None else replay.without_edges()
     error = run(replay.work).span_us / replay.actual_us - 1 if replay.actual_us else 0.0
     if not abs(error) <= _LARGEST_ERROR:
-        return (
-            f"The simulation of these steps is {error:+.0%} off their time in the trace, more than"
-            f" {_LARGEST_ERROR:.0%}, so it predicts nothing: they depend on something that the trace does not show"
-            " (another process, device or stream, or lost records)."
-        )
+        return _TOO_FAR_OFF.format(error=error)
     factors = factors_of(trace.about, replay, wall_us)
     cases = _laid(replay, profile, factors)
     slack, count = 1 + abs(error), replay.steps
@@ -134,7 +134,6 @@ def _laid(replay: Replay, profile: DeviceProfile, factors: tuple[float, float, f
             graphed[factor, level] = with_graphs(replay, work, profile, level)
     laid = {case: run(one.work) for case, one in graphed.items()}
     return _Cases(
-        factors,
         graphed[likely],
         tuple(eager[factor] for factor, _ in cases),
         tuple(laid[case] for case in cases),
