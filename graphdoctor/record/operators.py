@@ -14,7 +14,6 @@ from graphdoctor.target.frames import Place, locate
 from graphdoctor.values.recording import Arg, External, HostEvent, Op, Opaque, OriginKind, TensorUse
 from graphdoctor.values.report import Location
 
-_NO_FORWARD = 2**64 - 1  # the sequence number of AccumulateGrad, which has no forward operator
 # Operators that take a CPU tensor beside CUDA tensors on purpose, and copy it.
 _TAKES_BOTH = frozenset(
     {"copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index",

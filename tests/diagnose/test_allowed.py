@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import graphdoctor
-from graphdoctor.diagnose.allowed_blocks import allowed_in
+from graphdoctor.diagnose.suppress import allowed_in
 from graphdoctor.values.report import Report
 
 MODEL = """

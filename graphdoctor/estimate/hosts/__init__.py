@@ -19,8 +19,6 @@ from graphdoctor.estimate.gpus import DeviceProfile, Figure, load_profile, profi
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.spelling import meant
 
-SERVER = "server"
-
 
 class HostProfile(Struct, frozen=True, forbid_unknown_fields=True):
     """How many times longer than on a server each kind of work takes; 1.0 throughout is the server."""
