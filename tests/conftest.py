@@ -13,7 +13,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.support.browser import browser
 from tests.support.touched import SECONDS
+
+__all__ = ["browser"]
 
 # A shell ignores SIGINT for what it starts in the background, and tests send it to processes of theirs.
 if (
