@@ -29,11 +29,34 @@ _BOUNDS = (
     'device="cuda").'
 )
 
+_DENSE = "Keep it dense, with a mask: the size of a sparse result must be known on the host."
+_COALESCED = (
+    "Make it before the step, coalesced: x.coalesce(), and x.t().coalesce() for its transpose. A backward "
+    "pass takes the transpose too: multiply in a torch.autograd.Function that is given both."
+)
+
 # By the operator's name without its overload.
 _WAITS: Mapping[str, str] = {
     "_coalesce": (
         "Let gradients be dense: nn.Embedding without sparse=True, and Adam with capturable=True for "
         "SparseAdam; coalesce other sparse tensors before the step."
+    ),
+    "_sparse_sparse_matmul": _DENSE,
+    "_sparse_softmax": _DENSE,
+    "_sparse_log_softmax": _DENSE,
+    "_fused_moving_avg_obs_fq_helper": (
+        "Observe weights per tensor: a qconfig with torch.ao.quantization.default_fused_wt_fake_quant."
+    ),
+    "fake_quantize_per_channel_affine_cachemask": (
+        "Give the zero points as float32, which are not checked: zero_point.float()."
+    ),
+    **dict.fromkeys(
+        (
+            "_fake_quantize_learnable_per_channel_affine", "_fake_quantize_learnable_per_tensor_affine",
+            "_fake_quantize_learnable_per_channel_affine_backward", "quantize_per_tensor",
+            "_fake_quantize_learnable_per_tensor_affine_backward", "quantize_per_tensor_dynamic",
+        ),
+        "Write it out: (x / scale + zero_point).round().clamp(low, high), whose scale stays on the device.",
     ),
     "_ctc_loss": "Compute this loss outside the captured part: its kernels take lengths from the host.",
     "_grouped_mm": "Give it bfloat16, which has a kernel of its own.",
@@ -110,6 +133,8 @@ _READING = frozenset({"item", "tolist", "float", "int", "bool", "is_nonzero"})
 
 def for_wait(op: Op) -> str:
     """In the place of an operator that waits for the device inside."""
+    if any(use.sparse for use in op.inputs) and op.base_name in ("mm", "addmm", "_sparse_addmm"):
+        return _COALESCED if any(use.sparse == "uncoalesced" for use in op.inputs) else _DENSE
     return NESTED if has_nested(op) else _WAITS.get(op.base_name, "")
 
 
@@ -160,7 +185,7 @@ def for_python_data(place: Location | None) -> str:
     if written(place, _NESTING, _NESTING):
         return NESTED
     statement = statement_at(place.file, place.line)
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Constant):
+    if not isinstance(statement, ast.Assign) or isinstance(statement.value, (ast.Call, ast.List)):
         return ""
     stores = any(isinstance(target, ast.Subscript) for target in statement.targets)
     return _ELEMENT if stores else ""
