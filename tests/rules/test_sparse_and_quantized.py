@@ -9,6 +9,7 @@ import torch
 import torch.ao.quantization as quantization
 from torch import nn
 
+import graphdoctor
 from tests.support.diagnosing import assert_followed, diagnosed
 
 
@@ -122,3 +123,21 @@ def test_a_product_of_two_sparse_matrices_waits_for_the_size_of_its_result() -> 
     (found,) = diagnosed(lambda: (lambda: edges.cuda() @ edges.cuda(), ())).findings[-1:]
     assert found.rule == "GD114"
     assert "how many elements its sparse result has" in found.message
+
+
+@pytest.mark.parametrize(
+    ("work", "verdict"),
+    [
+        (lambda sparse, x: sparse @ x, "safe"),
+        (lambda sparse, x: x + sparse * 2, "safe"),
+        (lambda sparse, x: x.sparse_mask(sparse).to_dense(), "unknown"),
+        (lambda sparse, x: (sparse * x).to_dense(), "unknown"),
+    ],
+)
+def test_what_no_table_knows_of_sparse_operators_is_no_proof(work, verdict: str) -> None:
+    def described() -> object:
+        edges = adjacency()
+        return lambda x: work(edges, x), (torch.randn(8, 8, device="cuda"),)
+
+    report = graphdoctor.analyze(described, device="emulated", strategies=())
+    assert report.verdict == verdict, report.reason
