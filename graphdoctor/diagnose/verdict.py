@@ -14,6 +14,8 @@ from graphdoctor.values.report import (
     outcome_of_whole_step,
 )
 
+_OPEN = "whether the rest of the step can be captured is not verified"
+
 
 def judge(
     findings: Sequence[Finding],
@@ -77,12 +79,11 @@ def _with_findings(
     reason = " and ".join(parts)
     reason = f"{reason[0].upper()}{reason[1:]}"
     if is_open:
-        return "unknown", (
-            f"{reason}; whether the rest of the step can be captured is not verified, because it ran"
-            " without values."
-        )
+        return "unknown", f"{reason}; {_OPEN}, because it ran without values."
     verified = {capture.region: capture.verification for capture in captures if capture.is_verified}
     safe = [region for region in regions if region.worthwhile and region.name in verified]
+    if not safe and (open_reason := _not_compared(regions, captures)):
+        return "unknown", f"{reason}; {_OPEN}: {open_reason}"
     if not safe:
         return "unsafe", f"{reason}, and no part worth capturing remains."
     shown = verified[safe[0].name]
@@ -90,3 +91,13 @@ def _with_findings(
     return "partly-safe", (
         f"{reason}; {count_text(len(safe), 'region')} of the step can be captured{tried_on}."
     )
+
+
+def _not_compared(regions: Sequence[Region], captures: Sequence[CaptureOutcome]) -> str:
+    """Why the replay of a part worth capturing, which was captured, could not be compared; "" for none."""
+    worthwhile = {region.name for region in regions if region.worthwhile}
+    for capture in captures:
+        done = capture.verification
+        if capture.region in worthwhile and done is not None and done.status == "not-verified":
+            return f"{done.reason.rstrip('.')}."
+    return ""

@@ -121,6 +121,14 @@ def run_on(side: Any, work: Callable[[], object]) -> None:
     torch.cuda.synchronize()
 
 
+@contextmanager
+def no_word_of_empty_graphs() -> Iterator[None]:
+    """Without torch's warning of a graph that holds nothing, as one whose capture failed does."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_EMPTY)
+        yield
+
+
 class Capture:
     """One graph, from `begin` to `end`; `reset` gives it back at any time."""
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
-from graphdoctor.graphs.compare import Gap, gap_between, has_same_bits
+from graphdoctor.graphs.compare import Gap, gap_between, has_same_bits, local_part
 from graphdoctor.graphs.static_inputs import is_same_value
 from graphdoctor.target.state.snapshot import named_tensors, named_values
 from graphdoctor.target.target import Inputs
@@ -42,10 +42,15 @@ def footprint(roots: Mapping[str, object], inputs: Inputs, outputs: object) -> F
 
 
 def _dense_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """A nested tensor has no shape to compare: the tensors that it is made of stand for it."""
+    """Of what has no elements of its own to compare, the tensors that it is made of stand for it.
+
+    A nested tensor has no shape; a subclass that wraps others, such as a quantized weight, allows only
+    the operators that it defines, and the walk that named it has named its parts, too.
+    """
     for path, tensor in tensors.items():
         if not tensor.is_nested:
-            yield path, tensor
+            if local_part(tensor) is not tensor or not is_traceable_wrapper_subclass(tensor):
+                yield path, tensor
             continue
         with _disable_current_modes():  # no part of the step
             nested: Any = tensor.detach()

@@ -81,6 +81,23 @@ def _mixes_nested(op: Op) -> bool:
     )
 
 
+def _counts_indices(op: Op) -> bool:
+    """A sparse tensor that is not coalesced yet: its transposed, or one that was just made."""
+    return any(use.sparse == "uncoalesced" for use in op.inputs)
+
+
+def _is_sparse_product(op: Op) -> bool:
+    return sum(bool(use.sparse) for use in op.inputs) > 1
+
+
+def _is_per_channel(op: Op) -> bool:
+    return argument(op, 11, "per_row_fake_quant") is True
+
+
+def _has_integer_zero_points(op: Op) -> bool:
+    return len(op.inputs) > 2 and not op.inputs[2].dtype.startswith(("float", "bfloat"))
+
+
 def _is_of_others(op: Op) -> bool:
     """Two tensors of one shape that are not one and the same part of one memory."""
     one, *rest = op.inputs
@@ -185,6 +202,12 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     "nested": Condition("with a nested tensor", lambda op: any(use.nested for use in op.inputs)),
     "nested-and-dense": Condition("with a nested and another tensor", _mixes_nested),
+    "uncoalesced": Condition(
+        "with a sparse tensor that is not coalesced, such as a transposed one", _counts_indices
+    ),
+    "sparse-product": Condition("of two sparse tensors", _is_sparse_product),
+    "per-channel": Condition("per channel", _is_per_channel),
+    "integer-zero-point": Condition("with integers as zero points", _has_integer_zero_points),
     "not-square": Condition("with a matrix that is not square", _is_not_square),
     "long-dimension": Condition(
         f"with more than {_LONGEST_MODE} elements in the dimension", _searches_long_dimension

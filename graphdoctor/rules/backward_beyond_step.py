@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, event_hits
 from graphdoctor.values.recording import HostEvent, Recording
+
+_LET_GO = (
+    "Before the first step, put its detach() in its place: the step makes it anew. What "
+    "torch.nn.utils.parametrizations has for it, such as weight_norm, keeps no such tensor."
+)
 
 
 class BackwardBeyondStep(RecordingRule):
@@ -21,7 +28,8 @@ class BackwardBeyondStep(RecordingRule):
 
     It is a false alarm where the earlier operation ran on the very stream that will capture.
 
-    Compute inside the step what the gradient must reach, or cut the tensor off with `detach()`.
+    Compute inside the step what the gradient must reach, or cut the tensor off with `detach()`: for a
+    weight that was computed with the model, `layer.weight = layer.weight.detach()` before the first step.
     """
 
     id = "GD117"
@@ -31,7 +39,8 @@ class BackwardBeyondStep(RecordingRule):
     fix = "Compute it inside the step, or give the step tensor.detach()."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        yield from event_hits(recording, "earlier-graph", _message)
+        for hit in event_hits(recording, "earlier-graph", _message):
+            yield replace(hit, fix=_LET_GO) if "kept alive by" in hit.operator else hit
 
     @staticmethod
     def bad() -> object:

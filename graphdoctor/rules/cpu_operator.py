@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.causes.cpu_data import FrozenWrite, Steering, frozen_writes, steering_values
+from graphdoctor.rules.causes.optimizers import OUTSIDE
 from graphdoctor.rules.causes.reads import is_read
 from graphdoctor.rules.causes.words import operator_words, place_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
@@ -47,7 +48,8 @@ class CpuOperator(RecordingRule):
                 seen.add((steering.iteration, op.index))
                 yield at_op(steering.iteration, op, _message(steering))
         for write in frozen_writes(recording):
-            yield at_op(write.iteration, write.op, _write_message(write))
+            fix = OUTSIDE if write.op.phase == "optimizer" else ""
+            yield at_op(write.iteration, write.op, _write_message(write), fix=fix)
 
     @staticmethod
     def bad() -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.rules.causes.advice import for_branch
 from graphdoctor.rules.causes.branch_points import Branch
 from graphdoctor.rules.causes.branches import Side
 from graphdoctor.rules.causes.reads import Read, host_reads
@@ -46,7 +47,8 @@ class DataDependentBranch(RecordingRule):
             branch = read.flow.branches[0]
             if branch not in taken:
                 taken[branch] = _taken(branch, recording.captured, sides)
-            yield at_op(read.iteration, read.op, _message(read, branch) + taken[branch])
+            message = _message(read, branch) + taken[branch]
+            yield at_op(read.iteration, read.op, message, fix=for_branch(branch))
 
     @staticmethod
     def bad() -> object:

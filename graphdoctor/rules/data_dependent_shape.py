@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from graphdoctor.operators import fact_about
 from graphdoctor.operators.conditions import has_mask_index, is_masked_fill
+from graphdoctor.rules.causes.advice import for_size
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Op, Recording
@@ -45,7 +46,8 @@ class DataDependentShape(RecordingRule):
         for iteration in recording.captured:
             for op in iteration.ops:
                 if needs_size_from_values(op):
-                    yield at_op(iteration.index, op, _message(op), refused_alone=True)
+                    fix = for_size(op)
+                    yield at_op(iteration.index, op, _message(op), fix=fix, refused_alone=True)
 
     @staticmethod
     def bad() -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.rules.causes.optimizers import OUTSIDE, rates_change, reads_a_rate
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.rules.scalars_differ import scalar_hits, unexplained_scalars
 from graphdoctor.values.recording import Recording
@@ -21,7 +22,9 @@ class FrozenLearningRate(RecordingRule):
 
     Give the rate as a tensor on the device, `lr=torch.tensor(0.1, device="cuda")`: schedulers then
     update it in place, and replays see it. For SGD that needs `fused=True`. Call `scheduler.step()`
-    outside the captured step, since a replay runs no Python.
+    outside the captured step, since a replay runs no Python. An optimizer that has no `capturable`
+    (Muon, and most that are written by hand) reads such a rate on the host: leave its `step()` outside
+    the captured part.
     """
 
     id = "GD204"
@@ -35,8 +38,10 @@ class FrozenLearningRate(RecordingRule):
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
+        if not rates_change(recording):
+            return  # numbers that an optimizer counts for itself are GD203's
         changing = unexplained_scalars(recording, in_optimizer=True)
-        yield from scalar_hits(changing)
+        yield from scalar_hits(changing, fix=_fix(recording))
         if not changing and any(info.lr_kind == "float" for info in recording.optimizers):
             yield from _slow_schedules(recording)
 
@@ -83,6 +88,13 @@ class FrozenLearningRate(RecordingRule):
         return SimpleNamespace(step=step, inputs=inputs, state=[model, optimizer])
 
 
+def _fix(recording: Recording) -> str:
+    kinds = {reads_a_rate(info) for info in recording.optimizers if info.lr_kind == "float"}
+    if kinds == {True}:
+        return OUTSIDE
+    return f"{FrozenLearningRate.fix} {OUTSIDE}" if True in kinds else ""
+
+
 def _slow_schedules(recording: Recording) -> Iterator[Hit]:
     """Schedulers that advance inside the step and have not changed the rate yet."""
     for iteration in recording.captured:
@@ -97,4 +109,4 @@ def _slow_schedules(recording: Recording) -> Iterator[Hit]:
                 f"{advanced[0]} advances inside the step and will change the learning rate, "
                 "which is a Python number; a replay neither advances it nor sees the new rate."
             )
-            yield at_op(iteration.index, first, message)
+            yield at_op(iteration.index, first, message, fix=_fix(recording))

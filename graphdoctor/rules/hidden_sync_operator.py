@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.operators import OperatorFact, evidence_words, fact_about
-from graphdoctor.operators.conditions import has_nested
 from graphdoctor.operators.table import waits_in_backward
+from graphdoctor.rules.causes.advice import LOGARITHMS, for_wait
 from graphdoctor.rules.causes.copies import transfer_of
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Iteration, Op, Recording
-
-_NESTED_FIX = (
-    "Keep the padded tensor and a mask: nested tensors hold their sizes on the host. For "
-    "nn.TransformerEncoder with a padding mask, pass enable_nested_tensor=False."
-)
 
 
 class HiddenSyncOperator(RecordingRule):
@@ -43,8 +38,8 @@ class HiddenSyncOperator(RecordingRule):
     makes_host_wait = True
     evidence = MEASURED
     fix = (
-        "Use the form without the check: torch.linalg's *_ex functions, histc with min and max, "
-        "mean + std * torch.randn_like(mean), or cumsum of logarithms where cumprod is trained."
+        "Use a form of it that does not wait, or call it outside the captured part: before the step, "
+        "or after the replay."
     )
 
     def check(self, recording: Recording) -> Iterator[Hit]:
@@ -52,11 +47,8 @@ class HiddenSyncOperator(RecordingRule):
             for op in iteration.ops:
                 fact = _sync_in(op)
                 if fact is not None:
-                    fix = _NESTED_FIX if has_nested(op) else ""
-                    hit = at_op(
-                        iteration.index, op, _message(op, fact), fix=fix, refused_alone=True
-                    )
-                    yield hit
+                    message = _message(op, fact)
+                    yield at_op(iteration.index, op, message, fix=for_wait(op), refused_alone=True)
             yield from _in_backward(iteration)
 
     @staticmethod
@@ -101,6 +93,7 @@ def _in_backward(iteration: Iteration) -> Iterator[Hit]:
                 op,
                 f"The backward of {operator_words(forward)} looks for zeros on the host "
                 f"({MEASURED}).",
+                fix=LOGARITHMS,
             )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.rules.causes.advice import for_read
+from graphdoctor.rules.causes.optimizers import OUTSIDE
 from graphdoctor.rules.causes.reads import Read, host_reads
 from graphdoctor.rules.causes.source import is_formatting, written
 from graphdoctor.rules.causes.words import operator_words, tensor_words
@@ -31,6 +33,7 @@ _UNCHECKED = (
     "Pass validate_args=False to the distribution: what reads the value here is its check of the "
     "arguments."
 )
+_FUSED = "Construct it with fused=True: SGD's other forms read a learning rate that is a tensor on the host."
 
 
 class HostRead(RecordingRule):
@@ -66,7 +69,7 @@ class HostRead(RecordingRule):
                 and not read.of_scaler
                 and not is_formatting(read.op.location)
             ):
-                yield at_op(read.iteration, read.op, _message(read), fix=_fix(read))
+                yield at_op(read.iteration, read.op, _message(read), fix=_fix(read, recording))
 
     @staticmethod
     def bad() -> object:
@@ -89,14 +92,17 @@ class HostRead(RecordingRule):
         return step, (torch.randn(8, 16, device="cuda"),)
 
 
-def _fix(read: Read) -> str:
-    """A better fix than the rule's, where the read is a check that a library can be told to leave out."""
+def _fix(read: Read, recording: Recording) -> str:
+    """A better fix than the rule's, where a library reads, and can be told not to."""
+    if read.op.phase == "optimizer":
+        names = {info.class_name for info in recording.optimizers}
+        return _FUSED if names == {"SGD"} else OUTSIDE
     if written(read.op.location, _METHODS, _BUILTINS):
-        return ""
+        return for_read(read.op.location)
     checked = written(read.op.location, _CHECKED_METHODS, _DISTRIBUTIONS) or written(
         read.op.location, _DISTRIBUTIONS, frozenset()
     )
-    return _UNCHECKED if checked else ""
+    return _UNCHECKED if checked else for_read(read.op.location)
 
 
 def _message(read: Read) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.rules.causes.advice import for_copy
 from graphdoctor.rules.causes.copies import Transfer, transfers, undoes_a_copy
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
@@ -52,7 +53,9 @@ class HostToDeviceCopy(RecordingRule):
                     continue
                 if transfer.non_blocking and transfer.source.pinned:
                     continue  # captured; a replay copies whatever that memory then holds
-                yield at_op(iteration.index, transfer.op, _message(transfer))
+                yield at_op(
+                    iteration.index, transfer.op, _message(transfer), fix=for_copy(transfer)
+                )
 
     @staticmethod
     def bad() -> object:

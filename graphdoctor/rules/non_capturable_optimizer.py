@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op, event_hits
-from graphdoctor.values.recording import HostEvent, Recording
+from msgspec.structs import replace
+
+from graphdoctor.rules.causes.optimizers import OUTSIDE, has_no_capturable_form
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event, at_op
+from graphdoctor.values.recording import Recording
 
 
 class NonCapturableOptimizer(RecordingRule):
@@ -18,7 +21,8 @@ class NonCapturableOptimizer(RecordingRule):
     There is no false alarm: torch raises an error at the first captured step.
 
     Make it `capturable=True`, which keeps the count on the device, and give the learning rate as a
-    tensor on the device, so that a scheduler still reaches it.
+    tensor on the device, so that a scheduler still reaches it. Adafactor has no such form: leave its
+    `step()` outside the captured part.
     """
 
     id = "GD111"
@@ -41,7 +45,7 @@ class NonCapturableOptimizer(RecordingRule):
     fix = 'Construct it with capturable=True and lr=torch.tensor(lr, device="cuda").'
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        refused = list(event_hits(recording, "refused-optimizer", _message))
+        refused = list(_refused(recording))
         yield from refused
         names = [info.class_name for info in recording.optimizers if info.capturable is False]
         if refused or not names or recording.mode != "training":
@@ -91,8 +95,24 @@ class NonCapturableOptimizer(RecordingRule):
         return SimpleNamespace(step=step, inputs=inputs, state=[model, optimizer])
 
 
-def _message(event: HostEvent) -> str:
-    return _text(event.detail or event.name)
+def _refused(recording: Recording) -> Iterator[Hit]:
+    for iteration in recording.captured:
+        for event in iteration.events:
+            if event.kind != "refused-optimizer":
+                continue
+            name = event.detail or event.name
+            if has_no_capturable_form(recording.optimizers, name):
+                hit = at_event(iteration.index, event, _text_without_form(name))
+                yield replace(hit, fix=OUTSIDE)
+            else:
+                yield at_event(iteration.index, event, _text(name))
+
+
+def _text_without_form(class_name: str) -> str:
+    return (
+        f"torch refuses to capture {class_name}'s step: it computes with numbers of the host, and "
+        "has no capturable=True that would change that."
+    )
 
 
 def _text(class_name: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from graphdoctor.rules.causes.cpu_data import unexplained
 from graphdoctor.rules.causes.differences import Found
+from graphdoctor.rules.causes.optimizers import COUNTED, rates_change
 from graphdoctor.rules.causes.words import listed, operator_words, value_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import count_text
@@ -18,6 +19,8 @@ class ScalarsDiffer(RecordingRule):
     A Python number that takes part in a computation travels as an argument of the kernel, and a
     graph keeps the arguments of the step that was captured: a loss weight, a temperature, a
     position or a bias correction that changes from step to step keeps its captured value for ever.
+
+    So does the bias correction of an optimizer that counts its steps on the host.
 
     It is a false alarm where the number settles after the recorded iterations.
 
@@ -36,6 +39,8 @@ class ScalarsDiffer(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         yield from scalar_hits(unexplained_scalars(recording, in_optimizer=False))
+        if not rates_change(recording):  # else it is GD204's
+            yield from scalar_hits(unexplained_scalars(recording, in_optimizer=True), fix=COUNTED)
 
     @staticmethod
     def bad() -> object:
@@ -79,7 +84,7 @@ def unexplained_scalars(recording: Recording, *, in_optimizer: bool) -> list[Fou
     ]
 
 
-def scalar_hits(all_found: Sequence[Found]) -> Iterator[Hit]:
+def scalar_hits(all_found: Sequence[Found], *, fix: str = "") -> Iterator[Hit]:
     """Hits on both iterations of each difference; the message has the values of all."""
     by_call: dict[tuple[object, ...], list[Found]] = {}
     for found in all_found:
@@ -92,7 +97,7 @@ def scalar_hits(all_found: Sequence[Found]) -> Iterator[Hit]:
                 (found.second, found.difference.after),
             ):
                 if op is not None:
-                    yield at_op(index, op, message)
+                    yield at_op(index, op, message, fix=fix)
 
 
 def _call(op: Op, found: Found) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.rules.causes.advice import for_python_data
 from graphdoctor.rules.causes.copies import transfers
 from graphdoctor.rules.causes.words import tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
@@ -45,7 +46,8 @@ class TensorFromPythonData(RecordingRule):
                         f"A {tensor_words(transfer.source)} is built from Python data on the host, "
                         "then copied to the device."
                     )
-                    yield at_op(iteration.index, transfer.op, message)
+                    fix = for_python_data(transfer.op.location)
+                    yield at_op(iteration.index, transfer.op, message, fix=fix)
 
     @staticmethod
     def bad() -> object:

@@ -14,7 +14,7 @@ from graphdoctor.rules.frozen_learning_rate import FrozenLearningRate
 from graphdoctor.strategies.strategy import Known, Regions
 from graphdoctor.target.frames import Place
 from graphdoctor.values.locations import in_place
-from graphdoctor.values.recording import Op
+from graphdoctor.values.recording import Iteration, Op, TensorUse
 from graphdoctor.values.report import Finding, Location
 
 _RULES_OF_GLUE = frozenset(rule.id for rule in ALL_RULES if rule.is_glue)
@@ -104,9 +104,9 @@ def rates_change(known: Known) -> bool:
 _GRAPH = """\
 static_inputs = tuple(tensor.clone() for tensor in examples)  # on the GPU
 
-def forward_backward():
+def forward_backward():  # your step up to its optimizer, on static_inputs
     optimizer.zero_grad(set_to_none=True)
-    loss = loss_function(model(static_inputs[0]), static_inputs[1])
+    loss = {loss}
     {backward}
     return loss.detach()
 
@@ -129,19 +129,39 @@ def fast_step(*data):
 """
 
 
+_LOSS_OF_PAIR = "loss_function(model(static_inputs[0]), static_inputs[1])"
+_LOSS = "loss_function(model, *static_inputs)"
+
+
 def code_for(known: Known) -> str:
     """Lines that do it by hand: the graph of forward and backward, and the calls after it."""
     objects = list(glue_objects(known.roots).values())
     scaled = any(isinstance(value, torch.amp.GradScaler) for value in objects)
     backward = "scaler.scale(loss).backward()" if scaled else "loss.backward()"
-    lines = [_GRAPH.format(backward=backward, warm_ups=warm_ups_for(known.roots))]
+    tensors = [leaf for leaf in known.iteration.inputs if isinstance(leaf.value, TensorUse)]
+    loss = _LOSS_OF_PAIR if len(tensors) == 2 else _LOSS
+    warm_ups = warm_ups_for(known.roots)
+    lines = [_GRAPH.format(loss=loss, backward=backward, warm_ups=warm_ups)]
+    several = len(_optimizers(known)) > 1
     if scaled:
         lines.append("    scaler.unscale_(optimizer)  # then clip here, if you clip\n")
         lines.append("    scaler.step(optimizer)  # reads whether a gradient overflowed\n")
         lines.append("    scaler.update()\n")
+    elif several:
+        lines.append("    optimizer.step()  # and the others, in the order of your step\n")
     else:
         lines.append("    optimizer.step()  # clip before it, if you clip\n")
     if any(isinstance(value, torch.optim.lr_scheduler.LRScheduler) for value in objects):
         lines.append("    scheduler.step()\n")
+    if _goes_on(known.iteration):
+        lines.append("    ...  # what your step does after it, as it stands there\n")
     lines.append("    return static_loss.clone()  # the next replay writes over static_loss\n")
     return "".join(lines)
+
+
+def _goes_on(iteration: Iteration) -> bool:
+    """Whether the step computes on the device after its optimizer, such as an average of weights."""
+    last = max((op.index for op in iteration.ops if op.phase == "optimizer"), default=None)
+    if last is None:
+        return False
+    return any(op.index > last and op.is_cuda and not op.is_view for op in iteration.ops)

@@ -37,12 +37,16 @@ EventKind = Literal[
 ]
 
 
+Sparse = Literal["", "coalesced", "uncoalesced", "compressed"]  # COO in two states; CSR and its kin
+
+
 class TensorUse(Struct, frozen=True, gc=False, tag="tensor"):
     """One tensor as an operator saw it.
 
     `storage` numbers the storage: equal numbers mean equal memory, over all iterations of a
     recording. `offset` and `stride` count elements. `device` is the logical device. A `nested` one
-    has no shape of its own: `shape` is then its number of elements.
+    has no shape of its own: `shape` is then its number of elements. `sparse` is the layout of one that
+    keeps its elements apart from their places.
     """
 
     storage: int
@@ -54,6 +58,7 @@ class TensorUse(Struct, frozen=True, gc=False, tag="tensor"):
     itemsize: int
     pinned: bool = False
     nested: bool = False
+    sparse: Sparse = ""
 
     @property
     def numel(self) -> int:

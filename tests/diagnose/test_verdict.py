@@ -46,6 +46,19 @@ def test_no_verified_replay_makes_a_step_with_a_hazard_safe(found: Finding) -> N
     assert judge((SLOW, found), (), (outcome(),), ())[0] == "unsafe"
 
 
+def test_a_part_that_was_captured_and_could_not_be_compared_leaves_the_verdict_open() -> None:
+    """The whole step is refused, but nobody knows that no part worth capturing remains."""
+    refused = outcome(None, status="refused", reason="a wait")
+    captures = (refused, outcome(UNVERIFIED, scope="region A"))
+    verdict, reason = judge((FAILS,), (REGION,), captures, ())
+    assert verdict == "unknown"
+    assert reason == (
+        "1 hazard would make a capture fail; whether the rest of the step can be captured is not"
+        " verified: no memory."
+    )
+    assert judge((FAILS,), (replace(REGION, worthwhile=False),), captures, ())[0] == "unsafe"
+
+
 @pytest.mark.parametrize(
     ("regions", "is_cut_short", "verdict"),
     [
@@ -114,7 +127,7 @@ def test_hazards_are_counted_by_what_they_do(findings: tuple[Finding, ...], word
     [
         (REGION, VERIFIED, "partly-safe"),
         (REGION, WRONG, "unsafe"),
-        (REGION, UNVERIFIED, "unsafe"),
+        (REGION, UNVERIFIED, "unknown"),
         (REGION, None, "unsafe"),
         (replace(REGION, worthwhile=False), VERIFIED, "unsafe"),
         (replace(REGION, name="B"), VERIFIED, "unsafe"),

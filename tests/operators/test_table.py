@@ -88,6 +88,10 @@ def test_the_file_is_written_as_the_merging_script_writes_it(build: ModuleType) 
 MASK, INDEX = use(3, dtype="bool"), use(3, dtype="int64")
 HOST_MASK = use(3, dtype="bool", device="cpu")
 ON_HOST = use(3, dtype="int64", device="cpu")
+COALESCED = msgspec.structs.replace(use(3, 3), sparse="coalesced")
+LOOSE = msgspec.structs.replace(use(3, 3), sparse="uncoalesced")
+FAKE = (*[use(3)] * 7, 0.01, -8, 7, 0)
+PER_CHANNEL = "aten.fake_quantize_per_channel_affine_cachemask.default"
 
 
 @pytest.mark.parametrize(
@@ -107,6 +111,14 @@ ON_HOST = use(3, dtype="int64", device="cpu")
         ("host-mask", op("aten.index.Tensor", use(3), (HOST_MASK,)), True),
         ("host-mask", op("aten.index.Tensor", use(3), (ON_HOST,)), False),
         ("host-mask", op("aten.index.Tensor", use(3), (MASK,)), False),
+        ("uncoalesced", op("aten.mm.default", LOOSE, use(3, 3)), True),
+        ("uncoalesced", op("aten.mm.default", COALESCED, use(3, 3)), False),
+        ("sparse-product", op("aten.mm.default", COALESCED, COALESCED), True),
+        ("sparse-product", op("aten.mm.default", COALESCED, use(3, 3)), False),
+        ("per-channel", op("aten._fused_moving_avg_obs_fq_helper.default", *FAKE, True), True),
+        ("per-channel", op("aten._fused_moving_avg_obs_fq_helper.default", *FAKE), False),
+        ("integer-zero-point", op(PER_CHANNEL, use(3), use(3), INDEX), True),
+        ("integer-zero-point", op(PER_CHANNEL, use(3), use(3), use(3)), False),
         ("sorter", op("aten.searchsorted.Tensor", use(3), use(3), sorter=INDEX), True),
         ("sorter", op("aten.searchsorted.Tensor", use(3), use(3)), False),
         ("batched", op("aten.cholesky_solve.default", use(2, 3, 3), use(2, 3, 3)), True),

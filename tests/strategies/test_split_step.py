@@ -229,6 +229,35 @@ def test_the_code_is_python_and_has_the_glue_that_the_step_has() -> None:
     assert "scaler" not in code and "scheduler" not in code
 
 
+def test_the_code_says_where_work_after_the_optimizer_and_other_optimizers_belong() -> None:
+    def averaged() -> object:
+        model, average = torch.nn.Linear(4, 2).cuda(), torch.nn.Linear(4, 2).cuda()
+        optimizers = [
+            torch.optim.SGD(model.parameters(), 0.1),
+            torch.optim.SGD(average.parameters()),
+        ]
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizers[0].zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizers[0].step()
+            optimizers[1].step()
+            with torch.no_grad():
+                average.weight.lerp_(model.weight, 0.1)
+            return loss.detach()
+
+        inputs = (torch.randn(8, 4, device="cuda"),)
+        return SimpleNamespace(step=step, inputs=inputs, state=[model, average, *optimizers])
+
+    with tried(averaged) as found:
+        code = SPLIT.code(found.known)
+    compile(code, "pasted", "exec")
+    assert "loss_function(model, *static_inputs)" in code  # one input has no second to be a target
+    assert "and the others, in the order of your step" in code
+    assert "what your step does after it" in code
+
+
 def test_the_code_trains_as_eager_does_when_it_is_pasted() -> None:
     with tried(lr_schedule.graphdoctor_target) as found:
         target, start = found.session.target, found.session.start

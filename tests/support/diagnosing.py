@@ -60,3 +60,16 @@ def captured_and_verified(example: Callable[[], object], *, replays: int = 4) ->
             return made.outcome(verify_whole_step(target, made, session.batches, exact=True))
         finally:
             target.close()
+
+
+def assert_followed(
+    rule: str, bad: Callable[[], object], said: str, good: Callable[[], object]
+) -> None:
+    """The fix of `bad` says so, and `good`, which does so, has no finding and replays right."""
+    fixes = [finding.fix for finding in diagnosed(bad).findings if finding.rule == rule]
+    assert any(said in fix for fix in fixes), fixes
+    assert diagnosed(good).findings == ()
+    outcome = captured_and_verified(good)
+    assert outcome.status == "captured"
+    assert outcome.verification is not None
+    assert outcome.verification.status == "verified", outcome.verification.reason

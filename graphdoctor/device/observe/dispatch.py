@@ -27,6 +27,7 @@ from graphdoctor.device.observe.operators import (
     tensors_of,
     tensors_of_call,
     unseen,
+    unseen_of_sparse,
 )
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 
@@ -119,6 +120,7 @@ class LogicalDeviceMode(ObservedMode):
         call.result = self._run(call)
         if call.on_cuda:
             call.fallback = call.fallback or unseen(call.facts)
+            call.fallback = call.fallback or unseen_of_sparse(call.facts, call.inputs)
             if self.table.unwaited.intersection(info.number for info in call.infos):
                 call.fallback = call.fallback or UNWAITED
             if call.facts.is_collective:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -233,6 +233,33 @@ def unseen(facts: OperatorFacts) -> str | None:
     if facts.name.startswith(_FOR_CPUS):
         return f"{facts.name} is made for CPUs: whether a GPU has a kernel for it is unknown"
     return f"{facts.name} is not PyTorch's own: whether its kernel waits for the device is unknown"
+
+
+_SPARSE = frozenset(
+    (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+)
+
+# What is known of operators on sparse tensors: views and elementwise work launch kernels and no more, and
+# of the others `operators/table.json` says when they wait. op_db has hardly any of them.
+_KNOWN_OF_SPARSE = frozenset(
+    (
+        "_coalesce", "_coalesced_", "_foreach_add_", "_indices", "_nnz", "_sparse_addmm",
+        "_sparse_log_softmax", "_sparse_softmax", "_sparse_sparse_matmul", "_to_copy", "_to_dense",
+        "_values", "add", "add_", "addmm", "ccol_indices", "clone", "col_indices", "copy_",
+        "crow_indices", "detach", "detach_", "div", "empty_like", "indices", "mm", "mul", "mul_", "neg",
+        "row_indices", "t", "to_dense", "transpose", "values", "zero_", "zeros_like",
+    )
+)  # fmt: skip
+
+
+def unseen_of_sparse(facts: OperatorFacts, inputs: Sequence[torch.Tensor]) -> str | None:
+    """Why it is unknown what a GPU's kernel does with sparse tensors; None without, or where it is known."""
+    if not any(tensor.layout in _SPARSE for tensor in inputs):
+        return None
+    scales = facts.base_name in ("mul", "mul_", "div") and min(t.numel() for t in inputs) > 1
+    if facts.base_name in _KNOWN_OF_SPARSE and not (scales and len(inputs) > 1):
+        return None
+    return f"{facts.name} has a sparse tensor: whether its kernel waits for the device is unknown"
 
 
 def _is_pytorchs(facts: OperatorFacts) -> bool:

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from graphdoctor.values.recording import TensorUse
+from graphdoctor.values.recording import Sparse, TensorUse
 
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 _storage_address: Callable[[torch.Tensor], int] = vars(torch._C)["_storage_address"]
@@ -70,7 +70,17 @@ def use_of(tensor: torch.Tensor, info: StorageInfo, device: str) -> TensorUse:
         itemsize=tensor.dtype.itemsize,
         pinned=info.pinned,
         nested=nested,
+        sparse="" if strided or nested else _sparse(tensor),
     )
+
+
+def _sparse(tensor: torch.Tensor) -> Sparse:
+    if tensor.layout != torch.sparse_coo:
+        return "compressed" if tensor.layout in _COMPRESSED else ""
+    return "coalesced" if tensor.is_coalesced() else "uncoalesced"
+
+
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
 class StorageTable:

@@ -9,7 +9,11 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from graphdoctor.graphs.calls import ForwardGraph, Outputs
-from graphdoctor.graphs.capture import capture_graph, device_usable_after_failure
+from graphdoctor.graphs.capture import (
+    capture_graph,
+    device_usable_after_failure,
+    no_word_of_empty_graphs,
+)
 from graphdoctor.graphs.modules.captured_call import ToCapture
 from graphdoctor.graphs.modules.gradients import Gradients
 
@@ -98,7 +102,8 @@ class TrainingGraph:
     def __init__(self, call: ToCapture) -> None:
         self._lane = call.lane
         self._latest: weakref.ref[OnePass] | None = None
-        with call.as_observed(), device_usable_after_failure(_Nothing()):
+        observed, usable = call.as_observed(), device_usable_after_failure(_Nothing())
+        with observed, usable, no_word_of_empty_graphs():
             graphed: Any = torch.cuda.make_graphed_callables(
                 call.body,
                 call.static,

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from graphdoctor.rules.causes.source import (
     SyntaxScope,
+    body_of_function,
     holds,
     is_reading,
-    names_in,
     reads,
     scope_at,
     statement_at,
@@ -32,6 +32,7 @@ class Branch(Struct, frozen=True):
     body: tuple[int, int] | None = None
     orelse: tuple[int, int] | None = None
     jumps: bool = False  # a side of it leaves: return, continue, break, raise
+    raises: bool = False  # all that it does is to raise an error
 
     def holds(self, place: Location) -> bool:
         """Whether a line stands in a body of this branch."""
@@ -67,8 +68,35 @@ def branches_on(scope: SyntaxScope, file: str, names: frozenset[str]) -> Iterato
     """The branches of a function whose tests mention one of these names."""
     for node in ast.walk(scope):
         for test in tests_of(node):
-            if names & names_in(test):
+            if names & _names_decided_by(test, file):
                 yield _branch(file, node, test)
+
+
+def _names_decided_by(test: ast.expr, file: str) -> frozenset[str]:
+    """The names whose values a test depends on: whether `x is None` does not hang on a number."""
+    found: set[str] = set()
+    todo: list[ast.AST] = [test]
+    while todo:
+        part = todo.pop()
+        if _asks_for_none(part, file):
+            continue
+        if isinstance(part, (ast.Name, ast.Attribute)):
+            found.add(ast.unparse(part))
+        todo += ast.iter_child_nodes(part)
+    return frozenset(found)
+
+
+def _asks_for_none(node: ast.AST, file: str) -> bool:
+    """`x is None`, `isinstance(x, int)`, or a call of the file's own function that only asks this."""
+    if isinstance(node, ast.Compare):
+        return all(isinstance(how, (ast.Is, ast.IsNot)) for how in node.ops)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return False
+    if node.func.id in ("isinstance", "callable", "hasattr"):
+        return True
+    body = body_of_function(file, node.func.id)
+    asked = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
+    return isinstance(asked, ast.Compare) and _asks_for_none(asked, file)
 
 
 @lru_cache(maxsize=4096)
@@ -138,6 +166,7 @@ def _branch(file: str, node: ast.AST, test: ast.expr) -> Branch:
         body=_lines(getattr(node, "body", None)),
         orelse=_lines(getattr(node, "orelse", None)),
         jumps=isinstance(node, ast.If) and (_leaves(node.body) or _leaves(node.orelse)),
+        raises=isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise),
     )
 
 

@@ -58,6 +58,15 @@ def scope_at(file: str, line: int) -> SyntaxScope | None:
     return best
 
 
+def body_of_function(file: str, name: str) -> list[ast.stmt]:
+    """The statements of a function at the top of a file; none where there is no such function."""
+    tree = _parse(file)
+    for node in tree.body if tree is not None else ():
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return node.body
+    return []
+
+
 def class_at(file: str, line: int) -> ast.ClassDef | None:
     """The innermost class around a line."""
     tree = _parse(file)

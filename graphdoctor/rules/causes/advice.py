@@ -1,0 +1,206 @@
+"""A hazard's operator, and the code on its line -> what to write instead, where more is known than the rule's fix."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from graphdoctor.operators.conditions import has_nested
+from graphdoctor.rules.causes.branch_points import Branch
+from graphdoctor.rules.causes.copies import Transfer
+from graphdoctor.rules.causes.source import statement_at, written
+from graphdoctor.values.recording import Op
+from graphdoctor.values.report import Location
+
+NESTED = (
+    "Keep the padded tensor and a mask: nested tensors hold their sizes on the host. For "
+    "nn.TransformerEncoder with a padding mask, pass enable_nested_tensor=False."
+)
+_ELSEWHERE = (
+    "No form of it can be captured: call it outside the captured part, and not in every step if it "
+    "need not be."
+)
+_EX = (
+    "Use the form that does not check, such as torch.linalg.inv_ex, cholesky_ex, solve_ex or "
+    "lu_factor_ex, without check_errors."
+)
+_BOUNDS = (
+    "Give the bounds as Python numbers, or scale: low + (high - low) * torch.linspace(0, 1, n, "
+    'device="cuda").'
+)
+
+_DENSE = "Keep it dense, with a mask: the size of a sparse result must be known on the host."
+_COALESCED = (
+    "Make it before the step, coalesced: x.coalesce(), and x.t().coalesce() for its transpose. A backward "
+    "pass takes the transpose too: multiply in a torch.autograd.Function that is given both."
+)
+
+# By the operator's name without its overload.
+_WAITS: Mapping[str, str] = {
+    "_coalesce": (
+        "Let gradients be dense: nn.Embedding without sparse=True, and Adam with capturable=True for "
+        "SparseAdam; coalesce other sparse tensors before the step."
+    ),
+    "_sparse_sparse_matmul": _DENSE,
+    "_sparse_softmax": _DENSE,
+    "_sparse_log_softmax": _DENSE,
+    "_fused_moving_avg_obs_fq_helper": (
+        "Observe weights per tensor: a qconfig with torch.ao.quantization.default_fused_wt_fake_quant."
+    ),
+    "fake_quantize_per_channel_affine_cachemask": (
+        "Give the zero points as float32, which are not checked: zero_point.float()."
+    ),
+    **dict.fromkeys(
+        (
+            "_fake_quantize_learnable_per_channel_affine", "_fake_quantize_learnable_per_tensor_affine",
+            "_fake_quantize_learnable_per_channel_affine_backward", "quantize_per_tensor",
+            "_fake_quantize_learnable_per_tensor_affine_backward", "quantize_per_tensor_dynamic",
+        ),
+        "Write it out: (x / scale + zero_point).round().clamp(low, high), whose scale stays on the device.",
+    ),
+    "_ctc_loss": "Compute this loss outside the captured part: its kernels take lengths from the host.",
+    "_grouped_mm": "Give it bfloat16, which has a kernel of its own.",
+    "_linalg_check_errors": _EX,
+    "_linalg_solve_ex": _EX,
+    "cholesky": "Use torch.linalg.cholesky_ex(x).L, which does not check.",
+    "cholesky_inverse": "Invert with torch.linalg.solve_triangular, which takes batches.",
+    "cholesky_solve": "Solve twice with torch.linalg.solve_triangular, which takes batches.",
+    "histc": "Give histc the range: min= and max=, as Python numbers.",
+    "index_fill": "Use x.index_copy, which takes values on the device: one for each index, expanded.",
+    "index_fill_": "Use x.index_copy_, which takes values on the device: one for each index, expanded.",
+    "isin": "Compare with every element: (x[..., None] == elements).any(-1).",
+    "linalg_cholesky_ex": _EX,
+    "linalg_inv_ex": _EX,
+    "linalg_lu_factor_ex": _EX,
+    "linspace": _BOUNDS,
+    "logspace": _BOUNDS,
+    "masked_fill": "Use torch.where(mask, value, x), which takes a value on the device.",
+    "masked_fill_": "Use x.copy_(torch.where(mask, value, x)), which takes a value on the device.",
+    "masked_scatter_backward": "Use torch.where with values of the full shape instead of masked_scatter.",
+    "normal": "Use mean + std * torch.randn_like(mean), which checks nothing.",
+    "searchsorted": "Sort the sequence instead of giving sorter=: sequence.gather(-1, sorter).",
+    "segment_reduce": "Pass unsafe=True, which leaves the check of the lengths out.",
+    **dict.fromkeys(
+        (
+            "_linalg_eigh", "_linalg_eigvals", "_linalg_svd", "linalg_eig", "linalg_ldl_factor_ex",
+            "linalg_ldl_solve", "linalg_lstsq", "linalg_lu", "linalg_matrix_exp", "linalg_pinv",
+        ),
+        _ELSEWHERE,
+    ),
+}  # fmt: skip
+LOGARITHMS = (
+    "Use cumsum of logarithms, torch.cumsum(x.log(), dim).exp(), for positive values; the backward of "
+    "prod and cumprod looks for zeros."
+)
+
+_SIZES: Mapping[str, str] = {
+    "bincount": "Count into a tensor of fixed size: torch.zeros(n).scatter_add_(0, x, torch.ones(len(x))).",
+    "repeat_interleave": "Pass output_size=, the number of all repetitions, which must then be the same in each step.",
+    "nonzero": (
+        "Use torch.nonzero_static(x, size=n), or keep the full shape and mask the values: "
+        "torch.where(mask, x, 0)."
+    ),
+    **dict.fromkeys(
+        ("_unique", "_unique2", "unique_dim", "unique_consecutive"),
+        "Keep the full shape: sort, and mark where a value differs from the one before it.",
+    ),
+}
+
+# By the function that is called on the line: what it checks, or asks for.
+_CALLS: Mapping[str, str] = {
+    "one_hot": "Give it the number of classes: F.one_hot(x, num_classes).",
+    "clip_grad_norm_": "Call it without error_if_nonfinite=True, whose check reads the norm.",
+    "gaussian_nll_loss": (
+        "Write the loss out, 0.5 * (var.log() + (x - target) ** 2 / var): it reads whether a variance is negative."
+    ),
+    **dict.fromkeys(
+        ("cov", "corrcoef"),
+        "Write it out, x = x - x.mean(1, keepdim=True) and x @ x.T / (x.shape[1] - 1): it reads whether the "
+        "divisor is positive.",
+    ),
+    "equal": "Compare on the device: (x == y).all(), a tensor that is read after the replay.",
+    "allclose": "Compare on the device: torch.isclose(x, y).all(), a tensor that is read after the replay.",
+    "istft": "Call it outside the captured part: it reads whether the window covers all of the signal.",
+}
+_INDEX = (
+    "Take it with x.index_select(0, i.view(1)), whose index stays on the device; a slice's bound must be "
+    "a Python number: keep the full size, and mask what is beyond."
+)
+_ELEMENT = "Store a number with fill_, y[0, 0].fill_(1.0), or in a slice, y[0, :1] = 1.0."
+_NESTING = frozenset({"nested_tensor", "as_nested_tensor"})
+_READING = frozenset({"item", "tolist", "float", "int", "bool", "is_nonzero"})
+
+
+def for_wait(op: Op) -> str:
+    """In the place of an operator that waits for the device inside."""
+    if any(use.sparse for use in op.inputs) and op.base_name in ("mm", "addmm", "_sparse_addmm"):
+        return _COALESCED if any(use.sparse == "uncoalesced" for use in op.inputs) else _DENSE
+    return NESTED if has_nested(op) else _WAITS.get(op.base_name, "")
+
+
+def for_size(op: Op) -> str:
+    """In the place of an operator whose result is as large as values say."""
+    return _SIZES.get(op.base_name, "")
+
+
+def for_read(place: Location | None) -> str:
+    """In the place of a call, or an index, that reads a value unasked."""
+    if place is None or written(place, _READING, _READING):
+        return ""
+    for name, fix in _CALLS.items():
+        if written(place, frozenset({name}), frozenset({name})):
+            return fix
+    statement = statement_at(place.file, place.line)
+    parts = ast.walk(statement) if isinstance(statement, (ast.Assign, ast.Return, ast.Expr)) else ()
+    return _INDEX if any(_indexes_by_name(part) for part in parts) else ""
+
+
+def _indexes_by_name(node: ast.AST) -> bool:
+    """Whether it is `x[i]`, or `x[:n]`, of names that may be tensors."""
+    if not isinstance(node, ast.Subscript):
+        return False
+    return any(isinstance(part, (ast.Name, ast.Attribute)) for part in ast.walk(node.slice))
+
+
+def for_copy(transfer: Transfer) -> str:
+    """In the place of a copy that indexing makes."""
+    if not transfer.hidden:
+        return ""
+    stored = transfer.op.base_name not in ("index", "_unsafe_index")
+    if stored and transfer.source is transfer.op.inputs[-1]:
+        return (
+            "Store a tensor that is on the device, or the number with index_fill_, masked_fill_ or "
+            "torch.where, which take it as it is."
+        )
+    return (
+        "Index with a slice, x[:, -1:] for x[:, [-1]], or with a tensor that is on the device already, "
+        "such as a buffer of the module."
+    )
+
+
+def for_python_data(place: Location | None) -> str:
+    """In the place of a tensor that torch makes of numbers which the line does not call one."""
+    if place is None:
+        return ""
+    if written(place, _NESTING, _NESTING):
+        return NESTED
+    statement = statement_at(place.file, place.line)
+    if not isinstance(statement, ast.Assign) or isinstance(statement.value, (ast.Call, ast.List)):
+        return ""
+    stores = any(isinstance(target, ast.Subscript) for target in statement.targets)
+    return _ELEMENT if stores else ""
+
+
+def for_branch(branch: Branch) -> str:
+    """In the place of a branch that is no choice of two values."""
+    if branch.kind == "assert" or (branch.raises and branch.orelse is None):
+        return (
+            "Check on the device, torch._assert_async(condition), which takes the condition that must "
+            "hold; or check before the step, or after the replay."
+        )
+    if branch.kind in ("while", "for"):
+        return (
+            "Run a number of rounds that is the same in each step, and choose with torch.where what a "
+            "round changes; or keep the loop in Python, around a captured round."
+        )
+    return ""

@@ -1,0 +1,40 @@
+"""The optimizers of a recording -> why their numbers change, and what to write for each class."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from graphdoctor.values.recording import OptimizerInfo, Recording
+
+# Options that a schedule sets; what else changes in a group is the optimizer's own count.
+_SCHEDULED = re.compile(r"\.param_groups\[\d+\]\.(lr|momentum|betas|weight_decay)\b")
+
+OUTSIDE = (
+    "Call optimizer.step() outside the captured part, after the replay, or take an optimizer with "
+    "capturable=True, such as torch.optim.AdamW."
+)
+COUNTED = (
+    "Count the steps in a tensor on the device and compute the number from it, as torch.optim does "
+    "with capturable=True; or call optimizer.step() outside the captured part, after the replay."
+)
+
+
+def rates_change(recording: Recording) -> bool:
+    """Whether something sets the options of an optimizer: a schedule, or the program itself."""
+    return any(
+        _SCHEDULED.search(change.path) or change.path.endswith(".last_epoch")
+        for iteration in recording.captured
+        for change in iteration.changes
+    )
+
+
+def has_no_capturable_form(optimizers: Iterable[OptimizerInfo], class_name: str) -> bool:
+    """Whether the class has no `capturable` that one could set."""
+    own = [info for info in optimizers if info.class_name == class_name]
+    return bool(own) and all(info.capturable is None for info in own)
+
+
+def reads_a_rate(info: OptimizerInfo) -> bool:
+    """Whether a rate on the device would be read on the host: `add_(update, alpha=-lr)` does."""
+    return info.capturable is None and info.class_name != "SGD"  # SGD has fused=True

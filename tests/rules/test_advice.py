@@ -1,0 +1,426 @@
+"""The fix that is printed for a place, taken at its word: the step that follows it has no finding left.
+
+Each pair is code as people write it, and the same code with the fix in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.diagnosing import assert_followed, diagnosed
+
+Example = Callable[[], object]
+
+
+def cuda(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda")
+
+
+def indices(limit: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, limit, shape, device="cuda")
+
+
+def classes() -> object:
+    return lambda x: nn.functional.one_hot(x), (indices(3, 8),)
+
+
+def classes_given() -> object:
+    return lambda x: nn.functional.one_hot(x, 3), (indices(3, 8),)
+
+
+def row() -> object:
+    def step(x, i):
+        found = x[i]
+        return found * 2
+
+    return step, (cuda(8, 4), indices(8))
+
+
+def row_on_device() -> object:
+    return lambda x, i: x.index_select(0, i.view(1)) * 2, (cuda(8, 4), indices(8))
+
+
+def asserted() -> object:
+    def step(x):
+        assert (x * 0 == 0).all(), "not finite"
+        return x * 2
+
+    return step, (cuda(8, 4),)
+
+
+def raised() -> object:
+    def step(x):
+        if torch.isnan(x).any():
+            raise ValueError("NaN")
+        return x * 2
+
+    return step, (cuda(8, 4),)
+
+
+def asserted_on_device() -> object:
+    def step(x):
+        torch._assert_async((x * 0 == 0).all())
+        return x * 2
+
+    return step, (cuda(8, 4),)
+
+
+def until_small() -> object:
+    def step(x):
+        while x.abs().max() > 0.5:
+            x = x * 0.5
+        return x
+
+    return step, (cuda(8, 4),)
+
+
+def rounds() -> object:
+    def step(x):
+        for _ in range(4):
+            x = torch.where(x.abs().max() > 0.5, x * 0.5, x)
+        return x
+
+    return step, (cuda(8, 4),)
+
+
+def compared() -> object:
+    def step(x):
+        same = torch.allclose(x, x + 1)
+        return x * 2, same
+
+    return step, (cuda(8, 4),)
+
+
+def compared_on_device() -> object:
+    return lambda x: (x * 2, torch.isclose(x, x + 1).all()), (cuda(8, 4),)
+
+
+def variance_checked() -> object:
+    def step(x, target, spread):
+        return nn.functional.gaussian_nll_loss(x, target, spread.exp())
+
+    return step, (cuda(8), cuda(8), cuda(8))
+
+
+def variance_written_out() -> object:
+    def step(x, target, spread):
+        var = spread.exp()
+        return (0.5 * (var.log() + (x - target) ** 2 / var)).mean()
+
+    return step, (cuda(8), cuda(8), cuda(8))
+
+
+def covariance() -> object:
+    return lambda x: torch.cov(x), (cuda(4, 8),)
+
+
+def covariance_written_out() -> object:
+    def step(x):
+        x = x - x.mean(1, keepdim=True)
+        return x @ x.T / (x.shape[1] - 1)
+
+    return step, (cuda(4, 8),)
+
+
+def last_by_list() -> object:
+    return lambda x: x[:, [-1]], (cuda(4, 8),)
+
+
+def last_by_slice() -> object:
+    return lambda x: x[:, -1:] * 1, (cuda(4, 8),)
+
+
+def zeroed() -> object:
+    def step(x, i):
+        y = x.clone()
+        y[i] = 0
+        return y
+
+    return step, (cuda(8, 4), indices(8, 2))
+
+
+def zeroed_by_fill() -> object:
+    return lambda x, i: x.clone().index_fill_(0, i, 0), (cuda(8, 4), indices(8, 2))
+
+
+def element() -> object:
+    def step(x):
+        y = x.clone()
+        y[0, 0] = 1.0
+        y[1, 1] = len(y)
+        return y
+
+    return step, (cuda(8, 4),)
+
+
+def element_filled() -> object:
+    def step(x):
+        y = x.clone()
+        y[0, 0].fill_(1.0)
+        y[1, :1] = 1.0
+        return y
+
+    return step, (cuda(8, 4),)
+
+
+def filled() -> object:
+    return lambda x, v: x.masked_fill(x > 0, v.mean()), (cuda(8, 4), cuda(3))
+
+
+def chosen() -> object:
+    return lambda x, v: torch.where(x > 0, v.mean(), x), (cuda(8, 4), cuda(3))
+
+
+def repeated() -> object:
+    def step(x, counts):
+        return x.repeat_interleave(counts.clamp(2, 2), 0)
+
+    return step, (cuda(4, 3), indices(3, 4))
+
+
+def repeated_to_a_size() -> object:
+    def step(x, counts):
+        return x.repeat_interleave(counts.clamp(2, 2), 0, output_size=8)
+
+    return step, (cuda(4, 3), indices(3, 4))
+
+
+def counted() -> object:
+    return lambda x: torch.bincount(x, minlength=5), (indices(5, 8),)
+
+
+def counted_by_scatter() -> object:
+    def step(x):
+        return torch.zeros(5, dtype=x.dtype, device="cuda").scatter_add_(0, x, torch.ones_like(x))
+
+    return step, (indices(5, 8),)
+
+
+def positions() -> object:
+    def step(x):
+        (found,) = torch.where(x > 0)
+        return found * 2
+
+    return step, (cuda(8),)
+
+
+def positions_of_fixed_number() -> object:
+    return lambda x: torch.nonzero_static(x > 0, size=8) * 2, (cuda(8),)
+
+
+def inverse() -> object:
+    return lambda x: torch.linalg.cholesky(x @ x.T + torch.eye(4, device="cuda")), (cuda(4, 8),)
+
+
+def inverse_unchecked() -> object:
+    def step(x):
+        return torch.linalg.cholesky_ex(x @ x.T + torch.eye(4, device="cuda")).L
+
+    return step, (cuda(4, 8),)
+
+
+def histogram() -> object:
+    return lambda x: torch.histc(x, 10), (cuda(64),)
+
+
+def histogram_of_range() -> object:
+    return lambda x: torch.histc(x, 10, min=-4, max=4), (cuda(64),)
+
+
+def noise() -> object:
+    return lambda mean: torch.normal(mean, mean.exp()), (cuda(8),)
+
+
+def noise_scaled() -> object:
+    return lambda mean: mean + mean.exp() * torch.randn_like(mean), (cuda(8),)
+
+
+def jagged() -> object:
+    def step(a, b):
+        rows = torch.nested.nested_tensor([a, b], layout=torch.jagged)
+        return (rows * 2).values()
+
+    return step, (cuda(3, 4), cuda(5, 4))
+
+
+def padded() -> object:
+    def step(a, b):
+        rows = torch.stack([nn.functional.pad(a, (0, 0, 0, 2)), b])
+        return rows * 2
+
+    return step, (cuda(3, 4), cuda(5, 4))
+
+
+def training(model: nn.Module, optimizer: torch.optim.Optimizer, *inputs: torch.Tensor) -> object:
+    model.cuda()
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return SimpleNamespace(step=step, inputs=inputs, state=[model, optimizer])
+
+
+def clipped(*, strict: bool) -> object:
+    model = nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=strict)
+        optimizer.step()
+        return loss
+
+    return SimpleNamespace(step=step, inputs=(cuda(8, 4),), state=[model, optimizer])
+
+
+def sgd(*, fused: bool) -> object:
+    model = nn.Linear(4, 4).cuda()
+    rate = torch.tensor(0.1, device="cuda")
+    return training(model, torch.optim.SGD(model.parameters(), rate, fused=fused), cuda(8, 4))
+
+
+def embedding(*, sparse: bool) -> object:
+    model = nn.Embedding(10, 4, sparse=sparse).cuda()
+    if sparse:
+        return training(model, torch.optim.SparseAdam(model.parameters()), indices(10, 8))
+    optimizer = torch.optim.Adam(model.parameters(), capturable=True)
+    return training(model, optimizer, indices(10, 8))
+
+
+def normed(*, let_go: bool) -> object:
+    layer = nn.utils.weight_norm(nn.Linear(4, 4)).cuda()
+    if let_go:
+        layer.weight = layer.weight.detach()
+    return training(nn.Sequential(layer), torch.optim.SGD(layer.parameters(), 0.1), cuda(8, 4))
+
+
+def reparametrized() -> object:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)).cuda()
+    return training(nn.Sequential(layer), torch.optim.SGD(layer.parameters(), 0.1), cuda(8, 4))
+
+
+def scheduled(kind: Callable[..., torch.optim.Optimizer]) -> object:
+    model = nn.Linear(4, 4, bias=False).cuda()
+    optimizer = kind(model.parameters())
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        return loss
+
+    return SimpleNamespace(step=step, inputs=(cuda(8, 4),), state=[model, optimizer, scheduler])
+
+
+class HandWritten(torch.optim.Optimizer):
+    """Adam as published code writes it: the bias correction is of a count on the host."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for param in group["params"]:
+                state = self.state[param]
+                state["step"] = state.get("step", 0) + 1
+                correction = 1 - 0.9 ** state["step"]
+                param.add_(param.grad, alpha=-group["lr"] / correction)
+
+
+def hand_written() -> object:
+    model = nn.Linear(4, 4).cuda()
+    return training(model, HandWritten(model.parameters()), cuda(8, 4))
+
+
+def fixes_of(example: Example) -> dict[str, str]:
+    return {finding.rule: finding.fix for finding in diagnosed(example).findings}
+
+
+def test_the_step_count_of_a_hand_written_optimizer_is_no_learning_rate() -> None:
+    fixes = fixes_of(hand_written)
+    assert set(fixes) == {"GD203"}
+    assert fixes["GD203"].startswith("Count the steps in a tensor on the device")
+
+
+def test_a_rate_on_the_device_is_not_advised_where_the_optimizer_would_read_it() -> None:
+    fixes = fixes_of(lambda: scheduled(lambda params: torch.optim.Muon(params, lr=0.1)))
+    assert fixes["GD204"].startswith("Call optimizer.step() outside the captured part")
+    rate = torch.tensor(0.1)
+    as_tensor = lambda: scheduled(lambda params: torch.optim.Muon(params, lr=rate.cuda()))  # noqa: E731
+    assert "GD101" in fixes_of(as_tensor)
+
+
+def test_capturable_is_not_advised_for_an_optimizer_that_has_no_such_form() -> None:
+    fixes = fixes_of(lambda: scheduled(lambda params: torch.optim.Adafactor(params, lr=0.1)))
+    assert set(fixes) == {"GD111"}
+    assert fixes["GD111"].startswith("Call optimizer.step() outside the captured part")
+
+
+def test_the_state_that_an_optimizer_of_torch_keeps_on_the_cpu_is_not_for_the_reader_to_move() -> (
+    None
+):
+    fixes = fixes_of(lambda: scheduled(lambda params: torch.optim.Adagrad(params, lr=0.1)))
+    assert fixes["GD209"].startswith("Call optimizer.step() outside the captured part")
+
+
+PAIRS: list[tuple[str, Example, str, Example]] = [
+    ("GD101", classes, "F.one_hot(x, num_classes)", classes_given),
+    ("GD101", row, "x.index_select(0, i.view(1))", row_on_device),
+    ("GD101", compared, "torch.isclose(x, y).all()", compared_on_device),
+    ("GD101", variance_checked, "0.5 * (var.log() + (x - target)", variance_written_out),
+    ("GD101", covariance, "x - x.mean(1, keepdim=True)", covariance_written_out),
+    (
+        "GD101",
+        lambda: clipped(strict=True),
+        "without error_if_nonfinite",
+        lambda: clipped(strict=False),
+    ),
+    ("GD101", lambda: sgd(fused=False), "fused=True", lambda: sgd(fused=True)),
+    ("GD104", last_by_list, "x[:, -1:]", last_by_slice),
+    ("GD104", zeroed, "index_fill_", zeroed_by_fill),
+    ("GD105", element, "y[0, 0].fill_(1.0)", element_filled),
+    ("GD105", jagged, "Keep the padded tensor", padded),
+    ("GD106", repeated, "Pass output_size=", repeated_to_a_size),
+    ("GD106", counted, "scatter_add_", counted_by_scatter),
+    ("GD106", positions, "torch.nonzero_static", positions_of_fixed_number),
+    ("GD107", asserted, "torch._assert_async(condition)", asserted_on_device),
+    ("GD107", raised, "torch._assert_async(condition)", asserted_on_device),
+    ("GD107", until_small, "a number of rounds", rounds),
+    ("GD114", filled, "torch.where(mask, value, x)", chosen),
+    ("GD114", inverse, "cholesky_ex", inverse_unchecked),
+    ("GD114", histogram, "min= and max=", histogram_of_range),
+    ("GD114", noise, "torch.randn_like(mean)", noise_scaled),
+    (
+        "GD114",
+        lambda: embedding(sparse=True),
+        "without sparse=True",
+        lambda: embedding(sparse=False),
+    ),
+    ("GD117", lambda: normed(let_go=False), "put its detach()", lambda: normed(let_go=True)),
+    ("GD117", lambda: normed(let_go=False), "torch.nn.utils.parametrizations", reparametrized),
+]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("rule", "bad", "said", "good"), PAIRS, ids=[said for _, _, said, _ in PAIRS]
+)
+def test_a_step_that_follows_the_fix_has_no_finding_and_replays_right(
+    rule: str, bad: Example, said: str, good: Example
+) -> None:
+    assert_followed(rule, bad, said, good)
