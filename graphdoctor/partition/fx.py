@@ -154,9 +154,7 @@ class _Builder:
         return node
 
     def _late_placeholder(self, use: TensorUse) -> fx.Node:
-        first = next((node for node in self.graph.nodes if node.op != "placeholder"), None)
-        if first is None:
-            return self._placeholder(use)
+        first = next(node for node in self.graph.nodes if node.op != "placeholder")
         with self.graph.inserting_before(first):
             node = self._placeholder(use)
         self._reflects[node] = None

@@ -81,7 +81,7 @@ def result_paths(target: Callable[..., Any], op: Op) -> tuple[Path, ...]:
     lists = kinds.count("Tensor[]")
     if kinds == ["Tensor[]"]:
         return tuple((place,) for place in range(len(op.outputs)))
-    each = (len(op.outputs) - kinds.count("Tensor")) // lists if lists else 0
+    each = (len(op.outputs) - kinds.count("Tensor")) // max(1, lists)
     return tuple(_places(kinds, each))[: len(op.outputs)]
 
 

@@ -293,3 +293,34 @@ def test_two_externals_of_one_name_get_different_arguments() -> None:
     recorded = iteration([add], externals=[external(0, "x.y"), external(1, "x_y")])
     names = [node.target for node in to_fx(recorded).graph.nodes][:2]
     assert names == ["x_y", "x_y_1"]
+
+
+def test_every_further_external_of_a_name_counts_on() -> None:
+    given = [external(at, "x") for at in range(3)]
+    call = op("aten.addcmul.default", [tensor(at, 2) for at in range(3)], [tensor(3, 2)])
+    names = [node.target for node in to_fx(iteration([call], externals=given)).graph.nodes][:3]
+    assert names == ["x", "x_1", "x_2"]
+
+
+def test_taking_a_result_apart_launches_nothing() -> None:
+    call = op("aten.aminmax.default", [tensor(0, 2)], [tensor(1), tensor(2)])
+    nodes = to_fx(iteration([call]), launches=lambda _: 3).graph.nodes
+    assert [node.meta.get("launches") for node in nodes] == [None, 3, 0, 0, None]
+
+
+def test_what_an_operator_made_in_an_unknown_place_is_asked_for_like_an_input() -> None:
+    """The schema of relu has one result; where a second one would lie, nobody can tell."""
+    odd = op("aten.relu.default", [tensor(0, 2)], [tensor(1, 2), tensor(2, 2)])
+    use = op("aten.neg.default", [tensor(2, 2)], [tensor(3, 2)])
+    graph = to_fx(iteration([odd, use], outputs=[tensor(3, 2)]))
+    kinds = [node.op for node in graph.graph.nodes]
+    assert kinds == ["placeholder"] * 2 + ["call_function"] * 2 + ["output"]
+    (found,) = graph(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
+    assert torch.equal(found, torch.tensor([-3.0, -4.0]))
+
+
+def test_a_graph_of_marks_for_a_profiler_is_empty() -> None:
+    mark = op("profiler._record_function_enter_new.default", [], [])
+    made = op("aten.relu.default", [tensor(0, 2)], [tensor(1, 2)])
+    recorded = iteration([made, mark], outputs=[tensor(1, 2)])
+    assert [node.op for node in to_fx(recorded, recorded.ops[1:]).graph.nodes] == ["output"]

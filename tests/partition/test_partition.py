@@ -462,3 +462,29 @@ def test_spans_of_a_region_are_kept_by_iteration() -> None:
     (planned,) = plan.regions
     assert isinstance(planned, PlannedRegion)
     assert planned.spans == ((3, (0, 1)), (5, (0, 1)))
+
+
+@dataclass(frozen=True)
+class _Finding:
+    rule: str
+    effect: str = "capture-fails"
+    location: object = None
+
+
+@pytest.mark.parametrize(
+    ("findings", "blocked_by"),
+    [
+        ([], ("GD101",)),
+        ([_Finding("GD107")], ("GD107",)),  # the report lets one rule speak for the other
+        ([_Finding("GD107"), _Finding("GD101")], ("GD101",)),
+        ([_Finding("GD301", "replay-is-slow")], ("GD101",)),
+        ([_Finding("GD107", location="elsewhere")], ("GD101",)),
+    ],
+)
+def test_a_region_names_the_rules_that_the_report_lists(
+    findings: list[_Finding], blocked_by: tuple[str, ...]
+) -> None:
+    ran = recording(iteration([*_chain(2), _item(2), *_chain(2, start=10)]))
+    diagnosis = _Diagnosis((("GD101", hit(2)),), tuple(findings))
+    plan = partition(ran, diagnosis, profile=load_profile("h100"))  # type: ignore[arg-type]
+    assert [each.region.blocked_by for each in plan.regions] == [blocked_by] * 2

@@ -20,6 +20,7 @@ from tests.support.builders import op, tensor
         ([4, 0], {}, 1, 4),
         ([0, 5, 8], {}, 0, 0),
         ([8, 5, 0], {}, 2, 0),
+        ([4, 0, 0], {}, 1, 0),
         ([3, 0, 5], {}, 1, 0),  # both run as today: it stays where it can be earliest
         # Never later than its first user, never earlier than what it needs.
         ([0, 4, 2, 6], {2, 3}, 0, 2),
