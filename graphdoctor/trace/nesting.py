@@ -46,7 +46,10 @@ def rows_by_thread(thread: Ints) -> dict[int, Ints]:
 
 
 def _parents(start: Ints, end: Ints, rows: Ints) -> Ints:
-    """The last span before that ends no earlier. What it jumps over ended earlier than itself."""
+    """The last span before that ends no earlier. What it jumps over ended earlier than itself.
+
+    Where no span before reaches that far there is none; else the way up meets one that does.
+    """
     place = np.arange(len(start)) - 1
     # A span of no length would end before it began; one ns keeps it inside its parent.
     until = np.maximum(end, start + 1)
@@ -56,7 +59,6 @@ def _parents(start: Ints, end: Ints, rows: Ints) -> Ints:
     asks = asks[until[place[asks]] < until[asks]]
     while len(asks):
         place[asks] = place[place[asks]]
-        asks = asks[place[asks] >= 0]
         asks = asks[until[place[asks]] < until[asks]]
     return np.where(place >= 0, rows[place], NONE)
 

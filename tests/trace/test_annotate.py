@@ -12,8 +12,8 @@ import pytest
 
 from graphdoctor.cli import main
 from graphdoctor.trace import read_trace
-from graphdoctor.trace.annotate import PROCESS, annotate
-from graphdoctor.trace.annotations import Anchor, Note
+from graphdoctor.trace.annotate import PROCESS, annotate, annotated_events
+from graphdoctor.trace.annotations import Anchor, Note, anchor_in
 from graphdoctor.trace.explain.trace_report import explain_trace
 from graphdoctor.trace.read import blocks
 from graphdoctor.trace.read.names import kept_trace, without_copies
@@ -210,3 +210,66 @@ def test_environment_variables_beside_the_events_are_in_no_output(
     assert [event for event in drawn(copy) if event.get("pid") != PROCESS][-1] == plain[
         "traceEvents"
     ][-1]
+
+
+def test_a_track_lies_above_the_trace_s_own_in_the_order_of_first_use() -> None:
+    notes = [Note(track, "n", 0, 1) for track in ("b", "a", "b")]
+    events = [json.loads(text) for text in annotated_events(notes, [])]
+    named = [(one["tid"], one["name"], one["args"]) for one in events if one["ph"] == "M"]
+    assert named == [
+        (0, "process_name", {"name": PROCESS}),
+        (0, "process_sort_index", {"sort_index": -10}),
+        (0, "thread_name", {"name": "b"}),
+        (0, "thread_sort_index", {"sort_index": 0}),
+        (1, "thread_name", {"name": "a"}),
+        (1, "thread_sort_index", {"sort_index": 1}),
+    ]
+    assert [one["tid"] for one in events if one["ph"] == "X"] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "written"),
+    [(0, "0.000"), (7, "0.007"), (1_999, "1.999"), (-1, "-0.001"), (-2_050, "-2.050")],
+)
+def test_a_time_is_a_decimal_of_microseconds_also_before_zero(time_ns: int, written: str) -> None:
+    *_, span = annotated_events([Note("t", "n", time_ns, time_ns)], [])
+    assert span.endswith(
+        f'"ts": {written}, "dur": 0.001}}'
+    )  # a span of no length would not be seen
+
+
+@pytest.mark.parametrize(("at_ns", "from_note"), [(499, False), (500, True), (501, True)])
+def test_an_arrow_goes_from_what_is_earlier_and_at_one_moment_from_the_note(
+    at_ns: int, from_note: bool
+) -> None:
+    note = Note("t", "n", 500, 900, anchors=(Anchor(1, at_ns), Anchor(0, at_ns)))
+    events = [json.loads(text) for text in annotated_events([note], ["1/2", "host/main"])]
+    arrows = [one for one in events if one["ph"] in "sf"]
+    there = [("host", "main"), (1, 2)]
+    ends = [(one["ph"], one["pid"], one["tid"]) for one in arrows]
+    if from_note:
+        assert ends == [(x, *y) for z in there for x, y in (("s", (PROCESS, 0)), ("f", z))]
+    else:
+        assert ends == [(x, *y) for z in there for x, y in (("s", z), ("f", (PROCESS, 0)))]
+    assert [one["id"] - (1 << 40) for one in arrows] == [1, 1, 2, 2]
+
+
+def test_a_text_of_a_note_is_cut_at_two_thousand_characters() -> None:
+    *_, span = annotated_events([Note("t", "n" * 2001, 0, 1, (("k", "v" * 2000),))], [])
+    assert (len(json.loads(span)["name"]), len(json.loads(span)["args"]["k"])) == (2000, 2000)
+
+
+def test_the_copy_may_be_read_by_all(tmp_path: Path) -> None:
+    source = launch_bound(1).write(tmp_path / "raw.json")
+    annotate(source, tmp_path / "out.json.gz", [], [])
+    assert (tmp_path / "out.json.gz").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    ("start_ns", "end_ns", "at_ns"),
+    [(100, 200, 110), (100, 120, 110), (100, 118, 109), (100, 101, 100), (100, 100, 100)],
+)
+def test_an_anchor_is_ten_ns_inside_its_event_or_in_its_middle(
+    start_ns: int, end_ns: int, at_ns: int
+) -> None:
+    assert anchor_in(3, start_ns, end_ns) == Anchor(3, at_ns)

@@ -84,12 +84,28 @@ def test_own_times_sum_to_the_time_inside_of_any_span(table: Spans) -> None:
         ([], None),
         ([99, 98, *(list(range(9)) * 12), 97], None),  # layers between other kernels
         ((list(range(8)) * 3 + [50, 51]) * 4, (0, 26)),  # layers inside of steps
+        (list(range(8)) * 3, (0, 8)),  # the shortest unit, as often as it must repeat
+        (list(range(7)) * 9, None),
+        (list(range(8)) * 2 + [1, 2, 3, 4, 5, 6, 7], None),
+        ([*range(8), *range(4), *(list(range(8)) * 3)], (12, 8)),  # less before than repeats
+        ([*(list(range(4)) * 7), *(list(range(8)) * 3)], None),  # more before than repeats
+        ([*range(7), *(list(range(8)) * 3)], None),  # what is before is no unit
+        ([*range(20, 21), *range(9), *(list(range(10)) * 4)], (10, 10)),  # nine of ten are known
+        ([*range(20, 22), *range(8), *(list(range(10)) * 4)], None),  # eight of ten are not enough
     ],
 )
 def test_the_unit_that_repeats_to_the_end_is_a_step(
     sequence: list[int], expected: tuple[int, int] | None
 ) -> None:
     assert period(np.array(sequence, np.int64)) == expected
+
+
+@pytest.mark.parametrize(("length", "repeats"), [(99, False), (100, True)])
+def test_one_launch_in_a_hundred_may_differ(length: int, repeats: bool) -> None:
+    """As where a step takes another branch once."""
+    sequence = np.array(list(range(length)) * 5, np.int64)
+    sequence[3 * length + 7] = 999
+    assert period(sequence) == ((0, length) if repeats else None)
 
 
 def test_moments_belong_to_windows_with_one_edge() -> None:
