@@ -93,7 +93,7 @@ def _columns(group: Sequence[Hit]) -> Columns | None:
 def columns_at(place: Location) -> Columns | None:
     """The expression at a place that was recorded in this process; Python counts its bytes."""
     reach = bytes_of_expression(place)
-    line = linecache.getline(place.file, place.line).encode()
+    line = linecache.getline(place.file, place.line).rstrip("\n").encode()
     if reach is None or not reach[0] < reach[1] <= len(line):
         return None
     start, end = (len(line[:count].decode(errors="replace")) + 1 for count in reach)

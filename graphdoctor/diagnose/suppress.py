@@ -188,6 +188,7 @@ def _of_block(block: ast.With | ast.AsyncWith, names: frozenset[str]) -> Iterato
     for item in block.items:
         call = item.context_expr
         if isinstance(call, ast.Call) and ast.unparse(call.func) in names:
+            assert block.end_lineno is not None
             rules = tuple(text for arg in call.args if (text := _text(arg)))
             reasons = [_text(word.value) for word in call.keywords if word.arg == "reason"]
             is_clear = len(rules) == len(call.args)
@@ -198,7 +199,7 @@ def _of_block(block: ast.With | ast.AsyncWith, names: frozenset[str]) -> Iterato
                 reason=reasons[0] if reasons else "",
                 is_for_file=False,
                 first=block.body[0].lineno,
-                last=block.end_lineno or block.body[-1].lineno,
+                last=block.end_lineno,
                 is_block=True,
             )
 

@@ -29,6 +29,18 @@ def test_the_worst_rank_gives_the_verdict_and_is_named_with_what_it_alone_has() 
     ]  # fmt: skip
 
 
+def test_of_ranks_that_are_as_bad_the_one_with_most_findings_gives_the_reason() -> None:
+    few, more = report(finding(3)), report(finding(3), finding(9))
+    more = replace(more, reason="Two hazards.")
+    assert merged([few, more, few]).reason == "On rank 1: Two hazards."
+    assert merged([more, few]).reason == "On rank 0: Two hazards."
+
+
+def test_a_program_of_other_ranks_adds_no_step_to_those_of_the_first() -> None:
+    found = merged_programs([program(step("a", report())), program(step("b", report()))])
+    assert [(one.name, one.report) for one in found.steps] == [("a", None)]
+
+
 def test_ranks_that_run_other_operators_are_told() -> None:
     short = report()
     longer = replace(short, operators=short.operators + 1)

@@ -143,6 +143,12 @@ def test_the_block_is_known_by_what_the_file_calls_it(
     assert len(allowed_in(source.splitlines(keepends=True))) == is_ours
 
 
+def test_a_block_is_found_where_every_line_speaks_of_it() -> None:
+    source = ["from graphdoctor import allowed\n", 'with allowed("GD101"): allowed\n']
+    (found,) = allowed_in(source)
+    assert (found.line, found.first, found.last) == (2, 2, 2)
+
+
 def test_blocks_are_told_in_the_order_of_their_lines() -> None:
     block = 'with graphdoctor.allowed("{}", reason="why"):\n'
     source = (

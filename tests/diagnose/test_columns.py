@@ -69,7 +69,7 @@ def test_place_that_was_not_seen_here_has_no_columns() -> None:
         ((0, 4), Columns(1, 5)),
         ((7, 10), Columns(7, 10)),  # "ä" takes two bytes and one column
         ((4, 12), Columns(5, 12)),
-        ((4, 14), None),
+        ((4, 13), None),  # the line break is no part of an expression
     ],
 )
 def test_columns_count_characters_of_a_reach_that_lies_in_the_line(

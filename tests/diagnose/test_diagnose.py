@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose, excerpt_at
 from graphdoctor.rules import ALL_RULES
+from graphdoctor.rules.rule import Hit
 from graphdoctor.values.recording import (
     External,
     HostEvent,
@@ -21,6 +22,7 @@ from graphdoctor.values.recording import (
     TensorUse,
 )
 from graphdoctor.values.report import Location
+from tests.support.checking import finding
 
 
 def use(storage: int, *shape: int, device: str = "cuda:0") -> TensorUse:
@@ -270,3 +272,14 @@ def test_of_equal_effects_the_one_that_runs_first_comes_first(source: str) -> No
     reads = [_read(0, early), _read(1, late), _read(2, early)]
     found = diagnose(recording(iteration(0, reads))).findings
     assert [one.location for one in found] == [early, late]
+
+
+def test_what_the_machine_refuted_is_taken_out_with_the_hits_of_its_line_alone() -> None:
+    here, there = Location("model.py", 3), Location("model.py", 4)
+    alone = Hit(0, 1, "m", here, refused_alone=True)
+    other_line, in_company = replace(alone, location=there), replace(alone, refused_alone=False)
+    hits = tuple(("GD114", hit) for hit in (alone, other_line, in_company))
+    found = tuple(replace(finding(place.line), location=place) for place in (here, there))
+    left = Diagnosis(found, hits).without(found[:1])
+    assert left.findings == found[1:]
+    assert [hit for _, hit in left.hits] == [other_line, in_company]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from graphdoctor.trace.explain.occupied import occupied
+from graphdoctor.trace.explain.verdict import Judgement
 from graphdoctor.values.trace import TraceReport
+from graphdoctor.values.trace_work import Communication, DeviceWork
 from tests.support.traces import TraceBuilder
 from tests.trace.test_activity import explained
 from tests.trace.test_ranks import ALL_REDUCE
@@ -60,3 +64,19 @@ def test_a_device_that_computes_is(name: str, alone_us: float, beside: bool) -> 
     assert found.verdict == "gpu-bound"
     assert "nothing on it but" not in found.reason
     assert "Look at the kernels" in found.advice
+
+
+@pytest.mark.parametrize(("exposed_us", "is_told"), [(50.0, False), (50.1, True)])
+@pytest.mark.parametrize("kind", ["copies", "collectives"])
+def test_what_takes_more_than_half_of_the_time_is_told(
+    kind: str, exposed_us: float, is_told: bool
+) -> None:
+    work = DeviceWork(copies_exposed_us=exposed_us if kind == "copies" else 0.0)
+    if kind == "collectives":
+        work = replace(work, communication=Communication(90.0, 1.0, exposed_us))
+    judged = Judgement("gpu-bound", "Busy.", "Look at the kernels.", "high")
+    said = occupied(judged, work, 100.0)
+    assert (f"nothing on it but {kind}" in said.reason) is is_told
+    assert (said == judged) is not is_told
+    assert occupied(judged, work, 0.0) == judged  # of a step without a length nothing is known
+    assert occupied(replace(judged, verdict="mixed"), work, 100.0).verdict == "mixed"

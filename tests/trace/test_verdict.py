@@ -340,6 +340,23 @@ def test_the_kind_of_work_that_explains_much_of_the_waiting_is_named_where_no_pl
     assert found.reason.endswith("Of the idle time 41% is data loading.")
 
 
+@pytest.mark.parametrize(("part", "is_named"), [(0.05, True), (0.049, False)])
+def test_the_place_of_a_twentieth_of_the_idle_time_is_named_where_the_host_is_elsewhere(
+    part: float, is_named: bool
+) -> None:
+    cause = GapCause("ordinary", "aten::mm", None, 1.0, part)
+    found = judged(lanes(host_ns=40_000), share(0.4), did=Doings((), (cause,), 0.99))
+    assert ("lies in aten::mm" in found.reason) is is_named
+
+
+@pytest.mark.parametrize(("bound", "verdict"), [(0.75, "mixed"), (0.76, "cannot-tell")])
+def test_a_share_that_is_more_than_half_beyond_the_profiled_one_is_no_answer(
+    bound: float, verdict: str
+) -> None:
+    found = judged(lanes(host_ns=25_000), share(bound, wall_us=None))
+    assert found.verdict == verdict
+
+
 def test_a_place_that_explains_nothing_is_not_named() -> None:
     causes = (GapCause("ordinary", "aten::mm", None, 0.1, 0.001),)
     found = judged(lanes(host_ns=40_000), share(0.4), did=Doings((), causes, 0.99))

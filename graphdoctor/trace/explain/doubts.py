@@ -11,6 +11,7 @@ from graphdoctor.trace.arrays import Ints, Trace
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.graph_use import in_graphs
 from graphdoctor.trace.explain.hosts import within
+from graphdoctor.trace.explain.issuing import FULL_QUEUE
 from graphdoctor.trace.explain.lanes import Lanes
 from graphdoctor.trace.explain.queue import depth_at_launch
 from graphdoctor.trace.join import launch_of
@@ -19,7 +20,6 @@ from graphdoctor.trace.steps import Steps
 from graphdoctor.trace.windows import Window, inside
 from graphdoctor.values.trace import Doubt
 
-_FULL_QUEUE = 900
 _MUCH = 0.02  # of the events or of the span: worth a word
 _LONG_QUEUED_NS = 200_000  # no scheduler leaves queued work alone for so long
 _SKEW_NS = 1_000
@@ -101,7 +101,7 @@ def _full_queue(trace: Trace, device: int, steps: Steps) -> Iterator[Doubt]:
     full = int(trace.rows_named(trace.overheads, which(trace.names, _is_full)).sum())
     calls, depth = depth_at_launch(trace, device)
     counted = within(trace.calls.take(calls), steps.hosts)
-    deep = int((depth[counted] >= _FULL_QUEUE).sum())
+    deep = int((depth[counted] >= FULL_QUEUE).sum())
     if full or deep:
         what = (
             f"{full:,} times by its own word" if full else f"at {deep:,} launches by their number"
