@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from graphdoctor.estimate import Calls, Observed, fitted_speedup
-from graphdoctor.estimate.fitted import profile_scaled
+from graphdoctor.estimate.fitted import MIDDLE, factors_of, profile_scaled, scaled_piece
 from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.estimate.layout import lay_out
+from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.values.recording import Iteration
 from tests.support.builders import iteration, op, tensor
 
@@ -74,3 +76,17 @@ def test_launches_take_so_many_times_longer_as_the_host(times: float) -> None:
     launch, own = profile_scaled(H200, times).launch_us, H200.launch_us
     assert (launch.low, launch.mid, launch.high) == (times * own.mid,) * 3
     assert profile_scaled(H200, times).graph_launch_us == H200.graph_launch_us
+
+
+def test_the_factors_give_the_step_its_measured_times_again() -> None:
+    observed = Observed(wall_us=3_000.0, busy_us=300.0)
+    pieces = tuple(eager_pieces(chain().ops, H200, autograd=False, events=()))
+    factors = factors_of(pieces, H200, observed)
+    here = profile_scaled(H200, factors.host)
+    laid = lay_out([scaled_piece(one, factors) for one in pieces], here, MIDDLE)
+    assert laid.span_us == pytest.approx(observed.wall_us, rel=1e-5)
+    assert sum(one.device_us.mid for one in pieces) * factors.device == pytest.approx(300.0)
+
+
+def test_a_step_without_work_of_the_device_leaves_its_speed_as_it_is() -> None:
+    assert factors_of((), H200, Observed(wall_us=10.0, busy_us=5.0)).device == 1.0

@@ -91,3 +91,40 @@ def test_regions_go_with_their_operators() -> None:
     chain = iteration(add(index, index + 1) for index in range(20))
     whole = with_fusion(Range(1.0, 1.0, 1.0), chain, H200, [tuple(range(20))])
     assert whole.mid > 2.0
+
+
+def test_what_a_compiler_gains_beyond_fewer_kernels_widens_the_high_end_alone() -> None:
+    few = iteration([*(product(n, n + 1) for n in range(20)), add(20, 21), add(21, 22)])
+    found = with_fusion(Range(1.0, 2.0, 3.0), few, H200, None)
+    gain = found.mid / 2.0
+    assert 1.0 < gain < 1.5  # one kernel of twenty-two is gone
+    assert found == Range(1.0, 2.0 * gain, pytest.approx(3.0 * gain * 1.3))
+
+
+def phased(read: int, made: int, *, phase: str, of: int | None = None, module: str = "") -> Op:
+    made_by = op(
+        "aten.add.Tensor", [tensor(read, SIZE)], [tensor(made, SIZE)], module=module, phase=phase
+    )  # type: ignore[arg-type]
+    fields = {name: getattr(made_by, name) for name in made_by.__struct_fields__}
+    return Op(**{**fields, "forward_index": of})
+
+
+@pytest.mark.parametrize(
+    ("ops", "launches"),
+    [
+        ([("forward", None, "")] * 3, 1),  # without modules the step itself is compiled
+        ([("forward", None, ""), ("optimizer", None, ""), ("optimizer", None, "")], 3),
+        ([("forward", None, "a"), ("forward", None, ""), ("forward", None, "")], 3),
+        ([("forward", None, "a"), ("backward", 0, "a"), ("backward", 0, "a")], 2),
+        ([("forward", None, "a"), ("backward", 9, "a"), ("backward", None, "a")], 3),
+        ([("forward", None, "a"), ("forward", None, "a"), ("backward", 0, "a")], 2),
+    ],
+)
+def test_what_runs_in_modules_is_compiled_and_its_backward_pass_by_itself(
+    ops: list[tuple[str, int | None, str]], launches: int
+) -> None:
+    step = iteration(
+        phased(n, n + 1, phase=phase, of=of, module=module)
+        for n, (phase, of, module) in enumerate(ops)
+    )
+    assert fused(step).launches == launches

@@ -91,3 +91,13 @@ def test_the_estimate_says_which_host_it_is_for() -> None:
     found = estimate(STEP, profile_for("h200", "slow-server"))
     assert found.host == "a slower server CPU"
     assert any("fed by a slower server CPU" in note for note in found.notes)
+
+
+def test_each_end_of_a_figure_goes_with_the_same_end_of_the_host_s_factor() -> None:
+    host = load_host("slow-server")
+    assert host.launches.low < host.launches.mid < host.launches.high
+    found, own = on_host(H200, host).launch_us, H200.launch_us
+    for end in ("low", "mid", "high"):
+        expected = getattr(own, end) * getattr(host.launches, end)
+        assert getattr(found, end) == pytest.approx(expected)
+    assert host.launches.source in found.source and own.source in found.source

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from graphdoctor.estimate.pool_blocks import Blocks, rounded
 
@@ -78,3 +82,44 @@ def test_what_takes_nothing_has_no_block() -> None:
     blocks.free(1)
     blocks.free(2)
     assert blocks.reserved_bytes == 0
+
+
+def test_what_a_large_block_leaves_of_its_segment_is_used() -> None:
+    blocks = Blocks()
+    blocks.allocate(1, 2 * MIB)
+    blocks.allocate(2, 18 * MIB)
+    assert blocks.reserved_bytes == 20 * MIB
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(1, 2 * MIB), st.integers(MIB, 30 * MIB), st.none()), max_size=40
+    ),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_the_order_all_that_is_freed_is_whole_again(
+    sizes: list[int | None], draw: random.Random
+) -> None:
+    """Every segment is one free block at the end, so that what would fill all of them takes nothing more."""
+    blocks, held, lengths = Blocks(), [], []
+    for key, size in enumerate(sizes):
+        if size is None and held:
+            blocks.free(held.pop(draw.randrange(len(held))))
+        elif size is not None:
+            before = blocks.reserved_bytes
+            blocks.allocate(key, rounded(size))
+            held.append(key)
+            if blocks.reserved_bytes > before:
+                lengths.append(blocks.reserved_bytes - before)
+    draw.shuffle(held)
+    for key in held:
+        blocks.free(key)
+    reserved = blocks.reserved_bytes
+    assert reserved == sum(lengths)
+    for key, length in enumerate(sorted(lengths, reverse=True)):
+        for half in range(2 if length == 2 * MIB else 1):
+            blocks.allocate(
+                1000 + 2 * key + half, min(length, MIB) if length == 2 * MIB else length
+            )
+    assert blocks.reserved_bytes == reserved

@@ -162,6 +162,7 @@ def test_no_tensors_are_no_launch() -> None:
             call("convolution", RESULT, WEIGHT, None, (1,), (0,), (1,), True, out=IMAGE),
             2 * 128 * 75,
         ),
+        (call("convolution", IMAGE, WEIGHT, None, (1,), (0,), (1,), out=RESULT), 2 * 128 * 75),
         (call("convolution", IMAGE, out=RESULT), 0),
         (  # scores and values: 2 products of 1 x 2 heads x 3 queries x 5 keys x 4
             call("_scaled_dot_product_flash_attention", tensor(1, 1, 2, 3, 4),
