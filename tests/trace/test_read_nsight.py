@@ -115,3 +115,74 @@ def test_an_export_is_not_annotated(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "copies a trace of torch.profiler" in capsys.readouterr().err
     assert main(["trace", str(path)]) == 0
     assert "Nsight Systems slows the host" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "name"),
+    [
+        ((1, 1, 2), "Memcpy HtoD (Pinned -> Device)"),
+        ((2, 2, 0), "Memcpy DtoH (Device -> Pageable)"),
+        ((8, 2, 2), "Memcpy DtoD (Device -> Device)"),
+        ((9, 0, 1), "Memcpy HtoH (Pageable -> Pinned)"),
+        ((10, 2, 4), "Memcpy PtoP (Device -> Managed)"),
+        ((1, 3, 2), "Memcpy HtoD (Array -> Device)"),
+        ((99, 98, 97), "Memcpy Unknown (Unknown -> Unknown)"),
+    ],
+)
+def test_a_copy_has_the_name_that_torch_s_profiler_gives_it(
+    tmp_path: Path, kinds: tuple[int, int, int], name: str
+) -> None:
+    path = write_nsight(launch_bound(2), tmp_path / "t.sqlite")
+    row = (2_000_000, 2_001_000, 0, 7, 99, 4000 << 24, 4, *kinds)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES ({', '.join('?' * 10)})", row
+        )
+        database.commit()
+    trace = read_trace(path)
+    copied = trace.device_events.take(trace.device_events.kind == 1)
+    assert [trace.names[place] for place in copied.name.tolist()] == [name]
+    assert copied.nbytes.tolist() == [4]
+
+
+def changed(path: Path, *statements: str) -> Path:
+    with closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("statements", "names"),
+    [
+        ((), ("Test GPU",)),
+        (("UPDATE TARGET_INFO_CUDA_DEVICE SET cudaId = 2",), ("", "", "Test GPU")),
+        (("UPDATE TARGET_INFO_CUDA_DEVICE SET gpuId = 9",), ("",)),
+        (("DELETE FROM TARGET_INFO_CUDA_DEVICE",), ("", "", "", "Test GPU")),
+        (("DROP TABLE TARGET_INFO_CUDA_DEVICE",), ("", "", "", "Test GPU")),
+        (("DELETE FROM TARGET_INFO_GPU", "DELETE FROM TARGET_INFO_CUDA_DEVICE"), ()),
+        (("DROP TABLE TARGET_INFO_GPU",), ()),
+    ],
+)
+def test_a_gpu_s_name_stands_at_the_number_that_cuda_gives_it(
+    tmp_path: Path, statements: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    path = changed(write_nsight(launch_bound(2), tmp_path / "t.sqlite"), *statements)
+    assert read_trace(path).about.device_names == names
+
+
+def test_threads_streams_and_lost_numbers_are_read_as_they_are(tmp_path: Path) -> None:
+    path = changed(
+        write_nsight(launch_bound(2), tmp_path / "t.sqlite"),
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = 0 WHERE rowid = 1",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 5 WHERE rowid = 1",
+    )
+    trace = read_trace(path)
+    assert set(trace.threads) == {"4000/4001"}
+    assert trace.streams == tuple(map(str, range(8)))  # the builder's is number 7
+    events = trace.device_events
+    assert (events.correlation < 0).tolist() == [True, False]
+    assert int(events.end_ns[0] - events.start_ns[0]) == 0
+    counted = (trace.device_events, trace.calls, trace.operators, trace.annotations)
+    assert trace.events == sum(map(len, counted))
