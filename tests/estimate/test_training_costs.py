@@ -61,6 +61,15 @@ def test_two_optimizers_in_one_step_cost_twice() -> None:
     assert training_us(updates(3, 5), training_step=100.0, parameter=1.0) == pytest.approx(208)
 
 
+def test_what_an_optimizer_computes_without_writing_it_is_no_parameter() -> None:
+    """An operator that writes in place runs once for each parameter; one for a norm may run more often."""
+    ops = list(updates(3, each=True).ops)
+    made = op("aten.mul.Tensor", [tensor(1, 64), 2.0], [tensor(950, 64)], phase="optimizer")
+    both = op("aten.lerp_.Scalar", [tensor(1, 64)], writes=[1, 2], phase="optimizer")
+    step = iteration([*ops, *[made] * 5, both, both])
+    assert training_us(step, parameter=10.0) == pytest.approx(3 * 10)
+
+
 def test_a_step_that_does_not_train_costs_no_optimizer() -> None:
     assert training_us(updates(), training_step=100.0, parameter=10.0) == 0.0
 
