@@ -99,3 +99,39 @@ def test_replays_of_one_graph_are_known_again_by_their_kernels_or_its_id() -> No
         if event["cat"] == "kernel":
             event["args"]["graph id"] = 7
     assert [one.launches for one in graphs_of(explained(builder)).replays] == [3, 1]
+
+
+def test_replays_are_told_by_step_with_what_one_launch_takes_and_its_longest_kernels() -> None:
+    builder = TraceBuilder()
+    for step, launch_us in enumerate((4, 8)):
+        begin = 1000.0 + step * 1000
+        builder.step(step, begin, 900)
+        builder.frame("serve.py(8): decode", begin + 5, 60)
+        graph = builder.call("cudaGraphLaunch", begin + 10, launch_us)
+        for node, (name, length) in enumerate((("a", 5), ("b", 9), ("c", 1), ("d", 7), ("b", 2))):
+            builder.kernel(graph, begin + 30 + node * 20, length, name=name)
+        small = builder.call("cudaGraphLaunch", begin + 200, 3)
+        builder.kernel(small, begin + 210, 2, name="e")
+    first, second = graphs_of(explained(builder)).replays
+    assert (first.launches, first.kernels, first.launch_us, first.device_us) == (1, 5, 6, 24)
+    assert first.longest_kernels == ("b", "d", "a")
+    assert first.location is not None and first.location.line == 8
+    assert (second.launches, second.kernels, second.launch_us, second.device_us) == (1, 1, 3, 2)
+    assert (second.location, second.maker) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("in_steps", "steps", "words"),
+    [
+        ((0,), 1, "The one step recorded makes 1 CUDA graph anew, 25 µs a step"),
+        ((0, 2), 3, "2 of the 3 steps make 2 CUDA graphs anew, 16.7 µs a step"),
+        ((0, 1), 2, "All 2 steps make CUDA graphs, 2 CUDA graphs anew, 25 µs a step"),
+    ],
+)
+def test_the_finding_says_in_how_many_steps_graphs_are_made_and_what_that_costs(
+    in_steps: tuple[int, ...], steps: int, words: str
+) -> None:
+    found = graphs_of(making(in_steps=in_steps, steps=steps))
+    assert found.finding.startswith(words)
+    assert found.made_in_steps == len(in_steps)
+    assert found.instantiations == found.captures == len(in_steps) / steps
