@@ -143,6 +143,14 @@ def test_draws_are_equal_that_draw_the_same_numbers() -> None:
     assert draws(rand[0], rand[3]) == (*found[0], *found[3]) != draws(rand[3], rand[0])
 
 
+def test_a_generator_of_one_s_own_is_told_from_none_and_from_no_other() -> None:
+    """Where each of them stands after the step is what is compared of generators."""
+    own: list[Callable[[], object]] = [
+        lambda: torch.rand(4, generator=torch.Generator()) for _ in range(2)
+    ]
+    assert draws(own[0]) == draws(own[1]) != draws(lambda: torch.rand(4))
+
+
 def test_what_draws_nothing_is_no_draw() -> None:
     data = torch.ones(4)
     assert draws(data.relu, lambda: data + 1, lambda: nn.functional.dropout(data, 0.0)) == ()
