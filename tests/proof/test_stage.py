@@ -56,7 +56,8 @@ def test_a_safe_step_is_one_graph_that_its_owner_gives_back(
     captured = tried(device, lambda data: data * 2.0)
     (outcome,) = captured.outcomes
     assert outcome.is_whole_step and outcome.is_verified
-    assert captured.step is not None and captured.cost is None
+    assert captured.step is not None
+    assert captured.cost is captured.pool_bytes is None  # there is no GPU that could tell
     assert released == []
     captured.release()
     assert released == [captured.step]

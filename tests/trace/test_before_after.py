@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from graphdoctor.cli import main
 from graphdoctor.reporters import trace_before_after
@@ -114,3 +115,83 @@ def test_the_command_takes_a_second_trace(
     assert main(["trace", before, str(tmp_path)]) == 2
     assert "two trace files can be compared" in capsys.readouterr().err
     assert main(["trace", before, after, "--wall-ms", "3"]) == 2
+
+
+def with_kernel(device_us: float, step_us: float = 10_000.0, name: str = "gemm") -> TraceReport:
+    """A report of one step of so long, in which one kernel is all that takes time."""
+    base = report(program({"gemm": 50}), "t.json")
+    cost = replace(base.work.kernels[0], name=name, device_us=device_us)
+    return replace(
+        base,
+        steps_counted=2,
+        span_ns=int(step_us * 2_000),
+        device_busy_ns=int(device_us * 2_000),
+        work=replace(base.work, kernels=(cost,)),
+        operators=(),
+        lines=(),
+        gap_causes=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before_us", "after_us", "is_told"),
+    [
+        (970.0, 1_000.0, False),  # three in a hundred of the longer one
+        (969.0, 1_000.0, True),
+        (1_000.0, 969.0, True),
+        (10.0, 29.9, False),  # less than two thousandths of a step
+        (10.0, 30.0, True),
+        (0.0, 20.0, True),
+    ],
+)
+def test_a_change_is_told_that_two_runs_of_one_program_do_not_have(
+    before_us: float, after_us: float, is_told: bool
+) -> None:
+    found = compare_traces(with_kernel(before_us), with_kernel(after_us))
+    told = [(one.what, one.name, one.before_us, one.after_us) for one in found.changes]
+    assert told == ([("kernel", "gemm", before_us, after_us)] if is_told else [])
+
+
+@pytest.mark.parametrize(
+    ("before_us", "after_us", "said"),
+    [
+        (1_000, 1_030, "A step takes as long as before (1 ms, now 1.03 ms)."),
+        (1_000, 1_040, "A step is 1.04x slower than before (1 ms, now 1.04 ms)"),
+        (1_000, 500, "A step is 2.00x faster than before (1 ms, now 0.5 ms)"),
+    ],
+)
+def test_a_step_is_faster_or_slower_by_more_than_three_in_a_hundred(
+    before_us: float, after_us: float, said: str
+) -> None:
+    before, after = (with_kernel(100.0, step_us=step) for step in (before_us, after_us))
+    assert compare_traces(before, after).sentence.startswith(said)
+
+
+def test_the_sentence_tells_work_from_idling_and_what_went_the_same_way() -> None:
+    slower = compare_traces(with_kernel(4_000.0), with_kernel(6_000.0, step_us=12_500.0))
+    assert slower.sentence == (
+        "A step is 1.25x slower than before (10 ms, now 12.5 ms): the device works 2 ms longer and idles"
+        " 0.5 ms longer. Most of it: gemm, 4 ms before and 6 ms now."
+    )
+    idler = compare_traces(with_kernel(6_000.0), with_kernel(4_000.0, step_us=12_500.0))
+    assert idler.sentence.endswith("the device works 2 ms less and idles 4.5 ms longer.")
+
+
+def test_the_largest_change_comes_first_in_either_direction() -> None:
+    one, other = with_kernel(100.0), with_kernel(100.0)
+    costs = {"up": (100.0, 400.0), "down": (900.0, 100.0), "new": (0.0, 500.0)}
+    sides = [
+        replace(
+            side,
+            work=replace(
+                side.work,
+                kernels=tuple(
+                    replace(side.work.kernels[0], name=name, device_us=pair[place])
+                    for name, pair in costs.items()
+                    if pair[place]
+                ),
+            ),
+        )
+        for place, side in enumerate((one, other))
+    ]
+    assert [change.name for change in compare_traces(*sides).changes] == ["down", "new", "up"]
