@@ -44,7 +44,8 @@ def test_another_path_that_leads_the_state_elsewhere_is_not_verified(exact: bool
     result = verified(target_of(step, (4, 8)), exact)
 
     assert result.status == "not-verified"
-    assert "more than rounding" in result.reason
+    # The first of the replays, of which each leads farther away.
+    assert "differs from eager's by up to 0.01, more than rounding" in result.reason
 
 
 def dropped(data: torch.Tensor) -> torch.Tensor:

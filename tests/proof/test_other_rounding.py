@@ -79,6 +79,22 @@ def test_an_element_whose_gradient_agrees_must_agree_too() -> None:
     assert left_over(step(NOISE, -0.1, 5e-8)) == [[KEY]]
 
 
+@pytest.mark.parametrize(
+    ("apart", "left"), [(1e-4, [f"{KEY}.grad", KEY]), (3.4e-4, [f"{KEY}.grad", KEY]), (3.5e-4, [])]
+)
+def test_a_gradient_that_agrees_to_half_its_digits_is_not_all_rounding(
+    apart: float, left: list[str]
+) -> None:
+    assert left_over(step(NOISE * (1 + apart), -0.1, 5e-8)) == [left]
+
+
+@pytest.mark.parametrize(("eps", "left"), [(0.0, [f"{KEY}.grad"]), (2 * EPS, [])])
+def test_a_coarser_product_rounds_larger_gradients(eps: float, left: list[str]) -> None:
+    replay = step(-8 * EPS, 0.1, 5e-8)
+    (aligned,) = OtherRounding(eager(), eps=eps).aligned([replay])
+    assert [gap.path for gap in gaps_between(eager()[0], aligned)] == left
+
+
 def test_a_gradient_larger_than_the_rounding_of_the_largest_counts() -> None:
     assert left_over(step(-8 * EPS, 0.1, 5e-8)) == [[f"{KEY}.grad"]]
 
