@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from graphdoctor.estimate import Calls, Observed, fitted_speedup
-from graphdoctor.estimate.fitted import MIDDLE, factors_of, profile_scaled, scaled_piece
+from graphdoctor.estimate.fitted import (
+    MIDDLE,
+    corners_from_eager,
+    factors_of,
+    profile_scaled,
+    scaled_piece,
+)
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.estimate.layout import lay_out
 from graphdoctor.estimate.timeline import eager_pieces
@@ -90,3 +96,9 @@ def test_the_factors_give_the_step_its_measured_times_again() -> None:
 
 def test_a_step_without_work_of_the_device_leaves_its_speed_as_it_is() -> None:
     assert factors_of((), H200, Observed(wall_us=10.0, busy_us=5.0)).device == 1.0
+
+
+def test_the_likely_gain_lies_between_those_of_the_profile_s_bounds() -> None:
+    observed = Observed(wall_us=2_000.0, busy_us=200.0)
+    found = corners_from_eager(chain(), H200, None, observed=observed)
+    assert found.low < found.mid < found.high
