@@ -129,6 +129,13 @@ def test_a_thread_that_is_inside_of_c_code_is_not_explained_by_another(name: str
     assert "another-thread" not in {kind.kind for kind in did(builder).kinds}
 
 
+def test_of_two_launches_the_time_between_them_is_usual() -> None:
+    builder = TraceBuilder()
+    builder.launch((10, 1), (12, 2))
+    builder.launch((3010, 1), (3012, 2))
+    assert did(builder).elsewhere_share == 0  # far less than fifty times as long
+
+
 def test_of_a_single_launch_nothing_is_usual() -> None:
     builder = TraceBuilder()
     builder.kernel(None, 10, 5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphdoctor.trace.explain.phases import phases_of
 
 from graphdoctor.trace import Trace
 from graphdoctor.trace.explain.gaps import gaps
@@ -15,6 +14,7 @@ from graphdoctor.trace.explain.hosts import (
     operator_costs,
     sync_costs,
 )
+from graphdoctor.trace.explain.straggler import phases_of
 from graphdoctor.values.report import Location
 from graphdoctor.values.trace import HostCost
 from tests.support.traces import TraceBuilder

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphdoctor.trace.step_kinds import OTHER, kinds_of
+
+from graphdoctor.trace.period import OTHER, kinds_of
 
 
 def kinds(*steps: str) -> list[int]:

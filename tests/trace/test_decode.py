@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from graphdoctor.trace.read.ending import end_of_list, is_json
+
+from graphdoctor.trace.read.decode import end_of_list, is_json
 
 EVENTS = b'{"a": 1}, {"b": [2, 3]}'
 
