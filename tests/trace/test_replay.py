@@ -89,6 +89,17 @@ def test_work_whose_launches_were_lost_is_one_row_before_the_first() -> None:
     assert found.fixed_us.tolist() == found.elsewhere_us.tolist() == [0] * 6
 
 
+def test_the_gap_before_the_first_known_launch_is_none_of_the_lost_work() -> None:
+    builder = TraceBuilder()
+    builder.step(0, 100, 200)
+    builder.kernel(9_999, 110, 20)
+    builder.kernel(9_998, 135, 30)
+    builder.launch((155, 5), (170, 10))  # queued 5 us before the device was free for it
+    assert work(replayed(builder), "gap_us", "inner_us", "busy_us") == [
+        [0, 5, 0], [5, 0, 0], [50, 10, 0],
+    ]  # fmt: skip
+
+
 def test_without_its_edges_a_step_is_from_its_first_launch_to_the_device_s_end() -> None:
     found = replayed(story())
     inner = found.without_edges()
