@@ -35,7 +35,7 @@ def test_a_rank_has_a_gpu_of_its_own_or_an_emulated_one(
     job = Job(".", "net.py", AnalyzeOptions(device=device))  # type: ignore[arg-type]
     place = Place(1, 2, 4321)
     if runs_on == "refused":
-        with pytest.raises(CannotDoItHere, match="--ranks 2 with --device cuda.* finds 1 here"):
+        with pytest.raises(CannotDoItHere, match=r"--ranks 2 with --device cuda.* finds 1 here"):
             _as_rank(job, place)
         return
     found = _as_rank(job, place)
