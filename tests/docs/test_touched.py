@@ -16,7 +16,7 @@ def room(name: str) -> set[str]:
 @pytest.mark.parametrize(
     ("file", "tests"),
     [
-        ("graphdoctor/trace/nesting.py", room("trace")),  # no file is named after it
+        ("graphdoctor/trace/arrays.py", room("trace")),  # no file is named after it
         ("graphdoctor/estimate/predict.py", {"estimate/test_predict.py"}),
         ("graphdoctor/rules/causes/align.py", {"rules/test_align.py"}),
         ("graphdoctor/pipeline/stages.py", room("pipeline")),
