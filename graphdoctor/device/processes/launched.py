@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import timedelta
 from typing import Any
 
 from graphdoctor.values.errors import CannotDoItHere
 
 STARTED_HERE = "GRAPHDOCTOR_STORE_PORT"  # a script may set MASTER_PORT
-_LIMIT_S = 120.0  # by when the last rank has to be done, once rank 0 is
+LIMIT_S = 120.0  # by when the last rank has to be done, once rank 0 is
+_PAUSE_S = 0.02  # between two looks
 
 
 def rank_and_count() -> tuple[int, int]:
@@ -42,19 +44,68 @@ def of_this_rank(ordinal: int) -> tuple[Any, int, int]:
     rank, count = rank_and_count()
     store = TCPStore(
         "127.0.0.1", int(os.environ[STARTED_HERE]), is_master=False,
-        timeout=timedelta(seconds=_LIMIT_S), wait_for_workers=False,
+        timeout=timedelta(seconds=LIMIT_S), wait_for_workers=False,
     )  # fmt: skip
     return PrefixStore(f"graphdoctor/{ordinal}", store), rank, count
 
 
-def _store(*, is_master: bool) -> Any:
+def gathered(text: str, *, limit_s: float = LIMIT_S) -> list[bytes] | None:
+    """The texts of all ranks, in their order, on rank 0; None on the others.
+
+    Raises CannotDoItHere where a rank is not done in time.
+    """
+    rank, count = rank_and_count()
+    if rank != 0:
+        _say("report", text, _store())
+        return None
+    found = said_by_all("report", text, limit_s=limit_s)
+    missing = [other for other in range(count) if other not in found]
+    if missing:
+        raise CannotDoItHere(
+            f"rank {missing[0]} had no report {limit_s:g} s after rank 0: see what it printed"
+        )
+    return [found[other] for other in range(count)]
+
+
+def said_by_all(what: str, text: str, *, limit_s: float) -> dict[int, bytes]:
+    """What each rank says of it, by rank, of those that say it within the limit."""
+    rank, count = rank_and_count()
+    store = _store()
+    _say(what, text, store)
+    over_s = time.monotonic() + limit_s
+    found = {rank: text.encode()}
+    for other in range(count):
+        if other not in found:
+            key = [_key(what, other)]
+            while not (is_there := store.check(key)) and time.monotonic() < over_s:
+                time.sleep(_PAUSE_S)
+            if is_there:
+                found[other] = store.get(*key)
+    return found
+
+
+def _say(what: str, text: str, store: Any) -> None:
+    store.set(_key(what, rank_and_count()[0]), text)
+
+
+def _key(what: str, rank: int) -> str:
+    """Of this attempt: a launcher that starts its ranks again may keep its store."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"graphdoctor/{attempt}/{what}/{rank}"
+
+
+def _store(*, is_master: bool | None = None) -> Any:
+    """Where the ranks meet: the launcher's own, or what rank 0 holds at that address."""
     from torch._C._distributed_c10d import TCPStore
 
+    if is_master is None:
+        has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        is_master = rank_and_count()[0] == 0 and not has_store
     try:
         return TCPStore(
             *_address(),
             is_master=is_master,
-            timeout=timedelta(seconds=_LIMIT_S),
+            timeout=timedelta(seconds=LIMIT_S),
             wait_for_workers=False,
         )
     except RuntimeError:
@@ -71,27 +122,3 @@ def _address() -> tuple[str, int]:
             "RANK and WORLD_SIZE say that there are several ranks, and MASTER_ADDR and MASTER_PORT do not say"
             " where they meet"
         ) from None
-
-
-def gathered(text: str) -> list[bytes] | None:
-    """The texts of all ranks, in their order, on rank 0; None on the others.
-
-    Raises CannotDoItHere where a rank is not done in time.
-    """
-    rank, count = rank_and_count()
-    has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = _store(is_master=rank == 0 and not has_store)
-    run = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    key = f"graphdoctor/{run}/report"
-    store.set(f"{key}/{rank}", text)
-    if rank != 0:
-        return None
-    found = []
-    for other in range(count):
-        try:
-            found.append(store.get(f"{key}/{other}"))
-        except RuntimeError as error:
-            raise CannotDoItHere(
-                f"rank {other} had no report {_LIMIT_S:g} s after rank 0: see what it printed"
-            ) from error
-    return found
