@@ -28,7 +28,8 @@ _HERE = "127.0.0.1"
 _LOOPBACKS = ("lo", "lo0")
 # What a rank says of another one that ended or never came. Source: Gloo's and TCPStore's errors.
 _OF_OTHERS = re.compile(
-    r"timed? ?out|connection (closed|reset|refused)|broken pipe|failed on rank \d", re.IGNORECASE
+    r"timed? ?out|connection (closed|reset|refused)|broken pipe|failed on rank \d|\brank \d+ failed",
+    re.IGNORECASE,
 )
 
 
@@ -94,9 +95,15 @@ def _meeting_place() -> Iterator[int]:
     """The port of a store that this process holds: the system chose it, so that nobody else has it."""
     from torch._C._distributed_c10d import TCPStore
 
-    store = TCPStore(
-        _HERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
-    )
+    try:
+        store = TCPStore(
+            _HERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
+        )
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise CannotDoItHere(
+            f"the ranks have nowhere to meet, since nothing can be reached at {_HERE}: {reason}"
+        ) from error
     yield store.port
 
 

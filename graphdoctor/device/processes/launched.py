@@ -37,16 +37,23 @@ def take_own_gpu() -> None:
         torch.cuda.set_device(int(local))
 
 
-def of_this_rank(ordinal: int) -> tuple[Any, int, int]:
-    """The store where the ranks meet that graphdoctor started, for so many meetings, this rank and the count."""
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
+def store_of_group(ordinal: int) -> tuple[Any, int, int] | None:
+    """The store for the `ordinal`th default group of this process, this rank and the count.
 
-    rank, count = rank_and_count()
-    store = TCPStore(
-        "127.0.0.1", int(os.environ[STARTED_HERE]), is_master=False,
-        timeout=timedelta(seconds=LIMIT_S), wait_for_workers=False,
-    )  # fmt: skip
-    return PrefixStore(f"graphdoctor/{ordinal}", store), rank, count
+    None where torch finds a store that is good. That of the ranks that graphdoctor starts outlives their groups,
+    and a launcher that starts its ranks again may keep its own, in which gloo then finds addresses of
+    processes that ended: both hold each group's keys apart here.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if is_started_here():
+        store = _store(("127.0.0.1", int(os.environ[STARTED_HERE])), is_master=False)
+    elif attempt != "0" and _has_agent_store():
+        store = _store(_address(), is_master=False)
+    else:
+        return None
+    from torch._C._distributed_c10d import PrefixStore
+
+    return PrefixStore(f"graphdoctor/{attempt}/{ordinal}", store), *rank_and_count()
 
 
 def gathered(text: str, *, limit_s: float = LIMIT_S) -> list[bytes] | None:
@@ -56,7 +63,7 @@ def gathered(text: str, *, limit_s: float = LIMIT_S) -> list[bytes] | None:
     """
     rank, count = rank_and_count()
     if rank != 0:
-        _say("report", text, _store())
+        _say("report", text, _meeting_place())
         return None
     found = said_by_all("report", text, limit_s=limit_s)
     missing = [other for other in range(count) if other not in found]
@@ -70,7 +77,7 @@ def gathered(text: str, *, limit_s: float = LIMIT_S) -> list[bytes] | None:
 def said_by_all(what: str, text: str, *, limit_s: float) -> dict[int, bytes]:
     """What each rank says of it, by rank, of those that say it within the limit."""
     rank, count = rank_and_count()
-    store = _store()
+    store = _meeting_place(limit_s)
     _say(what, text, store)
     over_s = time.monotonic() + limit_s
     found = {rank: text.encode()}
@@ -94,24 +101,25 @@ def _key(what: str, rank: int) -> str:
     return f"graphdoctor/{attempt}/{what}/{rank}"
 
 
-def _store(*, is_master: bool | None = None) -> Any:
-    """Where the ranks meet: the launcher's own, or what rank 0 holds at that address."""
+def _has_agent_store() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _meeting_place(limit_s: float = LIMIT_S) -> Any:
+    """The launcher's own store, or what rank 0 holds at that address."""
+    if rank_and_count()[0] != 0 or _has_agent_store():
+        return _store(_address(), is_master=False, limit_s=limit_s)
+    try:
+        return _store(_address(), is_master=True, limit_s=limit_s)
+    except RuntimeError:  # the model's group holds it still
+        return _store(_address(), is_master=False, limit_s=limit_s)
+
+
+def _store(address: tuple[str, int], *, is_master: bool, limit_s: float = LIMIT_S) -> Any:
     from torch._C._distributed_c10d import TCPStore
 
-    if is_master is None:
-        has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        is_master = rank_and_count()[0] == 0 and not has_store
-    try:
-        return TCPStore(
-            *_address(),
-            is_master=is_master,
-            timeout=timedelta(seconds=LIMIT_S),
-            wait_for_workers=False,
-        )
-    except RuntimeError:
-        if not is_master:
-            raise
-        return _store(is_master=False)  # the model's group holds it still
+    limit = timedelta(seconds=min(limit_s, LIMIT_S))
+    return TCPStore(*address, is_master=is_master, timeout=limit, wait_for_workers=False)
 
 
 def _address() -> tuple[str, int]:

@@ -19,7 +19,7 @@ import msgspec
 
 from graphdoctor.device.processes.launched import rank_and_count, said_by_all
 from graphdoctor.device.processes.stand import Frame, Stand, did_not_end
-from graphdoctor.values.errors import CannotDoItHere, UserCodeError
+from graphdoctor.values.errors import GraphDoctorError, UserCodeError
 from graphdoctor.values.escape import visible_lines
 
 _STDERR = 2
@@ -56,15 +56,15 @@ def ended_after(time_limit_s: float) -> Iterator[None]:
 
 def _end(main: int, time_limit_s: float, errors: int) -> None:
     rank, count = rank_and_count()
-    mine = Stand.of(_frames_of(main))
-    try:
-        texts = said_by_all("stand", msgspec.json.encode(mine).decode(), limit_s=_GATHERING_S)
-        stands = {n: msgspec.json.decode(text, type=Stand) for n, text in texts.items()}
-    except (CannotDoItHere, RuntimeError):  # there is no store
-        stands = {rank: mine}
-    if rank == min(stands):
-        message, lines = did_not_end(stands, time_limit_s)
-        silent = [f"rank {n}" for n in range(count) if n not in stands]
+    stands = {rank: Stand.of(_frames_of(main))}
+    # What answers at the address may be another program, to which torch then talks for ever.
+    gathering = threading.Thread(target=_gather, args=(stands, rank), daemon=True)
+    gathering.start()
+    gathering.join(_GATHERING_S + _SPEAKING_S)
+    known = dict(stands)
+    if rank == min(known):
+        message, lines = did_not_end(known, time_limit_s)
+        silent = [f"rank {n}" for n in range(count) if n not in known]
         if silent:
             message += f"; {', '.join(silent)} did not say where"
         text = "\n".join(visible_lines(f"graphdoctor: error: {message}\n{lines}".rstrip("\n")))
@@ -73,6 +73,14 @@ def _end(main: int, time_limit_s: float, errors: int) -> None:
     else:
         time.sleep(_SPEAKING_S)
     os._exit(UserCodeError.exit_code)
+
+
+def _gather(stands: dict[int, Stand], rank: int) -> None:
+    """Tell the others where this rank is, and add where they are."""
+    mine = msgspec.json.encode(stands[rank]).decode()
+    with suppress(GraphDoctorError, RuntimeError):  # there is no store
+        said = said_by_all("stand", mine, limit_s=_GATHERING_S)
+        stands |= {n: msgspec.json.decode(text, type=Stand) for n, text in said.items()}
 
 
 def _frames_of(thread: int) -> Iterator[Frame]:
