@@ -42,7 +42,7 @@ class Stand(msgspec.Struct, frozen=True):
         """For a sentence that begins with the rank."""
         if self.waits:
             return f"waited for the others at {self.at}" if self.at else "waited for the others"
-        return f"was at {self.at}" if self.at else "was, nobody knows where"
+        return f"was at {self.at}" if self.at else "was outside the model's own code"
 
 
 def _waits(file: str) -> bool:
