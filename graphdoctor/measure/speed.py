@@ -66,14 +66,15 @@ def time_step(
     if session.device.kind == "emulated":
         wanted = options.trace_dir is not None
         return Speed(predicted, lanes, runs=(_eager_run(session, options),) if wanted else ())
-    measurement = _measured(session, captured.step) if captured.step is not None else None
+    # Findings of one rank may leave it alone without a graph: it would not come to the others' collectives.
+    step = captured.step if MEETING.everywhere(captured.step is not None) else None
+    measurement = _measured(session, step) if step is not None else None
     eager = _eager_run(session, options)
-    if (
-        MEETING.has_others
-    ):  # a collective's time in a trace is mostly that of waiting for other ranks
-        measurement = _with_skew(measurement, eager, session, captured.step, options)
+    if MEETING.has_others:
+        # A collective's time in a trace is mostly that of waiting for other ranks: nothing is estimated from it.
+        measurement = _with_skew(measurement, eager, session, step, options)
         return Speed(predicted, lanes, measurement, (eager,) if options.trace_dir else ())
-    runs, limits = _kept(eager, session, captured.step, options)
+    runs, limits = _kept(eager, session, step, options)
     try:
         wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
         traced = eager.profile.trace
