@@ -11,6 +11,7 @@ from graphdoctor.values.errors import CannotDoItHere
 
 STARTED_HERE = "GRAPHDOCTOR_STORE_PORT"  # a script may set MASTER_PORT
 LIMIT_S = 120.0  # by when the last rank has to be done, once rank 0 is
+_CONNECTING_S = 5.0  # to a store, on a machine with much to do
 _PAUSE_S = 0.02  # between two looks
 
 
@@ -77,7 +78,7 @@ def gathered(text: str, *, limit_s: float = LIMIT_S) -> list[bytes] | None:
 def said_by_all(what: str, text: str, *, limit_s: float) -> dict[int, bytes]:
     """What each rank says of it, by rank, of those that say it within the limit."""
     rank, count = rank_and_count()
-    store = _meeting_place(limit_s)
+    store = _meeting_place(max(limit_s, _CONNECTING_S))
     _say(what, text, store)
     over_s = time.monotonic() + limit_s
     found = {rank: text.encode()}
