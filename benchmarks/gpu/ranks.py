@@ -136,11 +136,11 @@ def machine() -> Row:
     }  # fmt: skip
 
 
-def measured(workload: Workload) -> Row:
-    """One rank's times: each block's microseconds a step, and when its all-reduces began."""
+def training(
+    build: Callable[[], tuple[nn.Module, Callable[[nn.Module], torch.Tensor]]], side: Any
+) -> Callable[[], torch.Tensor]:
     torch.manual_seed(1)
-    side = torch.cuda.Stream()
-    model, loss_of = workload.build()
+    model, loss_of = build()
     with torch.cuda.stream(side):
         model = DistributedDataParallel(model.cuda(), gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, capturable=True, fused=not TINY)
@@ -152,6 +152,33 @@ def measured(workload: Workload) -> Row:
         loss.backward()
         optimizer.step()
         return loss
+
+    return step
+
+
+def target_of(build: Callable[[], tuple[nn.Module, Callable[[nn.Module], torch.Tensor]]]) -> Any:
+    """What `graphdoctor analyze benchmarks/gpu/ranks.py:ddp_of_bert --ranks 2` runs, and under torchrun."""
+    if not dist.is_initialized():
+        dist.init_process_group("nccl")
+    return training(build, torch.cuda.Stream()), ()
+
+
+def ddp_of_resnet50() -> Any:
+    return target_of(resnet50)
+
+
+def ddp_of_bert() -> Any:
+    return target_of(bert)
+
+
+def ddp_of_gpt() -> Any:
+    return target_of(gpt)
+
+
+def measured(workload: Workload) -> Row:
+    """One rank's times: each block's microseconds a step, and when its all-reduces began."""
+    side = torch.cuda.Stream()
+    step = training(workload.build, side)
 
     def eager() -> torch.Tensor:
         with torch.cuda.stream(side):

@@ -18,8 +18,8 @@ from graphdoctor.check.run_targets import WORK, Job, Place, Result
 from graphdoctor.device.processes.forked import run_forked
 from graphdoctor.device.processes.launched import STARTED_HERE
 from graphdoctor.device.processes.process import Ended
+from graphdoctor.device.processes.stand import Stand, did_not_end
 from graphdoctor.diagnose.all_ranks import merged
-from graphdoctor.target.frames import is_machinery, is_torch
 from graphdoctor.values.check import Fault
 from graphdoctor.values.errors import CannotDoItHere, UsageError, UserCodeError
 from graphdoctor.values.report import Report
@@ -28,7 +28,8 @@ _HERE = "127.0.0.1"
 _LOOPBACKS = ("lo", "lo0")
 # What a rank says of another one that ended or never came. Source: Gloo's and TCPStore's errors.
 _OF_OTHERS = re.compile(
-    r"timed? ?out|connection (closed|reset|refused)|broken pipe|failed on rank \d", re.IGNORECASE
+    r"timed? ?out|connection (closed|reset|refused)|broken pipe|failed on rank \d|\brank \d+ failed",
+    re.IGNORECASE,
 )
 
 
@@ -94,9 +95,15 @@ def _meeting_place() -> Iterator[int]:
     """The port of a store that this process holds: the system chose it, so that nobody else has it."""
     from torch._C._distributed_c10d import TCPStore
 
-    store = TCPStore(
-        _HERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
-    )
+    try:
+        store = TCPStore(
+            _HERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
+        )
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise CannotDoItHere(
+            f"the ranks have nowhere to meet, since nothing can be reached at {_HERE}: {reason}"
+        ) from error
     yield store.port
 
 
@@ -133,34 +140,12 @@ def _said_of(who: str, fault: Fault) -> Fault:
 
 def _hung(ranks: Sequence[Ended]) -> Fault:
     """Where each rank was that left no result: those in a collective wait for the others."""
-    late = {rank: ended for rank, ended in enumerate(ranks) if ended.result is None}
-    waits = {
-        rank: _where(ended, says="waited for the others")
-        for rank, ended in late.items()
-        if _is_in_collective(ended)
+    stands = {
+        rank: Stand.of(
+            (match["file"], int(match["line"]), match["function"]) for match in ended.frames()
+        )
+        for rank, ended in enumerate(ranks)
+        if ended.result is None
     }
-    hangs = {rank: _where(ended, says="was") for rank, ended in late.items() if rank not in waits}
-    said = [f"rank {rank} {where}" for rank, where in (hangs | waits).items()]
-    limit_s = ranks[0].time_limit_s
-    message = f"the ranks did not end within {round(limit_s, 2):g} s: {', '.join(said)}"
-    details = "\n".join(
-        f"rank {rank}:\n{words}" for rank, ended in late.items() if (words := _frames(ended))
-    )
+    message, details = did_not_end(stands, ranks[0].time_limit_s)
     return Fault("timed-out", UserCodeError.exit_code, message, details)
-
-
-def _is_in_collective(ended: Ended) -> bool:
-    files = [match["file"] for match in ended.frames()]
-    return any(is_torch(file) and "distributed" in file for file in files)
-
-
-def _where(ended: Ended, *, says: str) -> str:
-    own = [match for match in ended.frames() if not is_machinery(match["file"])]
-    if not own:
-        return f"{says}, nobody knows where"
-    return f"{says} at {own[0]['file']}:{own[0]['line']} ({own[0]['function']})"
-
-
-def _frames(ended: Ended) -> str:
-    own = [match.group() for match in ended.frames() if not is_machinery(match["file"])]
-    return "\n".join(own)

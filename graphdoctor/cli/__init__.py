@@ -157,10 +157,10 @@ def _exit_code(run: Callable[[], int]) -> int:
         _say("interrupted")
         return EXIT_INTERRUPTED
     except UserCodeError as error:
-        _say(f"error: {visible(str(error))}\n{error.frames}")
+        _say(f"error: {_of_rank()}{visible(str(error))}\n{error.frames}")
         return error.exit_code
     except GraphDoctorError as error:
-        _say(f"error: {error}")
+        _say(f"error: {_of_rank()}{error}")
         return error.exit_code
     except Exception as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -169,6 +169,14 @@ def _exit_code(run: Callable[[], int]) -> int:
             f" {DEBUG_VARIABLE}=1 and this text: {visible(what)}"
         )
         return GraphDoctorError.exit_code
+
+
+def _of_rank() -> str:
+    """Whose error it is, where a launcher started several processes that share a terminal."""
+    from graphdoctor.device.processes.launched import rank_and_count
+
+    rank, count = rank_and_count()
+    return f"on rank {rank}: " if count > 1 else ""
 
 
 def _say(text: str) -> None:

@@ -141,17 +141,20 @@ def _add_rank_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=DEFAULT_LIMIT_S,
         metavar="TIME",
-        help="how long --ranks may take: 600s (the default), 2m ...",
+        help="how long several ranks may take, which --ranks or a launcher starts: 600s (the default),"
+        " 2m ...",
     )
 
 
 def _on_this_rank(args: argparse.Namespace, tell: Callable[[str], None]) -> Report | None:
     from graphdoctor.device.processes.launched import take_own_gpu
+    from graphdoctor.device.processes.overdue import ended_after
     from graphdoctor.pipeline import analyze_target
 
     if args.device != "emulated":
         take_own_gpu()
-    return _of_all_ranks(analyze_target(args.target, _options(args), tell))
+    with ended_after(args.time_limit):
+        return _of_all_ranks(analyze_target(args.target, _options(args), tell), args.time_limit)
 
 
 def _on_ranks(args: argparse.Namespace, tell: Callable[[str], None]) -> Report:
@@ -167,7 +170,7 @@ def _on_ranks(args: argparse.Namespace, tell: Callable[[str], None]) -> Report:
     return report_of_ranks(job, time_limit_s=args.time_limit)
 
 
-def _of_all_ranks(report: Report) -> Report | None:
+def _of_all_ranks(report: Report, time_limit_s: float) -> Report | None:
     """The report of a launcher's ranks, where one started this process; None where rank 0 shows it."""
     from graphdoctor.device.processes.launched import gathered, rank_and_count
 
@@ -177,7 +180,7 @@ def _of_all_ranks(report: Report) -> Report | None:
     from graphdoctor.reporters.analysis.json import parse, render
     from graphdoctor.reporters.look import Look
 
-    texts = gathered(render(report, Look()))
+    texts = gathered(render(report, Look()), limit_s=time_limit_s)
     if texts is None:
         return None
     return merged([parse(text, name=f"rank {rank}") for rank, text in enumerate(texts)])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.analyze import DEFAULT_BUDGET_S, names, seconds
+from graphdoctor.cli.analyze import DEFAULT_BUDGET_S, DEFAULT_LIMIT_S, names, seconds
 from graphdoctor.cli.checking import add_machine_arguments, add_settings_arguments
 from graphdoctor.cli.output import (
     STDOUT,
@@ -78,6 +78,8 @@ class RunCommand:
             help="ways to run a step faster to try; none tries none (default: those that fit)")  # fmt: skip
         add("--budget", type=seconds, default=DEFAULT_BUDGET_S, metavar="TIME",
             help="how long strategies may take for each step: 120s (the default), 2m ...")  # fmt: skip
+        add("--time-limit", type=seconds, default=DEFAULT_LIMIT_S, metavar="TIME",
+            help="how long the ranks of a launcher may diagnose a step: 600s (the default), 2m ...")  # fmt: skip
         add_json_argument(parser, "report")
         add_report_argument(parser, FORMATS)
         add("--diff", metavar="FILE",
@@ -298,7 +300,10 @@ def _options(args: argparse.Namespace) -> RunOptions:
 
         ends = as_is or args.device == "emulated" or not torch.cuda.is_available()
     return RunOptions(
-        analyze, Bounds(args.after, args.steps, ends=ends, only=args.step), is_left_on_cpu=as_is
+        analyze,
+        Bounds(args.after, args.steps, ends=ends, only=args.step),
+        is_left_on_cpu=as_is,
+        time_limit_s=args.time_limit,
     )
 
 

@@ -13,6 +13,7 @@ from graphdoctor.estimate.gpus import DeviceProfile, load_profile, profile_names
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.measure.endurance import blocks_for
 from graphdoctor.measure.profile import Profile, profile_step
+from graphdoctor.measure.skew import launch_skew
 from graphdoctor.measure.wall_clock import Blocks, measure
 from graphdoctor.partition import Plan
 from graphdoctor.proof.stage import Captured
@@ -27,10 +28,6 @@ from graphdoctor.values.report import Estimate, Measurement
 
 _BUDGET_S = 10.0
 _PROFILED_STEPS = 3
-_NOT_TIMED = (
-    "Nothing was timed: how often a step is run for that depends on how long it takes, and ranks have to run"
-    " it equally often."
-)
 EAGER, CAPTURED = RUNS = ("eager", "captured")
 
 
@@ -69,11 +66,15 @@ def time_step(
     if session.device.kind == "emulated":
         wanted = options.trace_dir is not None
         return Speed(predicted, lanes, runs=(_eager_run(session, options),) if wanted else ())
-    if MEETING.has_others:
-        return Speed(predicted, lanes, limits=(_NOT_TIMED,))
-    measurement = _measured(session, captured.step) if captured.step is not None else None
+    # Findings of one rank may leave it alone without a graph: it would not come to the others' collectives.
+    step = captured.step if MEETING.everywhere(captured.step is not None) else None
+    measurement = _measured(session, step) if step is not None else None
     eager = _eager_run(session, options)
-    runs, limits = _kept(eager, session, captured.step, options)
+    if MEETING.has_others:
+        # A collective's time in a trace is mostly that of waiting for other ranks: nothing is estimated from it.
+        measurement = _with_skew(measurement, eager, session, step, options)
+        return Speed(predicted, lanes, measurement, (eager,) if options.trace_dir else ())
+    runs, limits = _kept(eager, session, step, options)
     try:
         wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
         traced = eager.profile.trace
@@ -81,6 +82,20 @@ def time_step(
     except UsageError as error:
         return Speed(predicted, lanes, measurement, runs, (str(error), *limits))
     return Speed(found, lanes, measurement, runs, limits)
+
+
+def _with_skew(
+    measurement: Measurement | None,
+    eager: ProfiledRun,
+    session: Session,
+    step: CapturedStep | None,
+    options: AnalyzeOptions,
+) -> Measurement | None:
+    if measurement is None or step is None:
+        return measurement
+    captured = _captured_run(session, step, options)
+    skew = launch_skew(eager.profile.trace, captured.profile.trace)
+    return replace(measurement, skew=skew)
 
 
 def _of_this_gpu(trace: Trace, profile: DeviceProfile) -> DeviceProfile:

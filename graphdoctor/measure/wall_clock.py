@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, comb
 from statistics import median
 from typing import Literal
 
+import msgspec
 import torch
 from msgspec import Struct
 
+from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.measure.gpu_state import clock_note, gpu_state
 from graphdoctor.values.report import Measurement
 
@@ -89,16 +91,18 @@ def measure(
     `clock` gives seconds and must wait for the device first, as the default does. Neighbouring
     blocks share the state of clocks, caches and temperature, so the figure is the median of the
     pairs' ratios, with bounds that hold it with 95 % whatever the noise looks like. At least six
-    pairs are timed, even if that takes longer.
+    pairs are timed, even if that takes longer. Several ranks run both equally often, as rank 0 plans,
+    since the collectives of a step never end where another rank does not run it.
     """
-    timer = _Timer(clock, blocks)
-    plan = _plan(eager, graphed, budget_s=budget_s, timer=timer)
+    timer = _Timer(clock, _as_all_ranks_can(blocks))
+    plan = _as_rank_0_plans(_plan(eager, graphed, budget_s=budget_s, timer=timer))
     first, second = plan.split()
     states = [gpu_state()]
     timed = _time_pairs(eager, graphed, plan=first, timer=timer)
     states.append(gpu_state())
     timed += _time_pairs(eager, graphed, plan=second, timer=timer)
     states.append(gpu_state())
+    timed, ranks = _slowest(timed)
     interval = median_interval([pair.ratio for pair in timed], confidence=CONFIDENCE)
     return Measurement(
         eager_us=_median_us([pair.eager_s for pair in timed]),
@@ -112,7 +116,29 @@ def measure(
         word=word_for(interval),
         gpu=_gpu_name(),
         clock_note=clock_note(states),
+        ranks=ranks,
     )
+
+
+def _as_all_ranks_can(blocks: Blocks) -> Blocks:
+    most = min(map(int, MEETING.answers(str(blocks.most_calls))))
+    return replace(blocks, most_calls=most)
+
+
+def _as_rank_0_plans(plan: Plan) -> Plan:
+    plans = MEETING.answers(msgspec.json.encode(plan).decode())
+    return msgspec.json.decode(plans[0], type=Plan)
+
+
+def _slowest(timed: list[Pair]) -> tuple[list[Pair], int]:
+    """Each block as it was on the slowest rank, which the others wait for; and how many ranks there are."""
+    answers = MEETING.answers(msgspec.json.encode(timed).decode())
+    ranks = [msgspec.json.decode(answer, type=list[Pair]) for answer in answers]
+    slowest = [
+        Pair(max(pair.eager_s for pair in pairs), max(pair.graphed_s for pair in pairs))
+        for pairs in zip(*ranks, strict=True)
+    ]
+    return slowest, len(ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import torch
 
 from graphdoctor.device.emulated import EmulationLimit
 from graphdoctor.device.open import AnyDevice
+from graphdoctor.device.processes.overdue import ended_after
 from graphdoctor.diagnose.assemble import could_not_run, machine_info, raises_in_capture
 from graphdoctor.diagnose.of_program import program_report
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting
@@ -48,7 +49,7 @@ def diagnose_program(
     with _setting_of_program(options, progress) as setting:
 
         def diagnose_step(target: Target) -> Report | str:
-            with quiet():
+            with ended_after(options.time_limit_s), quiet():
                 return _of_step(target, options, setting, progress)
 
         def observe(waits: Waits) -> AbstractContextManager[None]:

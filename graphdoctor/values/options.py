@@ -56,8 +56,10 @@ class RunOptions:
     """The choices of one run of a program.
 
     `is_left_on_cpu`: no device is emulated while the program runs, only for each diagnosis.
+    `time_limit_s`: how long several ranks may diagnose one step, since one of them may hang.
     """
 
     analyze: AnalyzeOptions
     bounds: Bounds
     is_left_on_cpu: bool = False
+    time_limit_s: float = 600.0

@@ -273,8 +273,26 @@ class GraphMemory(Struct, frozen=True):
         return self.inputs_bytes + pool + self.workspace_bytes
 
 
+class Skew(Struct, frozen=True):
+    """How much later a collective begins on the last rank than on the first, over so many of them."""
+
+    collectives: int
+    median_us: float
+    p95_us: float
+
+
+class LaunchSkew(Struct, frozen=True):
+    """Of both under the profiler, which slows the host of eager down."""
+
+    eager: Skew
+    graph: Skew
+
+
 class Measurement(Struct, frozen=True):
-    """Wall-clock comparison of eager and captured step on a real GPU, from interleaved paired blocks."""
+    """Wall-clock comparison of eager and captured step on a real GPU, from interleaved paired blocks.
+
+    Of several `ranks`, which run in step, each block is as long as on the slowest.
+    """
 
     eager_us: float
     graph_us: float
@@ -287,6 +305,8 @@ class Measurement(Struct, frozen=True):
     word: Literal["faster", "slower", "no change"]
     gpu: str
     clock_note: str = ""
+    ranks: int = 1
+    skew: LaunchSkew | None = None
 
 
 class StrategyOutcome(Struct, frozen=True):

@@ -135,6 +135,23 @@ def barrier_for_one():
 
     return step, (torch.ones(4, 4, device="cuda"),)
 
+def half_way(where=lambda n: n == 3):
+    me, runs = rank(), []
+    with torch.cuda.stream(torch.cuda.Stream()):
+        model = DistributedDataParallel(torch.nn.Linear(4, 4).cuda())
+
+    def step(x):
+        runs.append(x)
+        loss = model(x).sum()
+        if me == 1 and where(len(runs)):
+            raise ValueError("half way")
+        loss.backward()
+
+    return step, (torch.ones(4, 4, device="cuda"),)
+
+def half_way_while_captured():
+    return half_way(lambda n: torch.cuda.is_current_stream_capturing())
+
 def other_models():
     me = rank()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -205,6 +222,7 @@ def test_the_script_may_name_a_port_that_is_not_free(tmp_path: Path) -> None:
         ("dying", "on rank 1: its process was ended by SIGKILL"),
         ("raising", "on rank 1: running the step failed: ValueError: bad data (model.py, line 32)"),
         ("leaving", "on rank 1: leaving() ended the interpreter with exit code 7"),
+        ("half_way", "on rank 1: running the step failed: ValueError: half way"),
         ("everywhere", "on all ranks: everywhere() failed: KeyError: 'weights'"),
         ("other_models", "params[0] in this process with sizes [5, 4] appears not to match"),
     ],
@@ -249,6 +267,14 @@ def test_collectives_that_would_hang_are_a_finding_that_says_who_calls_what(
     assert said.startswith("UNSAFE")
     assert "1 GD216 collectives-differ: replay is wrong" in said
     assert says in said
+
+
+def test_a_step_of_ddp_that_breaks_off_on_one_rank_can_be_run_again_on_all(tmp_path: Path) -> None:
+    """Its reducer stands half way then, which PyTorch's next forward pass is not made for."""
+    said = page(tmp_path, "half_way_while_captured")
+    assert said.startswith("UNSAFE")
+    assert "The step raises where torch.cuda.is_current_stream_capturing() is true." in said
+    assert "INTERNAL ASSERT" not in said
 
 
 @pytest.mark.parametrize("name", ["subgroups", "refusing"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from graphdoctor.cli import main
-from tests.support import warm
+from tests.support.launched_ranks import started_by_hand, under_a_launcher
 
 MODEL = """
 import torch
@@ -42,37 +41,10 @@ def one_waits():
 """
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-    return port
-
-
-def on_two_ranks(folder: Path, *words: str) -> list[str]:
-    """What each rank prints when all run this command, started by hand with what a group needs."""
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    told = {**os.environ, **address, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(
-            warm.command(warm.CLI, *words),
-            cwd=folder,
-            env={**told, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        return [process.communicate(timeout=100)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-
-
 def analyzed(folder: Path, name: str) -> list[str]:
     (folder / "model.py").write_text(MODEL)
-    return on_two_ranks(folder, "analyze", f"model.py:{name}", "--isolated")
+    ranks = under_a_launcher(folder, "analyze", f"model.py:{name}", "--isolated")
+    return [rank.stdout for rank in ranks]
 
 
 def test_ranks_replay_a_collective_in_step_and_rank_0_prints_for_all(tmp_path: Path) -> None:
@@ -116,7 +88,7 @@ def test_an_unmodified_program_is_diagnosed_on_all_ranks_and_goes_on(tmp_path: P
     """By torchrun, whose processes have a store that outlives the program's own group."""
     (tmp_path / "train.py").write_text(PROGRAM)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    address = ["--master-port", str(free_port()), "--no-python", sys.executable]
+    address = ["--standalone", "--no-python", sys.executable]  # it chooses the port and keeps it
     options = ["--isolated", "--steps", "2", "--strategies", "none", "--to-the-end"]
     command = [*launcher, *address, "-m", "graphdoctor", "run", *options]
     done = subprocess.run(
@@ -142,8 +114,9 @@ def test_an_unmodified_program_is_diagnosed_on_all_ranks_and_goes_on(tmp_path: P
 def test_a_program_whose_ranks_were_started_by_hand_is_joined_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     options = ["--isolated", "--steps", "2", "--strategies", "none", "--to-the-end"]
-    first, second = on_two_ranks(tmp_path, "run", *options, "--json", "report.json", "train.py")
-    assert first.partition(": ")[2] == second.partition(": ")[2] != ""
+    ranks = started_by_hand(tmp_path, "run", *options, "--json", "report.json", "train.py")
+    first, second = (rank.stdout.partition(": ")[2] for rank in ranks)
+    assert first == second != ""
     (step,) = json.loads((tmp_path / "report.json").read_text())["steps"]
     assert [each["rank"] for each in step["report"]["ranks"]] == [0, 1]
 

@@ -188,6 +188,42 @@ def test_sharding_without_a_mesh_lies_on_the_device(group: EmulatedDevice) -> No
     assert model.weight.is_cuda
 
 
+@pytest.mark.parametrize("reshards", [True, False])
+def test_sharded_parameters_are_captured_after_a_single_step(
+    group: EmulatedDevice, *, reshards: bool
+) -> None:
+    """Its first step makes streams, buffers and an optimizer's state; replays go on where it ended."""
+    from torch.distributed.fsdp import fully_shard
+
+    losses = []
+    for warm_ups in (1, 2):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)).cuda()
+        for part in (*model, model):
+            fully_shard(part, reshard_after_forward=reshards)
+        adam = torch.optim.AdamW(model.parameters(), lr=0.1, capturable=True)
+        loss = torch.zeros((), device="cuda")
+
+        def step(model=model, adam=adam, loss=loss) -> None:
+            adam.zero_grad()
+            found = model(torch.ones(2, 4, device="cuda")).square().mean()
+            found.backward()
+            adam.step()
+            loss.copy_(found.detach())
+
+        for _ in range(warm_ups):
+            step()
+        graph, _ = captured(step)
+        replayed = []
+        for _ in range(3):
+            graph.replay()
+            replayed.append(loss.item())
+        losses.append(replayed)
+    after_one, after_two = losses
+    assert after_one[1:] == after_two[:2]
+    assert len(set(after_one)) == 3
+
+
 def test_a_fake_tensor_mode_propagates_shapes_undisturbed(device: EmulatedDevice) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -18,12 +18,12 @@ from graphdoctor.device.observe.patches import Patches
 
 
 class ReducingDevice(StreamingDevice, Protocol):
-    """A device on which buckets of gradients can be made; `refusals` counts what captures refused.
+    """A device on which buckets of gradients can be made; `broken_off` counts the runs that did not come to their end.
 
     `warm_groups` are the process groups that have a communicator, by name.
     """
 
-    refusals: int
+    broken_off: int
     warm_groups: set[str]
     warms_groups_late: bool
 
@@ -46,10 +46,10 @@ _TIMES_ITSELF = (
 
 @dataclass(slots=True)
 class _Made:
-    """Where a module was made, the refusals when it last ran, and the steps that it reduced gradients in."""
+    """Where a module was made, what had broken off when it last ran, and the steps that it reduced gradients in."""
 
     on_default_stream: bool
-    refusals: int
+    broken_off: int
     steps: int = 0
 
     @property
@@ -65,7 +65,7 @@ def stand_in_for_data_parallel(device: ReducingDevice, patches: Patches) -> None
     def initializing(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def _ddp_init_helper(self: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            known[self] = _Made(device.streams.current.is_default, device.refusals)
+            known[self] = _Made(device.streams.current.is_default, device.broken_off)
             with _like_its_parameters(device, self), _pinning(device, len(parameters)):
                 return original(self, parameters, *args, **kwargs)
 
@@ -75,8 +75,8 @@ def stand_in_for_data_parallel(device: ReducingDevice, patches: Patches) -> None
         @wraps(original)
         def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
             made = known.get(self)
-            if made is not None and made.refusals != device.refusals:
-                made.refusals = device.refusals
+            if made is not None and made.broken_off != device.broken_off:
+                made.broken_off = device.broken_off
                 self.reducer._reset_state()  # a backward pass may have ended half way
             if made is not None and made.on_default_stream and torch.is_grad_enabled():
                 device.event("default-stream-ddp", "DistributedDataParallel()", LEGACY)

@@ -80,7 +80,9 @@ class EmulatedDevice:
         self.table = StorageTable()
         self.streams = StreamState(self)
         self.capturing: EmulatedGraph | None = None
-        self.refusals = 0  # of captures so far
+        self.broken_off = (
+            0  # captures that were refused, and runs that failed here or on another rank
+        )
         self.order: StreamOrder | None = None  # of the capture under way, or of one assumed
         self.assumes_capture = False
         self.passed_compiler_by = False  # torch.compile was called, and gave the eager code back
@@ -266,8 +268,12 @@ class EmulatedDevice:
 
         Ranks wait for each other at the end of the block, where one of them failed too.
         """
-        with MEETING.run(), self._observed_by(observer):
-            yield
+        try:
+            with MEETING.run(), self._observed_by(observer):
+                yield
+        except Exception:
+            self.broken_off += 1
+            raise
 
     @contextmanager
     def _observed_by(self, observer: Observer) -> Iterator[None]:

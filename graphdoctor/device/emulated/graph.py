@@ -35,7 +35,7 @@ class CapturingDevice(StreamingDevice, Protocol):
     """A device that a graph can be captured on."""
 
     capturing: EmulatedGraph | None
-    refusals: int
+    broken_off: int
 
     def attach(self, observer: Observer) -> None: ...
 
@@ -182,7 +182,7 @@ class EmulatedGraph:
 
     def _refuse(self, text: str) -> None:
         self._invalid = text
-        self._device.refusals += 1
+        self._device.broken_off += 1
         raise RuntimeError(text)
 
     def _save(self, tensor: torch.Tensor) -> None:

@@ -22,7 +22,7 @@ from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import tensors_of_call
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.device.observe.transfers import is_finished
-from graphdoctor.device.processes.launched import is_started_here, of_this_rank
+from graphdoctor.device.processes.launched import store_of_group
 
 # A rank that never comes must end the others; a CPU may be slower than the GPU that a script was made for.
 LIMIT = timedelta(seconds=120)
@@ -116,11 +116,9 @@ class _Groups:
                 from torch._C._distributed_c10d import HashStore  # not in every build
 
                 given.update(store=HashStore(), rank=0, world_size=1)
-            elif is_started_here() and "store" not in given:
-                self._made += 1  # the store of the ranks outlives their groups, which count from 0
-                given.update(
-                    zip(("store", "rank", "world_size"), of_this_rank(self._made), strict=True)
-                )
+            elif "store" not in given and (meeting := store_of_group(self._made + 1)):
+                self._made += 1
+                given.update(zip(("store", "rank", "world_size"), meeting, strict=True))
                 given.pop("init_method", None)
             original(**given)
             MEETING.begin()

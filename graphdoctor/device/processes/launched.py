@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import timedelta
 from typing import Any
 
 from graphdoctor.values.errors import CannotDoItHere
 
 STARTED_HERE = "GRAPHDOCTOR_STORE_PORT"  # a script may set MASTER_PORT
-_LIMIT_S = 120.0  # by when the last rank has to be done, once rank 0 is
+LIMIT_S = 120.0  # by when the last rank has to be done, once rank 0 is
+_CONNECTING_S = 5.0  # to a store, on a machine with much to do
+_PAUSE_S = 0.02  # between two looks
 
 
 def rank_and_count() -> tuple[int, int]:
@@ -35,32 +38,89 @@ def take_own_gpu() -> None:
         torch.cuda.set_device(int(local))
 
 
-def of_this_rank(ordinal: int) -> tuple[Any, int, int]:
-    """The store where the ranks meet that graphdoctor started, for so many meetings, this rank and the count."""
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
+def store_of_group(ordinal: int) -> tuple[Any, int, int] | None:
+    """The store for the `ordinal`th default group of this process, this rank and the count.
 
+    None where torch finds a store that is good. That of the ranks that graphdoctor starts outlives their groups,
+    and a launcher that starts its ranks again may keep its own, in which gloo then finds addresses of
+    processes that ended: both hold each group's keys apart here.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if is_started_here():
+        store = _store(("127.0.0.1", int(os.environ[STARTED_HERE])), is_master=False)
+    elif attempt != "0" and _has_agent_store():
+        store = _store(_address(), is_master=False)
+    else:
+        return None
+    from torch._C._distributed_c10d import PrefixStore
+
+    return PrefixStore(f"graphdoctor/{attempt}/{ordinal}", store), *rank_and_count()
+
+
+def gathered(text: str, *, limit_s: float = LIMIT_S) -> list[bytes] | None:
+    """The texts of all ranks, in their order, on rank 0; None on the others.
+
+    Raises CannotDoItHere where a rank is not done in time.
+    """
     rank, count = rank_and_count()
-    store = TCPStore(
-        "127.0.0.1", int(os.environ[STARTED_HERE]), is_master=False,
-        timeout=timedelta(seconds=_LIMIT_S), wait_for_workers=False,
-    )  # fmt: skip
-    return PrefixStore(f"graphdoctor/{ordinal}", store), rank, count
+    if rank != 0:
+        _say("report", text, _meeting_place())
+        return None
+    found = said_by_all("report", text, limit_s=limit_s)
+    missing = [other for other in range(count) if other not in found]
+    if missing:
+        raise CannotDoItHere(
+            f"rank {missing[0]} had no report {limit_s:g} s after rank 0: see what it printed"
+        )
+    return [found[other] for other in range(count)]
 
 
-def _store(*, is_master: bool) -> Any:
+def said_by_all(what: str, text: str, *, limit_s: float) -> dict[int, bytes]:
+    """What each rank says of it, by rank, of those that say it within the limit."""
+    rank, count = rank_and_count()
+    store = _meeting_place(max(limit_s, _CONNECTING_S))
+    _say(what, text, store)
+    over_s = time.monotonic() + limit_s
+    found = {rank: text.encode()}
+    for other in range(count):
+        if other not in found:
+            key = [_key(what, other)]
+            while not (is_there := store.check(key)) and time.monotonic() < over_s:
+                time.sleep(_PAUSE_S)
+            if is_there:
+                found[other] = store.get(*key)
+    return found
+
+
+def _say(what: str, text: str, store: Any) -> None:
+    store.set(_key(what, rank_and_count()[0]), text)
+
+
+def _key(what: str, rank: int) -> str:
+    """Of this attempt: a launcher that starts its ranks again may keep its store."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"graphdoctor/{attempt}/{what}/{rank}"
+
+
+def _has_agent_store() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _meeting_place(limit_s: float = LIMIT_S) -> Any:
+    """The launcher's own store, or what rank 0 holds at that address."""
+    if rank_and_count()[0] != 0 or _has_agent_store():
+        return _store(_address(), is_master=False, limit_s=limit_s)
+    try:
+        return _store(_address(), is_master=True, limit_s=limit_s)
+    except RuntimeError:  # the model's group holds it still
+        return _store(_address(), is_master=False, limit_s=limit_s)
+
+
+def _store(address: tuple[str, int], *, is_master: bool, limit_s: float = LIMIT_S) -> Any:
     from torch._C._distributed_c10d import TCPStore
 
-    try:
-        return TCPStore(
-            *_address(),
-            is_master=is_master,
-            timeout=timedelta(seconds=_LIMIT_S),
-            wait_for_workers=False,
-        )
-    except RuntimeError:
-        if not is_master:
-            raise
-        return _store(is_master=False)  # the model's group holds it still
+    limit = timedelta(seconds=min(limit_s, LIMIT_S))
+    return TCPStore(*address, is_master=is_master, timeout=limit, wait_for_workers=False)
 
 
 def _address() -> tuple[str, int]:
@@ -71,27 +131,3 @@ def _address() -> tuple[str, int]:
             "RANK and WORLD_SIZE say that there are several ranks, and MASTER_ADDR and MASTER_PORT do not say"
             " where they meet"
         ) from None
-
-
-def gathered(text: str) -> list[bytes] | None:
-    """The texts of all ranks, in their order, on rank 0; None on the others.
-
-    Raises CannotDoItHere where a rank is not done in time.
-    """
-    rank, count = rank_and_count()
-    has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = _store(is_master=rank == 0 and not has_store)
-    run = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    key = f"graphdoctor/{run}/report"
-    store.set(f"{key}/{rank}", text)
-    if rank != 0:
-        return None
-    found = []
-    for other in range(count):
-        try:
-            found.append(store.get(f"{key}/{other}"))
-        except RuntimeError as error:
-            raise CannotDoItHere(
-                f"rank {other} had no report {_LIMIT_S:g} s after rank 0: see what it printed"
-            ) from error
-    return found

@@ -13,7 +13,7 @@ from graphdoctor.values.figures import (
     time_range,
     time_text,
 )
-from graphdoctor.values.report import Estimate, GraphMemory, Measurement, Report
+from graphdoctor.values.report import Estimate, GraphMemory, LaunchSkew, Measurement, Report
 
 _SPEEDS = {2.0: "half as fast", 0.5: "twice as fast"}
 _SPEEDUP = "Speed-up"
@@ -71,6 +71,14 @@ def _write_measurement(page: Page, measured: Measurement) -> None:
         page.labelled(f"  {label}", text, style=style if label == _SPEEDUP else "")
 
 
+def _skew_text(skew: LaunchSkew) -> str:
+    said = [
+        f"{time_text(one.median_us)} {name} (95% within {time_text(one.p95_us)})"
+        for name, one in (("eager", skew.eager), ("as a graph", skew.graph))
+    ]
+    return f"{', '.join(said)}, in the median of the collectives, under the profiler"
+
+
 def measurement_rows(measured: Measurement) -> Iterator[tuple[str, str]]:
     """Labels and text of what was timed, and how."""
     yield (
@@ -83,8 +91,15 @@ def measurement_rows(measured: Measurement) -> Iterator[tuple[str, str]]:
     yield (
         "Method",
         f"wall clock, {measured.blocks} interleaved pairs of blocks of"
-        f" {measured.calls_per_block} calls",
+        f" {measured.calls_per_block} calls"
+        + (
+            f", each as long as on the slowest of {measured.ranks} ranks"
+            if measured.ranks > 1
+            else ""
+        ),
     )
+    if measured.skew is not None:
+        yield "Launch skew", _skew_text(measured.skew)
     if measured.clock_note:
         yield "Clocks", measured.clock_note
 

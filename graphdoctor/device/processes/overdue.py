@@ -1,0 +1,90 @@
+"""A rank that a launcher started, and that does not end -> an end, which says where each rank was.
+
+Nobody stands above the ranks here, as for those that graphdoctor starts. So a thread of each process writes
+where its main thread is, once the time is over, into the store where the ranks meet; the first rank says
+what all of them wrote. A model that hangs in C with Python's lock is ended by faulthandler, which needs none.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+
+from graphdoctor.device.processes.launched import rank_and_count, said_by_all
+from graphdoctor.device.processes.stand import Frame, Stand, did_not_end
+from graphdoctor.values.errors import GraphDoctorError, UserCodeError
+from graphdoctor.values.escape import visible_lines
+
+_STDERR = 2
+_GATHERING_S = 5.0  # ranks do not begin at the same moment
+_SPEAKING_S = 2.0  # a launcher ends all ranks when the first one ends
+_WITHOUT_LOCK_S = 10.0
+
+
+@contextmanager
+def ended_after(time_limit_s: float) -> Iterator[None]:
+    """End this process with a sentence where the block takes longer, if it is one of several ranks."""
+    if rank_and_count()[1] == 1:
+        yield
+        return
+    is_over = threading.Event()
+    main = threading.get_ident()
+    errors = os.dup(_STDERR)  # what runs in the block may put another file there
+
+    def watch() -> None:
+        if not is_over.wait(time_limit_s):
+            _end(main, time_limit_s, errors)
+
+    watching = threading.Thread(target=watch, daemon=True, name="graphdoctor-limit")
+    watching.start()
+    faulthandler.dump_traceback_later(time_limit_s + _WITHOUT_LOCK_S, exit=True, file=errors)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        is_over.set()
+        watching.join()
+        os.close(errors)
+
+
+def _end(main: int, time_limit_s: float, errors: int) -> None:
+    rank, count = rank_and_count()
+    stands = {rank: Stand.of(_frames_of(main))}
+    # What answers at the address may be another program, to which torch then talks for ever.
+    gathering = threading.Thread(target=_gather, args=(stands, rank), daemon=True)
+    gathering.start()
+    gathering.join(_GATHERING_S + _SPEAKING_S)
+    known = dict(stands)
+    if rank == min(known):
+        message, lines = did_not_end(known, time_limit_s)
+        silent = [f"rank {n}" for n in range(count) if n not in known]
+        if silent:
+            message += f"; {', '.join(silent)} did not say where"
+        text = "\n".join(visible_lines(f"graphdoctor: error: {message}\n{lines}".rstrip("\n")))
+        with suppress(OSError):
+            os.write(errors, f"{text}\n".encode())
+    else:
+        time.sleep(_SPEAKING_S)
+    os._exit(UserCodeError.exit_code)
+
+
+def _gather(stands: dict[int, Stand], rank: int) -> None:
+    """Tell the others where this rank is, and add where they are."""
+    mine = msgspec.json.encode(stands[rank]).decode()
+    with suppress(GraphDoctorError, RuntimeError):  # there is no store
+        said = said_by_all("stand", mine, limit_s=_GATHERING_S)
+        stands |= {n: msgspec.json.decode(text, type=Stand) for n, text in said.items()}
+
+
+def _frames_of(thread: int) -> Iterator[Frame]:
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        frame = frame.f_back
