@@ -15,6 +15,7 @@ from graphdoctor.device.observe.meeting import RanksDiffer
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.assumptions import assumptions, cut_short
 from graphdoctor.diagnose.diagnose import excerpt_at
+from graphdoctor.diagnose.python_state import about_stopped, decided_by_stopped, stopped_state
 from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.diagnose.verdict import judge
 from graphdoctor.record import Session
@@ -75,7 +76,12 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
     has_values = session.device.has_values
     ends = cut_short(recording)
     without = () if has_values else (_NO_VALUES, *ends)
-    doubts = (*_doubts(recording), *_rebound(session.target, recording))
+    stopped = stopped_state(recording, found)
+    doubts = (
+        *_doubts(recording),
+        *decided_by_stopped(recording),
+        *_rebound(session.target, recording),
+    )
     verdict, reason = judge(
         findings,
         results.regions,
@@ -84,6 +90,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
         parting_inputs=session.target.parting_inputs,
         has_values=has_values,
         is_cut_short=bool(ends),
+        stopped=stopped,
     )
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -105,6 +112,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
             *recording.limits,
             *_parting(session.target),
             *doubts,
+            *about_stopped(stopped),
             *_held_by_nobody(recording),
             *results.limits,
         ),

@@ -26,6 +26,7 @@ def judge(
     parting_inputs: Sequence[str] = (),
     has_values: bool = True,
     is_cut_short: bool = False,
+    stopped: Sequence[str] = (),
 ) -> tuple[Verdict, str]:
     """Safe only with proof: no finding that stops a capture or spoils a replay, and a verified replay.
 
@@ -33,7 +34,8 @@ def judge(
     cut short has some that nobody saw.
     `reasons` say why the emulated device's results may not be a GPU's. What replays prove is proved of
     the inputs that they had, and the sentence says of which. `parting_inputs` are those for other values
-    of which the step is known to take another path: a graph holds one.
+    of which the step is known to take another path: a graph holds one. `stopped` is Python state that
+    replays leave alone: no tensor depends on it, so that the step is safe, and still does less.
     """
     blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
     whole = outcome_of_whole_step(captures)
@@ -57,9 +59,14 @@ def judge(
             " takes another path for others, and a graph holds one path."
         )
     replays = f"The whole step can be captured; {verification.replays} replays"
+    less = f" What it changes in Python stops: {stopped[0]}{_and_more(stopped)}." if stopped else ""
     if verification.inputs == ON_FRESH_INPUTS:
-        return "safe", f"{replays} {ON_FRESH_INPUTS} computed what eager computes."
-    return "safe", f"{replays} computed what eager computes, {verification.inputs}."
+        return "safe", f"{replays} {ON_FRESH_INPUTS} computed what eager computes.{less}"
+    return "safe", f"{replays} computed what eager computes, {verification.inputs}.{less}"
+
+
+def _and_more(names: Sequence[str]) -> str:
+    return f", and {len(names) - 1} more" if len(names) > 1 else ""
 
 
 def _with_findings(

@@ -24,6 +24,8 @@ EventKind = Literal[
     "earlier-graph",  # a backward pass went on into autograd's graph from before the step
     "host-random",  # Python's or NumPy's generator was drawn from
     "host-time",  # a clock was read
+    "python-state",  # a line changed Python state, named by its path; the detail says from what to what
+    "python-decision",  # a line compares such state, or branches on it
     "graph-replay",  # a CUDA graph of the user's own was replayed
     "assumed-value",  # a value was needed that no shape tells; the detail says what was assumed
     "cut-short",  # the step failed with what was assumed; the detail is its error
