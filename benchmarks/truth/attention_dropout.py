@@ -17,13 +17,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-BACKENDS = (
-    "math",
-    "flash",
-    "efficient",
-    "overrideable",
-    "cudnn",
-)  # by 0, 1, 2, ... of torch's enum
+# By torch.nn.attention.SDPBackend.
+BACKENDS = ("math", "flash", "efficient", "cudnn", "overrideable")
 SHAPES = ((2, 2, 16, 16), (2, 12, 128, 64))  # batch, heads, length, width of a head
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SEED = 5
