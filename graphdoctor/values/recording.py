@@ -34,7 +34,7 @@ EventKind = Literal[
     "default-stream-ddp",  # a DDP module that was made on the default stream ran; the detail is CUDA's refusal
     "ddp-timing",  # DDP read its timers in a capture of the user's own; the detail is CUDA's refusal
     "cold-group",  # a process group was used for the first time; the detail is NCCL's refusal
-    "attention-dropout",  # a GPU picks the kernel that draws by what the detail says of mask and causality
+    "attention-dropout",  # it drops elements by the kernel of this name; the detail tells of its mask
     "compile-bypassed",  # torch.compile was run eagerly by the emulated device
 ]
 
