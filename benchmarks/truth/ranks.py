@@ -35,7 +35,8 @@ WORST = ("does not run", "refused", "differs", "draws otherwise", "hangs", "capt
 NOTES = {
     "ddp_of_bert": "transformers 5.17 gives its attention a mask of one number, with strides of 0, only while it is"
     " captured; CUDA's math kernel runs then, whose dropout draws other random numbers: a replay equals eager that"
-    " takes that path. GD214 names the line. GPT-2's mask fits the fused kernels, which draw alike. transformers 5.23 gives no mask on either path, and the step is safe there.",
+    " takes that path. GD214 names the line. GPT-2's mask fits the fused kernels, which draw alike."
+    " transformers 5.23 gives no mask on either path, and the step is safe there.",
     "ddp_of_bert_with_eager_attention": "transformers 5.17 makes that mask of a Python number, on the way of a"
     " capture only.",
     "collective_on_a_stream_that_is_not_joined": "CUDA took a stream that is not joined where NCCL's collective"
