@@ -15,10 +15,11 @@ from graphdoctor.device.observe.meeting import RanksDiffer
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.assumptions import assumptions, cut_short
 from graphdoctor.diagnose.diagnose import excerpt_at
+from graphdoctor.diagnose.python_state import about_stopped, decided_by_stopped, stopped_state
 from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.diagnose.verdict import judge
 from graphdoctor.record import Session
-from graphdoctor.rules.capture_dependent_result import CaptureDependentResult
+from graphdoctor.rules.capture_dependent_result import CaptureDependentResult, other_dropout
 from graphdoctor.rules.collectives_differ import collectives_differ
 from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.not_launch_bound import not_launch_bound
@@ -69,13 +70,18 @@ class Results:
 
 def assemble(session: Session, recording: Recording, results: Results) -> Report:
     """The report of an analysis that ran to its end."""
-    found = (*_confirmed(results), *_about_speed(results))
+    found = (*_confirmed(results), *_other_dropout(recording), *_about_speed(results))
     # The verdict is about the step, not about what its author wants to hear of: it counts them all.
     findings, idle_comments = suppress(found, recording, file=session.target.file)
     has_values = session.device.has_values
     ends = cut_short(recording)
     without = () if has_values else (_NO_VALUES, *ends)
-    doubts = (*_doubts(recording), *_rebound(session.target, recording))
+    stopped = stopped_state(recording, found)
+    doubts = (
+        *_doubts(recording),
+        *decided_by_stopped(recording),
+        *_rebound(session.target, recording),
+    )
     verdict, reason = judge(
         findings,
         results.regions,
@@ -84,6 +90,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
         parting_inputs=session.target.parting_inputs,
         has_values=has_values,
         is_cut_short=bool(ends),
+        stopped=stopped,
     )
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -105,6 +112,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
             *recording.limits,
             *_parting(session.target),
             *doubts,
+            *about_stopped(stopped),
             *_held_by_nobody(recording),
             *results.limits,
         ),
@@ -224,6 +232,12 @@ def _confirmed(results: Results) -> Iterator[Finding]:
             yield finding
 
 
+def _other_dropout(recording: Recording) -> Iterator[Finding]:
+    finding = other_dropout(recording)
+    if finding is not None:
+        yield replace(finding, excerpt=excerpt_at(finding.location))
+
+
 def _about_speed(results: Results) -> Iterator[Finding]:
     for finding in (not_launch_bound(results.estimate), fragmented(results.regions)):
         if finding is not None:
@@ -276,24 +290,6 @@ def _doubts(recording: Recording) -> Iterator[str]:
                 seen.setdefault(op.fallback, op.location)
     for reason, place in seen.items():
         yield _at(reason, place)
-    yield from _other_attention(recording)
-
-
-def _other_attention(recording: Recording) -> Iterator[str]:
-    """Attention that drops elements, of which a capture asks something else than eager."""
-    for eager, captured in zip(recording.eager, recording.captured, strict=False):
-        sides = [
-            [event for event in iteration.events if event.kind == "attention-dropout"]
-            for iteration in (eager, captured)
-        ]
-        for before, now in zip(*sides, strict=False):
-            if before.detail != now.detail:
-                reason = (
-                    f"attention has {now.detail} while it is captured, and {before.detail} in eager:"
-                    " a GPU may take another kernel for that, whose dropout draws other random numbers"
-                )
-                yield _at(reason, now.location)
-                return
 
 
 def _at(reason: str, place: Location | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphdoctor.values.figures import count_text, names_text
+from graphdoctor.values.locations import file_line
 from graphdoctor.values.report import (
     ON_FRESH_INPUTS,
     CaptureOutcome,
@@ -26,6 +27,7 @@ def judge(
     parting_inputs: Sequence[str] = (),
     has_values: bool = True,
     is_cut_short: bool = False,
+    stopped: Sequence[str] = (),
 ) -> tuple[Verdict, str]:
     """Safe only with proof: no finding that stops a capture or spoils a replay, and a verified replay.
 
@@ -33,9 +35,11 @@ def judge(
     cut short has some that nobody saw.
     `reasons` say why the emulated device's results may not be a GPU's. What replays prove is proved of
     the inputs that they had, and the sentence says of which. `parting_inputs` are those for other values
-    of which the step is known to take another path: a graph holds one.
+    of which the step is known to take another path: a graph holds one. `stopped` is Python state that
+    replays leave alone: no tensor depends on it, so that the step is safe, and still does less.
     """
-    blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
+    hazards = [finding for finding in findings if finding.effect != "replay-is-slow"]
+    blocking = [finding for finding in hazards if finding.certainty != "unknown"]
     whole = outcome_of_whole_step(captures)
     if blocking:
         is_open = not has_values and (is_cut_short or any(one.worthwhile for one in regions))
@@ -49,6 +53,13 @@ def judge(
         return "unknown", f"No hazard was found, but the replay could not be verified: {reason}"
     if verification.status == "wrong":
         return "unsafe", f"It captures, but a replay computes something else: {verification.reason}"
+    if hazards:
+        place = hazards[0].location
+        where = f" ({file_line(place)})" if place is not None else ""
+        return "unknown", (
+            f"The whole step can be captured, but {hazards[0].rule} {hazards[0].name}{where} could not be"
+            " checked."
+        )
     if reasons:
         return "unknown", f"No hazard was found, but the result is not verified: {reasons[0]}"
     if parting_inputs:
@@ -57,9 +68,14 @@ def judge(
             " takes another path for others, and a graph holds one path."
         )
     replays = f"The whole step can be captured; {verification.replays} replays"
+    less = f" What it changes in Python stops: {stopped[0]}{_and_more(stopped)}." if stopped else ""
     if verification.inputs == ON_FRESH_INPUTS:
-        return "safe", f"{replays} {ON_FRESH_INPUTS} computed what eager computes."
-    return "safe", f"{replays} computed what eager computes, {verification.inputs}."
+        return "safe", f"{replays} {ON_FRESH_INPUTS} computed what eager computes.{less}"
+    return "safe", f"{replays} computed what eager computes, {verification.inputs}.{less}"
+
+
+def _and_more(names: Sequence[str]) -> str:
+    return f", and {len(names) - 1} more" if len(names) > 1 else ""
 
 
 def _with_findings(

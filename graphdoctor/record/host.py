@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 from graphdoctor.device.observe.operators import Call
+from graphdoctor.record.lines import Lines, Seen, Watch
 from graphdoctor.target.frames import Place, is_machinery, locate_from
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.recording import EventKind, HostEvent
@@ -29,11 +30,11 @@ class HostObserver:
 
     It sees a draw however its function was imported. A draw counts when the user's own code asked
     for it: torch and Python's library draw for purposes that never reach a kernel.
-    `generators` are NumPy's, whose draws only their state shows.
+    `watches` are what shows by its state alone, after each line: NumPy's generators, the step's Python state.
     """
 
-    def __init__(self, generators: list[Any]) -> None:
-        self._numpy = NumpyDraws(generators, self._numpy_draw)
+    def __init__(self, watches: Sequence[Watch] = ()) -> None:
+        self._lines = Lines(watches, self._add)
         self.events: list[HostEvent] = []
         self._operators = 0
         self._before: Any = None
@@ -49,16 +50,13 @@ class HostObserver:
 
     def __enter__(self) -> HostObserver:
         self._before = sys.getprofile()
-        self._numpy.__enter__()
+        self._lines.__enter__()
         sys.setprofile(self._profile)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         _profile_by(self._before)
-        self._numpy.__exit__()
-
-    def _numpy_draw(self, place: Place, name: str) -> None:
-        self._add("host-random", name, place)
+        self._lines.__exit__()
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         found: _Found | None
@@ -75,11 +73,12 @@ class HostObserver:
         kind, name = found
         self._add(kind, name, locate_from(caller))
 
-    def _add(self, kind: EventKind, name: str, place: Place) -> None:
+    def _add(self, kind: EventKind, name: str, place: Place, detail: str = "") -> None:
         self.events.append(
             HostEvent(
                 kind=kind,
                 name=name,
+                detail=detail,
                 op_index=self._operators,
                 location=place.location,
                 stack=place.stack,
@@ -127,60 +126,22 @@ def numpy_generators(roots: Mapping[str, object]) -> list[Any]:
     return [numpy.random.get_state.__self__, *held]
 
 
-class NumpyDraws:
-    """Finds the lines, in the calling thread, after which a generator is in another state.
-
-    NumPy's methods are compiled so that no profile function sees their calls. What shows a draw is
-    the generator's state, which is compared at each line.
-    """
-
-    def __init__(self, generators: list[Any], found: Any) -> None:
-        self._states = [_State(generator) for generator in generators]
-        self._found = found  # called with the place and the generator's name
-        self._last: Place | None = None
-        self._before: Any = None
-
-    def __enter__(self) -> NumpyDraws:
-        self._before = sys.gettrace()
-        if self._states:
-            sys.settrace(self._call)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._states:
-            sys.settrace(self._before)
-            self._check()
-
-    def _call(self, frame: FrameType, event: str, arg: object) -> Any:
-        return None if is_machinery(frame.f_code.co_filename) else self._line
-
-    def _line(self, frame: FrameType, event: str, arg: object) -> Any:
-        self._check()
-        if event == "line":
-            self._last = locate_from(frame)
-        elif event == "return":
-            self._last = locate_from(frame.f_back)
-        return self._line
-
-    def _check(self) -> None:
-        for state in self._states:
-            if state.has_moved() and self._last is not None:
-                self._found(self._last, state.name)
-
-
-class _State:
-    """A generator, and where it was when it was last looked at."""
+class NumpyState:
+    """A generator of NumPy's, and where it was when it was last looked at."""
 
     def __init__(self, generator: Any) -> None:
-        self.name = "numpy.random" if _is_legacy(generator) else "numpy.random.Generator"
+        self._name = "numpy.random" if _is_legacy(generator) else "numpy.random.Generator"
         self._generator = generator
         self._seen = state_of(generator)
 
-    def has_moved(self) -> bool:
-        now = state_of(self._generator)
-        moved: bool = now != self._seen
-        self._seen = now
-        return moved
+    def before_line(self, frame: FrameType) -> Iterator[Seen]:
+        """A line tells nothing of what it will draw."""
+        yield from ()
+
+    def after_line(self, *, is_users: bool) -> Iterator[Seen]:
+        before, self._seen = self._seen, state_of(self._generator)
+        if is_users and before != self._seen:
+            yield Seen("host-random", self._name)
 
 
 def state_of(generator: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,8 +11,10 @@ import torch
 
 from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.storages import StorageTable, parts_of
-from graphdoctor.record.host import HostObserver, numpy_generators, state_of
+from graphdoctor.record.host import HostObserver, NumpyState, numpy_generators, state_of
+from graphdoctor.record.lines import Watch
 from graphdoctor.record.operators import OperatorObserver
+from graphdoctor.record.python_state import StateWatch, lasting_changes, state_watches
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.snapshot import named_state
 from graphdoctor.target.state.tree import input_leaves, leaves
@@ -46,7 +48,7 @@ def record(
         mode=session.target.mode,
         eager=eager,
         captured=captured,
-        host=_host_events(session),
+        host=_host_events(session, captured),
         optimizers=tuple(_optimizers(session)),
         limits=(
             *session.start.limits,
@@ -206,28 +208,48 @@ def _leaf(observer: OperatorObserver, path: str, value: object) -> Leaf:
         return Leaf(path, type(value).__name__)
 
 
-def _host_events(session: Session) -> tuple[HostEvent, ...]:
-    """What the host drew and read in one iteration, which runs after all that are recorded.
+def _host_events(session: Session, captured: Sequence[Iteration]) -> tuple[HostEvent, ...]:
+    """What the host drew, read and changed in one iteration, which runs after all that are recorded.
 
     By then Python has imported what it imports lazily; imports draw random numbers of their own.
-    Lines are watched for NumPy's draws only where a first look found that there are some.
+    Lines are watched for NumPy's draws only where a first look found that there are some, and for the
+    Python state that was seen to change.
     """
-    generators = numpy_generators(session.target.roots)
-    events, has_drawn = _watched(session, generators, by_line=False)
-    return _watched(session, generators, by_line=True)[0] if has_drawn else events
-
-
-def _watched(
-    session: Session, generators: list[Any], *, by_line: bool
-) -> tuple[tuple[HostEvent, ...], bool]:
-    """The events, and whether NumPy's generators were drawn from."""
+    roots = session.target.roots
+    generators = numpy_generators(roots)
     with session.from_the_start(capturing=True):
         before = [state_of(generator) for generator in generators]
-        inputs = session.inputs(0)
-        observer = HostObserver(generators if by_line else [])
-        with session.device.observed_by(observer), observer:
-            session.call(inputs)
-        return tuple(observer.events), before != [state_of(generator) for generator in generators]
+        events = _watched(session, [])
+        drawn = [
+            generator
+            for generator, was in zip(generators, before, strict=True)
+            if state_of(generator) != was
+        ]
+    changed = lasting_changes(captured)
+    if not drawn and not changed:
+        return events
+    with session.from_the_start(capturing=True):
+        watches = state_watches(roots, changed)
+        events = _watched(session, [*map(NumpyState, drawn), *watches])
+    return tuple(_of_the_step(events, watches))
+
+
+def _of_the_step(events: Sequence[HostEvent], watches: Sequence[StateWatch]) -> Iterator[HostEvent]:
+    """Without what changes around the step; with what changes at no line that was seen."""
+    outside = {watch.path for watch in watches if watch.is_from_outside}
+    yield from (one for one in events if one.name not in outside)
+    seen = {one.name for one in events}
+    for watch in watches:
+        if watch.path not in seen:
+            yield HostEvent("python-state", watch.path, op_index=0)
+
+
+def _watched(session: Session, watches: Sequence[Watch]) -> tuple[HostEvent, ...]:
+    inputs = session.inputs(0)
+    observer = HostObserver(watches)
+    with session.device.observed_by(observer), observer:
+        session.call(inputs)
+    return tuple(observer.events)
 
 
 def _optimizers(session: Session) -> list[OptimizerInfo]:

@@ -144,7 +144,8 @@ def _contest(
     known = Known(
         mode=target.mode,
         roots=target.roots,
-        findings=report.findings,
+        # What could not be checked speaks against no strategy: the verdict tells of it.
+        findings=tuple(one for one in report.findings if one.certainty != "unknown"),
         safe_modules=report.safe_modules,
         iteration=evidence.recording.captured[-1],
         ran=evidence.ran,

@@ -12,7 +12,7 @@ import torch
 from graphdoctor.target import steps
 from graphdoctor.target.description import Description
 from graphdoctor.target.inputs.fresh import Supply, supply
-from graphdoctor.target.roots import roots_among, roots_of, trains
+from graphdoctor.target.roots import hooks_of_all, roots_among, roots_of, trains
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import needed_arguments, user_code
@@ -80,7 +80,9 @@ def _from_module(
         mode=chosen,
         step=step,
         fresh_inputs=made.make,
-        roots=_without_repeats({**roots, **description.state, **_carried(made, step)}),
+        roots=_without_repeats(
+            {**roots, **description.state, **_carried(made, step), **hooks_of_all()}
+        ),
         notes=(*description.notes, *made.notes, *notes),
         close=back,
         variation=made.variation,
@@ -136,7 +138,9 @@ def _from_step(
     step = description.subject
     found = {**description.state, **roots_of(step)}
     made = supply(description.inputs or _no_inputs(step), kept=_owned(found))
-    roots = _without_repeats({**description.state, **_carried(made, step), **roots_of(step)})
+    roots = _without_repeats(
+        {**description.state, **_carried(made, step), **roots_of(step), **hooks_of_all()}
+    )
     is_training = trains(step, roots)
     notes = [*description.notes, *made.notes]
     if mode == "inference" and is_training:

@@ -7,12 +7,22 @@ from functools import partial
 from types import FunctionType, MethodType
 
 import torch
+from torch.optim import optimizer as optimizers
 
+from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.state.attributes import attributes, is_stateful
 from graphdoctor.target.state.tree import Tree
 from graphdoctor.target.state.variables import mentions
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs
+
+_OF_MODULES = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+)
+_OF_OPTIMIZERS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 
 def roots_of(step: object) -> dict[str, object]:
@@ -31,6 +41,18 @@ def roots_of(step: object) -> dict[str, object]:
         if is_variable and is_stateful(value) and not any(value is seen for seen in named.values()):
             named.setdefault(path, value)
     return {**named, "step": step}
+
+
+def hooks_of_all() -> dict[str, object]:
+    """The user's hooks that run for every module or optimizer, which nothing of a step leads to."""
+    found = [
+        hook
+        for names, module in ((_OF_MODULES, torch.nn.modules.module), (_OF_OPTIMIZERS, optimizers))
+        for name in names
+        for hook in getattr(module, name, {}).values()
+        if not isinstance(hook, FunctionType) or not is_machinery(hook.__code__.co_filename)
+    ]
+    return {"hooks": tuple(found)} if found else {}
 
 
 def _bound_arguments(step: object) -> dict[str, object]:

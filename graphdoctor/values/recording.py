@@ -24,6 +24,8 @@ EventKind = Literal[
     "earlier-graph",  # a backward pass went on into autograd's graph from before the step
     "host-random",  # Python's or NumPy's generator was drawn from
     "host-time",  # a clock was read
+    "python-state",  # a line changed Python state, named by its path; the detail says from what to what
+    "python-decision",  # a line compares such state, or branches on it
     "graph-replay",  # a CUDA graph of the user's own was replayed
     "assumed-value",  # a value was needed that no shape tells; the detail says what was assumed
     "cut-short",  # the step failed with what was assumed; the detail is its error
@@ -32,7 +34,7 @@ EventKind = Literal[
     "default-stream-ddp",  # a DDP module that was made on the default stream ran; the detail is CUDA's refusal
     "ddp-timing",  # DDP read its timers in a capture of the user's own; the detail is CUDA's refusal
     "cold-group",  # a process group was used for the first time; the detail is NCCL's refusal
-    "attention-dropout",  # a GPU picks the kernel that draws by what the detail says of mask and causality
+    "attention-dropout",  # it drops elements by the kernel of this name; the detail tells of its mask
     "compile-bypassed",  # torch.compile was run eagerly by the emulated device
 ]
 

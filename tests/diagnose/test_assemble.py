@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import pytest
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.diagnose.assemble import could_not_run
@@ -66,24 +64,3 @@ def test_memory_that_only_a_cache_holds_is_named() -> None:
     (limit,) = [limit for limit in report.limits if "on the device that neither" in limit]
     assert f"(test_assemble.py:{line})" in limit
     assert not [one for one in analyze(lambda x: x * 2, torch.ones(4)).limits if "neither" in one]
-
-
-@pytest.mark.parametrize(
-    ("dropout", "is_masked_as_captured", "verdict"),
-    [(0.1, True, "unknown"), (0.1, False, "safe"), (0.0, True, "safe")],
-)
-def test_dropout_of_attention_that_has_a_mask_only_while_captured_is_not_verified(
-    dropout: float, is_masked_as_captured: bool, verdict: str
-) -> None:
-    """On the CPU one kernel runs with a mask and without; on a GPU another one, that draws otherwise."""
-
-    def step(q: torch.Tensor) -> torch.Tensor:
-        mask = None
-        if is_masked_as_captured and torch.cuda.is_current_stream_capturing():
-            mask = torch.ones(4, 4, dtype=torch.bool, device="cuda")
-        return scaled_dot_product_attention(q, q, q, attn_mask=mask, dropout_p=dropout)
-
-    report = analyze(step, torch.randn(1, 2, 4, 8), device="emulated")
-    assert report.verdict == verdict
-    said = "attention has a mask of [4, 4] bool while it is captured, and no mask in eager"
-    assert (said in report.reason) == (verdict == "unknown")

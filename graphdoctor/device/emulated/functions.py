@@ -12,6 +12,7 @@ from torch.utils import _device as default_device
 from graphdoctor.device.emulated.copies import MoveTo, copy_to
 from graphdoctor.device.emulated.logical import CPU, LogicalDevice, wants_cuda
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
+from graphdoctor.device.observe.versions import torch_version
 
 _PARSE_TO = torch._C._nn._parse_to
 _ATTENTION = torch._C._nn.scaled_dot_product_attention
@@ -158,18 +159,43 @@ def _tell_of_dropout(
     is_causal: bool = False,
     **others: object,
 ) -> None:
-    """On the CPU one kernel drops elements, and on a GPU each has random numbers of its own.
-
-    Source: sdp::select_sdp_backend in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
-    """
+    """On the CPU one kernel drops elements, and on a GPU each has random numbers of its own."""
     if not dropout_p or not device.table.is_cuda(query):
         return
-    mask = "no mask"
+    what = "no mask"
     if attn_mask is not None:
         dtype = str(attn_mask.dtype).removeprefix("torch.")
-        mask = f"a mask of {list(attn_mask.shape)} {dtype}"
-    detail = f"{mask}{', is_causal' if is_causal else ''}"
-    device.event("attention-dropout", "scaled_dot_product_attention()", detail)
+        what = f"a mask of {list(attn_mask.shape)} {dtype}"
+        if not _is_dense_inside(attn_mask):
+            what += f" with stride {attn_mask.stride(-1)} in the last dimension"
+    kernel = _kernel_of_attention(query, attn_mask, capability=device.capability)
+    detail = f"{what}{', is_causal' if is_causal else ''}"
+    device.event("attention-dropout", f"{kernel} attention", detail)
+
+
+def _kernel_of_attention(
+    query: torch.Tensor, mask: torch.Tensor | None, *, capability: tuple[int, int]
+) -> str:
+    """Which kernel a GPU takes, as far as that depends on the mask.
+
+    Source: check_last_dim_stride_equals_1_dense in aten/src/ATen/native/transformers/sdp_utils_cpp.h, and
+    benchmarks/truth/attention_dropout.py on an H200 with torch 2.11.0: with a mask that fused kernels take
+    and without one it draws alike, by the efficient kernel in float32, and by cuDNN's in half precision.
+    """
+    if query.dtype not in _FUSED or (mask is not None and not _is_dense_inside(mask)):
+        return "math"
+    if query.dtype == torch.float32:
+        return "efficient"
+    if capability == (9, 0) and torch_version() >= (2, 11):
+        return "cuDNN"
+    return "flash" if mask is None else "efficient"
+
+
+_FUSED = frozenset({torch.float32, torch.float16, torch.bfloat16})
+
+
+def _is_dense_inside(mask: torch.Tensor) -> bool:
+    return mask.dim() == 0 or mask.stride(-1) == 1
 
 
 # Functions whose code for the CPU reads more values than their code for CUDA -> what CUDA runs.

@@ -12,7 +12,7 @@ import torch
 
 from graphdoctor.target.program.kept import Beginning, is_given
 from graphdoctor.target.state.clone import clone_inputs
-from graphdoctor.target.state.walk import SCALARS
+from graphdoctor.target.state.plain import SCALARS
 from graphdoctor.target.target import Inputs
 
 _DEEPEST = 8

@@ -11,10 +11,11 @@ import torch
 
 from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.clone import clone_inputs, memory_of
+from graphdoctor.target.state.plain import SCALARS
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.state.tree import Tree
 from graphdoctor.target.state.variables import global_names
-from graphdoctor.target.state.walk import SCALARS, Walk
+from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.target import Inputs
 
 Numbers = dict[tuple[int, object], tuple[dict[object, object], object]]

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 
 from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
 from graphdoctor.target.state.globals import SavedGlobals, SavedProcess
+from graphdoctor.target.state.plain import SCALARS, Value, stands_for
 from graphdoctor.target.state.saved import (
     SavedArray,
     SavedBytes,
@@ -32,10 +33,9 @@ from graphdoctor.target.state.saved import (
 from graphdoctor.target.state.saved_tensor import SavedGrad, SavedSparse, SavedStorage, SavedTensor
 from graphdoctor.target.state.tree import unused
 from graphdoctor.target.state.variables import global_names, is_user_class
-from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, SCALARS, Walk
+from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, Walk
 
 Held = Callable[[torch.UntypedStorage], bool]
-Value = str | int | float | complex | bytes | bool | None
 
 
 class Saved(Protocol):
@@ -89,7 +89,10 @@ def snapshot(roots: Mapping[str, object], *, held: Held = always) -> Snapshot:
                     and isinstance(value, Iterator)
                     and hasattr(value, "__next__")
                 ):
-                    limits.append(f"{path} is a running iterator: its position cannot be put back")
+                    limits.append(
+                        f"{path} is a running iterator: its position cannot be put back, and no replay"
+                        " advances it"
+                    )
     return Snapshot([*saved, *grads], tuple(limits))
 
 
@@ -99,7 +102,7 @@ def named_tensors(roots: Mapping[str, object]) -> dict[str, torch.Tensor]:
 
 
 def named_values(roots: Mapping[str, object]) -> dict[str, Value]:
-    """Every number, string, flag and None by path, and containers' lengths as "len(path)"."""
+    """Every number, string, flag and None by path; what stands for containers and arrays as plain.py says."""
     return named_state(roots)[1]
 
 
@@ -113,10 +116,8 @@ def named_state(roots: Mapping[str, object]) -> tuple[dict[str, torch.Tensor], d
                 tensors[unused(path, tensors)] = value
             elif not shown:
                 continue
-            elif isinstance(value, SCALARS):
-                values[unused(path, values)] = value
-            elif isinstance(value, (dict, list, set, deque)):
-                values[unused(f"len({path})", values)] = len(value)
+            elif (found := stands_for(path, value)) is not None:
+                values[unused(found[0], values)] = found[1]
     return tensors, values
 
 

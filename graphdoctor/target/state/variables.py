@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
 
@@ -27,12 +28,20 @@ def global_names(function: FunctionType) -> Iterator[tuple[Namespace, tuple[str,
         return
     mentioned = _mentioned(function.__code__)
     yield function.__globals__, mentioned
-    for name in mentioned:
-        found = function.__globals__.get(name)
+    for found in _candidates(function, mentioned):
         if isinstance(found, ModuleType) and _is_user_module(
             found.__name__, getattr(found, "__file__", None)
         ):
             yield vars(found), tuple(name for name in mentioned if name in vars(found))
+
+
+def _candidates(function: FunctionType, mentioned: tuple[str, ...]) -> Iterator[object]:
+    """What may be a module: a global, one that the function imports itself, or a variable of its closure."""
+    for name in mentioned:
+        yield function.__globals__.get(name, sys.modules.get(name))
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # an empty cell
+            yield cell.cell_contents
 
 
 def _mentioned(code: CodeType) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from enum import Enum
 from functools import cache, partial
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import NamedTuple
@@ -12,14 +13,12 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from graphdoctor.target.state.attributes import attributes, has_walkable_state, slots_of
+from graphdoctor.target.state.plain import SCALARS, is_data, stands_for
 from graphdoctor.target.state.variables import class_members, global_names, is_user_class, names_in
 
-SCALARS = (bool, int, float, complex, str, bytes, type(None))
 # These have no attributes of their own; a subclass of them may.
 BUILTIN_CONTAINERS = frozenset({dict, list, tuple, set, frozenset, deque})
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
-# A list of more plain values than this is data rather than state: only its length is of interest.
-_LONG = 256
 _FLATTENED = frozenset({"_parameters", "_buffers", "_modules"})
 
 
@@ -64,9 +63,10 @@ class Walk:
                 if isinstance(visit.value, torch.Tensor):
                     self._tensor_names[id(visit.value)] = visit.path
                 yield visit
-                self._stack.extend(reversed(list(self._children(visit))))
+                self._stack.extend(reversed(list(self.children(visit))))
 
-    def _children(self, visit: Visit) -> Iterable[Visit]:
+    def children(self, visit: Visit) -> Iterable[Visit]:
+        """What it leads to directly, as it is now, whether or not the walk has been there."""
         path, value, shown = visit
         if isinstance(value, torch.Tensor):
             return _of_tensor(path, value)
@@ -82,7 +82,9 @@ class Walk:
             return _of_callable(path, value)
         if isinstance(value, type):
             return _of_class(path, value)
-        if isinstance(value, (ModuleType, BuiltinFunctionType)) or not has_walkable_state(value):
+        if isinstance(value, (ModuleType, BuiltinFunctionType, Enum)):
+            return ()
+        if not has_walkable_state(value):
             return ()
         return _of_object(path, value)
 
@@ -100,6 +102,25 @@ class Walk:
         if isinstance(key, SCALARS):
             return f"[{key!r}]"
         return f"[{self._tensor_names.get(id(key), index)}]"
+
+
+def readers_of(
+    roots: Mapping[str, object], paths: Container[str]
+) -> Iterator[tuple[str, object, Callable[[], object]]]:
+    """Of values by path: the object that holds it, and a way to look at it again without a walk."""
+    walk = Walk(roots, with_empty=False)
+    for visit in walk:
+        if isinstance(visit.value, (*SCALARS, torch.Tensor)):
+            continue
+        for child in walk.children(visit):
+            found = stands_for(child.path, child.value)
+            if found is not None and found[0] in paths:
+                yield found[0], visit.value, partial(_again, walk, visit, found[0])
+
+
+def _again(walk: Walk, holder: Visit, path: str) -> object:
+    seen = (stands_for(child.path, child.value) for child in walk.children(holder))
+    return next((found[1] for found in seen if found is not None and found[0] == path), None)
 
 
 def dict_items(value: dict[object, object]) -> list[tuple[object, object]]:
@@ -146,7 +167,7 @@ def _of_module(path: str, value: torch.nn.Module, *, with_empty: bool) -> Iterat
 
 def _of_sequence(path: str, value: Iterable[object]) -> Iterator[Visit]:
     items = list(value)
-    if len(items) > _LONG and all(isinstance(item, SCALARS) for item in items):
+    if is_data(items):
         return
     for index, child in enumerate(items):
         yield Visit(f"{path}[{index}]", child)

@@ -1,0 +1,70 @@
+"""A recording -> the Python state that replays leave as it is, and what hangs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from graphdoctor.values.figures import names_text
+from graphdoctor.values.locations import file_line
+from graphdoctor.values.recording import EventKind, HostEvent, Recording
+from graphdoctor.values.report import Finding, Location
+
+_MOST = 3  # places and names that a sentence has
+
+
+def stopped_state(recording: Recording, findings: Collection[Finding]) -> tuple[str, ...]:
+    """The state that stops, as code names it; what a finding is about on the same line is told there."""
+    told = {finding.location for finding in findings if finding.location is not None}
+    events = _events(recording, "python-state")
+    return tuple(dict.fromkeys(_said(one) for one in events if not _is_on(one.location, told)))
+
+
+def about_stopped(stopped: tuple[str, ...]) -> Iterator[str]:
+    """What that means, in one remark."""
+    if stopped:
+        shown, more = stopped[:_MOST], len(stopped) - _MOST
+        rest = (f"{more} more",) if more > 0 else ()
+        yield (
+            f"Each step changes {names_text((*shown, *rest))} in Python, and a replay runs no Python:"
+            " code that reads it later finds what the capture left. Change it outside the step, or keep it"
+            " in a tensor on the device."
+        )
+
+
+def decided_by_stopped(recording: Recording) -> Iterator[str]:
+    """Lines that choose another way in a later step, or may, and never in a later replay."""
+    by_place: dict[Location | None, dict[str, HostEvent]] = {}
+    for event in _events(recording, "python-decision"):
+        by_place.setdefault(event.location, {}).setdefault(_plain(event.name), event)
+    for place, events in by_place.items():
+        where = f" ({file_line(place)})" if place is not None else ""
+        names = names_text(tuple(events))
+        known = next((event.detail for event in events.values() if event.detail), "")
+        if known:
+            code, _, when = known.rpartition("` ")
+            yield f"{code}`{where} {when}, since each step changes {names} in Python; no replay does"
+        else:
+            yield (
+                f"each step changes {names} in Python, by which it chooses its way{where}: a later step may"
+                " go another one, and no replay does"
+            )
+
+
+def _events(recording: Recording, kind: EventKind) -> Iterator[HostEvent]:
+    return (event for event in recording.host if event.kind == kind)
+
+
+def _said(event: HostEvent) -> str:
+    where = f" ({file_line(event.location)})" if event.location is not None else ""
+    return f"{_plain(event.name)}{where}"
+
+
+def _plain(path: str) -> str:
+    """ "seen" of "len(seen)"."""
+    return path.partition("(")[2].removesuffix(")") if path.endswith(")") else path
+
+
+def _is_on(place: Location | None, told: Collection[Location]) -> bool:
+    return place is not None and any(
+        (one.file, one.line) == (place.file, place.line) for one in told
+    )

@@ -1,0 +1,178 @@
+"""A value that each step changes, and a line that runs -> what of the line is decided by it, and when otherwise."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import lru_cache
+from types import FrameType, FunctionType
+from typing import NamedTuple
+
+import torch
+
+from graphdoctor.target.state.attributes import attributes
+from graphdoctor.target.state.plain import SCALARS
+
+STEPS_AHEAD = 100_000
+_COUNT = "count of steps"  # no name that code can have
+_MISSING = object()
+
+
+class Counter(NamedTuple):
+    """A value by what holds it and what code calls it; `growth` is what each step adds, None if not the same."""
+
+    holder: object
+    name: str  # an attribute's or a variable's
+    key: object  # of what stands in a container, or None
+    is_length: bool  # it is the number of what the value of that name holds
+    growth: int | float | None
+
+
+class Decision(NamedTuple):
+    """`code` is decided by a counter. After `steps` more it `becomes` another truth; None where that is unknown."""
+
+    code: str
+    steps: int | None
+    becomes: bool | None
+
+
+def decisions_at(frame: FrameType, counter: Counter, now: object) -> Iterator[Decision]:
+    """What the line that a frame runs next decides by a counter; not what stays as it is for very long."""
+    for expression in _by_line(frame.f_code.co_filename).get(frame.f_lineno, ()):
+        resolved = _Resolved(frame, counter)
+        rest = resolved.visit(deepcopy(expression))
+        if not resolved.has_counter:
+            continue
+        code = ast.unparse(expression)
+        ahead = _ahead(rest, now, counter.growth) if resolved.is_plain else None
+        if ahead is None:
+            yield Decision(code, None, None)
+        elif ahead.steps is not None:
+            yield Decision(code, ahead.steps, ahead.becomes)
+
+
+@lru_cache(maxsize=256)
+def _by_line(file: str) -> dict[int, list[ast.expr]]:
+    """The expressions of a file that decide something, by their line; assertions are for nobody's replay."""
+    found: dict[int, list[ast.expr]] = {}
+    try:
+        waiting: list[ast.AST] = [ast.parse("".join(linecache.getlines(file)))]
+    except (SyntaxError, ValueError):
+        return found
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Assert):
+            continue
+        decides = isinstance(node, ast.Compare)
+        if isinstance(node, (ast.If, ast.While, ast.IfExp)):
+            for leaf in _leaves(node.test):
+                found.setdefault(leaf.lineno, []).append(leaf)
+            rest = ast.iter_child_nodes(node)
+            waiting.extend(each for each in rest if each is not node.test)
+        elif decides:
+            found.setdefault(node.lineno, []).append(node)  # type: ignore[attr-defined, arg-type]
+        else:
+            waiting.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def _leaves(test: ast.expr) -> Iterator[ast.expr]:
+    """What `and`, `or` and `not` put together."""
+    if isinstance(test, ast.BoolOp):
+        for value in test.values:
+            yield from _leaves(value)
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _leaves(test.operand)
+    else:
+        yield test
+
+
+class _Resolved(ast.NodeTransformer):
+    """An expression with numbers in the place of names, found without running any code of the user's."""
+
+    def __init__(self, frame: FrameType, counter: Counter) -> None:
+        self._frame = frame
+        self._counter = counter
+        self.has_counter = False
+        self.is_plain = True
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if self._is_counter(node):
+            self.has_counter = True
+            return ast.copy_location(ast.Name(_COUNT, ast.Load()), node)
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            value = self._value(node)
+            if not isinstance(value, SCALARS):
+                self.is_plain = False
+                # Its parts may still name the counter.
+                return self.generic_visit(node) if isinstance(node, ast.Attribute) else node
+            return ast.copy_location(ast.Constant(value), node)
+        if isinstance(node, (ast.Call, ast.Subscript, ast.NamedExpr, ast.Await, ast.Lambda)):
+            self.is_plain = False
+        return self.generic_visit(node)
+
+    def _is_counter(self, node: ast.AST) -> bool:
+        counter = self._counter
+        if counter.is_length:
+            is_len = isinstance(node, ast.Call) and ast.unparse(node.func) == "len"
+            if is_len and len(node.args) == 1:  # type: ignore[attr-defined]
+                return self._is_named(node.args[0])  # type: ignore[attr-defined]
+        if counter.key is not None:
+            if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
+                return False
+            return node.slice.value == counter.key and self._value(node.value) is counter.holder
+        return self._is_named(node)
+
+    def _is_named(self, node: ast.AST) -> bool:
+        holder, name = self._counter.holder, self._counter.name
+        if isinstance(node, ast.Name) and isinstance(holder, FunctionType):
+            return node.id == name and name not in self._frame.f_code.co_varnames
+        if not isinstance(node, ast.Attribute) or node.attr != name:
+            return False
+        base = self._value(node.value)
+        return base is holder or (isinstance(holder, type) and holder in type(base).__mro__)
+
+    def _value(self, node: ast.AST) -> object:
+        if isinstance(node, ast.Name):
+            namespaces = (self._frame.f_locals, self._frame.f_globals)
+            return next((names[node.id] for names in namespaces if node.id in names), _MISSING)
+        if isinstance(node, ast.Attribute):
+            return _attribute(self._value(node.value), node.attr)
+        return _MISSING
+
+
+def _attribute(value: object, name: str) -> object:
+    own = attributes(value)
+    if name in own:
+        return own[name]
+    if isinstance(value, torch.nn.Module) and name in value._modules:
+        return value._modules[name]
+    for kind in (value if isinstance(value, type) else type(value)).__mro__:
+        found = vars(kind).get(name, _MISSING)
+        if found is not _MISSING:
+            return found if isinstance(found, SCALARS) else _MISSING
+    return _MISSING
+
+
+class _Ahead(NamedTuple):
+    steps: int | None  # None: never, as far as was looked
+    becomes: bool
+
+
+def _ahead(rest: ast.AST, now: object, growth: int | float | None) -> _Ahead | None:
+    """When the truth of an expression changes; None where that cannot be computed."""
+    if growth is None or not isinstance(now, (int, float)):
+        return None
+    code = compile(ast.fix_missing_locations(ast.Expression(rest)), "<decision>", "eval")  # type: ignore[arg-type]
+
+    def truth(count: object) -> bool:
+        return bool(eval(code, {"__builtins__": {}}, {_COUNT: count}))
+
+    try:
+        here = truth(now)
+        later = (steps for steps in range(1, STEPS_AHEAD) if truth(now + steps * growth) != here)
+        return _Ahead(next(later, None), not here)
+    except Exception:  # numbers that cannot be compared, or are too large
+        return None

@@ -1,0 +1,107 @@
+"""Python state that iterations change -> the lines that change it, and those that decide by it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
+
+from graphdoctor.record.decisions import Counter, decisions_at
+from graphdoctor.record.lines import Seen
+from graphdoctor.target.state.walk import readers_of
+from graphdoctor.values.figures import count_text
+from graphdoctor.values.recording import Iteration, StateChange
+
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+
+
+def lasting_changes(captured: Sequence[Iteration]) -> dict[str, list[StateChange]]:
+    """What still changes after the first recorded iteration: all else is done once, as a cache is filled."""
+    found: dict[str, list[StateChange]] = {}
+    for iteration in captured[1:] or captured:
+        for change in iteration.changes:
+            if change.kind != "rebound-tensor":
+                found.setdefault(change.path, []).append(change)
+    return found
+
+
+def state_watches(
+    roots: Mapping[str, object], changes: Mapping[str, Sequence[StateChange]]
+) -> list[StateWatch]:
+    """One for each value; none for what torch's own classes keep."""
+    return [
+        StateWatch(path, holder, read, _growth(changes[path]))
+        for path, holder, read in readers_of(roots, changes)
+        if not _is_torchs(holder)
+    ]
+
+
+def _is_torchs(holder: object) -> bool:
+    module = getattr(type(holder), "__module__", "")
+    return isinstance(module, str) and module.partition(".")[0] == "torch"
+
+
+class StateWatch:
+    """One value: where it changes, and what is decided by it."""
+
+    def __init__(
+        self,
+        path: str,
+        holder: object,
+        read: Callable[[], object],
+        growth: int | float | None,
+    ) -> None:
+        self.path = path  # as the recorded changes name it
+        self.is_from_outside = False
+        self._read = read
+        self._seen = read()
+        is_item = isinstance(holder, _CONTAINERS) and not path.endswith(")")
+        self._counter = Counter(
+            holder=holder,
+            name=own_name(path),
+            key=_key_of(path) if is_item else None,
+            is_length=path.startswith("len("),
+            growth=growth,
+        )
+
+    def before_line(self, frame: FrameType) -> Iterator[Seen]:
+        for found in decisions_at(frame, self._counter, self._seen):
+            when = ""
+            if found.steps is not None:
+                later = count_text(found.steps, "step")
+                when = f"`{found.code}` becomes {found.becomes} {later} later"
+            yield Seen("python-decision", self.path, when)
+
+    def after_line(self, *, is_users: bool) -> Iterator[Seen]:
+        before, now = self._seen, self._read()
+        self._seen = now
+        if before != now:
+            # What a program does around its step is no change of the step's.
+            self.is_from_outside = self.is_from_outside or not is_users
+            yield Seen("python-state", self.path, f"from {before!r} to {now!r}")
+
+
+def own_name(path: str) -> str:
+    """What code calls it: "calls" of "model.calls", "seen" of "len(seen)"."""
+    inner = path.rpartition("(")[2].rstrip(")")
+    return inner.rpartition(".")[2].partition("[")[0].partition("#")[0]
+
+
+def _key_of(path: str) -> object:
+    """1 of "o[1]", and "n" of the dictionary's value "o.n"."""
+    if path.endswith("]"):
+        with suppress(ValueError, SyntaxError):
+            return ast.literal_eval(path.rpartition("[")[2].removesuffix("]"))
+    return path.rpartition(".")[2]
+
+
+def _growth(changes: Sequence[StateChange]) -> int | float | None:
+    """What every step adds, where that is one number."""
+    try:
+        numbers = [(ast.literal_eval(one.before), ast.literal_eval(one.after)) for one in changes]
+        added = {after - before for before, after in numbers}
+    except (ValueError, SyntaxError, TypeError):
+        return None
+    found = added.pop() if len(added) == 1 else None
+    return found if isinstance(found, (int, float)) else None

@@ -1,0 +1,72 @@
+"""A value that leads to no other state -> what stands for it where two moments are compared."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import fractions
+import sys
+import zlib
+from collections import deque
+
+SCALARS = (bool, int, float, complex, str, bytes, type(None))
+# A list of more plain values than this is data rather than state: it is compared as a whole.
+LONG = 256
+# More bytes, or items, than this are a data set, which costs too much to look at after every step.
+_DATA = 1 << 22
+Value = str | int | float | complex | bytes | bool | None
+_NUMBERS = (
+    decimal.Decimal,
+    fractions.Fraction,
+    datetime.date,
+    datetime.datetime,
+    datetime.timedelta,
+)
+
+
+def stands_for(path: str, value: object) -> tuple[str, Value] | None:
+    """A path and a value that differ where the state does; None for what only leads to other values.
+
+    Containers have "len(path)"; long ones, and memory outside torch, "contents(path)".
+    """
+    if isinstance(value, SCALARS):
+        return path, value
+    if isinstance(value, enum.Enum):
+        return path, str(value)
+    if isinstance(value, _NUMBERS):
+        return path, repr(value)
+    if isinstance(value, bytearray):
+        return f"contents({path})", _digest(value)
+    if isinstance(value, (list, tuple, deque)) and is_data(value):
+        return f"contents({path})", _of_items(value)
+    if isinstance(value, (dict, list, set, deque)):
+        return f"len({path})", len(value)
+    return _of_numpy(path, value)
+
+
+def is_data(items: list[object] | tuple[object, ...] | deque[object]) -> bool:
+    """Whether it holds so many plain values, and nothing else, that each is not state by itself."""
+    return len(items) > LONG and all(isinstance(item, SCALARS) for item in items)
+
+
+def _of_items(items: list[object] | tuple[object, ...] | deque[object]) -> str:
+    alike = f" of {hash(tuple(items)):x}" if len(items) <= _DATA else ""
+    return f"{len(items)} values{alike}"
+
+
+def _of_numpy(path: str, value: object) -> tuple[str, Value] | None:
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if isinstance(value, numpy.generic):
+        return path, repr(value)
+    if isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+        about = f"{value.dtype} of shape {value.shape}"
+        has_digest = value.nbytes <= _DATA
+        return f"contents({path})", f"{about}, {_digest(value.tobytes())}" if has_digest else about
+    return None
+
+
+def _digest(data: bytes | bytearray) -> str:
+    return f"{len(data)} bytes of {zlib.crc32(data):x}"

@@ -1,0 +1,87 @@
+"""Dropout of attention with another mask while it is captured: which kernel a GPU takes, and whether it draws alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from graphdoctor.device.emulated import functions
+from graphdoctor.pipeline import analyze
+from graphdoctor.values.report import Report
+
+DATA = Path(__file__).parents[2] / "benchmarks/data/attention_dropout_h200_torch2.11.jsonl"
+
+
+def is_capturing() -> bool:
+    return torch.cuda.is_current_stream_capturing()
+
+
+def analyzed(
+    mask: tuple[int, ...], *, dropout: float = 0.1, dtype: torch.dtype = torch.float32
+) -> Report:
+    """Of a step that has a mask while it is captured only, as models of Transformers do."""
+
+    def step(q: torch.Tensor) -> torch.Tensor:
+        given = None
+        if is_capturing():
+            given = torch.ones(mask, dtype=torch.bool, device="cuda").expand(4, 4)
+        return scaled_dot_product_attention(q, q, q, attn_mask=given, dropout_p=dropout)
+
+    given = torch.randn(1, 2, 4, 8, dtype=dtype)
+    return analyze(step, given, device="emulated", strategies=(), iterations=2)
+
+
+DENSE, ONE_NUMBER = (4, 4), ()
+
+
+def test_a_mask_that_the_fused_kernels_take_draws_alike() -> None:
+    report = analyzed(DENSE)
+    assert (report.verdict, report.findings) == ("safe", ())
+
+
+def test_a_mask_of_one_number_is_drawn_by_another_kernel_and_told_with_its_line() -> None:
+    report = analyzed(ONE_NUMBER)
+    (found,) = report.findings
+    assert report.verdict != "safe" and found.rule == "GD214" and found.certainty != "unknown"
+    assert found.location is not None and found.location.file == __file__
+    assert (
+        "stride 0 in the last dimension while it is captured, and no mask in eager" in found.message
+    )
+    assert "math attention instead of efficient attention" in found.message
+    assert "contiguous()" in found.fix
+
+
+def test_attention_that_drops_nothing_may_have_any_mask() -> None:
+    assert analyzed(ONE_NUMBER, dropout=0.0).verdict == "safe"
+
+
+def test_half_precision_on_a_torch_that_was_not_measured_is_unknown_and_told_with_a_fix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(functions, "torch_version", lambda: (2, 8))
+    report = analyzed(DENSE, dtype=torch.bfloat16)
+    (found,) = report.findings
+    assert (report.verdict, found.rule, found.certainty) == ("unknown", "GD214", "unknown")
+    assert "may take efficient attention instead of flash attention" in found.message
+    assert "GD214 capture-dependent-result (test_other_dropout.py:" in report.reason
+
+
+def test_half_precision_draws_alike_by_cudnn_as_on_an_h200(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(functions, "torch_version", lambda: (2, 11))
+    assert analyzed(DENSE, dtype=torch.bfloat16).verdict == "safe"
+
+
+def test_the_kernels_are_those_that_an_h200_took() -> None:
+    lines = [json.loads(line) for line in DATA.read_text().splitlines()]
+    measured = [line for line in lines if "dtype" in line]
+    assert len(measured) == 36 and not any(line["largest_difference"] for line in measured)
+    for line in measured:
+        assert line["with"] == line["without"]
+        expected = "efficient" if line["dtype"] == "float32" else "cudnn"
+        assert line["with"]["backend"] == expected
