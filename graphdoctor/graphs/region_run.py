@@ -8,39 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 
 from graphdoctor.device.observe.operators import Call, tensors_of, written_tensors
-from graphdoctor.device.observe.storages import StorageInfo, StorageTable
+from graphdoctor.device.observe.storages import Geometry, StorageInfo, StorageTable
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.graphs.generator import generator_state
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.saved_tensor import contents_now
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import Location
-
-
-class Geometry(NamedTuple):
-    """Which part of a storage a tensor is: the rest of it may hold anything."""
-
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    @staticmethod
-    def of_tensor(tensor: torch.Tensor) -> Geometry:
-        return Geometry(
-            int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype
-        )
-
-    def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """The tensor that lies there in another storage of the same layout."""
-        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-        return empty.set_(storage, self.offset, self.shape, self.stride)
-
 
 _SEED = (
     "it takes the random state of a forward outside it, which only a captured forward can hand over"
