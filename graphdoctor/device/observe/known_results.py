@@ -22,12 +22,14 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.operators import Call, tensors_of
+from graphdoctor.device.observe.storages import copied_when_written
 from graphdoctor.device.observe.wider import lies_on_cpu
 from graphdoctor.target.state.contents import contents_of
 
 # torch's own, without a word in its stubs.
 _is_shared: Callable[[torch.Tensor], bool] = vars(torch._C)["_is_cow_tensor"]
-_address: Callable[[torch.Tensor], int] = vars(torch._C)["_data_address"]
+# Where a tensor's memory begins; asking for a pointer would make torch copy what is shared.
+_begin_of: Callable[[torch.Tensor], int] = vars(torch._C)["_data_address"]
 
 _LEAST_FLOPS = 1 << 25  # a millisecond or less: looking at the inputs would cost as much
 _FLOPS_PER_BYTE = 16  # below that, looking at the inputs and copying results costs as much
@@ -216,12 +218,6 @@ def _is_alone(tensor: torch.Tensor) -> bool:
     return _is_dense(tensor) and tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
-def _begin_of(tensor: torch.Tensor) -> int:
-    """Where its memory begins; asking for a pointer would make torch copy shared memory."""
-    offset = int(tensor.storage_offset()) * tensor.element_size()
-    return _address(tensor) - offset
-
-
 def _shared(result: Any) -> Any:
     """The same in memory that is copied as soon as somebody writes into it."""
     if isinstance(result, (list, tuple)):
@@ -229,7 +225,7 @@ def _shared(result: Any) -> Any:
     if not isinstance(result, torch.Tensor):
         return result
     with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
-        return torch._lazy_clone(result)
+        return copied_when_written(result)
 
 
 def _bytes_of(result: Any) -> int:

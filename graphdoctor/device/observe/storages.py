@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import NamedTuple, cast
 
@@ -63,6 +63,10 @@ class Geometry(NamedTuple):
         return Geometry(
             int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype
         )
+
+    @staticmethod
+    def all_of(storage: torch.UntypedStorage) -> Geometry:
+        return Geometry(0, (storage.nbytes(),), (1,), torch.uint8)
 
     def of(self, storage: torch.UntypedStorage, *, moved: int = 0) -> torch.Tensor:
         """The tensor that lies there in another storage of the same layout, `moved` by some elements."""
@@ -214,6 +218,18 @@ def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if layout in (torch.sparse_csc, torch.sparse_bsc):
             return tensor.values(), tensor.ccol_indices(), tensor.row_indices()
     return (tensor,)
+
+
+def copied_when_written(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values whoever writes there later: torch copies the memory then, for the one who writes.
+
+    Not for memory of the user's, which would lie elsewhere afterwards. A GPU's memory, and what torch did
+    not allocate, is copied now.
+    """
+    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.CPU):
+        with suppress(RuntimeError):
+            return torch._lazy_clone(tensor)
+    return tensor.clone()
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
