@@ -29,10 +29,6 @@ TARGETS = (
         for name in ("fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "ssd", "sam")
     ),
     ("benchmarks/speed/models/llama_on_meta.py:seven_billion", 60),
-    *(
-        (f"benchmarks/speed/models/vision.py:{name}", 60)
-        for name in ("fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "ssd", "sam")
-    ),
     ("benchmarks/speed/models/llama_on_meta.py:seventy_billion", 120),
 )
 

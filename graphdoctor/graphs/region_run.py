@@ -8,39 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 
 from graphdoctor.device.observe.operators import Call, tensors_of, written_tensors
-from graphdoctor.device.observe.storages import StorageInfo, StorageTable
+from graphdoctor.device.observe.storages import (
+    Geometry,
+    StorageInfo,
+    StorageTable,
+    copied_when_written,
+)
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.graphs.generator import generator_state
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.saved_tensor import contents_now
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import Location
-
-
-class Geometry(NamedTuple):
-    """Which part of a storage a tensor is: the rest of it may hold anything."""
-
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    @staticmethod
-    def of_tensor(tensor: torch.Tensor) -> Geometry:
-        return Geometry(
-            int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype
-        )
-
-    def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """The tensor that lies there in another storage of the same layout."""
-        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-        return empty.set_(storage, self.offset, self.shape, self.stride)
-
 
 _SEED = (
     "it takes the random state of a forward outside it, which only a captured forward can hand over"
@@ -60,9 +43,9 @@ Writer = tuple[str, Location | None]
 class RegionRun:
     """One run through a region.
 
-    With a tape it keeps the operators and their memory, to be run again. Without one it copies: `before` has
-    the contents of what the region read from outside, `after` of what it left behind. Nobody writes into them:
-    they may be a snapshot's.
+    With a tape it keeps the operators, the memory that they read from outside and what they left behind, to be
+    run again. Without one it copies: `before` has the contents of the former, `after` of the latter. Nobody writes
+    into them: they may be a snapshot's, or the step's own until it writes there.
     """
 
     tape: Tape | None
@@ -116,6 +99,7 @@ class RegionWatcher:
         }
         self._last = {max(span) for span in spans}
         self._made_on_cpu: set[int] = set()  # by device operators: attention's seed and offset
+        self._newest_before = table.info(torch.empty(0)).number
 
     def event(self, kind: str, name: str, detail: str) -> None:
         """What the host does is no part of a region, but for where random numbers are counted from."""
@@ -148,7 +132,7 @@ class RegionWatcher:
                 return
             self._wrote(run, call)
             if index in self._last:
-                _finish(run)
+                _finish(run, self._newest_before)
 
     def _read(self, run: RegionRun, tensor: torch.Tensor) -> None:
         number = self._table.info(tensor).number
@@ -165,7 +149,7 @@ class RegionWatcher:
         if run.tape is not None:
             run.storages[slot] = storage
         else:
-            run.before[slot] = contents_now(storage)
+            run.before[slot] = self._contents_now(tensor, storage)
 
     def _wrote(self, run: RegionRun, call: Call) -> None:
         location = locate().location
@@ -191,8 +175,14 @@ class RegionWatcher:
         run.written[slot, Geometry.of_tensor(tensor)] = self._table.info(tensor)
         run.writers[slot] = writer
         run.sizes[slot] = tensor.untyped_storage().nbytes()
-        if run.tape is not None:
-            run.storages[slot] = tensor.untyped_storage()
+
+    def _contents_now(
+        self, tensor: torch.Tensor, storage: torch.UntypedStorage
+    ) -> torch.UntypedStorage:
+        """What the step itself has made is copied only when it writes there; what was there before, now."""
+        if self._table.info(tensor).number <= self._newest_before:
+            return contents_now(storage)
+        return copied_when_written(Geometry.all_of(storage).of(storage)).untyped_storage()
 
     def _note_seeds(self, call: Call) -> None:
         if call.on_cuda and call.facts.is_random:
@@ -223,11 +213,15 @@ def _seeds(call: Call) -> Iterator[torch.Tensor]:
                 yield made
 
 
-def _finish(run: RegionRun) -> None:
-    """Copy what the region wrote and somebody still holds; the rest was scratch."""
-    if run.tape is not None:
-        return
+def _finish(run: RegionRun, newest_before: int) -> None:
+    """Keep what the region wrote and somebody still holds; the rest was scratch."""
     for (slot, geometry), info in run.written.items():
         storage = info.storage()
-        if storage is not None:
-            run.after[slot, geometry] = geometry.of(storage).clone()
+        if storage is None:
+            continue
+        if run.tape is not None:
+            run.storages[slot] = storage
+            continue
+        left = geometry.of(storage)
+        is_old = info.number <= newest_before
+        run.after[slot, geometry] = left.clone() if is_old else copied_when_written(left)

@@ -161,3 +161,34 @@ def test_nothing_is_known_after_the_block() -> None:
     with results_known(PLENTY):
         forget_unused_results()
         assert torch.equal(x @ w, x @ w)
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Where it lies; `data_ptr()` would make torch copy what is shared."""
+    where: int = vars(torch._C)["_data_address"](tensor)
+    return where
+
+
+def test_a_known_result_is_copied_only_by_whoever_writes_there(computed: list[str]) -> None:
+    x, w = rows(), weights()
+    first, second = x @ w, x @ w
+    assert memory_of(first) == memory_of(second)
+    second.add_(1)
+    assert memory_of(first) != memory_of(second) and torch.equal(first + 1, second)
+
+
+def test_another_part_of_a_known_result_is_another_input(computed: list[str]) -> None:
+    x, w, other = rows(), weights(), torch.randn(512, 512).cuda()
+    for _ in range(2):
+        y = x @ w
+        upper, lower = y[:256] @ other, y[256:] @ other
+        assert not torch.equal(upper, lower)
+    assert computed.count("mm") == 3
+
+
+def test_a_known_result_that_was_written_to_is_another_input(computed: list[str]) -> None:
+    x, w, other = rows(), weights(), torch.randn(512, 512).cuda()
+    before = (x @ w) @ other
+    y = x @ w
+    y[0, 0] += 1.0
+    assert not torch.equal(y @ other, before) and computed.count("mm") == 3

@@ -5,6 +5,9 @@ as a capture sees it, replayed. Python and every operator run each time. But wha
 gives for the same bits in the same layout, under the same settings, is known: these kernels of the CPU are
 functions of their arguments, and the proof relies on that where it compares bits. A replay that reads other
 memory than eager did gets other bits, and is computed.
+
+A result shares its memory with what is kept until somebody writes into it: torch copies it then. So nothing
+is copied for what is only read, and an input that still lies in kept memory need not be looked at.
 """
 
 from __future__ import annotations
@@ -12,18 +15,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from math import prod
 from typing import Any
 
 import torch
 
 from graphdoctor.device.observe.operators import Call, tensors_of
+from graphdoctor.device.observe.storages import copied_when_written
 from graphdoctor.device.observe.wider import lies_on_cpu
 from graphdoctor.target.state.contents import contents_of
 
+# torch's own, without a word in its stubs.
+_is_shared: Callable[[torch.Tensor], bool] = vars(torch._C)["_is_cow_tensor"]
+# Where a tensor's memory begins; asking for a pointer would make torch copy what is shared.
+_begin_of: Callable[[torch.Tensor], int] = vars(torch._C)["_data_address"]
+
 _LEAST_FLOPS = 1 << 25  # a millisecond or less: looking at the inputs would cost as much
 _FLOPS_PER_BYTE = 16  # below that, looking at the inputs and copying results costs as much
-_COPYING = 4  # a byte of the result counts so often: it is copied into fresh memory each time
+_KEEPING = 4  # a byte of the result counts so often: memory for results is limited
 
 
 def _product(args: tuple[Any, ...]) -> int:
@@ -76,6 +86,9 @@ _FLOPS: dict[str, Callable[[tuple[Any, ...]], int]] = {
 }
 
 
+_NUMBERS = count(1)
+
+
 @dataclass(slots=True)
 class _Result:
     value: Any
@@ -88,32 +101,58 @@ class KnownResults:
     def __init__(self, most_bytes: int) -> None:
         self._left_bytes = most_bytes
         self._results: dict[object, _Result] = {}
+        self._numbers: dict[int, int] = {}  # of kept memory, by where it begins
 
     def of(self, call: Call, compute: Callable[[Call], Any]) -> Any:
-        """The call's result on memory of its own."""
+        """The call's result, which nobody else's writing changes."""
         left_flops = _flops_beyond_looking(call)
         if left_flops < _LEAST_FLOPS:
             return compute(call)
-        key = _key_of(call)
+        key = self._key_of(call)
         known = self._results.get(key)
         if known is not None:
             known.is_used = True
-            return _copied(known.value)
+            return _shared(known.value)
         result = compute(call)
-        if left_flops >= _FLOPS_PER_BYTE * _COPYING * _bytes_of(result):
+        if left_flops >= _FLOPS_PER_BYTE * _KEEPING * _bytes_of(result):
             self._keep(key, result)
         return result
 
     def forget_unused(self) -> None:
         """Drop what was computed once only, as in a state that does not come again."""
         for key in [key for key, known in self._results.items() if not known.is_used]:
-            self._left_bytes += _bytes_of(self._results.pop(key).value)
+            value = self._results.pop(key).value
+            self._left_bytes += _bytes_of(value)
+            for tensor in tensors_of(value):
+                del self._numbers[_begin_of(tensor)]
 
     def _keep(self, key: object, result: Any) -> None:
         needed = _bytes_of(result)
-        if needed <= self._left_bytes and all(map(_is_dense, tensors_of(result))):
-            self._left_bytes -= needed
-            self._results[key] = _Result(_copied(result))
+        if needed > self._left_bytes or not all(map(_is_alone, tensors_of(result))):
+            return
+        self._left_bytes -= needed
+        value = _shared(result)
+        self._results[key] = _Result(value)
+        self._numbers.update((_begin_of(tensor), next(_NUMBERS)) for tensor in tensors_of(value))
+
+    def _key_of(self, call: Call) -> object:
+        """What the result depends on."""
+        with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
+            given = self._look_of(call.args), self._look_of(tuple(sorted(call.kwargs.items())))
+        return (call.facts.name, call.on_cuda, *given, *_settings())
+
+    def _look_of(self, value: Any) -> object:
+        if isinstance(value, torch.Tensor):
+            return (tuple(value.shape), value.stride(), value.dtype, self._contents_of(value))
+        if isinstance(value, (list, tuple)):
+            return tuple(map(self._look_of, value))
+        return repr(value)
+
+    def _contents_of(self, tensor: torch.Tensor) -> object:
+        """Where it lies in kept memory, into which nobody writes; else what its bits are."""
+        if _is_shared(tensor) and (number := self._numbers.get(_begin_of(tensor))):
+            return number, tensor.storage_offset()
+        return contents_of(_in_memory_order(tensor))
 
 
 _ACTIVE: list[KnownResults] = []
@@ -148,13 +187,6 @@ def _flops_beyond_looking(call: Call) -> int:
     return _FLOPS[call.facts.name](call.args) - _FLOPS_PER_BYTE * _bytes_of(call.inputs)
 
 
-def _key_of(call: Call) -> object:
-    """What the result depends on."""
-    with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
-        given = _look_of(call.args), _look_of(tuple(sorted(call.kwargs.items())))
-    return (call.facts.name, call.on_cuda, *given, *_settings())
-
-
 def _settings() -> tuple[object, ...]:
     return (
         torch.is_grad_enabled(),
@@ -170,15 +202,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return is_real and lies_on_cpu(tensor) and tensor.layout is torch.strided
 
 
-def _look_of(value: Any) -> object:
-    if isinstance(value, torch.Tensor):
-        flat = _in_memory_order(value)
-        return (tuple(value.shape), value.stride(), value.dtype, contents_of(flat))
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_look_of, value))
-    return repr(value)
-
-
 def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     """Its elements as they lie in memory, where it fills that; else as they are numbered."""
     if tensor.is_contiguous() or not _is_dense(tensor):
@@ -190,13 +213,19 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
 
 
-def _copied(result: Any) -> Any:
+def _is_alone(tensor: torch.Tensor) -> bool:
+    """Whether it fills its memory, which nobody has but torch."""
+    return _is_dense(tensor) and tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def _shared(result: Any) -> Any:
+    """The same in memory that is copied as soon as somebody writes into it."""
     if isinstance(result, (list, tuple)):
-        return type(result)(map(_copied, result))
+        return type(result)(map(_shared, result))
     if not isinstance(result, torch.Tensor):
         return result
     with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
-        return result.clone()
+        return copied_when_written(result)
 
 
 def _bytes_of(result: Any) -> int:

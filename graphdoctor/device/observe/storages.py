@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -48,6 +48,30 @@ class StorageInfo:
         weak, self.weak = self.weak, None
         if weak is not None:
             torch.UntypedStorage._free_weak_ref(weak)
+
+
+class Geometry(NamedTuple):
+    """Which part of a storage a tensor is: the rest of it may hold anything."""
+
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @staticmethod
+    def of_tensor(tensor: torch.Tensor) -> Geometry:
+        return Geometry(
+            int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype
+        )
+
+    @staticmethod
+    def all_of(storage: torch.UntypedStorage) -> Geometry:
+        return Geometry(0, (storage.nbytes(),), (1,), torch.uint8)
+
+    def of(self, storage: torch.UntypedStorage, *, moved: int = 0) -> torch.Tensor:
+        """The tensor that lies there in another storage of the same layout, `moved` by some elements."""
+        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
+        return empty.set_(storage, self.offset + moved, self.shape, self.stride)
 
 
 _DTYPE_NAMES = {
@@ -194,6 +218,26 @@ def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if layout in (torch.sparse_csc, torch.sparse_bsc):
             return tensor.values(), tensor.ccol_indices(), tensor.row_indices()
     return (tensor,)
+
+
+def copied_when_written(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values whoever writes there later: torch copies the memory then, for the one who writes.
+
+    Not for memory of the user's, which would lie elsewhere afterwards. A GPU's memory, and what torch did
+    not allocate, is copied now.
+    """
+    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.CPU):
+        with suppress(RuntimeError):
+            return torch._lazy_clone(tensor)
+    return tensor.clone()
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a storage and a `Geometry` say all of it."""
+    if type(tensor) not in _PLAIN_TYPES or tensor.layout is not torch.strided or tensor.is_nested:
+        return False
+    odd = tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+    return not odd and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +18,13 @@ from graphdoctor.device.observe.operators import (
     tensors_of_call,
     written_tensors,
 )
-from graphdoctor.device.observe.storages import StorageTable, parts_of
+from graphdoctor.device.observe.storages import (
+    Geometry,
+    StorageInfo,
+    StorageTable,
+    is_plain,
+    parts_of,
+)
 from graphdoctor.device.observe.transfers import finish
 from graphdoctor.values.report import Location
 
@@ -43,26 +50,66 @@ class TapeEntry:
     location: Location | None
     grad_enabled: bool  # some CPU kernels choose another algorithm by it, such as oneDNN's LSTM
 
-    def call(self, made: dict[int, Any]) -> Call:
-        """The call once more; `made` are results of this replay, by entry."""
+    def call(self, made: Results) -> Call:
+        """The call once more; `made` are results of this replay."""
         args, kwargs = self.args, self.kwargs
         if made:
-            args = tuple(_resolved(value, made) for value in args)
-            kwargs = {name: _resolved(value, made) for name, value in kwargs.items()}
+            args = tuple(_each_source(value, lambda source: source.of(made)) for value in args)
+            kwargs = {n: _each_source(v, lambda source: source.of(made)) for n, v in kwargs.items()}
         call = Call(self.func, self.facts, args, kwargs)
         call.on_cuda = True
         return call
 
 
 @dataclass(frozen=True, slots=True)
-class FromEntry:
-    """An argument that an earlier entry makes anew in each replay: attention's random seed and offset.
+class Made:
+    """A result that each replay makes anew, in memory of its own: where it lay in the run of the tape.
 
-    They lie on the CPU in eager and on the device in a capture, so that no memory can be kept for them.
+    A graph's pool uses the memory of what nobody holds again; a tape that held it would hold every
+    intermediate value of a step. What is on the CPU in eager and on the device in a capture, as attention's
+    random seed and offset, can have no memory at all.
     """
 
     entry: int
     position: int | None
+    info: StorageInfo
+    geometry: Geometry
+    is_on_device: bool
+
+    @property
+    def key(self) -> tuple[int, int | None]:
+        return self.entry, self.position
+
+    def of(self, result: Any) -> torch.Tensor:
+        """It in what the entry gave in a replay, laid out as it was then."""
+        tensor: torch.Tensor = result if self.position is None else result[self.position]
+        shape, stride = self.geometry.shape, self.geometry.stride
+        if tuple(tensor.shape) != shape:
+            raise RuntimeError(
+                f"a result has the shape {tuple(tensor.shape)}, and had {shape} in the capture"
+            )
+        if tensor.stride() == stride:
+            return tensor
+        return tensor.new_empty_strided(shape, stride).copy_(tensor)
+
+
+Results = dict[tuple[int, int | None], torch.Tensor]  # of a replay, by entry and position
+
+
+@dataclass(frozen=True, slots=True)
+class FromEntry:
+    """An argument that an earlier entry makes anew in each replay, or a part of it."""
+
+    made: Made
+    geometry: Geometry
+
+    def of(self, results: Results) -> torch.Tensor:
+        """The argument among a replay's results."""
+        tensor, then = results[self.made.key], self.made.geometry
+        if self.geometry == then:
+            return tensor
+        moved = int(tensor.storage_offset()) - then.offset
+        return self.geometry.of(tensor.untyped_storage(), moved=moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +141,9 @@ class Tape:
         self._table = table
         self._one_generator = one_generator
         self.entries: list[TapeEntry] = []
-        self._made_on_cpu: dict[int, FromEntry] = {}  # by storage number
+        self._made: dict[int, Made] = {}  # by storage number, until it is known who holds them
+        self._wanted: dict[int, list[Made]] = {}  # by the entry that makes it, of what others use
+        self._done: dict[int, list[Made]] = {}  # by the entry that uses it last
         # By how many entries came before.
         self._host_draws: dict[int, list[Call | StateRead | StateSet]] = {}
         self._states_read: list[bytes] = []
@@ -107,15 +156,17 @@ class Tape:
             if self._one_generator and _draws_by_default(call):
                 self._host_draws.setdefault(len(self.entries), []).append(self._kept_draw(call))
             return
-        made = self._made(call)
+        made = self._results(call)
         is_kept = self._table.is_pinned if to_host else self._table.is_cuda
+        anew = self._made_anew(made, is_kept)
         fills = tuple(
             (p, _alias(tensor))
             for p, tensor in made
-            if is_kept(tensor) and not tensor._is_zerotensor()  # it has no memory
+            if p not in anew and is_kept(tensor) and not tensor._is_zerotensor()  # it has no memory
         )
         writes = bool(call.facts.written_args or call.facts.written_kwargs)
-        if not fills and not writes and call.facts.base_name != "send":
+        is_filled = any(each.is_on_device for each in anew.values())
+        if not fills and not is_filled and not writes and call.facts.base_name != "send":
             return
         by_value = call.facts.base_name not in _COPIES
         entry = TapeEntry(
@@ -127,11 +178,24 @@ class Tape:
             location=location,
             grad_enabled=torch.is_grad_enabled(),
         )
-        for position, tensor in made:
-            if not is_kept(tensor):
-                source = FromEntry(len(self.entries), position)
-                self._made_on_cpu[self._table.info(tensor).number] = source
+        self._made.update((each.info.number, each) for each in anew.values())
         self.entries.append(entry)
+
+    def _made_anew(
+        self,
+        made: tuple[tuple[int | None, torch.Tensor], ...],
+        is_kept: Callable[[torch.Tensor], bool],
+    ) -> dict[int | None, Made]:
+        """By position: what a replay may make in other memory, since its own is all that it fills."""
+        infos = [self._table.info(tensor) for _, tensor in made]
+        times = Counter(info.number for info in infos)
+        return {
+            position: Made(
+                len(self.entries), position, info, Geometry.of_tensor(tensor), is_kept(tensor)
+            )
+            for (position, tensor), info in zip(made, infos, strict=True)
+            if is_plain(tensor) and times[info.number] == 1 and info.number not in self._made
+        }
 
     def add_resize(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
         """Keep that a storage was freed, or got memory again: a graph does both in its own pool."""
@@ -162,7 +226,7 @@ class Tape:
             back = StateSet(self._states_read.index(contents))
             self._host_draws.setdefault(len(self.entries), []).append(back)
 
-    def _made(self, call: Call) -> tuple[tuple[int | None, torch.Tensor], ...]:
+    def _results(self, call: Call) -> tuple[tuple[int | None, torch.Tensor], ...]:
         """What a call made, with the position in its result."""
         if call.facts.makes_garbage:
             return ()
@@ -186,10 +250,9 @@ class Tape:
 
     def _freeze(self, value: Any, *, by_value: bool) -> Any:
         if isinstance(value, torch.Tensor):
-            if not self._table.is_cuda(value):
-                source = self._made_on_cpu.get(self._table.info(value).number)
-                if source is not None:
-                    return source
+            made = self._made.get(self._table.info(value).number)
+            if made is not None and self._is_anew(value, made):
+                return FromEntry(made, Geometry.of_tensor(value))
             alias = _alias(value)
             if by_value and value.dim() == 0 and not self._table.is_cuda(value):
                 with torch._C._DisableTorchDispatch():
@@ -199,8 +262,41 @@ class Tape:
             return type(value)(self._freeze(item, by_value=by_value) for item in value)
         return value
 
+    def _is_anew(self, value: torch.Tensor, made: Made) -> bool:
+        """Pinned memory that a copy fills stays itself: the host reads it."""
+        return is_plain(value) and (self._table.is_cuda(value) or not made.is_on_device)
+
+    def _settle(self) -> None:
+        """Fill what somebody outside holds; what nobody does is made anew, and given back after its last use."""
+        if not self._made:
+            return
+        held = {number: made.info.storage() for number, made in self._made.items()}
+        fills: dict[int, list[tuple[int | None, torch.Tensor]]] = {}
+        for number, made in self._made.items():
+            storage = held[number]
+            if storage is not None and made.is_on_device:
+                fills.setdefault(made.entry, []).append((made.position, made.geometry.of(storage)))
+        self._made.clear()
+
+        def settled(source: FromEntry) -> Any:
+            storage = held[source.made.info.number]
+            if storage is None or not source.made.is_on_device:
+                return source
+            return source.geometry.of(storage)
+
+        last: dict[Made, int] = {}
+        for index, entry in enumerate(self.entries):
+            args = tuple(_each_source(value, settled) for value in entry.args)
+            kwargs = {name: _each_source(value, settled) for name, value in entry.kwargs.items()}
+            last.update((source.made, index) for source in _sources((args, kwargs)))
+            filled = (*entry.fills, *fills.get(index, ()))
+            self.entries[index] = replace(entry, args=args, kwargs=kwargs, fills=filled)
+        for made, index in last.items():
+            self._wanted.setdefault(made.entry, []).append(made)
+            self._done.setdefault(index, []).append(made)
+
     def replay(self) -> None:
-        """Run every operator again; results go into the tensors of the first run."""
+        """Run every operator again; results that somebody holds go into the tensors of the first run."""
         # DisableTorchDispatch keeps the modes out: a replay is the device's work, not the host's.
         with (
             torch._C._DisableTorchDispatch(),
@@ -209,21 +305,27 @@ class Tape:
             torch._C._DisableAutocast(),  # it was applied when the operators were captured
             torch.enable_grad(),  # puts back what there was
         ):
-            wanted = {source.entry for source in self._made_on_cpu.values()}
-            kept: dict[int, Any] = {}
+            self._settle()
+            results: Results = {}
             self._states.clear()
             for index, entry in enumerate(self.entries):
                 self._draw_on_the_host(index)
                 torch._C._set_grad_enabled(entry.grad_enabled)
-                result = run_operator(entry.call(kept))
-                if index in wanted:
-                    kept[index] = result
-                for position, tensor in entry.fills:
-                    made = result if position is None else result[position]
-                    if made is not tensor:
-                        _fill(tensor, made)
+                self._run(index, entry, results)
+                for done in self._done.get(index, ()):
+                    del results[done.key]
             finish()
             self._draw_on_the_host(len(self.entries))
+
+    def _run(self, index: int, entry: TapeEntry, results: Results) -> None:
+        """Run one operator, and put what it makes where it is wanted."""
+        result = run_operator(entry.call(results))
+        for made in self._wanted.get(index, ()):
+            results[made.key] = made.of(result)
+        for position, tensor in entry.fills:
+            new = result if position is None else result[position]
+            if new is not tensor:
+                _fill(tensor, new)
 
     def _draw_on_the_host(self, place: int) -> None:
         for draw in self._host_draws.get(place, ()):
@@ -239,6 +341,7 @@ class Tape:
 
     def references(self) -> Counter[int]:
         """How many tensors of the tape lie on each memory, by the storage's address."""
+        self._settle()
         held: dict[int, torch.Tensor] = {}
         for draw in (draw for draws in self._host_draws.values() for draw in draws):
             if isinstance(draw, Call):
@@ -252,6 +355,7 @@ class Tape:
 
     def last_writer(self, tensor: torch.Tensor) -> tuple[str, Location | None] | None:
         """The last operator that wrote into a tensor's storage, and its line."""
+        self._settle()
         wanted = self._table.info(tensor).number
         for entry in reversed(self.entries):
             written = [item for _, item in entry.fills]
@@ -297,8 +401,21 @@ def _fill(tensor: torch.Tensor, made: torch.Tensor) -> None:
         part.copy_(new)
 
 
-def _resolved(value: Any, made: dict[int, Any]) -> Any:
-    if not isinstance(value, FromEntry):
-        return value
-    result = made[value.entry]
-    return result if value.position is None else result[value.position]
+def _each_source(value: Any, make: Callable[[FromEntry], Any]) -> Any:
+    """The same argument, with what comes from other entries replaced."""
+    if isinstance(value, FromEntry):
+        return make(value)
+    if isinstance(value, (list, tuple)) and any(True for _ in _sources(value)):
+        return type(value)(_each_source(item, make) for item in value)
+    return value
+
+
+def _sources(value: Any) -> Iterator[FromEntry]:
+    if isinstance(value, FromEntry):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _sources(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _sources(item)
