@@ -56,7 +56,9 @@ def op_cost(op: Op, profile: DeviceProfile, *, autograd: bool = False) -> OpCost
 
 def _host_us(op: Op, profile: DeviceProfile, *, autograd: bool) -> Range:
     costs = profile.host_us
-    if op.is_view:
+    if op.kernels == 0:
+        return ZERO  # a part of what is one call on the GPU
+    if op.is_view and not op.kernels:
         return costs.view.range
     total = costs.operator.range
     fresh = _allocations(op)
@@ -162,7 +164,7 @@ def _key(op: Op) -> _Key:
     named = tuple((name, _part(arg, numbers)) for name, arg in op.kwargs)
     outputs = tuple(_part(use, numbers) for use in op.outputs)
     writes = tuple(numbers.setdefault(storage, len(numbers)) for storage in op.writes)
-    return (op.name, op.device, op.phase, op.tags, parts, named, outputs, writes)
+    return (op.name, op.device, op.phase, op.tags, op.kernels, parts, named, outputs, writes)
 
 
 def _part(arg: Arg, numbers: dict[int, int]) -> object:

@@ -120,6 +120,9 @@ _NO_KERNEL = frozenset(
         "transpose_",
         "as_strided_",
         "_efficientzerotensor",
+        "unsafe_split",
+        "unsafe_split_with_sizes",
+        "unsafe_chunk",
     }
 )
 _ATTENTION_MARKS = ("scaled_dot_product", "flash_attention", "efficient_attention")
@@ -131,15 +134,14 @@ _TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
 _BLOCKS_PER_LAUNCH = 320
 _ELEMENTS_PER_BLOCK = 65536
 _LAYOUT_KERNELS = 3  # image, weight and result
-# cuDNN's recurrent layers launch so many kernels for each step of the sequence. Source: a profiler on an
-# H200 counted 399 for two GRU layers of 96 steps, and 1,413 for two LSTM layers of 128 steps, trained.
-_RECURRENT = {"mkldnn_rnn_layer": 2, "mkldnn_rnn_layer_backward": 3}
 # ATen/native/cuda/Shape.cu: inputs of one CatArrayBatchedCopy.
 _CAT_INPUTS_PER_LAUNCH = 128
 
 
 def launches(op: Op) -> int:
     """Kernels, copies and fills put on the device; 0 for views and for operators of the CPU."""
+    if op.is_cuda and op.kernels is not None:
+        return op.kernels
     if not op.is_cuda or op.base_name in _NO_KERNEL or op.is_view:
         return 0
     name = op.base_name
@@ -154,8 +156,6 @@ def launches(op: Op) -> int:
     if name == "convolution":
         extra = _LAYOUT_KERNELS if changes_layout(op) else 0
         return KERNELS[name].count + extra + (1 if len(op.inputs) > 2 else 0)
-    if name in _RECURRENT:  # what a CPU build runs in cuDNN's place; the sequence comes first
-        return _RECURRENT[name] * (op.inputs[0].shape[0] if op.inputs else 1)
     if is_attention(op):
         return 3 if "backward" in name else 1
     return KERNELS[name].count if name in KERNELS else 1
@@ -202,8 +202,8 @@ def kernel_kind(op: Op) -> KernelKind:
     """Which of the profile's kernel figures applies."""
     if is_attention(op):
         return "attention"
-    if op.base_name in _RECURRENT:
-        return "matmul"
+    if op.kernels is not None:  # rows of a normalization, or one step of a recurrent layer
+        return "normalize"
     known = KERNELS.get(op.base_name)
     if known is not None:
         return known.kind

@@ -289,12 +289,3 @@ def test_a_copy_waits_unless_it_is_told_not_to() -> None:
     assert syncs(call("unique_dim", device, out=device)) is False
     tagged = op("aten.nonzero.default", [device], [device], tags=["data_dependent_output"])
     assert syncs(tagged)
-
-
-@pytest.mark.parametrize(
-    ("name", "count"), [("mkldnn_rnn_layer", 128), ("mkldnn_rnn_layer_backward", 192)]
-)
-def test_a_recurrent_layer_launches_for_each_step_of_its_sequence(name: str, count: int) -> None:
-    """A CPU build runs oneDNN's layer where a GPU runs cuDNN's, which takes the steps one by one."""
-    given, made = tensor(1, 64, 8, 16), tensor(2, 64, 8, 32)
-    assert launches(op(f"aten.{name}.default", (given,), (made,))) == count
