@@ -53,8 +53,8 @@ def main() -> None:
     ends = time.monotonic() + args.budget_s
     done = _done(args.out)
     if not done:
-        _write(args.out, _about())
-    waiting = [case for case in _cases() if case not in done and re.search(args.only, case)]
+        write(args.out, about())
+    waiting = [case for case in cases() if case not in done and re.search(args.only, case)]
     with (
         tempfile.NamedTemporaryFile() as lock,
         ThreadPoolExecutor(args.processes) as pool,
@@ -75,7 +75,7 @@ def main() -> None:
                     _end(worker)
                     worker = None
                 with taking:
-                    _write(args.out, row)
+                    write(args.out, row)
                 print(f"{time.monotonic() - ends + args.budget_s:.0f} s: {_short(row)}", flush=True)
             if worker is not None:
                 _end(worker)
@@ -84,7 +84,7 @@ def main() -> None:
             served.result()
 
 
-def _cases() -> list[str]:
+def cases() -> list[str]:
     """Families of which nothing but busy time was measured on a quiet machine come first."""
     every = [*families(), *workloads()]
     return list(dict.fromkeys(one.name for one in every))
@@ -97,7 +97,7 @@ def _done(path: Path) -> set[str]:
     return {row.get("case", "about") for row in rows if "error" not in row}
 
 
-def _write(path: Path, row: dict[str, Any]) -> None:
+def write(path: Path, row: dict[str, Any]) -> None:
     with path.open("a", encoding="utf-8") as out:
         out.write(json.dumps(row) + "\n")
 
@@ -107,7 +107,7 @@ def _short(row: dict[str, Any]) -> str:
     return ", ".join(f"{key} {row[key]}" for key in kept if key in row)[:300]
 
 
-def _about() -> dict[str, Any]:
+def about() -> dict[str, Any]:
     """The machine, and its host as the command calibrates it, before anything else runs there."""
     import datetime
     import platform
