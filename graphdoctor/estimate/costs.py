@@ -97,7 +97,8 @@ def _work_us(op: Op, profile: DeviceProfile, kind: KernelKind) -> Range:
     moved = bytes_moved(op)
     transfer = transfer_us(moved, bandwidth_gb_s(profile, share, moved=moved))
     if kind == "optimizer":
-        return _longer(transfer, Range.exact(longest_block_us(op)))
+        block = max(0.0, longest_block_us(op) - profile.smallest_kernel_us.optimizer.mid)
+        return _longer(transfer, Range.exact(block))
     if (walked := walked_us(op)) is not None:
         return _longer(transfer, Range.exact(walked))
     return _longer(transfer, _arithmetic_us(op, profile))

@@ -23,7 +23,9 @@ _FEW_ROWS = 8  # of a decoder's step: no tensor cores
 # A block of threads walks along the inner size, and kernels of float32 that do not fill the GPU take as long as one
 # block: 4.6 us for 128, 7.4 us for 256, 22 to 29 us for 768; beyond some length it is split. What lies transposed on
 # the left, as for the gradients of weights, is split at once: 4 us for 4,096.
+# Of few rows a part is: 9 us for 512, 26 us for 2,048 and 3,136.
 _WALK_US, _LONGEST_WALK, _LONGEST_SPLIT = 0.03, 1536, 128
+_THIN, _THIN_WALK = 32, 384  # rows; inner size
 _ALIGNED_BYTES = 16
 # Half-precision kernels for rows that tensor cores cannot load 16 bytes at a time compute whole tiles of so
 # many rows and columns: 49 by 49 scores of a window take as long as 128 by 128.
@@ -59,8 +61,12 @@ def walk_us(product: Product) -> float:
     """The least that one of single or double precision takes; 0.0 of half precision, whose steps are short."""
     if product.itemsize <= 2 or min(product.rows, product.columns) == 1:
         return 0.0
-    longest = _LONGEST_SPLIT if product.is_transposed else _LONGEST_WALK
-    return _WALK_US * min(product.inner, longest)
+    if product.is_transposed:
+        return _WALK_US * min(product.inner, _LONGEST_SPLIT)
+    if product.rows <= _THIN:
+        rest = max(0, product.inner - _THIN_WALK)
+        return _WALK_US * (min(product.inner, _THIN_WALK) + rest / 4)
+    return _WALK_US * min(product.inner, _LONGEST_WALK)
 
 
 def product_of(op: Op) -> Product | None:

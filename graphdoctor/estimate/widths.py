@@ -28,8 +28,8 @@ class Width(Struct, frozen=True):
 
 
 EAGER = Width(0.62)
-GRAPH = Width(0.83)
-BUSY = Width(0.89)
+GRAPH = Width(0.79)
+BUSY = Width(0.84)
 SPEEDUP = Width(0.43)
 # From the eager step's own measured times. What Python between graphs costs is no figure of the profile's,
 # so that the corners say little of parts.

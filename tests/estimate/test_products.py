@@ -84,6 +84,7 @@ def test_products_of_float32_take_as_long_as_one_block_walks() -> None:
     """On an H200 7.4 us for an inner size of 256; 4 us for the gradient of a weight over 4,096 rows."""
     assert walk_us(sized(mm(256, 256, 256))) == pytest.approx(7.68)
     assert walk_us(sized(mm(64, 8192, 256))) == walk_us(sized(mm(64, 1536, 256)))
+    assert walk_us(sized(mm(32, 3136, 512))) == pytest.approx(32.16)
     gradient = mm(64, 4096, 64)
     turned = replace(gradient.inputs[0], stride=(1, 64))
     gradient = replace(gradient, args=(turned, gradient.args[1]))
