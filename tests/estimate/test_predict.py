@@ -165,7 +165,7 @@ def test_a_product_with_rows_off_the_grid_is_slower_and_a_wide_one_is_not() -> N
         ]
         return op_cost(op("aten.bmm.default", uses[:2], uses[2:]), H100).device_us.mid
 
-    assert device_us(3137) > 4 * device_us(3136)
+    assert device_us(3137) > 3 * device_us(3136)
     assert device_us(3137, itemsize=4) < 1.1 * device_us(3136, itemsize=4)
 
 
@@ -335,7 +335,8 @@ def test_every_term_has_a_source_and_a_carried_over_figure_is_admitted() -> None
     found = estimate(chain(3, 8), load_profile("t4"))
     assert all(term.source and term.value for term in found.terms)
     assert any("carried over" in note for note in found.notes)
-    assert not any("carried over" in note for note in estimate(chain(3, 8), H100).notes)
+    fitted_there = estimate(chain(3, 8), load_profile("h200"))
+    assert not any("carried over" in note for note in fitted_there.notes)
 
 
 _NAMES = st.sampled_from(
