@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from statistics import median
+from tempfile import NamedTemporaryFile
 
 import numpy as np
-from measured_steps import Measured
+from kernel_figures import SHARES, with_paths
+from measured_steps import CALIBRATED, Measured, calibrated_host
 from msgspec.structs import replace
 from recorded_steps import Step
 
@@ -60,6 +62,11 @@ class Fitted:
         found = with_figures(load_profile("h200"), self.figures)
         if host == "server":
             return found
+        if host == CALIBRATED:
+            with NamedTemporaryFile("w", suffix=".toml") as file:
+                file.write(calibrated_host())
+                file.flush()
+                return on_host(found, load_host(file.name))
         slow = load_host(host)
         times = self.figures["slow_server"] / slow.python.mid
         factor = _moved(slow.python, times)
@@ -68,6 +75,8 @@ class Fitted:
 
 def with_figures(profile: DeviceProfile, figures: Mapping[str, float]) -> DeviceProfile:
     """The profile with these middles; bounds keep their distance in ratio."""
+    paths = {name: value for name, value in figures.items() if "." in name or name in SHARES}
+    profile = with_paths(profile, paths)
     for group in (profile.host_us, profile.call_us):
         names = [name for name in group.__struct_fields__ if name in figures]
         changed = {
@@ -88,9 +97,11 @@ def _moved(figure: Figure, times: float) -> Figure:
     return Figure(figure.low * times, figure.mid * times, figure.high * times, figure.source)
 
 
-def fitted_to(measured: Sequence[Measured], steps: Mapping[str, Step]) -> Fitted:
-    """Fit all groups to these steps."""
-    figures = {"slow_server": _slow_server(measured)}
+def fitted_to(
+    measured: Sequence[Measured], steps: Mapping[str, Step], kernels: Mapping[str, float]
+) -> Fitted:
+    """Fit all groups to these steps, with kernels' figures that were fitted before."""
+    figures = {**kernels, "slow_server": _slow_server(measured)}
     figures |= _training(measured, steps, figures["slow_server"])
     rows = list(_rows(measured, steps, Fitted(figures)))
     whole = [row for row in rows if row.strategy == "whole"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,11 @@ FILES = {
     "samples_h200_torch2.11.jsonl": "server",
     "results/h200_torch2.11.jsonl": "slow-server",
 }
+KERNELS = ROOT / "benchmarks/data/kernels_h200_torch2.11.jsonl.gz"
+EAGER = ROOT / "benchmarks/data/eager_h200_torch2.11.jsonl"
+CALIBRATED = "calibrated"
+# A graph that took so many times what it took on an idle GPU was disturbed, and judges nothing.
+DISTURBED = 1.15
 # Files of which each function is a family.
 _OF_SEVERAL = frozenset(
     f"{name}.py"
@@ -80,6 +86,32 @@ def measured_steps() -> Iterator[Measured]:
                     busy_us=found["device_busy_us"]["mid"],
                     timed=tuple(_timed(row)),
                 )
+
+
+def idle_graphs() -> dict[str, float]:
+    """What each whole step took as a graph while nothing else used the GPU (benchmarks/gpu/kernels.py)."""
+    rows = map(json.loads, gzip.decompress(KERNELS.read_bytes()).decode().splitlines())
+    return {row["case"]: row["graph_us"] for row in rows if "graph_us" in row}
+
+
+def measured_on_calibrated() -> Iterator[Measured]:
+    """Eager steps of a quiet host that was calibrated, with the graphs of the idle GPU."""
+    graphs = idle_graphs()
+    for row in _eager_rows():
+        graph_us = graphs.get(row.get("case", ""))
+        if "eager_us" in row and graph_us is not None:
+            eager_us = row["eager_us"]
+            timed = (Timed("whole", eager_us / graph_us, graph_us, None),)
+            yield Measured(row["case"], CALIBRATED, eager_us, 0.0, timed)
+
+
+def calibrated_host() -> str:
+    """That host's profile, as `graphdoctor calibrate --host` wrote it."""
+    return str(next(row["host"] for row in _eager_rows() if "host" in row))
+
+
+def _eager_rows() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in EAGER.read_text(encoding="utf-8").splitlines()]
 
 
 def measured_since(known: set[str]) -> Iterator[Measured]:

@@ -1,14 +1,13 @@
 """Every prediction of a workload that nothing was fitted to -> benchmarks/data/predictions_h200_torch2.11.json.
 
-    python benchmarks/truth/predictions.py [--recordings FOLDER] [--add]     then: make results
+    python benchmarks/truth/predictions.py [--recordings FOLDER] [--keep-figures]     then: make results
 
-The measured steps are those of benchmarks/data/samples_* and benchmarks/data/results/. For each family of
+The measured steps are those of benchmarks/data: samples_*, results/, families/, kernels_*, eager_*. For each family of
 workloads (one model, at whatever size, in whichever precision) the fitted figures are fitted to all other
 families and the family is predicted with them: without a GPU for the host that ran it, and from its
 measured eager step. Then the ranges' widths are chosen for each family by the errors of the others.
 Printed are the figures and widths from all families, which are those to be committed.
-Needs transformers and torchvision for the larger workloads; takes some ten minutes. `--add` only judges
-families that the result has not yet, by the figures and widths that it has, in a few seconds each.
+Needs transformers, torchvision and diffusers for the larger workloads; takes some ten minutes.
 """
 
 from __future__ import annotations
@@ -16,16 +15,25 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from folds import Fitted, fitted_to
-from measured_steps import Measured, measured_families, measured_since, measured_steps
+from kernel_figures import Seen, traced
+from measured_steps import (
+    Measured,
+    measured_families,
+    measured_on_calibrated,
+    measured_since,
+    measured_steps,
+)
 from recorded_steps import ROOT, UNRECORDED, Step, recorded
-from residuals import Judged, judged_of, with_ranges, with_widths
+from residuals import Judged, judged_of, with_ranges
 
 from graphdoctor.estimate import launches
+from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.values.errors import GraphDoctorError
 
 EVERY = "all"
@@ -42,59 +50,87 @@ def main() -> None:
         action="store_true",
         help="take the fitted figures from the result that is there, and judge anew",
     )
-    parser.add_argument(
-        "--add", action="store_true", help="judge families that were measured since, and no others"
-    )
     args = parser.parse_args()
     measured = list(measured_steps())
     since = [*measured_since({one.family for one in measured}), *measured_families()]
-    if args.add:
-        _add(since, args.recordings)
-        return
+    judging = [*measured, *since, *_only_traced({one.case for one in (*measured, *since)})]
+    judging += measured_on_calibrated()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = args.recordings or Path(temporary)
-        steps = recorded([one.case for one in (*measured, *since)], folder)
+        steps = _recorded([one.case for one in judging], args.recordings or Path(temporary))
     known = [one for one in measured if one.case in steps]
-    families = sorted({one.family for one in known})
     folds = _kept() if args.keep_figures else {}
-    judged: list[Judged] = []
-    for family in families:
-        others = [one for one in known if one.family != family]
-        folds[family] = folds.get(family) or fitted_to(others, steps)
-        print(f"{family}: {folds[family].text}", flush=True)
-        own = (one for one in known if one.family == family)
-        judged += _judged(own, steps, folds[family])
-    every = folds.pop(EVERY, None) or fitted_to(known, steps)
+    seen = Seen(steps)
+    family_of = {one.case: one.family for one in judging}
+    of_all = seen.figures(but="", family_of=family_of)
+    every = folds.pop(EVERY, None) or fitted_to(known, steps, of_all)
     print(f"all: {every.text}")
-    judged += _judged(since, steps, every)
+    judged: list[Judged] = []
+    for family in sorted(set(family_of.values())):
+        own = [one for one in judging if one.family == family and one.case in steps]
+        if family not in folds:
+            kernels = seen.figures(but=family, family_of=family_of)
+            others = [one for one in known if one.family != family]
+            is_fitted = len(others) < len(known)  # else only kernels were fitted to it
+            folds[family] = (
+                fitted_to(others, steps, kernels)
+                if is_fitted
+                else Fitted({**every.figures, **kernels})
+            )
+        print(f"{family}: {folds[family].text}", flush=True)
+        for one in own:
+            judged += judged_of(one, steps[one.case], folds[family])
     ranged, widths = with_ranges(judged)
     for name, times in widths.items():
         print(f"width of {name}: {times:.2f}")
-    _write(ranged, widths, every, folds, [*measured, *since])
-
-
-def _add(since: Sequence[Measured], recordings: Path | None) -> None:
-    """Judge what the result lacks; nothing in it is fitted anew."""
-    found = json.loads(OUT.read_text(encoding="utf-8"))
-    steps: dict[str, Step] = {}
-    with tempfile.TemporaryDirectory() as temporary:
-        for case in {one.case for one in since} - set(found["cases"]):
-            try:
-                steps |= recorded([case], recordings or Path(temporary))
-            except GraphDoctorError as error:  # it needs a library that is not there
-                print(f"{case} is left for another time: {error}")
-    new = [one for one in since if one.case in steps]
-    judged = list(_judged(new, steps, Fitted(found["figures"])))
-    found["rows"] += [one.row for one in with_widths(judged, found["widths"])]
-    found["launches"] = {
-        one.case: [sum(map(launches, steps[one.case].iteration.ops)), one.launches]
-        for one in new
-        if not one.is_quiet
+    found: dict[str, Any] = {
+        "families": sorted({one.family for one in judging if one.case in steps}),
+        "cases": sorted({one.case for one in judging if one.case in steps}),
+        "left_out": UNRECORDED,
+        "figures": every.figures,
+        "figures_of_folds": {family: fold.figures for family, fold in folds.items()},
+        "widths": widths,
+        "launches": {
+            case: [sum(map(launches, steps[case].iteration.ops)), row.launches]
+            for case, row in traced().items()
+            if case in steps
+        },
+        "memory": list(_memory(steps)),
+        "rows": [one.row for one in ranged],
     }
-    found["families"] = sorted({*found["families"], *(one.family for one in new)})
-    found["cases"] = sorted({*found["cases"], *(one.case for one in new)})
     OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(f"added {len(judged)} predictions of {len(new)} steps")
+    print(f"wrote {OUT.relative_to(ROOT)}: {len(ranged)} predictions")
+
+
+def _recorded(cases: Sequence[str], folder: Path) -> dict[str, Step]:
+    steps: dict[str, Step] = {}
+    for case in dict.fromkeys(cases):
+        try:
+            steps |= recorded([case], folder)
+        except GraphDoctorError as error:  # it needs a library that is not there
+            print(f"{case} is left for another time: {error}")
+    return steps
+
+
+def _only_traced(known: set[str]) -> Iterator[Measured]:
+    """Steps of which nothing but kernels and graph was measured."""
+    for case, row in traced().items():
+        if case not in known:
+            yield Measured(case, "slow-server", row.eager_us, row.busy_us, (), is_quiet=False)
+
+
+def _memory(steps: Mapping[str, Step]) -> Iterator[dict[str, Any]]:
+    """Pools of whole steps, as their recordings foresee them and as an H200 had them."""
+    profile = load_profile("h200")
+    for case, row in traced().items():
+        if row.pool_bytes and case in steps and "whole" in steps[case].graphed:
+            found = graph_memory(steps[case].iteration, profile)
+            yield {
+                "case": case,
+                "inputs_bytes": found.inputs_bytes,
+                "pool_bytes": found.pool_bytes,
+                "workspace_bytes": found.workspace_bytes,
+                "measured_bytes": row.pool_bytes,
+            }
 
 
 def _kept() -> dict[str, Fitted]:
@@ -102,31 +138,6 @@ def _kept() -> dict[str, Fitted]:
     found = json.loads(OUT.read_text(encoding="utf-8"))
     folds = {family: Fitted(figures) for family, figures in found["figures_of_folds"].items()}
     return {**folds, EVERY: Fitted(found["figures"])}
-
-
-def _judged(own: Iterable[Measured], steps: dict[str, Step], fitted: Fitted) -> Iterator[Judged]:
-    for one in own:
-        yield from judged_of(one, steps[one.case], fitted)
-
-
-def _write(
-    ranged: Sequence[Judged],
-    widths: dict[str, float],
-    every: Fitted,
-    folds: dict[str, Fitted],
-    measured: Sequence[Measured],
-) -> None:
-    found: dict[str, Any] = {
-        "families": sorted({one.family for one in measured}),
-        "cases": sorted({one.case for one in measured}),
-        "left_out": UNRECORDED,
-        "figures": every.figures,
-        "figures_of_folds": {family: fold.figures for family, fold in folds.items()},
-        "widths": widths,
-        "rows": [one.row for one in ranged],
-    }
-    OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(f"wrote {OUT.relative_to(ROOT)}: {len(ranged)} predictions")
 
 
 if __name__ == "__main__":

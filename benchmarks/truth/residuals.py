@@ -12,7 +12,7 @@ from math import ceil, log
 from typing import Any
 
 from folds import Fitted, regions_or_whole
-from measured_steps import Measured
+from measured_steps import CALIBRATED, DISTURBED, Measured, Timed, idle_graphs
 from recorded_steps import Step
 
 from graphdoctor.estimate import NO_CALLS, Observed
@@ -21,6 +21,7 @@ from graphdoctor.estimate.predict import corners
 from graphdoctor.estimate.widths import LEAST, Width, capped
 from graphdoctor.values.report import Range
 
+GRAPHS = idle_graphs()
 INSIDE = 0.8  # of held-out measurements that ranges are to hold
 # Predictions from the measured eager step; those of one name share a width.
 WHOLE, PARTS, SEGMENTS = "whole from eager", "parts from eager", "segments from eager"
@@ -83,11 +84,13 @@ def judged_of(one: Measured, step: Step, fitted: Fitted) -> Iterator[Judged]:
     if not one.is_fitted:
         for quantity, found, truth in _without_gpu(one, step, fitted):
             yield judged(quantity, quantity, "", found, truth)
+    if one.host == CALIBRATED:
+        return
     observed = Observed(one.eager_us, one.busy_us)
     profile = fitted.profile("server")
     for timed in one.timed:
         graphed = step.graphed.get(timed.strategy)
-        if graphed is None or one.is_fitted:
+        if graphed is None or one.is_fitted or _is_disturbed(timed, GRAPHS.get(one.case)):
             continue
         regions = regions_or_whole(graphed.regions, step)
         found = corners_from_eager(
@@ -102,14 +105,26 @@ def judged_of(one: Measured, step: Step, fitted: Fitted) -> Iterator[Judged]:
 def _without_gpu(one: Measured, step: Step, fitted: Fitted) -> Iterator[tuple[str, Range, float]]:
     profile = fitted.profile(one.host)
     found = corners(step.iteration, profile)
+    idle_us = GRAPHS.get(one.case)
+    if one.host == CALIBRATED:
+        yield "eager", found.eager_us, one.eager_us
+        yield "speed-up", found.speedup, one.timed[0].speedup
+        return
     yield "busy", found.busy_us, one.busy_us
+    whole = next((timed for timed in one.timed if timed.strategy == "whole"), None)
+    if idle_us is not None and "whole" in step.graphed and one.host != "server":
+        yield "graph", found.graph_us, idle_us
     if not one.is_quiet:
         return
     yield "eager", found.eager_us, one.eager_us
-    whole = next((timed for timed in one.timed if timed.strategy == "whole"), None)
-    if whole is not None and "whole" in step.graphed:
-        yield "graph", found.graph_us, whole.step_us
+    if whole is not None and "whole" in step.graphed and not _is_disturbed(whole, idle_us):
+        if idle_us is None or one.host == "server":
+            yield "graph", found.graph_us, whole.step_us
         yield "speed-up", found.speedup, whole.speedup
+
+
+def _is_disturbed(timed: Timed, idle_us: float | None) -> bool:
+    return timed.strategy == "whole" and idle_us is not None and timed.step_us > DISTURBED * idle_us
 
 
 def with_ranges(judged: Sequence[Judged]) -> tuple[list[Judged], dict[str, float]]:
@@ -133,16 +148,6 @@ def _capped(ranged: Sequence[Judged]) -> list[Judged]:
         else one
         for one in ranged
     ]
-
-
-def with_widths(judged: Sequence[Judged], widths: dict[str, float]) -> list[Judged]:
-    """Each with the range that these widths give it: nothing about them was chosen by it."""
-    ranged = []
-    for one in judged:
-        times = widths[one.width]
-        width = Width(0.0, least=times) if one.is_constant else Width(times)
-        ranged.append(replace(one, range=width.of(one.corners)))
-    return _capped(ranged)
 
 
 def _width_of(name: str, judged: Sequence[Judged], *, but: str = "") -> Width:

@@ -6,8 +6,10 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from graphdoctor.estimate.convolutions import is_convolution, passes, small_bytes
 from graphdoctor.estimate.gpus import DeviceProfile, Figure
 from graphdoctor.estimate.kernels import (
+    KernelKind,
     is_attention,
     is_copy_between_devices,
     is_foreach,
@@ -15,13 +17,9 @@ from graphdoctor.estimate.kernels import (
     launches,
     syncs,
 )
+from graphdoctor.estimate.products import computed_flops, is_unaligned, product_of, walk_us
 from graphdoctor.estimate.ranges import ZERO, add, divide, product, scale
-from graphdoctor.estimate.work import (
-    bytes_moved,
-    is_unaligned_product,
-    layout_bytes,
-    matrix_flops,
-)
+from graphdoctor.estimate.work import bytes_moved, longest_block_us, matrix_flops, walked_us
 from graphdoctor.values.recording import Arg, Op, TensorUse
 from graphdoctor.values.report import Range
 
@@ -56,7 +54,9 @@ def op_cost(op: Op, profile: DeviceProfile, *, autograd: bool = False) -> OpCost
 
 def _host_us(op: Op, profile: DeviceProfile, *, autograd: bool) -> Range:
     costs = profile.host_us
-    if op.is_view:
+    if op.kernels == 0:
+        return ZERO  # a part of what is one call on the GPU
+    if op.is_view and not op.kernels:
         return costs.view.range
     total = costs.operator.range
     fresh = _allocations(op)
@@ -76,7 +76,7 @@ def _allocations(op: Op) -> int:
     return len({use.storage for use in op.outputs if use.is_cuda} - read)
 
 
-def _device_us(op: Op, profile: DeviceProfile, *, count: int) -> Range:
+def _device_us(op: Op, profile: DeviceProfile, *, count: float) -> Range:
     if is_copy_between_devices(op) or op.base_name == "_local_scalar_dense":
         moved = sum(use.nbytes for use in op.outputs) or sum(use.nbytes for use in op.inputs)
         return add(
@@ -84,16 +84,45 @@ def _device_us(op: Op, profile: DeviceProfile, *, count: int) -> Range:
         )
     kind = kernel_kind(op)
     floor: Figure = getattr(profile.smallest_kernel_us, kind)
+    if kind == "matmul":  # what sets up a product, or sums up its parts, is half as long
+        count = 0.5 * (count + 1) if op.kernels is None else count
+    # A kernel's start and end are not hidden behind its work: the two add up.
+    return add(scale(floor.range, count), _work_us(op, profile, kind))
+
+
+def _work_us(op: Op, profile: DeviceProfile, kind: KernelKind) -> Range:
+    if is_convolution(op):
+        return _convolution_us(op, profile)
     share: Figure = getattr(profile.memory_share, kind)
     moved = bytes_moved(op)
-    bandwidth = bandwidth_gb_s(profile, share, moved=moved)
-    # A kernel's start and end are not hidden behind its work: the two add up.
-    work = _longer(transfer_us(moved, bandwidth), _arithmetic_us(op, profile))
-    turned = layout_bytes(op)
-    if turned:
-        rate = bandwidth_gb_s(profile, profile.memory_share.concat, moved=turned)
-        work = add(work, transfer_us(turned, rate))
-    return add(scale(floor.range, count), work)
+    transfer = transfer_us(moved, bandwidth_gb_s(profile, share, moved=moved))
+    if kind == "optimizer":
+        block = max(0.0, longest_block_us(op) - profile.smallest_kernel_us.optimizer.mid)
+        return _longer(transfer, Range.exact(block))
+    if (walked := walked_us(op)) is not None:
+        return _longer(transfer, Range.exact(walked))
+    return _longer(transfer, _arithmetic_us(op, profile))
+
+
+def _convolution_us(op: Op, profile: DeviceProfile) -> Range:
+    """Each of its products, the turning of their operands, and the bias."""
+    total = ZERO
+    for each in passes(op):
+        rate = bandwidth_gb_s(profile, profile.memory_share.convolution, moved=each.nbytes)
+        dtype = each.read[0].dtype
+        peak = (
+            profile.math_tflops.fp32
+            if each.is_depthwise
+            else _math_rate(dtype, profile, is_tf32=True)
+        )
+        math = divide(each.flops / 1e6, product(peak.range, profile.convolution_share.range))
+        total = add(total, _longer(transfer_us(each.nbytes, rate), math))
+        total = add(total, _streamed_us(each.layout_bytes, profile, profile.memory_share.strided))
+    return add(total, _streamed_us(small_bytes(op), profile, profile.memory_share.stream))
+
+
+def _streamed_us(moved: int, profile: DeviceProfile, share: Figure) -> Range:
+    return transfer_us(moved, bandwidth_gb_s(profile, share, moved=moved)) if moved else ZERO
 
 
 def bandwidth_gb_s(profile: DeviceProfile, share: Figure, *, moved: int) -> Range:
@@ -108,21 +137,25 @@ def transfer_us(moved: int, gb_s: Range) -> Range:
 
 
 def _arithmetic_us(op: Op, profile: DeviceProfile) -> Range:
-    flops = matrix_flops(op)
+    product_ = product_of(op)
+    flops = computed_flops(op, product_) if product_ is not None else matrix_flops(op)
     if not flops:
         return ZERO
-    peak = _math_rate(op, profile)
+    dtype = next((use.dtype for use in op.inputs if "float" in use.dtype), "float32")
     share = (profile.attention_share if is_attention(op) else profile.math_share).range
-    if is_unaligned_product(op):
+    if is_unaligned(op):
         share = product(share, profile.unaligned_share.range)
-    return divide(flops / 1e6, product(peak.range, share))
+    computing = divide(flops / 1e6, product(_math_rate(dtype, profile).range, share))
+    if product_ is None:
+        return computing
+    walk = max(0.0, walk_us(product_) - profile.smallest_kernel_us.matmul.mid)
+    return _longer(computing, Range.exact(walk))
 
 
-def _math_rate(op: Op, profile: DeviceProfile) -> Figure:
+def _math_rate(dtype: str, profile: DeviceProfile, *, is_tf32: bool = False) -> Figure:
     """PyTorch's defaults: convolutions may use tf32, matrix products keep full fp32."""
     rates = profile.math_tflops
-    dtype = next((use.dtype for use in op.inputs if "float" in use.dtype), "float32")
-    if dtype == "float32" and op.base_name.startswith("convolution"):
+    if dtype == "float32" and is_tf32:
         return rates.tf32
     by_dtype = {"float64": rates.fp64, "float16": rates.fp16, "bfloat16": rates.bf16}
     return by_dtype.get(dtype, rates.fp32)
@@ -162,7 +195,7 @@ def _key(op: Op) -> _Key:
     named = tuple((name, _part(arg, numbers)) for name, arg in op.kwargs)
     outputs = tuple(_part(use, numbers) for use in op.outputs)
     writes = tuple(numbers.setdefault(storage, len(numbers)) for storage in op.writes)
-    return (op.name, op.device, op.phase, op.tags, parts, named, outputs, writes)
+    return (op.name, op.device, op.phase, op.tags, op.kernels, parts, named, outputs, writes)
 
 
 def _part(arg: Arg, numbers: dict[int, int]) -> object:

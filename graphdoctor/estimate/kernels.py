@@ -6,11 +6,28 @@ from typing import Literal
 
 from msgspec import Struct
 
+from graphdoctor.estimate.convolutions import (
+    is_contiguous,
+    is_convolution,
+    passes,
+    small_launches,
+)
+from graphdoctor.estimate.products import PRODUCTS, product_of
 from graphdoctor.operators.conditions import INDEXING, has_mask_index, is_masked_fill
 from graphdoctor.values.recording import Op, TensorUse
 
 KernelKind = Literal[
-    "stream", "strided", "reduce", "normalize", "concat", "gather", "matmul", "attention"
+    "stream",
+    "strided",
+    "reduce",
+    "columns",
+    "normalize",
+    "concat",
+    "gather",
+    "matmul",
+    "convolution",
+    "attention",
+    "optimizer",
 ]
 
 
@@ -30,21 +47,21 @@ _ONE_GATHER = Kernels(1, "gather")
 # of the H100 (addmm, softmax, layer norm, cat, convolution with layout changes), and the launches
 # written in ATen/native/cuda of PyTorch 2.13 for the others.
 KERNELS: dict[str, Kernels] = {
-    **dict.fromkeys(
-        ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"),
-        _ONE_MATMUL,
-    ),
-    **dict.fromkeys(("_addmm_activation", "_scaled_mm", "_grouped_mm", "_int_mm"), _ONE_MATMUL),
-    "convolution": Kernels(2, "matmul"),
-    "convolution_backward": Kernels(4, "matmul"),
+    **dict.fromkeys(PRODUCTS, _ONE_MATMUL),
+    "convolution": Kernels(1, "convolution"),
+    "convolution_backward": Kernels(2, "convolution"),
+    "constant_pad_nd": Kernels(2, "strided"),  # filled first
+    "slice_backward": Kernels(2, "strided"),
+    "select_backward": Kernels(2, "strided"),
+    "as_strided_scatter": Kernels(2, "strided"),
     "_softmax": _ONE_NORMALIZE,
     "_log_softmax": _ONE_NORMALIZE,
     "_softmax_backward_data": _ONE_NORMALIZE,
     "_log_softmax_backward_data": _ONE_NORMALIZE,
     "native_layer_norm": _ONE_NORMALIZE,
-    "native_layer_norm_backward": Kernels(2, "normalize"),
-    "native_group_norm": Kernels(2, "normalize"),
-    "native_group_norm_backward": Kernels(3, "normalize"),
+    "native_layer_norm_backward": Kernels(2, "columns"),
+    "native_group_norm": Kernels(3, "normalize"),
+    "native_group_norm_backward": Kernels(5, "normalize"),
     "_fused_rms_norm": _ONE_NORMALIZE,
     "_fused_rms_norm_backward": Kernels(2, "normalize"),
     "native_batch_norm": Kernels(1, "normalize"),
@@ -52,9 +69,9 @@ KERNELS: dict[str, Kernels] = {
     "_native_batch_norm_legit_functional": Kernels(1, "normalize"),
     "_batch_norm_with_update": Kernels(1, "normalize"),
     "cudnn_batch_norm": Kernels(1, "normalize"),
-    "native_batch_norm_backward": Kernels(2, "normalize"),
-    "batch_norm_backward": Kernels(2, "normalize"),
-    "cudnn_batch_norm_backward": Kernels(1, "normalize"),
+    "native_batch_norm_backward": Kernels(1, "columns"),
+    "batch_norm_backward": Kernels(1, "columns"),
+    "cudnn_batch_norm_backward": Kernels(1, "columns"),
     **dict.fromkeys(
         ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "all", "any", "prod"),
         _ONE_REDUCE,
@@ -86,10 +103,10 @@ KERNELS: dict[str, Kernels] = {
     "_embedding_bag_forward_only": _ONE_GATHER,
     **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), Kernels(2, "gather")),
     **dict.fromkeys(("scatter_", "scatter_add_", "index_add_", "index_copy_"), _ONE_GATHER),
-    "index_put": Kernels(2, "gather"),
+    "index_put": Kernels(2, "gather"),  # copied first
     "index_put_": _ONE_GATHER,
     "_index_put_impl_": _ONE_GATHER,
-    "embedding_dense_backward": Kernels(6, "gather"),  # sorts the indices first
+    "embedding_dense_backward": Kernels(10, "gather"),  # sorts the indices first
     "_embedding_bag_dense_backward": Kernels(6, "gather"),
     # Measured: 12.3 and 12.9 more than one in two steps of DLRM on an H200 (benchmarks/data).
     "_embedding_bag_backward": Kernels(13, "stream"),
@@ -120,6 +137,9 @@ _NO_KERNEL = frozenset(
         "transpose_",
         "as_strided_",
         "_efficientzerotensor",
+        "unsafe_split",
+        "unsafe_split_with_sizes",
+        "unsafe_chunk",
     }
 )
 _ATTENTION_MARKS = ("scaled_dot_product", "flash_attention", "efficient_attention")
@@ -129,17 +149,23 @@ _SYNC_TAGS = frozenset({"data_dependent_output", "dynamic_output_shape"})
 # launch holds, elements a block covers.
 _TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
 _BLOCKS_PER_LAUNCH = 320
-_ELEMENTS_PER_BLOCK = 65536
-_LAYOUT_KERNELS = 3  # image, weight and result
-# cuDNN's recurrent layers launch so many kernels for each step of the sequence. Source: a profiler on an
-# H200 counted 399 for two GRU layers of 96 steps, and 1,413 for two LSTM layers of 128 steps, trained.
-_RECURRENT = {"mkldnn_rnn_layer": 2, "mkldnn_rnn_layer_backward": 3}
+ELEMENTS_PER_BLOCK = 65536
+# Rows above another that a block of a reduction can walk; more are split over blocks, whose counters are set first.
+_MOST_ROWS = 1024
+_SUMS = frozenset({"sum", "mean"})
+_OF_A_NORM = 2
+_SORTED_FIRST, _SORT = frozenset({"index_put", "index_put_", "_index_put_impl_"}), 6
+_NORMS = frozenset({"native_layer_norm", "native_layer_norm_backward"})  # copy what lies otherwise
+# cuDNN's kernels for half precision, forward and backward; those of float32 are PyTorch's own.
+_HALF_ATTENTION, _ATTENTION = (2, 4), (1, 2)
 # ATen/native/cuda/Shape.cu: inputs of one CatArrayBatchedCopy.
 _CAT_INPUTS_PER_LAUNCH = 128
 
 
 def launches(op: Op) -> int:
     """Kernels, copies and fills put on the device; 0 for views and for operators of the CPU."""
+    if op.is_cuda and op.kernels is not None:
+        return op.kernels
     if not op.is_cuda or op.base_name in _NO_KERNEL or op.is_view:
         return 0
     name = op.base_name
@@ -151,26 +177,24 @@ def launches(op: Op) -> int:
         return 0
     if name in ("cat", "stack"):
         return -(-len(op.inputs) // _CAT_INPUTS_PER_LAUNCH)
-    if name == "convolution":
-        extra = _LAYOUT_KERNELS if changes_layout(op) else 0
-        return KERNELS[name].count + extra + (1 if len(op.inputs) > 2 else 0)
-    if name in _RECURRENT:  # what a CPU build runs in cuDNN's place; the sequence comes first
-        return _RECURRENT[name] * (op.inputs[0].shape[0] if op.inputs else 1)
+    if is_convolution(op):
+        return sum(each.launches for each in passes(op)) + small_launches(op)
+    if (product := product_of(op)) is not None:
+        return product.launches
     if is_attention(op):
-        return 3 if "backward" in name else 1
+        is_half = any(use.itemsize == 2 for use in op.inputs)
+        return (_HALF_ATTENTION if is_half else _ATTENTION)["backward" in name]
+    if name in _SORTED_FIRST and True in op.args[3:4]:  # numbers for the same place are added up
+        return KERNELS[name].count + _SORT
+    if name in _NORMS and op.inputs and not is_contiguous(op.inputs[0]):
+        return KERNELS[name].count + 1
+    if name == "native_batch_norm" and op.inputs and op.inputs[0].itemsize == 2:
+        return 2  # PyTorch's own: cuDNN's is for float32
+    if name == "roll":
+        return max(1, len(op.args[1])) if len(op.args) > 1 and isinstance(op.args[1], tuple) else 1
+    if is_column_sum(op):
+        return 2 if op.inputs[0].numel >= _MOST_ROWS * op.outputs[0].numel else 1
     return KERNELS[name].count if name in KERNELS else 1
-
-
-def changes_layout(op: Op) -> bool:
-    """Whether cuDNN turns image and weight into NHWC first, and the result back.
-
-    Its kernels for half precision want channels last; PyTorch's default is channels first.
-    """
-    if op.base_name != "convolution" or len(op.inputs) < 2 or not op.outputs:
-        return False
-    image = op.inputs[0]
-    is_channels_last = len(image.stride) == 4 and image.stride[1] == 1 and image.shape[1] > 1
-    return image.itemsize == 2 and not is_channels_last
 
 
 def syncs(op: Op) -> bool:
@@ -202,12 +226,26 @@ def kernel_kind(op: Op) -> KernelKind:
     """Which of the profile's kernel figures applies."""
     if is_attention(op):
         return "attention"
-    if op.base_name in _RECURRENT:
-        return "matmul"
+    if op.kernels is not None:  # a row's normalization, or a step of a recurrent layer
+        return "normalize" if op.kernels <= _OF_A_NORM else "matmul"
+    if is_foreach(op):
+        return "optimizer"
+    if is_column_sum(op):
+        return "columns"
     known = KERNELS.get(op.base_name)
     if known is not None:
         return known.kind
-    return "stream" if is_foreach(op) or _is_contiguous(op) else "strided"
+    return "stream" if _is_contiguous(op) else "strided"
+
+
+def is_column_sum(op: Op) -> bool:
+    """Whether the numbers that are summed up do not lie beside each other: a bias' gradient."""
+    if op.base_name not in _SUMS or len(op.args) < 2 or not isinstance(op.args[1], tuple):
+        return False
+    if not op.inputs or not op.outputs or not op.outputs[0].numel:
+        return False
+    last = len(op.inputs[0].shape) - 1
+    return not {-1, last}.intersection(dim for dim in op.args[1] if isinstance(dim, int))
 
 
 def _is_contiguous(op: Op) -> bool:
@@ -235,16 +273,22 @@ def _is_dense(use: TensorUse) -> bool:
 
 
 def _foreach_launches(op: Op) -> int:
-    lists = _tensor_lists(op)
+    lists = tensor_lists(op)
     if not lists:
         return 0
     tensors = lists[0]
+    if (
+        len(lists) > 1
+        and any(not use.shape for use in lists[1])
+        and any(use.shape for use in tensors)
+    ):
+        return len(tensors)  # divided by a number of its own each: one after the other
     per_launch = _TENSORS_PER_LAUNCH[min(len(lists), len(_TENSORS_PER_LAUNCH)) - 1]
-    blocks = sum(-(-use.numel // _ELEMENTS_PER_BLOCK) for use in tensors)
+    blocks = sum(-(-use.numel // ELEMENTS_PER_BLOCK) for use in tensors)
     return max(-(-len(tensors) // per_launch), -(-blocks // _BLOCKS_PER_LAUNCH), 1)
 
 
-def _tensor_lists(op: Op) -> list[list[TensorUse]]:
+def tensor_lists(op: Op) -> list[list[TensorUse]]:
     """The lists of tensors that a foreach operator walks together, its results counting as one."""
     found: list[list[TensorUse]] = []
     for arg in (*op.args, *(value for _, value in op.kwargs)):

@@ -89,7 +89,7 @@ class _Training:
 
 def _is_node(op: Op, previous: Op | None) -> bool:
     """Whether autograd's engine ran another node before this operator."""
-    if op.phase != "backward":
+    if op.phase != "backward" or op.kernels == 0:
         return False
     is_new = previous is None or previous.forward_index != op.forward_index
     return is_new or op.forward_index is None

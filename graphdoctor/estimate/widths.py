@@ -27,15 +27,15 @@ class Width(Struct, frozen=True):
         return stretched(corners, self.times, least=self.least)
 
 
-EAGER = Width(0.52)
-GRAPH = Width(0.95)
-BUSY = Width(1.71)
-SPEEDUP = Width(0.41)
+EAGER = Width(0.62)
+GRAPH = Width(0.79)
+BUSY = Width(0.84)
+SPEEDUP = Width(0.43)
 # From the eager step's own measured times. What Python between graphs costs is no figure of the profile's,
 # so that the corners say little of parts.
-WHOLE_FROM_EAGER = Width(0.88)
+WHOLE_FROM_EAGER = Width(1.48)
 PARTS_FROM_EAGER = Width(0.0, least=0.19)
-SEGMENTS_FROM_EAGER = Width(0.0, least=0.28)
+SEGMENTS_FROM_EAGER = Width(0.0, least=0.29)
 
 
 def capped(value: Range, most: Range) -> Range:

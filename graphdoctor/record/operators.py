@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from graphdoctor.device.observe.operators import Call, tensors_of, written_tensors
+from graphdoctor.device.observe.operators import Call, WholeCall, tensors_of, written_tensors
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable, use_of
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.target.frames import Place, locate
@@ -55,6 +55,8 @@ class OperatorObserver:
         self._named = named
         self._device_of = device_of
         self._forward_of: dict[int, Op] = {}  # autograd's sequence number -> forward operator
+        self._whole: dict[int, WholeCall] = {}  # forward operator -> the call that it is a part of
+        self._begun: set[tuple[WholeCall, bool]] = set()  # with whether in backward
 
     def before(self, call: Call) -> None:
         """Note the storages that come from outside, before the call can write them."""
@@ -118,11 +120,25 @@ class OperatorObserver:
             stack=stack,
             forward_index=forward.index if forward is not None else None,
             fallback=_fallback_of(call),
+            kernels=self._kernels(call, forward),
         )
         if node is None:
             # autograd makes an operator's node just before it calls the operator
             self._forward_of.setdefault(torch.autograd._get_sequence_nr() - 1, op)
         return op
+
+    def _kernels(self, call: Call, forward: Op | None) -> int | None:
+        """Of a part of what is one call for CUDA: all that it launches, at the first part."""
+        whole = self._whole.get(forward.index) if forward is not None else call.whole
+        if whole is None:
+            return None
+        if forward is None:
+            self._whole[len(self.ops)] = whole
+        key = (whole, forward is not None)
+        if key in self._begun:
+            return 0
+        self._begun.add(key)
+        return whole.backward if forward is not None else whole.forward
 
     def _forward(self, node: Any) -> Op | None:
         number = node._sequence_nr()

@@ -100,7 +100,9 @@ class Op(Struct, frozen=True, gc=False):
     `writes` are the storages it mutates through its arguments. `forward_index` is, for an
     operator of the backward pass, the index of the forward operator it belongs to. `location` is the
     nearest frame outside torch (for backward: of the forward operator); `stack` continues outwards.
-    `fallback` says why the emulated result may differ from a GPU's, or is None.
+    `fallback` says why the emulated result may differ from a GPU's, or is None. `kernels` are those
+    that CUDA launches for it, where they are not the operator's own: a CPU build takes apart what CUDA has
+    one call for, and the first of the parts has that call's kernels, the others none.
     """
 
     index: int
@@ -117,6 +119,7 @@ class Op(Struct, frozen=True, gc=False):
     stack: tuple[Location, ...] = ()
     forward_index: int | None = None
     fallback: str | None = None
+    kernels: int | None = None
 
     @property
     def base_name(self) -> str:

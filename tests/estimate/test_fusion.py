@@ -34,7 +34,7 @@ def test_pointwise_work_between_two_products_is_one_kernel() -> None:
     found = fused(step)
     assert names(step) == ["aten.mm.default", "inductor.fused.default", "aten.mm.default"]
     assert found.position_of == (0, 1, 1, 1, 2)
-    assert (found.launches_before, found.launches) == (5, 3)
+    assert (found.launches_before, found.launches) == (7, 5)  # products of float32 are split in two
     assert [each.index for each in found.iteration.ops] == [0, 1, 2]
 
 

@@ -130,6 +130,7 @@ def test_float32_products_are_slower_than_half_and_convolutions_may_use_tf32() -
         tensor(2, 64, 64, 3, 3),
         tensor(3, 32, 64, 56, 56),
     )
+    image = replace(image, stride=(64 * 56 * 56, 1, 64 * 56, 64))
     convolution = op("aten.convolution.default", [image, weight], [result])
     flops = 2 * result.numel * 64 * 9
     assert op_cost(convolution, H100).device_us.mid < flops / (H100.math_tflops.fp32.mid * 1e6)
@@ -164,11 +165,11 @@ def test_a_product_with_rows_off_the_grid_is_slower_and_a_wide_one_is_not() -> N
         ]
         return op_cost(op("aten.bmm.default", uses[:2], uses[2:]), H100).device_us.mid
 
-    assert device_us(3137) > 4 * device_us(3136)
+    assert device_us(3137) > 3 * device_us(3136)
     assert device_us(3137, itemsize=4) < 1.1 * device_us(3136, itemsize=4)
 
 
-def test_a_half_precision_convolution_pays_for_its_layout_unless_channels_are_last() -> None:
+def test_a_convolution_pays_for_its_layout_unless_channels_are_last() -> None:
     def convolution(strides: tuple[int, ...], itemsize: int = 2) -> Op:
         image, weight, result = (
             replace(tensor(at, *shape), dtype="float16", itemsize=itemsize)
@@ -179,7 +180,7 @@ def test_a_half_precision_convolution_pays_for_its_layout_unless_channels_are_la
 
     first, last = (64 * 56 * 56, 56 * 56, 56, 1), (64 * 56 * 56, 1, 64 * 56, 64)
     assert launches(convolution(first)) == launches(convolution(last)) + 3
-    assert launches(convolution(first, itemsize=4)) == launches(convolution(last))
+    assert launches(convolution(first, itemsize=4)) == launches(convolution(first))
     assert op_cost(convolution(first), H100).device_us.mid > (
         1.5 * op_cost(convolution(last), H100).device_us.mid
     )
@@ -334,7 +335,8 @@ def test_every_term_has_a_source_and_a_carried_over_figure_is_admitted() -> None
     found = estimate(chain(3, 8), load_profile("t4"))
     assert all(term.source and term.value for term in found.terms)
     assert any("carried over" in note for note in found.notes)
-    assert not any("carried over" in note for note in estimate(chain(3, 8), H100).notes)
+    fitted_there = estimate(chain(3, 8), load_profile("h200"))
+    assert not any("carried over" in note for note in fitted_there.notes)
 
 
 _NAMES = st.sampled_from(

@@ -6,13 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.estimate import launches
-from graphdoctor.estimate.kernels import KERNELS, changes_layout, kernel_kind, syncs
+from graphdoctor.estimate.kernels import KERNELS, kernel_kind, syncs
+from graphdoctor.estimate.products import PRODUCTS
 from graphdoctor.estimate.work import (
     bytes_moved,
-    is_unaligned_product,
-    layout_bytes,
+    longest_block_us,
     matrix_flops,
     touched_bytes,
+    walked_us,
 )
 from graphdoctor.values.recording import Arg, Op, TensorUse
 from tests.support.builders import op, tensor
@@ -31,9 +32,10 @@ LAUNCHED = {
     (1, "normalize"): (
         "_batch_norm_with_update _fused_rms_norm _log_softmax _log_softmax_backward_data "
         "_native_batch_norm_legit _native_batch_norm_legit_functional _softmax "
-        "_softmax_backward_data cudnn_batch_norm cudnn_batch_norm_backward native_batch_norm "
-        "native_layer_norm"
+        "_softmax_backward_data cudnn_batch_norm native_batch_norm native_layer_norm"
     ),
+    (1, "columns"): "batch_norm_backward cudnn_batch_norm_backward native_batch_norm_backward",
+    (1, "convolution"): "convolution",
     (1, "reduce"): (
         "_local_scalar_dense all amax amin any argmax argmin cumprod cumsum "
         "linalg_vector_norm logsumexp max mean min nansum nll_loss2d_forward nll_loss_forward "
@@ -44,21 +46,24 @@ LAUNCHED = {
         "index_add index_copy index_put max_pool2d_with_indices_backward nll_loss_backward "
         "scatter scatter_add upsample_bilinear2d_backward"
     ),
-    (2, "matmul"): "convolution",
-    (2, "normalize"): (
-        "_fused_rms_norm_backward batch_norm_backward native_batch_norm_backward "
-        "native_group_norm native_layer_norm_backward"
-    ),
+    (2, "columns"): "native_layer_norm_backward",
+    (2, "convolution"): "convolution_backward",
+    (2, "normalize"): "_fused_rms_norm_backward",
     (2, "reduce"): "equal mse_loss",
-    (3, "normalize"): "native_group_norm_backward",
+    (2, "strided"): "as_strided_scatter constant_pad_nd select_backward slice_backward",
+    (3, "normalize"): "native_group_norm",
     (3, "reduce"): "bincount histc topk",
-    (4, "matmul"): "convolution_backward",
     (4, "reduce"): "argsort multinomial nonzero randperm sort",
     (5, "reduce"): "masked_select",
-    (6, "gather"): "_embedding_bag_dense_backward embedding_dense_backward",
+    (5, "normalize"): "native_group_norm_backward",
+    (6, "gather"): "_embedding_bag_dense_backward",
+    (10, "gather"): "embedding_dense_backward",
     (8, "reduce"): "_unique2 unique_dim",
     (13, "stream"): "_embedding_bag_backward",
 }
+
+
+CONVOLUTIONS = {"convolution", "convolution_backward"}
 
 
 def half(storage: int, *shape: int) -> TensorUse:
@@ -74,7 +79,7 @@ def test_every_known_operator_launches_as_many_kernels_of_the_kind() -> None:
     assert {name: (each.count, each.kind) for name, each in KERNELS.items()} == listed
 
 
-@pytest.mark.parametrize("name", sorted(set(KERNELS) - {"cat", "stack", "convolution"}))
+@pytest.mark.parametrize("name", sorted(set(KERNELS) - PRODUCTS - {"cat", "stack"} - CONVOLUTIONS))
 def test_a_known_operator_is_launched_as_often_as_listed(name: str) -> None:
     made = call(name, tensor(1, 8, 8), out=tensor(2, 8, 8))
     assert (launches(made), kernel_kind(made)) == (KERNELS[name].count, KERNELS[name].kind)
@@ -88,13 +93,13 @@ IMAGE, WEIGHT, BIAS, RESULT = (
 @pytest.mark.parametrize(
     ("operator", "expected"),
     [
-        (call("convolution", IMAGE, WEIGHT, out=RESULT), 2),
-        (call("convolution", IMAGE, WEIGHT, BIAS, out=RESULT), 3),  # the bias is added by one more
-        (call("convolution", half(1, 2, 3, 8, 8), half(2, 4, 3, 5, 5), out=half(4, 2, 4, 4, 4)), 5),
+        (call("convolution", IMAGE, WEIGHT, out=RESULT), 1),
+        (call("convolution", IMAGE, WEIGHT, BIAS, out=RESULT), 2),  # the bias is added by one more
         (call("cat", tuple(tensor(at, 2) for at in range(128)), out=tensor(999, 256)), 1),
         (call("cat", tuple(tensor(at, 2) for at in range(129)), out=tensor(999, 258)), 2),
         (call("_scaled_dot_product_flash_attention", tensor(1, 1, 2, 3, 4), out=tensor(2, 4)), 1),
-        (call("_flash_attention_backward", tensor(1, 1, 2, 3, 4), out=tensor(2, 4)), 3),
+        (call("_flash_attention_backward", tensor(1, 1, 2, 3, 4), out=tensor(2, 4)), 2),
+        (call("_flash_attention_backward", half(1, 1, 2, 3, 4), out=half(2, 4)), 4),
         (call("_efficient_attention_forward", tensor(1, 1, 2, 3, 4), out=tensor(2, 4)), 1),
     ],
 )
@@ -231,34 +236,54 @@ def test_an_expanded_dimension_is_read_once() -> None:
     assert touched_bytes(replace(tensor(1, 8), stride=(0,))) == 4
 
 
-def test_rows_of_half_precision_must_be_multiples_of_16_bytes() -> None:
-    def product(inner: int, outer: int = 8) -> Op:
-        return call("mm", half(1, 4, inner), half(2, inner, outer), out=half(3, 4, outer))
+def test_a_sum_over_rows_above_each_other_sets_counters_where_they_are_many() -> None:
+    def summed(rows: int, dim: int) -> Op:
+        made = tensor(2, 8) if dim == 0 else tensor(2, rows)
+        return call("sum", tensor(1, rows, 8), (dim,), out=made)
 
-    assert [is_unaligned_product(product(inner)) for inner in (8, 12, 16, 17)] == [
-        False, True, False, True,
-    ]  # fmt: skip
-    assert is_unaligned_product(product(8, 9))
-    single = call("mm", tensor(1, 4, 9), tensor(2, 9, 9), out=tensor(3, 4, 9))
-    assert not is_unaligned_product(single)
-    assert not is_unaligned_product(call("mul", half(1, 4, 9), half(2, 4, 9), out=half(3, 4, 9)))
-    assert not is_unaligned_product(
-        call("convolution", half(1, 2, 3, 9, 9), half(2, 4, 3, 5, 5), out=half(4, 2, 4, 5, 5))
-    )
+    assert [launches(summed(rows, 0)) for rows in (1023, 1024)] == [1, 2]
+    assert kernel_kind(summed(4, 0)) == "columns"
+    assert (launches(summed(4096, 1)), kernel_kind(summed(4096, 1))) == (1, "reduce")
+    assert kernel_kind(summed(4, -1)) == "reduce"
 
 
-def test_the_layout_of_half_precision_images_is_turned_and_turned_back() -> None:
-    image, weight, result = half(1, 2, 3, 8, 8), half(2, 4, 3, 5, 5), half(4, 2, 4, 4, 4)
-    first = call("convolution", image, weight, out=result)
-    assert changes_layout(first)
-    assert layout_bytes(first) == 2 * (768 + 600 + 256)
-    last = replace(image, stride=(192, 1, 24, 3))
-    assert not changes_layout(call("convolution", last, weight, out=result))
-    assert layout_bytes(call("convolution", last, weight, out=result)) == 0
-    assert not changes_layout(call("convolution", IMAGE, WEIGHT, out=RESULT))
-    assert not changes_layout(call("mm", image, weight, out=result))
-    one_channel = replace(half(1, 2, 1, 8, 8), stride=(64, 1, 8, 1))
-    assert changes_layout(call("convolution", one_channel, half(2, 4, 1, 5, 5), out=result))
+def test_numbers_that_are_added_up_by_index_are_sorted_first() -> None:
+    indices = (tensor(2, 4, dtype="int64"),)
+    added = call("index_put_", tensor(1, 8), indices, tensor(3, 4), True, writes=(1,))
+    assert (launches(added), launches(replace(added, args=(*added.args[:3], False)))) == (7, 1)
+
+
+def test_a_list_divided_by_a_number_for_each_is_divided_one_by_one() -> None:
+    tensors, numbers = (tensor(1, 8), tensor(2, 8)), (tensor(3), tensor(4))
+    assert launches(call("_foreach_div_", tensors, numbers, writes=(1, 2))) == 2
+    assert launches(call("_foreach_div_", tensors, tensors, writes=(1, 2))) == 1
+
+
+def test_what_lies_otherwise_is_copied_before_it_is_normalized() -> None:
+    given = tensor(1, 4, 8)
+    turned = replace(given, stride=(1, 4))
+    made = tensor(2, 4, 8)
+    found = [launches(call("native_layer_norm", use, (8,), out=made)) for use in (given, turned)]
+    assert found == [1, 2]
+
+
+def test_a_block_of_an_optimizers_kernel_walks_65536_elements() -> None:
+    def update(size: int) -> float:
+        lists = tuple((tensor(number, size),) for number in range(1, 5))
+        return longest_block_us(call("_fused_adam_", *lists, writes=(1, 3, 4)))
+
+    assert update(1000) == pytest.approx(1000 * 7 * 4 / 1e3 / 50)
+    assert update(65_536) == update(1_000_000) == pytest.approx(36.7, abs=0.1)
+    assert longest_block_us(call("_fused_adam_", writes=(1,))) == 0.0
+
+
+def test_a_softmax_over_what_lies_apart_is_walked_by_single_threads() -> None:
+    def softmax(*shape: int, dim: int = 1) -> float | None:
+        return walked_us(call("_log_softmax", tensor(1, *shape), dim, False, out=tensor(2, *shape)))
+
+    assert softmax(8, 30_522, 128) == pytest.approx(39_068, abs=1)
+    assert softmax(8, 30_522, 64) is softmax(8, 21, 128) is None
+    assert softmax(8, 30_522, dim=-1) is None
 
 
 # Kinds, and waits.
@@ -289,12 +314,3 @@ def test_a_copy_waits_unless_it_is_told_not_to() -> None:
     assert syncs(call("unique_dim", device, out=device)) is False
     tagged = op("aten.nonzero.default", [device], [device], tags=["data_dependent_output"])
     assert syncs(tagged)
-
-
-@pytest.mark.parametrize(
-    ("name", "count"), [("mkldnn_rnn_layer", 128), ("mkldnn_rnn_layer_backward", 192)]
-)
-def test_a_recurrent_layer_launches_for_each_step_of_its_sequence(name: str, count: int) -> None:
-    """A CPU build runs oneDNN's layer where a GPU runs cuDNN's, which takes the steps one by one."""
-    given, made = tensor(1, 64, 8, 16), tensor(2, 64, 8, 32)
-    assert launches(op(f"aten.{name}.default", (given,), (made,))) == count

@@ -11,6 +11,7 @@ from torch.utils import _device as default_device
 
 from graphdoctor.device.emulated.copies import MoveTo, copy_to
 from graphdoctor.device.emulated.logical import CPU, LogicalDevice, wants_cuda
+from graphdoctor.device.emulated.whole_calls import whole_call
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
 from graphdoctor.device.observe.versions import torch_version
 
@@ -60,7 +61,14 @@ class LogicalFunctionMode(TorchFunctionMode):
         if handler is not None:
             with self:  # its code names devices as any other does
                 return handler(func, types, args, kwargs)
-        return self._run_asking(func, args, kwargs)
+        whole = whole_call(func, args, kwargs)
+        if whole is None:
+            return self._run_asking(func, args, kwargs)
+        self.dispatch.whole = whole
+        try:
+            return self._run_asking(func, args, kwargs)
+        finally:
+            self.dispatch.whole = None
 
     def _run_asking(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a C function that names no device: what it makes lies where its arguments lie."""

@@ -20,6 +20,7 @@ from graphdoctor.device.observe.operators import (
     Call,
     Observer,
     OperatorFacts,
+    WholeCall,
     facts_of,
     is_whole_for_nested,
     parts_in_order,
@@ -103,7 +104,8 @@ class LogicalDeviceMode(ObservedMode):
     """Runs operators physically on the CPU and keeps track of the device each result lies on.
 
     `target` is set by the function mode while a call with an explicit device runs: None, or whether
-    the results go to CUDA. `asking` are the arguments of the torch function that runs, if any.
+    the results go to CUDA. `asking` are the arguments of the torch function that runs, if any;
+    `whole` is what CUDA makes of that function, where it takes it as one call.
     """
 
     def __init__(self, table: StorageTable, run: Callable[[Call], Any] = run_operator) -> None:
@@ -111,6 +113,7 @@ class LogicalDeviceMode(ObservedMode):
         self._run = run
         self.target: bool | None = None
         self.asking: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.whole: WholeCall | None = None
         self._last_on_cuda = False
 
     def body_of(self, func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
@@ -151,6 +154,7 @@ class LogicalDeviceMode(ObservedMode):
         else:
             call.on_cuda = some_cuda
         self._last_on_cuda = call.on_cuda
+        call.whole = self.whole if call.on_cuda else None
         call.mixed = some_cuda and cpu_with_dims
 
     def _made_inside_cuda_code(self) -> bool:

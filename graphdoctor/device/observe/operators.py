@@ -154,6 +154,16 @@ def tensors_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch
     return found
 
 
+class WholeCall:
+    """A call that CUDA makes as one and a CPU build takes apart: kernels there, forward and backward."""
+
+    __slots__ = ("backward", "forward")
+
+    def __init__(self, forward: int, backward: int) -> None:
+        self.forward = forward
+        self.backward = backward
+
+
 class Call:
     """One operator call, as handed to an observer: what it is, what it got, where it runs."""
 
@@ -168,6 +178,7 @@ class Call:
         "mixed",
         "on_cuda",
         "result",
+        "whole",
     )
 
     def __init__(
@@ -183,6 +194,7 @@ class Call:
         self.mixed = False
         self.result: Any = None
         self.fallback: str | None = None
+        self.whole: WholeCall | None = None
 
 
 class Observer(Protocol):

@@ -87,11 +87,14 @@ class KernelFigures(Struct, frozen=True, forbid_unknown_fields=True):
     stream: Figure  # elementwise on contiguous memory
     strided: Figure  # elementwise with a strided or broadcast operand
     reduce: Figure
+    columns: Figure  # sums over what lies apart in memory: gradients of biases and of norms
     normalize: Figure  # softmax, layer norm: several passes over a row
     concat: Figure
     gather: Figure  # index, embedding, scatter
     matmul: Figure
+    convolution: Figure
     attention: Figure
+    optimizer: Figure  # one launch for many tensors
 
 
 class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,6 +118,7 @@ class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
     memory_share: KernelFigures  # of the peak, reached by each kind of kernel
     math_tflops: MathRates
     math_share: Figure  # of the peak, reached by matrix products
+    convolution_share: Figure  # of the peak, reached by convolutions
     unaligned_share: Figure  # of math_share, by half-precision rows of no multiple of 16 bytes
     attention_share: Figure  # of the peak, reached by attention
     smallest_kernel_us: KernelFigures
