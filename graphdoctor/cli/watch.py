@@ -29,10 +29,10 @@ class WatchCommand:
 
     Graphs, captures, replays, allocations, waits, recompilations and eager calls
     of captured models are counted. --cupti also samples launches, syncs and
-    copies, which slows each launch down. A line on stderr says what happened since the
-    one before; the report comes at the end, and whenever SIGUSR1 is sent. The
-    program runs on its own device and ends with its own exit code. Child processes
-    are not watched.
+    copies, which slows each launch down. A line on stderr says what happened
+    since the one before; the report comes at the end, and whenever SIGUSR1 is
+    sent. The program runs on its own device and ends with its own exit code.
+    Child processes are not watched.
     """
 
     name = "watch"
