@@ -57,7 +57,7 @@ def test_what_the_program_still_holds_of_the_step_before_is_a_finding_with_its_n
         "kept alive by `output` (image_training.py:42) and `loss` (image_training.py:43)"
         in found.message
     )
-    assert found.fix.startswith("`del` these variables at the end of each step")
+    assert found.fix.startswith("Write `del output, loss` at the end of each step")
 
 
 def _without_times(text: str) -> str:
