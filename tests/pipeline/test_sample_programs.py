@@ -60,5 +60,15 @@ def test_what_the_program_still_holds_of_the_step_before_is_a_finding_with_its_n
     assert found.fix.startswith("Write `del output, loss` at the end of each step")
 
 
+@pytest.mark.gpu
+def test_a_gpu_refuses_the_capture_of_a_step_whose_program_holds_the_one_before() -> None:
+    training = run(SAMPLES / "image_training.py", device="cuda").report.steps[0]
+    assert training.report is not None
+    whole = next(one for one in training.report.captures if one.scope == "whole step")
+    assert whole.status == "refused" and "default stream" in whole.reason
+    assert "GD117" in {one.rule for one in training.report.findings}
+    assert training.report.verdict in ("partly-safe", "unsafe")
+
+
 def _without_times(text: str) -> str:
     return re.sub(r"\(\d+ images/s\)", "", text)
