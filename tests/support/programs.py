@@ -45,11 +45,12 @@ def run(
     ends: bool = False,
     on_cpu: bool = False,
     device: DeviceChoice = "emulated",
+    only: str = "",
 ) -> Ran:
     """Run it to its end, on the emulated device unless another is named; `after` NEVER runs it without a diagnosis."""
     options = RunOptions(
         AnalyzeOptions(device=device, strategies=()),
-        Bounds(after=after, steps=3, ends=ends),
+        Bounds(after=after, steps=3, ends=ends, only=only),
         is_left_on_cpu=on_cpu,
     )
     printed = io.StringIO()

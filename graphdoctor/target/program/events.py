@@ -107,7 +107,6 @@ class Heard:
 
     listener: Listener | None = None
     nesting = threading.local()
-    optimizer_steps = 0  # of all optimizers, also where a step is run again
 
     @classmethod
     def tell(cls, kind: Kind, subject: object) -> None:
@@ -189,7 +188,6 @@ def _telling(kind: Kind) -> Callable[[Any], Any]:
 
 
 def _before_step(optimizer: object, *_: object) -> None:
-    Heard.optimizer_steps += 1
     Heard.tell("step", optimizer)
 
 

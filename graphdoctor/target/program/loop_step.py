@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from graphdoctor.target.program.events import Heard
 from graphdoctor.target.program.held_batches import HeldBatches, held_batches
 from graphdoctor.target.program.kept import Kept, Turn, in_turn, is_given
 from graphdoctor.target.program.loops import Follower, Loop
@@ -150,15 +150,19 @@ def _target(
 
     def run(turn: Turn, **inputs: Any) -> object:
         result: object = None
-        before = Heard.optimizer_steps
-        for index in range(size):
-            for write in writes[turn.number * size + index]:
-                write()
-            own = {n: v[index] if size > 1 else v for n, v in inputs.items()}
-            for name, put in held.setters.items():
-                put(own.pop(name))
-            result = made.step(**own)
-        if step.mode == "training" and Heard.optimizer_steps == before:
+        stepped: list[object] = []
+        hook = register_optimizer_step_pre_hook(lambda optimizer, *_: stepped.append(optimizer))
+        try:
+            for index in range(size):
+                for write in writes[turn.number * size + index]:
+                    write()
+                own = {n: v[index] if size > 1 else v for n, v in inputs.items()}
+                for name, put in held.setters.items():
+                    put(own.pop(name))
+                result = made.step(**own)
+        finally:
+            hook.remove()
+        if step.mode == "training" and not stepped:
             step.is_incomplete = True
         return result
 

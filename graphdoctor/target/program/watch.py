@@ -139,7 +139,8 @@ class Watch:
             if self._bounds.only:  # not as soon as it is called: a profile function sees no other
                 self._enter(marked, lambda: None)
         elif self._bounds.only:
-            return
+            for step in filter(self._studies.has_enough, self._loops):
+                self._enter(step, lambda: None)  # nothing was heard while it ran
         elif thread.loop is not None:
             self._follow(thread, thread.loop, event)
         elif not thread.cannot and event.kind != "stepped":

@@ -258,6 +258,42 @@ for i in range(10):
     assert (name, mode, rules) == ("program.py:10-14", "training", ("GD101",))
 
 
+def test_a_named_function_in_which_nothing_is_heard_is_diagnosed_before_the_end(
+    tmp_path: Path,
+) -> None:
+    body = """\
+class Net(nn.Linear):
+    def forward(self, x):
+        return torch.relu(x @ self.weight)
+net = Net(4, 4).cuda()
+with torch.no_grad():
+    for i in range(40):
+        net(torch.randn(2, 4, device="cuda"))
+        print(i)
+"""
+    seen = ran(tmp_path, body, only="Net.forward", ends=True)
+    (step,) = seen.report.steps
+    assert step.report is not None and step.report.verdict == "safe"
+    assert seen.report.ending == "ended by graphdoctor" and len(seen.printed.split()) < 10
+
+
+def test_a_step_that_ran_too_few_times_to_be_diagnosed_meanwhile_is_diagnosed_at_the_end(
+    tmp_path: Path,
+) -> None:
+    body = """\
+for i in range(8):
+    x = torch.randn(2, 4, device="cuda")
+    loss = model(x).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    del loss
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.begun == 5  # the first three show which lines they are, and then three pass
+    assert step.report is not None and step.report.verdict == "safe", step.reason
+
+
 def test_a_program_on_the_cpu_is_said_to_be_there_and_can_be_placed(tmp_path: Path) -> None:
     body = """\
 model, x = model.cpu(), torch.ones(2, 4)
