@@ -91,7 +91,9 @@ def _fix(name: str) -> str:
     holder = name.partition(_KEPT)[2]
     if variables := _VARIABLE.findall(holder):
         return _FREE.format(what=f"`del {', '.join(variables)}`")
-    return _LET_GO if holder.startswith("`") else _FREE.format(what="`del` for all that hangs on it")
+    return (
+        _LET_GO if holder.startswith("`") else _FREE.format(what="`del` for all that hangs on it")
+    )
 
 
 def _message(event: HostEvent) -> str:
