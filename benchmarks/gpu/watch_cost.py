@@ -1,14 +1,14 @@
 """What `graphdoctor watch` costs a launch-bound training step, with intervals -> lines, and JSON.
 
-    python benchmarks/gpu/watch_cost.py [--windows 12] [--rounds 150] [--restarts 200] [--json FILE]
+    python benchmarks/gpu/watch_cost.py [--pairs 400] [--windows 12] [--restarts 200] [--json FILE] [PART ...]
 
-- left: what windows leave behind. Two processes take blocks of steps in turn, before and after three windows opened in
-  one of them; the change of the ratio of their times is what those left.
-- windows: one process steps while windows open in it, far more often than `watch` opens them. Lost is the time of the
-  steps around a window beyond what they take between windows; at the rate of `watch` that is the overhead.
-- restarts: short windows one after the other beside four threads that launch kernels and replay graphs, with what the
-  process holds before and after.
+- watch: short blocks of steps, and of replays, in turn beside a watcher and without one, in one process; and what a
+  line costs, of which there is one every 30 s.
 - replays: blocks of replays of a graph of one kernel, counted and not counted.
+- windows (--cupti): one process steps while windows open in it, far more often than `watch` opens them. Lost is the
+  time of the steps around a window beyond what they take between windows.
+- restarts (--cupti): short windows one after the other beside four threads that launch kernels and replay graphs, with
+  what the process holds before and after. It runs last, in a fork: it has ended a process.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ import time
 import traceback
 from array import array
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from itertools import pairwise
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +34,11 @@ from graphdoctor.measure.watch.duty import SHARE
 from graphdoctor.measure.watch.gate import Gate
 from graphdoctor.measure.watch.graph_counts import GraphCounts
 from graphdoctor.measure.watch.profiler import Profiler, prepare_environment
+from graphdoctor.measure.watch.watcher import Watcher
+from graphdoctor.reporters import watch_page
 
 WARM_UP_S, REST_S, AFTER_WINDOW_S = 2.0, 1.0, 0.01
-BLOCK_STEPS, BLOCK_S = 20, 0.25
+BLOCK_STEPS, BLOCK_S = 10, 0.25
 REPLAY_BLOCKS, REPLAYS = 40, 2000
 
 
@@ -84,81 +84,46 @@ def with_interval(values: Sequence[float]) -> dict[str, float]:
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
-# What windows leave behind -------------------------------------------------------------------
+# What watching costs -------------------------------------------------------------------------
 
 
-def left_behind(rounds: int) -> dict[str, Any]:
-    with ExitStack() as stack:
-        plain, looked_at = (stack.enter_context(_Stepping()) for _ in range(2))
-        before = [_both(plain, looked_at, turn) for turn in range(rounds)]
-        window_s = looked_at.ask("look")
-        after = [_both(plain, looked_at, turn) for turn in range(rounds)]
-    found: dict[str, Any] = {"windows_s": window_s}
-    for part, kind in enumerate(("step", "launch", "replay")):
-        times = [[[each[part] for each in pair] for pair in phase] for phase in (before, after)]
-        ratios = [
-            with_interval([math.log(looked / alone) for alone, looked in phase]) for phase in times
-        ]
-        change = ratios[1]["mean"] - ratios[0]["mean"]
-        half = math.hypot(*(each["high"] - each["mean"] for each in ratios))
-        found[kind] = {
-            "us_before": 1e6 * statistics.median(looked for _, looked in times[0]),
-            "us_after": 1e6 * statistics.median(looked for _, looked in times[1]),
-            "left": math.expm1(change),
-            "low": math.expm1(change - half),
-            "high": math.expm1(change + half),
+def watch_cost(pairs: int) -> dict[str, Any]:
+    """Ratios of neighbouring blocks, with and without, whose order changes from pair to pair."""
+    found: dict[str, Any] = {}
+    calls = {"step": (make_step(), BLOCK_STEPS), "replay": (make_replay(), 200 * BLOCK_STEPS)}
+    for name, (call, number) in calls.items():
+        run_for(call, WARM_UP_S)
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for pair in range(pairs):
+            for is_watched in (True, False) if pair % 2 else (False, True):
+                with new_watcher().on() if is_watched else nullcontext():
+                    times[is_watched].append(per_call_s(call, number))
+        logs = [math.log(a / b) for a, b in zip(times[True], times[False], strict=True)]
+        found[name] = {
+            "pairs": pairs,
+            "us": 1e6 * statistics.median(times[False]),
+            "us_watched": 1e6 * statistics.median(times[True]),
+            "overhead": {key: math.expm1(v) for key, v in median_with_interval(logs).items()},
         }
-    return found
+    watcher, taken = new_watcher(), []
+    with watcher.on():
+        for _ in range(50):
+            begun = time.perf_counter()
+            watch_page.line(watcher.report(), None)
+            taken.append(time.perf_counter() - begun)
+    return {**found, "line_us": 1e6 * statistics.median(taken)}
 
 
-def _both(plain: _Stepping, looked_at: _Stepping, turn: int) -> tuple[list[float], list[float]]:
-    if turn % 2:
-        looked, alone = looked_at.ask("block"), plain.ask("block")
-    else:
-        alone, looked = plain.ask("block"), looked_at.ask("block")
-    return alone, looked
+def new_watcher() -> Watcher:
+    return Watcher(("program.py",), 3600.0, lambda now, before: None, lambda report: None)
 
 
-class _Stepping:
-    """A fork that takes blocks of steps, and looks, when it is asked."""
-
-    def __enter__(self) -> _Stepping:
-        self._ours, theirs = Pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                _answer(theirs)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(0)
-        theirs.close()
-        return self
-
-    def ask(self, what: str) -> Any:
-        self._ours.send(what)
-        return self._ours.recv()
-
-    def __exit__(self, *_: object) -> None:
-        self._ours.send("end")
-        os.waitpid(self._pid, 0)
-
-
-def _answer(asked: Connection) -> None:
-    step, replay, data = make_step(), make_replay(), torch.zeros(64, device="cuda")
-    run_for(step, WARM_UP_S)
-    profiler = Profiler(Gate())
-    while (what := asked.recv()) != "end":
-        if what == "look":
-            asked.send(_looks(profiler, step))
-            continue
-        asked.send(
-            [
-                per_call_s(step, BLOCK_STEPS),
-                per_call_s(lambda: data.add_(1), 20 * BLOCK_STEPS),
-                per_call_s(replay, 10 * BLOCK_STEPS),
-            ]
-        )
+def median_with_interval(values: Sequence[float]) -> dict[str, float]:
+    """The median and its 95% interval by order statistics, which blocks that the machine disturbed do not widen."""
+    ordered, half = sorted(values), 0.98 * math.sqrt(len(values))
+    middle = (len(ordered) - 1) / 2
+    low, high = max(0, math.floor(middle - half)), min(len(ordered) - 1, math.ceil(middle + half))
+    return {"median": statistics.median(ordered), "low": ordered[low], "high": ordered[high]}
 
 
 def per_call_s(call: Callable[[], object], number: int) -> float:
@@ -169,29 +134,6 @@ def per_call_s(call: Callable[[], object], number: int) -> float:
     taken = time.perf_counter() - begun
     torch.cuda.synchronize()
     return taken / number
-
-
-def _looks(profiler: Profiler, step: Callable[[], object]) -> list[float]:
-    """Three windows beside the steps, in a thread of their own, as `watch` has them."""
-    taken, done = [], threading.Event()
-
-    def look() -> None:
-        try:
-            for _ in range(3):
-                begun = time.perf_counter()
-                profiler.look()
-                taken.append(time.perf_counter() - begun)
-        finally:
-            done.set()
-
-    with profiler.on():
-        assert profiler.set_up(), profiler.reason
-        thread = threading.Thread(target=look)
-        thread.start()
-        while not done.is_set():
-            step()
-        thread.join()
-    return taken
 
 
 # What a window costs -------------------------------------------------------------------------
@@ -237,7 +179,6 @@ def windows_cost(count: int) -> dict[str, Any]:
         "window_wall_s": with_interval(walls),
         "window_lost_s": with_interval(lost),
         "window_events": [events for _, _, events in opened],
-        "blind": profiler.blind,
         "period_s": period_s,
         "overhead": with_interval([each / period_s for each in lost]),
     }
@@ -297,7 +238,6 @@ def many_windows(count: int) -> dict[str, Any]:
     return {
         "windows": count,
         "empty": sum(not each for each in events),
-        "blind": profiler.blind,
         "wall_s": {"median": statistics.median(walls), "longest": max(walls)},
         "held": held,
         "calls_of_each_thread": calls,
@@ -333,30 +273,55 @@ def replays_cost() -> dict[str, Any]:
     }
 
 
+def in_fork(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What it gives, or how its process ended; CUDA must not have started here."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        try:
+            with os.fdopen(write, "w") as pipe:
+                pipe.write(json.dumps(measure()))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return json.loads(text) if text else {"failed": True, "status": status}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
+    parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--windows", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--restarts", type=int, default=200)
     parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    prepare_environment()
-    found: dict[str, Any] = {}
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "left": lambda: left_behind(args.rounds),  # forks, so before CUDA has started here
-        "windows": lambda: windows_cost(args.windows),
+        "watch": lambda: watch_cost(args.pairs),
         "replays": replays_cost,
+        "windows": lambda: windows_cost(args.windows),
         "restarts": lambda: many_windows(args.restarts),
     }
-    for name, measure in parts.items():
-        found[name] = measure()
+    parser.add_argument("parts", nargs="*", default=[*parts], metavar="PART")
+    args = parser.parse_args()
+    prepare_environment()
+    found: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
+    for name in args.parts:
+        begun = time.monotonic()
+        found[name] = {**in_fork(parts[name]), "took_s": round(time.monotonic() - begun, 1)}
         print(json.dumps({name: found[name]}, indent=1), flush=True)
-        if name != "left":
-            found |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
         if args.json:
             args.json.write_text(json.dumps(found, indent=1) + "\n")
+    found["gpu"] = (
+        torch.cuda.get_device_name()
+    )  # asked after the forks, which could not use CUDA otherwise
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

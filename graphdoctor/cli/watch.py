@@ -27,12 +27,12 @@ class WatchCommand:
       graphdoctor watch serve.py -- --port 8000
       graphdoctor watch --every 5m --json watch.json -m mypackage.serve
 
-    Graphs, captures, replays, recompilations and eager calls of captured models
-    are counted; launches, syncs and copies are sampled, in windows that take at
-    most 0.5% of the program's time. A line on stderr says what happened since the
-    one before; the report comes at the end, and whenever SIGUSR1 is sent. The
-    program runs on its own device and ends with its own exit code. Child processes
-    are not watched.
+    Graphs, captures, replays, allocations, waits, recompilations and eager calls
+    of captured models are counted. --cupti also samples launches, syncs and
+    copies, which slows each launch down. A line on stderr says what happened
+    since the one before; the report comes at the end, and whenever SIGUSR1 is
+    sent. The program runs on its own device and ends with its own exit code.
+    Child processes are not watched.
     """
 
     name = "watch"
@@ -43,6 +43,8 @@ class WatchCommand:
         add = parser.add_argument
         add("--every", type=seconds, default=DEFAULT_EVERY_S, metavar="TIME",
             help="how often to write a line: 30s (the default), 5m ...")  # fmt: skip
+        add("--cupti", action="store_true",
+            help="sample CUDA's calls too, which slows each launch and replay")  # fmt: skip
         add("--json", metavar="FILE", help="save each report there too, over the one before")
         add_color_argument(parser)
 
@@ -63,6 +65,7 @@ class WatchCommand:
             args.every,
             lambda now, before: out.say(watch_page.line(now, before)),
             out.write,
+            with_cupti=args.cupti and device() != "none",
         )
         if os.getpid() != process:  # a child that the program forked
             return report.exit_code or 0

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.dispatch import ObservedMode
+from graphdoctor.device.observe.earlier_graphs import EarlierGraphs
 from graphdoctor.device.observe.host_calls import (
     RNG_CALLS,
     note_refused_optimizers,
@@ -83,7 +84,8 @@ class WatchedDevice:
     def observed_by(self, observer: Observer) -> Iterator[None]:
         """Let an observer see every operator, and calls of torch.cuda that a capture forbids."""
         before = self._observers
-        self._observers = (*before, observer)
+        earlier = (EarlierGraphs(self),) if self.assumes_capture else ()
+        self._observers = (*before, *earlier, observer)
         try:
             with Patches() as patches, _WatchingMode(self.table, self._observers):
                 self._tell_of_calls(patches)

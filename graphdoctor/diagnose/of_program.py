@@ -64,8 +64,11 @@ def _step(step: SeenStep, wall_s: float) -> ProgramStep:
 
 
 def _waits(step: SeenStep) -> Iterator[HostWait]:
+    """Without those on the step's own lines, which go on behind the optimizer: its findings have them."""
+    own = range(step.location.line, step.last_line + 1)
     for (location, operation), count in step.waits.most_common():
-        yield HostWait(location, operation, count / step.gaps)
+        if location is None or location.file != step.location.file or location.line not in own:
+            yield HostWait(location, operation, count / step.gaps)
 
 
 def _notes(watch: Watch) -> Iterator[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,6 @@ from graphdoctor.graphs.capture import Pool, record_graph, run_on
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.static_inputs import StaticInputs
-from graphdoctor.record.held_gradients import can_override_streams
 from graphdoctor.record.session import WARM_UPS, Session
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
@@ -138,8 +136,7 @@ def _capture(
     target: Target, side: Any, start: Snapshot, pool: Pool | None
 ) -> CapturedStep | Refusal:
     static = fresh_inputs(target)
-    with _gradients_on_its_stream() if target.is_warm else nullcontext():
-        made = record_graph(lambda: target.step(*static.args, **static.kwargs), side, pool=pool)
+    made = record_graph(lambda: target.step(*static.args, **static.kwargs), side, pool=pool)
     if isinstance(made, Refusal):
         return made
     if made.is_empty:
@@ -149,24 +146,6 @@ def _capture(
     outputs = detached(made.result)
     seen = footprint(target.roots, static, outputs)
     return CapturedStep(made.graph, static, outputs, seen, start)
-
-
-@contextmanager
-def _gradients_on_its_stream() -> Iterator[None]:
-    """Let no node of an earlier step, which a program still holds, bring the default stream in.
-
-    An older torch cannot, and refuses the capture; the recording says why.
-    """
-    if not can_override_streams():
-        yield
-        return
-    graph: Any = torch.autograd.graph
-    before = torch._C._override_stale_capture_stream()
-    graph.set_override_stale_capture_stream(True)
-    try:
-        yield
-    finally:
-        graph.set_override_stale_capture_stream(before)
 
 
 def detached(outputs: object) -> object:

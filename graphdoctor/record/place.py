@@ -9,7 +9,6 @@ from types import FunctionType
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.device.emulated.streams import note_earlier_graphs
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.record.movable import movable
 from graphdoctor.target import Inputs, Target, named_tensors, user_code
@@ -39,8 +38,6 @@ def place(target: Target, device: AnyDevice) -> Target:
         first = target.fresh_inputs()
     tensors = [*named_tensors(target.roots).values(), *_tensors(first)]
     if any(map(device.table.is_cuda, tensors)):
-        if isinstance(device, EmulatedDevice) and not target.is_warm:
-            note_earlier_graphs(named_tensors(target.roots))
         draw = _first_then(first, target.fresh_inputs)
         return replace(target, fresh_inputs=_with_unplaced(target, draw, device))
     for tensor in movable(target):

@@ -52,7 +52,6 @@ def record(
         optimizers=tuple(_optimizers(session)),
         limits=(
             *session.start.limits,
-            *session.limits,
             *_unseen(captured),
             *_cold(eager, captured),
             *_undefined(eager),

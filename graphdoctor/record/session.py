@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from graphdoctor.device.observe.earlier_graphs import mark_held_accumulations
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.known_results import forget_unused_results
 from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
-from graphdoctor.record.held_gradients import held_gradients
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.record.variation import PathObserver, Ran, in_turn, settled
 from graphdoctor.target.state.clone import clone_inputs, memory_of
@@ -52,17 +52,13 @@ class Device(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A warmed-up target. `batches` are its iterations' inputs, cloned for each run.
-
-    `limits` say what of the program that it stands in is in a capture's way.
-    """
+    """A warmed-up target. `batches` are its iterations' inputs, cloned for each run."""
 
     target: Target
     device: Device
     batches: tuple[Inputs, ...]
     start: Snapshot
     scopes: Scopes
-    limits: tuple[str, ...] = ()
 
     @contextmanager
     def from_the_start(self, *, capturing: bool) -> Iterator[None]:
@@ -110,8 +106,8 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         # Nobody can look at what has no values.
         return Ran(result if device.has_values else None, observer.path, observer.place)
 
-    is_to_train = target.is_warm and target.mode == "training"
-    limits = held_gradients(target.roots) if is_to_train else ()
+    if target.held_by or not target.is_warm:
+        mark_held_accumulations(target.roots, target.held_by)
     before = snapshot(target.roots) if target.is_warm else None
     with scopes.followed(), user_code("running the step"):
         for _ in range(1 if before is not None else _warm_ups(device, target)):
@@ -137,7 +133,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         # What is captured and replayed later gets values that the recorded runs have accepted.
         target = in_turn(target, (first, *batches))
     start = before or snapshot(target.roots, held=device.table.holds_values)
-    return Session(target, device, batches, start, scopes, limits)
+    return Session(target, device, batches, start, scopes)
 
 
 def _run_as_captured(run: Callable[[], object], device: Device) -> None:

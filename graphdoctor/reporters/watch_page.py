@@ -9,7 +9,13 @@ from graphdoctor.reporters.page import HORIZONTAL, Page
 from graphdoctor.values.figures import count_text, shortened
 from graphdoctor.values.locations import path_text, place_text
 from graphdoctor.values.report import Location
-from graphdoctor.values.watched import Rate, SampledCalls, WatchedGraphs, WatchReport
+from graphdoctor.values.watched import (
+    Rate,
+    SampledCalls,
+    WatchedAllocator,
+    WatchedGraphs,
+    WatchReport,
+)
 
 _MOST_ROWS = 8
 _MOST_CHARACTERS = 300
@@ -23,13 +29,14 @@ def line(now: WatchReport, before: WatchReport | None) -> str:
     """What happened since the report before, in one line."""
     calls = _since(now.calls, before.calls if before is not None else SampledCalls())
     counted = {
+        "wait": _total(now.waits) - (_total(before.waits) if before is not None else 0),
         "replay": now.replays - (before.replays if before is not None else 0),
         "capture": now.captures - (before.captures if before is not None else 0),
         "eager call": now.eager_calls - (before.eager_calls if before is not None else 0),
         "recompile": now.recompiles - (before.recompiles if before is not None else 0),
         "skip": now.compiled.skips - (before.compiled.skips if before is not None else 0),
     }
-    parts = [_duration(now.wall_s), *_rates(calls)]
+    parts = [_duration(now.wall_s), *_allocations(now, before), *_rates(calls)]
     parts += [f"+{count_text(n, what)}" for what, n in counted.items() if n or what == "replay"]
     if now.device == "not used":
         parts.append("CUDA not used yet")
@@ -50,6 +57,7 @@ def render(report: WatchReport, look: Look) -> str:
         (f"  {path_text(' '.join(report.command), look.base)}", "dim"),
     )
     page.paragraph(" ".join(_what_happened(report)))
+    _write_eager_work(page, report)
     _write_calls(page, report)
     _write_graphs(page, report)
     _write_eager(page, report)
@@ -84,12 +92,32 @@ def _what_happened(report: WatchReport) -> list[str]:
             f" time, which took at most {_percent(cost.share)} of it."
         )
     elif cost.setup_s:
-        sentences.append(
-            "It was too short for a window, so launches, syncs and copies are not known."
-        )
+        sentences.append("It was too short for a window of CUPTI.")
     if cost.setup_s:
         sentences.append(f"The profiler's start took {cost.setup_s:.1f} s, once.")
     return sentences
+
+
+def _write_eager_work(page: Page, report: WatchReport) -> None:
+    if report.device in _NO_CUDA:
+        return
+    found = report.allocator
+    page.heading("Eager work", "counted")
+    per_s = _number(found.allocations / report.wall_s) if report.wall_s else "0"
+    made = "made by operators that ran eagerly, and by none of a replay"
+    page.labelled(
+        "  Memory", f"{count_text(found.allocations, 'allocation')}, {per_s} a second: {made}"
+    )
+    if found.from_driver:
+        asked = f"{count_text(found.from_driver, 'time')} the driver was asked for memory"
+        again = (
+            f", {found.retries:,} of them again, since it had none left" if found.retries else ""
+        )
+        page.labelled("  cudaMalloc", f"{asked}{again}: each waits for the GPU")
+    listed = ", ".join(f"{name} {count:,}" for name, count in report.waits.items())
+    page.labelled(
+        "  Waits", listed or "none that was asked for by name, as by torch.cuda.synchronize()"
+    )
 
 
 def _write_calls(page: Page, report: WatchReport) -> None:
@@ -168,6 +196,22 @@ def _write_reasons(page: Page, reasons: Mapping[str, int]) -> None:
 def _write_rest(page: Page, count: int) -> None:
     if count > _MOST_ROWS:
         page.line((f"    and {count - _MOST_ROWS} more, in the JSON", "dim"))
+
+
+def _allocations(now: WatchReport, before: WatchReport | None) -> list[str]:
+    """How often eager work took memory since the report before."""
+    if now.device in _NO_CUDA:
+        return []
+    then, since_s = (
+        (before.allocator, before.wall_s) if before is not None else (WatchedAllocator(), 0.0)
+    )
+    taken_s = now.wall_s - since_s
+    number = now.allocator.allocations - then.allocations
+    return [f"{_number(number / taken_s)} allocations/s"] if taken_s > 0 else []
+
+
+def _total(counts: Mapping[str, int]) -> int:
+    return sum(counts.values())
 
 
 def _rates(calls: SampledCalls) -> list[str]:

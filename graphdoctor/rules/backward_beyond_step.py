@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -14,6 +15,13 @@ _LET_GO = (
     "torch.nn.utils.parametrizations has for it, such as weight_norm, keeps no such tensor."
 )
 
+# What an earlier step of a program has left in its variables: `loss` (train.py:12).
+_KEPT, _VARIABLE = "kept alive by ", re.compile(r"`(\w+)` \(")
+_FREE = (
+    "Write {what} at the end of each step, or capture before the first one. From torch 2.13 on,"
+    " torch.autograd.graph.set_override_stale_capture_stream(True) lets the capture go on."
+)
+
 
 class BackwardBeyondStep(RecordingRule):
     """A backward pass reaches operations from before the step.
@@ -24,12 +32,17 @@ class BackwardBeyondStep(RecordingRule):
     blocking stream".
 
     So does the accumulation of a parameter's gradient: autograd keeps it as long as any tensor hangs on
-    it, such as a weight that `torch.nn.utils.prune` computed when the model was made.
+    it, such as a weight that `torch.nn.utils.prune` computed when the model was made. A loop's variables
+    do so, too: in `loss = criterion(model(x), y)` the loss of the step before is there until the new one is,
+    and so the accumulations of the first step are used for ever. A capture in that loop is refused.
 
     It is a false alarm where the earlier operation ran on the very stream that will capture.
 
     Compute inside the step what the gradient must reach, or cut the tensor off with `detach()`: for a
-    weight that was computed with the model, `layer.weight = layer.weight.detach()` before the first step.
+    weight that was computed with the model, `layer.weight = layer.weight.detach()` before the first step. Where a loop
+    holds it, `del` the variables at the end of each step from the first one on, capture before the first step, or
+    let torch 2.13 and newer take the capture's stream for all of it, by
+    `torch.autograd.graph.set_override_stale_capture_stream(True)`.
     """
 
     id = "GD117"
@@ -40,7 +53,7 @@ class BackwardBeyondStep(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for hit in event_hits(recording, "earlier-graph", _message):
-            yield replace(hit, fix=_LET_GO) if "kept alive by" in hit.operator else hit
+            yield replace(hit, fix=_fix(hit.operator)) if _KEPT in hit.operator else hit
 
     @staticmethod
     def bad() -> object:
@@ -71,6 +84,16 @@ class BackwardBeyondStep(RecordingRule):
             return loss.detach()
 
         return step, (torch.randn(8, 4, device="cuda"),)
+
+
+def _fix(name: str) -> str:
+    """What lets go of an accumulation: of a program's variables, or of a tensor of the model."""
+    holder = name.partition(_KEPT)[2]
+    if variables := _VARIABLE.findall(holder):
+        return _FREE.format(what=f"`del {', '.join(variables)}`")
+    return (
+        _LET_GO if holder.startswith("`") else _FREE.format(what="`del` for all that hangs on it")
+    )
 
 
 def _message(event: HostEvent) -> str:

@@ -91,6 +91,7 @@ class Target:
     parting_place: str = ""  # " (model.py:12)"
     is_warm: bool = False
     rebound: tuple[str, ...] = ()
+    held_by: str = ""  # "`loss` (train.py:12)": what a warm one's program holds of an earlier step
 
     @property
     def tried_on(self) -> str:

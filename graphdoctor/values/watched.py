@@ -9,7 +9,7 @@ from msgspec import Struct
 from graphdoctor.values.program import Ending
 from graphdoctor.values.report import Location
 
-WATCH_SCHEMA_VERSION = 1
+WATCH_SCHEMA_VERSION = 2
 
 State = Literal["running", "terminated"] | Ending
 Device = Literal["watched", "not used", "none"]
@@ -24,13 +24,14 @@ class Rate(Struct, frozen=True):
 
 
 class SampledCalls(Struct, frozen=True):
-    """What the profiler saw in short windows; counts are of the windows only, rates are extrapolated.
+    """What CUPTI saw in short windows, where they were asked for.
 
+    Counts are of the windows only, rates are extrapolated.
     `seen_s` is the length of the windows together. `launches` are calls that launch one kernel,
     `graph_launches` those that launch a whole graph. `operations` ran on the device (kernels,
     copies and fills), of which `operations_in_graphs` came from graphs. `syncs` are calls that wait
-    for the device, by name; `copies` are by direction. The profiler slows the host in a window, so
-    rates are a little low; shares are not touched by that.
+    for the device, by name; `copies` are by direction. CUPTI slows the host, so rates are low;
+    shares are not touched by that.
     """
 
     windows: int = 0
@@ -45,6 +46,19 @@ class SampledCalls(Struct, frozen=True):
     graph_launch_rate: Rate | None = None
     sync_rate: Rate | None = None
     copy_rate: Rate | None = None
+
+
+class WatchedAllocator(Struct, frozen=True):
+    """What CUDA's caching allocator counted on all devices.
+
+    `allocations` are made by eager work, nearly one for each operator that makes a tensor, and by
+    captures; a replay makes none. `from_driver` of them asked the driver, which waits for the device.
+    `retries` came after all that was cached had been given back.
+    """
+
+    allocations: int = 0
+    from_driver: int = 0
+    retries: int = 0
 
 
 class WatchedGraphs(Struct, frozen=True):
@@ -88,9 +102,10 @@ class WatchedCompile(Struct, frozen=True):
 
 
 class WatchCost(Struct, frozen=True):
-    """What watching cost at most: all of the time of the windows, with opening, closing and reading.
+    """What windows of CUPTI took at most, with opening, closing and reading; 0 where there were none.
 
-    `setup_s` is the profiler's own start, once. `share` is that of the windows in the program's time.
+    `setup_s` is the profiler's own start, once. `share` is that of the windows in the program's time;
+    what CUPTI costs each launch between them is not in it.
     """
 
     setup_s: float
@@ -101,7 +116,9 @@ class WatchCost(Struct, frozen=True):
 class WatchReport(Struct, frozen=True):
     """A watched program. `wall_s` is its time so far; `exit_code` is None while it runs.
 
-    `rank` is that of the process where torchrun started several; None where there is one.
+    `rank` is that of the process where torchrun started several; None where there is one. `waits` are
+    calls that wait for the device by their name, such as torch.cuda.synchronize(): counted, and without
+    those of operators such as `.item()`.
     """
 
     schema_version: int
@@ -112,6 +129,8 @@ class WatchReport(Struct, frozen=True):
     exit_code: int | None
     wall_s: float
     device: Device
+    allocator: WatchedAllocator
+    waits: dict[str, int]
     calls: SampledCalls
     graphs: tuple[WatchedGraphs, ...]
     models: tuple[WatchedModel, ...]

@@ -54,11 +54,16 @@ def test_a_step_without_a_diagnosis_says_why() -> None:
     assert (refused.reason, failed.reason) == ("Its loop changed.", "It raised.")
 
 
-def test_waits_between_steps_are_told_for_each_gap() -> None:
-    waits = Counter({(PLACE, "loss.item()"): 6, (None, "torch.cuda.synchronize()"): 3})
+def test_waits_between_steps_are_told_for_each_gap_and_those_on_the_step_s_own_lines_are_not() -> (
+    None
+):
+    after = Location("train.py", 10)
+    waits = Counter(
+        {(after, "loss.item()"): 6, (None, "torch.cuda.synchronize()"): 3, (PLACE, "x.cpu()"): 3}
+    )
     (seen,) = report_of(step(begun=4, waits=waits, gaps=3)).steps
     assert seen.between == (
-        HostWait(PLACE, "loss.item()", 2.0),
+        HostWait(after, "loss.item()", 2.0),
         HostWait(None, "torch.cuda.synchronize()", 1.0),
     )
 

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.observe.earlier_graphs import mark_held_accumulations
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.static_inputs import InputMismatch
 from graphdoctor.graphs.whole_step import capture_whole_step
 from graphdoctor.proof.verify import verify_whole_step
-from graphdoctor.record.held_gradients import can_override_streams
 from graphdoctor.target.state.snapshot import named_tensors, named_values
 from graphdoctor.target.target import Inputs
 from graphdoctor.values.errors import UserCodeError
@@ -46,21 +46,19 @@ def test_capture_and_verification_leave_no_trace(exact: bool) -> None:
     assert named_values(target.roots) == values
 
 
-def test_gradients_of_a_program_s_earlier_step_come_onto_the_capture_s_stream(exact: bool) -> None:
+def test_a_step_whose_program_holds_the_loss_of_an_earlier_one_is_refused(exact: bool) -> None:
     model = nn.Linear(8, 4).to("cuda")
     target = replace(target_of(sgd_step(model), (5, 8), (5, 4)), is_warm=True)
     held = model(torch.ones(5, 8, device="cuda")).sum()
     held.backward()
+    mark_held_accumulations(target.roots)
 
     result = capture_whole_step(target)
 
-    if exact or can_override_streams():
-        assert not isinstance(result, Refusal), result
-    else:
-        assert isinstance(result, Refusal) and "default stream" in result.reason
-    if can_override_streams():
-        assert not torch._C._override_stale_capture_stream()
-    assert held.requires_grad
+    assert isinstance(result, Refusal) and "default stream" in result.reason
+    del held
+    result = capture_whole_step(target)
+    assert not isinstance(result, Refusal), result
 
 
 def test_an_adam_that_is_not_capturable_is_refused_with_torch_s_words(exact: bool) -> None:

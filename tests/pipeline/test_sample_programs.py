@@ -11,19 +11,24 @@ from tests.support.programs import NEVER, SAMPLES, run
 # What each gives: the verdict and the rules of each step. GD301 and GD302 depend on the GPU.
 EXPECTED = {
     "plain_loop.py": [
-        ("plain_loop.py:26-29", "training", "partly-safe", ("GD111",)),
+        ("plain_loop.py:26-29", "training", "partly-safe", ("GD111", "GD117")),
         ("Sequential at plain_loop.py:38", "inference", "safe", ()),
     ],
     "gpt_training.py": [
-        ("gpt_training.py:109-120", "training", "partly-safe", ("GD111", "GD205", "GD209")),
+        (
+            "gpt_training.py:109-120",
+            "training",
+            "partly-safe",
+            ("GD111", "GD117", "GD205", "GD209"),
+        ),
     ],
     "dqn.py": [
-        ("dqn.py:63-69", "training", "partly-safe", ("GD101", "GD111")),
+        ("dqn.py:63-69", "training", "partly-safe", ("GD101", "GD111", "GD117")),
         ("QNetwork at dqn.py:51", "inference", "safe", ()),
         ("QNetwork at dqn.py:61", "inference", "safe", ()),
     ],
     "image_training.py": [
-        ("image_training.py:41-53", "training", "safe", ()),
+        ("image_training.py:41-53", "training", "partly-safe", ("GD117",)),
         ("ConvNet at image_training.py:66", "inference", "safe", ()),
     ],
     "serving.py": [("Sequential at serving.py:24", "inference", "safe", ())],
@@ -44,11 +49,25 @@ def test_a_program_gets_its_steps_diagnosed_and_prints_what_it_prints_alone(name
     assert _without_times(ran.printed) == _without_times(alone.printed) != ""
 
 
-def test_a_loss_that_the_program_still_holds_is_said_to_be_in_a_capture_s_way() -> None:
+def test_what_the_program_still_holds_of_the_step_before_is_a_finding_with_its_names() -> None:
     training = run(SAMPLES / "image_training.py").report.steps[0]
     assert training.report is not None
-    (said,) = (limit for limit in training.report.limits if "of an earlier step" in limit)
-    assert "the gradients of " in said and "`del` what the step before has left" in said
+    (found,) = (one for one in training.report.findings if one.rule == "GD117")
+    assert (
+        "kept alive by `output` (image_training.py:42) and `loss` (image_training.py:43)"
+        in found.message
+    )
+    assert found.fix.startswith("Write `del output, loss` at the end of each step")
+
+
+@pytest.mark.gpu
+def test_a_gpu_refuses_the_capture_of_a_step_whose_program_holds_the_one_before() -> None:
+    training = run(SAMPLES / "image_training.py", device="cuda").report.steps[0]
+    assert training.report is not None
+    whole = next(one for one in training.report.captures if one.scope == "whole step")
+    assert whole.status == "refused" and "default stream" in whole.reason
+    assert "GD117" in {one.rule for one in training.report.findings}
+    assert training.report.verdict in ("partly-safe", "unsafe")
 
 
 def _without_times(text: str) -> str:

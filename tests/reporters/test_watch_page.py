@@ -13,6 +13,7 @@ from graphdoctor.values.watched import (
     Recompiled,
     SampledCalls,
     WatchCost,
+    WatchedAllocator,
     WatchedCompile,
     WatchedGraphs,
     WatchedModel,
@@ -34,7 +35,7 @@ CALLS = SampledCalls(
     copy_rate=Rate(200.0, 0.0, 450.0),
 )
 REPORT = WatchReport(
-    schema_version=1,
+    schema_version=2,
     tool_version="0",
     command=("serve.py", "--port", "80"),
     rank=None,
@@ -42,6 +43,8 @@ REPORT = WatchReport(
     exit_code=None,
     wall_s=7384.0,
     device="watched",
+    allocator=WatchedAllocator(73_840_000, 12, 1),
+    waits={"torch.cuda.synchronize()": 1_500, "Event.synchronize()": 3},
     calls=CALLS,
     graphs=(
         WatchedGraphs(Location("/app/serve.py", 40, "warm_up"), 12, 3, 9, 1_204_000, 7300.0),
@@ -75,6 +78,9 @@ def test_the_page_in_full() -> None:
         "The program has run for 2:03:04 and goes on.",
         "in 240 windows, 0.07% of the time, which took at most 0.41% of it.",
         "The profiler's start took 0.8 s, once.",
+        "Memory 73,840,000 allocations, 10,000 a second: made by operators that ran eagerly",
+        "cudaMalloc 12 times the driver was asked for memory, 1 of them again",
+        "Waits torch.cuda.synchronize() 1,500, Event.synchronize() 3",
         "extrapolated from the windows",
         "Launches 20,000 (19,500 to 20,500) of single kernels",
         "Graphs 1,000 (990 to 1,010) of whole graphs",
@@ -99,7 +105,7 @@ def test_what_is_not_known_is_not_shown_as_zero() -> None:
         REPORT, calls=SampledCalls(), cost=WatchCost(0.8, 0.0, 0.0), graphs=()
     )
     text = " ".join(page(short).split())
-    assert "too short for a window, so launches, syncs and copies are not known" in text
+    assert "too short for a window of CUPTI" in text
     assert "CUDA calls" not in text
     few = msgspec.structs.replace(
         REPORT, calls=msgspec.structs.replace(CALLS, launch_rate=Rate(20.0))
@@ -122,6 +128,7 @@ def test_without_a_device_there_is_one_sentence_and_no_figures() -> None:
     assert text.endswith(
         "There is no CUDA device to watch on this machine: the program runs as it is."
     )
+    assert "Eager work" not in page(none)
     unused = page(msgspec.structs.replace(none, device="not used"))
     assert "has not used CUDA" in unused
 
@@ -129,8 +136,8 @@ def test_without_a_device_there_is_one_sentence_and_no_figures() -> None:
 def test_a_line_says_what_happened_since_the_one_before() -> None:
     first = watch_page.line(REPORT, None)
     assert first == (
-        "graphdoctor watch 2:03:04  21,000 launches/s (62% in graphs)  200 syncs/s  200 copies/s"
-        "  +1,204,005 replays  +13 captures  +7 eager calls  +4 recompiles  +1 skip\n"
+        "graphdoctor watch 2:03:04  10,000 allocations/s  21,000 launches/s (62% in graphs)  200 syncs/s  200 copies/s"
+        "  +1,503 waits  +1,204,005 replays  +13 captures  +7 eager calls  +4 recompiles  +1 skip\n"
     )
     assert watch_page.line(REPORT, REPORT) == "graphdoctor watch 2:03:04  +0 replays\n"
     ranked = msgspec.structs.replace(REPORT, rank=3)
@@ -144,7 +151,7 @@ def test_a_line_says_what_happened_since_the_one_before() -> None:
         ),
     )  # fmt: skip
     assert watch_page.line(later, REPORT) == (
-        "graphdoctor watch 1 day 1:01:01  5,000 launches/s (0% in graphs)  50 syncs/s  0 copies/s"
+        "graphdoctor watch 1 day 1:01:01  0 allocations/s  5,000 launches/s (0% in graphs)  50 syncs/s  0 copies/s"
         "  +0 replays\n"
     )
 

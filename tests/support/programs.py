@@ -9,7 +9,7 @@ from pathlib import Path
 
 from graphdoctor.pipeline import diagnose_program
 from graphdoctor.target.program.launch import Program
-from graphdoctor.values.options import AnalyzeOptions, Bounds, RunOptions
+from graphdoctor.values.options import AnalyzeOptions, Bounds, DeviceChoice, RunOptions
 from graphdoctor.values.program import ProgramReport
 
 SAMPLES = Path(__file__).parents[2] / "sample_programs"
@@ -39,12 +39,18 @@ class Ran:
 
 
 def run(
-    file: Path, *arguments: str, after: int = 3, ends: bool = False, on_cpu: bool = False
+    file: Path,
+    *arguments: str,
+    after: int = 3,
+    ends: bool = False,
+    on_cpu: bool = False,
+    device: DeviceChoice = "emulated",
+    only: str = "",
 ) -> Ran:
-    """Run it to its end on the emulated device; `after` NEVER runs it without a diagnosis."""
+    """Run it to its end, on the emulated device unless another is named; `after` NEVER runs it without a diagnosis."""
     options = RunOptions(
-        AnalyzeOptions(device="emulated", strategies=()),
-        Bounds(after=after, steps=3, ends=ends),
+        AnalyzeOptions(device=device, strategies=()),
+        Bounds(after=after, steps=3, ends=ends, only=only),
         is_left_on_cpu=on_cpu,
     )
     printed = io.StringIO()

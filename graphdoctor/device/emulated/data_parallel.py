@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from graphdoctor.device.emulated.streams import LEGACY, StreamingDevice
+from graphdoctor.device.emulated.streams import StreamingDevice
+from graphdoctor.device.observe.earlier_graphs import LEGACY
 from graphdoctor.device.observe.operators import Call, Observer, tensors_of
 from graphdoctor.device.observe.patches import Patches
 

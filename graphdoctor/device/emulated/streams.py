@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
 import torch
 
 from graphdoctor.device.emulated.logical import LogicalDevice
+from graphdoctor.device.observe.earlier_graphs import EarlierGraphs
 from graphdoctor.device.observe.operators import Call, tensors_of
 
 NOT_FORKED = "CUDA error: operation not permitted when stream is capturing"
 OUTSIDE = "CUDA error: dependency created on uncaptured work in another stream"
 UNJOINED = "CUDA error: capturing stream has unjoined work"
-LEGACY = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
-_KEPT_BY = "graphdoctor: kept alive by"
-_NO_FORWARD = 2**64 - 1  # the sequence number of AccumulateGrad, which has no forward operator
 
 
 class StreamingDevice(LogicalDevice, Protocol):
@@ -214,24 +211,6 @@ class EmulatedStreamContext:
         self.state.current = self._before
 
 
-def note_earlier_graphs(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Mark the accumulations of gradients that tensors from before the first step keep alive.
-
-    Autograd makes one for a parameter where there is none, and it stays on the stream of that time.
-    """
-    for path, tensor in tensors.items():
-        waiting, seen = [tensor.grad_fn], set()
-        while waiting:
-            node = waiting.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            if node._sequence_nr() == _NO_FORWARD:
-                kept: Any = node.metadata
-                kept.setdefault(_KEPT_BY, path)
-            waiting += [earlier for earlier, _ in node.next_functions]
-
-
 class StreamOrder:
     """Forks and joins of one capture, or of one run of a step as if it were captured.
 
@@ -247,8 +226,7 @@ class StreamOrder:
         self._members = {self.origin}
         self._work: Counter[EmulatedStream] = Counter()
         self._joined: Counter[EmulatedStream] = Counter()
-        self._first_node = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-        self._met_earlier_graph = False
+        self._earlier = EarlierGraphs(device, self._was_captured)
 
     def includes(self, stream: EmulatedStream) -> bool:
         """Whether work on a stream is captured."""
@@ -278,25 +256,11 @@ class StreamOrder:
         ]
 
     def before(self, call: Call) -> None:
-        """See a backward pass that goes on into a graph from before: on that graph's own stream."""
-        node = torch._C._current_autograd_node()
-        if node is None or self._met_earlier_graph:
-            return
-        number = node._sequence_nr()
-        if number == _NO_FORWARD:
-            kept: Any = node.metadata
-            holder = kept.get(_KEPT_BY)
-            name = f"a gradient's accumulation, kept alive by `{holder}`" if holder else ""
-        else:
-            is_earlier = number < self._first_node and not self._was_captured(number)
-            name = node.name() if is_earlier else ""
-        if name:
-            self._met_earlier_graph = True
-            self._device.event("earlier-graph", name, LEGACY)
+        self._earlier.before(call)
 
     def nodes(self) -> range:
         """The numbers of autograd's nodes that were made since the capture began."""
-        return range(self._first_node, torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+        return range(self._earlier.first_node, torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
     def _was_captured(self, number: int) -> bool:
         """An earlier capture made it, on a stream for captures: make_graphed_callables does so."""

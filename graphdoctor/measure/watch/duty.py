@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 SHARE = 0.005
-"""Of the program's time, at most, that windows take: half of what is promised (1%), for what they leave behind."""
+"""Of the program's time, at most, that windows take."""
 EXPECTED_COST_S = 0.1
 _JITTER = 0.2  # so that windows do not keep step with the program
 

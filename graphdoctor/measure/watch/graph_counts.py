@@ -11,13 +11,13 @@ from typing import Any
 from weakref import ref
 
 from graphdoctor.measure.watch.gate import Gate
+from graphdoctor.measure.watch.replaced import replace
 from graphdoctor.target.frames import locate
 from graphdoctor.values.report import Location
 from graphdoctor.values.watched import WatchedGraphs
 
 _CAPTURING = "it captured a CUDA graph"
 _FEW = 2  # replays of a line's graphs after which another capture there is one again
-_METHODS = ("capture_begin", "capture_end", "replay")
 
 
 @dataclass(slots=True)
@@ -65,25 +65,14 @@ class GraphCounts:
             self.stop()
 
     def start(self, graph_type: Any) -> None:
-        was = {name: vars(graph_type).get(name) for name in _METHODS}
-        ours = {
-            "capture_begin": self._begins(graph_type.capture_begin),
-            "capture_end": self._ends(graph_type.capture_end),
-            "replay": self._replays(graph_type.replay),
-        }
-        for name, method in ours.items():
-            setattr(graph_type, name, method)
-
-        def undo() -> None:
-            for name in _METHODS:
-                if vars(graph_type).get(name) is not ours[name]:
-                    continue  # the program has put its own over it, which calls ours
-                if was[name] is None:
-                    delattr(graph_type, name)
-                else:
-                    setattr(graph_type, name, was[name])
-
-        self._undo = undo
+        self._undo = replace(
+            graph_type,
+            {
+                "capture_begin": self._begins(graph_type.capture_begin),
+                "capture_end": self._ends(graph_type.capture_end),
+                "replay": self._replays(graph_type.replay),
+            },
+        )
 
     def stop(self) -> None:
         """Put the methods back."""

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,28 +19,25 @@ WINDOW_S = 0.02
 _PROFILING = "it profiled itself"
 _KEY = "profiler"
 _NAMES = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
-_QUIET = {"KINETO_LOG_LEVEL": "99"}  # else it writes two lines to stderr for each window
-_LEAVES = {"TEARDOWN_CUPTI": "1"}  # else CUPTI stays in each launch
-_KEEPS = "DISABLE_CUPTI_LAZY_REINIT"  # with any value, CUPTI is put back at once
-_STAYS = {"TEARDOWN_CUPTI": "0", _KEEPS: "1"}
-_OLDEST_CUDA = (12, 6)  # that lets CUPTI go and come back beside CUDA graphs (pytorch#150957)
-_TASKS = Path("/proc/self/task")
-_OWN_CALLS_S, _GONE_S = 0.05, 0.2
-_SIGN = "cudaStreamSynchronize"  # of a stream of ours, where nothing runs
+# Kineto writes two lines to stderr for each window, else. CUPTI stays: taken out beside threads that launch, it
+# ended a program on an H200 (CUDA 13.0) with "unspecified launch failure".
+_ENVIRONMENT = {
+    "KINETO_LOG_LEVEL": "99",
+    "TEARDOWN_CUPTI": "0",
+    "DISABLE_CUPTI_LAZY_REINIT": "1",
+}
 
 
 def prepare_environment() -> None:
     """What kineto reads when it starts and at the end of each window."""
-    for name, value in {**_QUIET, **(_LEAVES if _can_leave() else _STAYS)}.items():
-        os.environ.setdefault(name, value)
+    os.environ.update(_ENVIRONMENT)
 
 
 class Profiler:
     """Opens windows of CUDA activities only: no operator, no stack, no shape is recorded.
 
     A window is opened, closed and read in the thread that calls `look`, without torch.profiler's
-    synchronization, and CUPTI leaves the process after it, unless `cupti_stays`. Its cost to the
-    program is then at most the time that `look` takes.
+    synchronization. CUPTI stays in the process after the first: each launch and replay goes through it.
     """
 
     def __init__(self, gate: Gate, window_s: float = WINDOW_S) -> None:
@@ -52,8 +48,6 @@ class Profiler:
         self._activities: Any = None
         self._starting = threading.Lock()
         self._is_ready = False
-        self._stream: torch.cuda.Stream | None = None
-        self.blind = 0  # windows in which CUPTI was not there
         self.setup_s = 0.0
         self.reason = ""  # why it cannot look
 
@@ -117,19 +111,14 @@ class Profiler:
                 if is_free:
                     made = torch_profiler.profile(use_cpu=False, use_device="cuda", use_kineto=True)
                     self._config, self._activities = made.config(), made.kineto_activities
-                    self._stream = torch.cuda.Stream() if torch.version.cuda else None
                     self._open()
-                    self._close()
+                    self._calls["_disable_profiler"]()
                     self._is_ready = True
         except Exception as error:  # whatever CUPTI has against it: the program goes on
             self.reason = f"torch's profiler does not start here: {error}"
 
     def look(self) -> tuple[list[Seen], float] | None:
-        """The events of one window and its length in seconds.
-
-        None where the program is in the way, or where CUPTI was not there until the end, which would
-        look like a program that does nothing: a call of ours, made at the end, was not among the events.
-        """
+        """The events of one window and its length in seconds; None where the program is in the way."""
         with self._gate.window() as is_free:
             if not is_free:
                 return None
@@ -139,60 +128,14 @@ class Profiler:
                 self._gate.wait(self._window_s)
             finally:
                 seen_s = time.perf_counter() - begun
-                if self._stream is not None:
-                    self._stream.synchronize()
-                found = self._close()
+                found = self._calls["_disable_profiler"]()
         cpu = torch._C._autograd.DeviceType.CPU
         events = [
             Seen(each.name(), each.device_type() != cpu, each.correlation_id())
             for each in found.events()
         ]
-        if self._stream is not None and not _without_sign(events):
-            self.blind += 1
-            return None
         return events, seen_s
 
     def _open(self) -> None:
         self._calls["_prepare_profiler"](self._config, self._activities)
         self._calls["_enable_profiler"](self._config, self._activities)
-
-    def _close(self) -> Any:
-        """What was seen; until CUPTI has left, which happens at the end of somebody's call of CUDA."""
-        before = _threads()
-        found = self._calls["_disable_profiler"]()
-        leaving = _threads() - before
-        begun = time.perf_counter()
-        while leaving & _threads() and (waited_s := time.perf_counter() - begun) < _GONE_S:
-            if waited_s > _OWN_CALLS_S and torch.cuda.is_initialized():
-                torch.cuda.current_device()  # the program makes no calls now
-            time.sleep(0.001)
-        return found
-
-
-def cupti_stays() -> str:
-    """Why CUPTI stays in the process after a window, as a clause; "" where it leaves."""
-    if not _can_leave():
-        return f"CUDA {torch.version.cuda} cannot take it out beside CUDA graphs, as 12.6 and newer can"
-    leaves = os.environ.get("TEARDOWN_CUPTI") == "1" and _KEEPS not in os.environ
-    if leaves or torch.version.cuda is None:
-        return ""
-    return "TEARDOWN_CUPTI is not 1 in the environment, or DISABLE_CUPTI_LAZY_REINIT is set"
-
-
-def _can_leave() -> bool:
-    cuda = tuple(int(part) for part in (torch.version.cuda or "").split(".") if part.isdigit())
-    return not cuda or cuda >= _OLDEST_CUDA
-
-
-def _without_sign(events: list[Seen]) -> bool:
-    """Take our own call out of the events; whether it was there."""
-    for number in range(len(events) - 1, -1, -1):
-        if events[number].name == _SIGN and not events[number].is_on_device:
-            del events[number]
-            return True
-    return False
-
-
-def _threads() -> set[str]:
-    """The process's threads, those of C++ too; none where the system does not tell."""
-    return set(os.listdir(_TASKS)) if _TASKS.is_dir() else set()

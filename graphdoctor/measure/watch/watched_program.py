@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from graphdoctor.measure.watch.profiler import prepare_environment
 from graphdoctor.measure.watch.signals import SharedSignals
-from graphdoctor.measure.watch.watcher import Tell, Watcher, device
+from graphdoctor.measure.watch.watcher import Tell, Watcher
 from graphdoctor.target.program.launch import Program, run_program
 from graphdoctor.values.watched import WatchReport
 
@@ -16,16 +16,21 @@ _LAST_WORD_S = 5.0
 
 
 def watch_program(
-    program: Program, every_s: float, tell: Tell, write: Callable[[WatchReport], None]
+    program: Program,
+    every_s: float,
+    tell: Tell,
+    write: Callable[[WatchReport], None],
+    *,
+    with_cupti: bool = False,
 ) -> tuple[WatchReport, str]:
     """Run it to its end. `write` gets a report on SIGUSR1, and before SIGTERM ends the program.
 
     Raises UsageError where there is no such program. In a child that the program forked it returns
     as the program does, and the report is nobody's.
     """
-    if device() != "none":
+    if with_cupti:
         prepare_environment()
-    watcher = Watcher(program.command, every_s, tell, write)
+    watcher = Watcher(program.command, every_s, tell, write, with_cupti=with_cupti)
     signals = SharedSignals(
         {
             signal.SIGUSR1: lambda: watcher.ask("report"),

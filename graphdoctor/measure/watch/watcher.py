@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -15,9 +15,10 @@ import torch
 import graphdoctor
 from graphdoctor.measure.watch.compiled import CompileCounts, ModelCounts
 from graphdoctor.measure.watch.duty import DutyCycle
+from graphdoctor.measure.watch.eager_counts import AllocatorCounts, WaitCounts
 from graphdoctor.measure.watch.gate import Gate
 from graphdoctor.measure.watch.graph_counts import GraphCounts
-from graphdoctor.measure.watch.profiler import Profiler, cupti_stays
+from graphdoctor.measure.watch.profiler import Profiler
 from graphdoctor.measure.watch.sampling import Windows
 from graphdoctor.values.watched import (
     WATCH_SCHEMA_VERSION,
@@ -36,10 +37,10 @@ _FORKING = "fork"
 
 
 class Watcher:
-    """Counts and samples while `on`. Everything but the counting is done by one thread of its own.
+    """Counts while `on`, and samples through CUPTI where `with_cupti` says so.
 
-    `tell` is called every `every_s` with the report so far and that of the time before; `write`
-    where a report was asked for.
+    Everything but the counting is done by one thread of its own. `tell` is called every `every_s` with
+    the report so far and that of the time before; `write` where a report was asked for.
     """
 
     def __init__(
@@ -48,19 +49,22 @@ class Watcher:
         every_s: float,
         tell: Tell,
         write: Callable[[WatchReport], None],
+        *,
+        with_cupti: bool = False,
     ) -> None:
+        self._with_cupti = with_cupti
         self._command, self._every_s, self._tell, self._write = command, every_s, tell, write
         self._gate = Gate()
         self._profiler = Profiler(self._gate)
         self.graphs = GraphCounts(self._gate)
         self.graphs.before_first = self._set_up
+        self._waits, self._allocator = WaitCounts(), AllocatorCounts()
         self._compiled, self._models = CompileCounts(), ModelCounts()
         self._windows = Windows()
         self._duty: DutyCycle | None = None
         self._asked: queue.SimpleQueue[Asked] = queue.SimpleQueue()  # a signal handler may put
         self._put_off: dict[str, int] = {}  # windows, by what the program did then
         self._is_late = False
-        self._blind = 0
         self._forks = 0
         self._start_s = time.perf_counter()
         self._thread = threading.Thread(target=self._run, name="graphdoctor watch", daemon=True)
@@ -82,10 +86,12 @@ class Watcher:
             after_in_parent=self._after_fork,
             after_in_child=self.forget,
         )
-        with self._profiler.on(), self.graphs.on(torch.cuda.CUDAGraph):
+        profiler = self._profiler.on() if self._with_cupti else nullcontext()
+        with profiler, self.graphs.on(torch.cuda.CUDAGraph), self._waits.on():
             self._is_on = True
             self._thread.start()
-            torch.cuda._lazy_call(self._set_up)  # where the program starts CUDA, in its thread
+            if self._with_cupti:
+                torch.cuda._lazy_call(self._set_up)  # where the program starts CUDA, in its thread
             try:
                 yield
             finally:
@@ -98,6 +104,7 @@ class Watcher:
         if self._is_on:
             self._is_on = False
             self._profiler.stop()
+            self._waits.stop()
             self.graphs.stop()
 
     def report(self, state: State = "running", exit_code: int | None = None) -> WatchReport:
@@ -113,6 +120,8 @@ class Watcher:
             exit_code=exit_code,
             wall_s=wall_s,
             device=device(),
+            allocator=self._allocator.read(),
+            waits=self._waits.read(),
             calls=self._windows.read(),
             graphs=self.graphs.read(),
             models=self._models.read(),
@@ -149,7 +158,9 @@ class Watcher:
         return max(0.0, due_s - time.perf_counter())
 
     def _set_up(self) -> None:
-        if not self._is_on or self._duty is not None or not self._profiler.set_up():
+        if not self._is_on or not self._with_cupti or self._duty is not None:
+            return
+        if not self._profiler.set_up():
             return
         self._duty = DutyCycle(time.perf_counter())
         self.ask("started")
@@ -166,10 +177,6 @@ class Watcher:
             self._profiler.reason = f"torch's profiler failed: {error}"
             return
         now_s = time.perf_counter()
-        if seen is None and self._profiler.blind > self._blind:
-            self._blind = self._profiler.blind
-            duty.pay(now_s, now_s - begun)
-            return
         if seen is None:
             if not self._is_late:
                 doing = self._gate.held_for or "it was busy"
@@ -187,15 +194,11 @@ class Watcher:
             yield f"Launches, syncs and copies are not known. {self._profiler.reason}"
         for doing, count in self._put_off.items():
             yield f"Windows that were put off, since {doing} then: {count}."
-        if self._blind:
-            yield (
-                f"Windows in which CUDA's profiling interface was not there, so that they are left out: {self._blind}."
-            )
         calls = self._windows
-        if calls.count and (why := cupti_stays()):
+        if calls.count:
             yield (
-                f"CUDA's profiling interface stays in the process between windows, since {why}: from the first"
-                " window on, a launch-bound program is slowed by far more than its windows take."
+                "CUDA's profiling interface stays in the process after the first window, and each launch and"
+                " replay goes through it (--cupti)."
             )
         if calls.count and calls.counts["operations"] == 0 and calls.counts["launches"] == 0:
             yield (

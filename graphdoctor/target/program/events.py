@@ -36,17 +36,23 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that belongs to a step; `places` are the frames of the program, innermost first."""
+    """Something that belongs to a step; `places` are the frames of the program, innermost first.
+
+    `number` is that of the next node that autograd makes in this thread.
+    """
 
     kind: Kind
     places: tuple[At, ...]
     subject: object
     is_autocast: bool
+    number: int = 0
 
 
 def without_frames(event: Event) -> Event:
-    """The event, to be remembered."""
-    return replace(event, places=tuple(At(None, at.code, at.line) for at in event.places))
+    """The event, to be remembered: it keeps no variables and no graph of autograd alive."""
+    subject = None if event.kind == "backward" else event.subject
+    places = tuple(At(None, at.code, at.line) for at in event.places)
+    return replace(event, places=places, subject=subject)
 
 
 class Listener(Protocol):
@@ -78,7 +84,8 @@ def places(depth: int = 2) -> tuple[At, ...]:
 
 def make_event(kind: Kind, subject: object, depth: int = 3) -> Event:
     """The event that happens now."""
-    return Event(kind, places(depth), subject, torch.is_autocast_enabled("cuda"))
+    number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+    return Event(kind, places(depth), subject, torch.is_autocast_enabled("cuda"), number)
 
 
 _METHODS: tuple[tuple[Any, str, Kind], ...] = (
@@ -100,7 +107,6 @@ class Heard:
 
     listener: Listener | None = None
     nesting = threading.local()
-    optimizer_steps = 0  # of all optimizers, also where a step is run again
 
     @classmethod
     def tell(cls, kind: Kind, subject: object) -> None:
@@ -156,10 +162,14 @@ def _calling(call: Any) -> Any:
 
 def _loading(following: Any) -> Any:
     def load(batches: Any) -> Any:
-        began = time.perf_counter()
+        """What runs meanwhile, such as transforms that are modules, is no part of a step."""
+        nesting, began = Heard.nesting, time.perf_counter()
+        was_inside = getattr(nesting, "inside", False)
+        nesting.inside = True
         try:
             return following(batches)
         finally:
+            nesting.inside = was_inside
             if Heard.listener is not None:
                 Heard.listener.loaded(time.perf_counter() - began)
 
@@ -178,7 +188,6 @@ def _telling(kind: Kind) -> Callable[[Any], Any]:
 
 
 def _before_step(optimizer: object, *_: object) -> None:
-    Heard.optimizer_steps += 1
     Heard.tell("step", optimizer)
 
 

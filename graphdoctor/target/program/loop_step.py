@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from graphdoctor.target.program.events import Heard
 from graphdoctor.target.program.held_batches import HeldBatches, held_batches
 from graphdoctor.target.program.kept import Kept, Turn, in_turn, is_given
 from graphdoctor.target.program.loops import Follower, Loop
@@ -24,6 +25,8 @@ from graphdoctor.target.program.rebuild import (
 from graphdoctor.target.program.statements import Span, extended
 from graphdoctor.target.program.step import SeenStep, as_writes, setting_name
 from graphdoctor.target.roots import roots_of
+from graphdoctor.target.state.accumulations import mark_all, marked
+from graphdoctor.target.state.tree import Tree
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.values.report import Location, Mode
 
@@ -36,6 +39,7 @@ class LoopStep(SeenStep):
     follower: Follower = None  # type: ignore[assignment]
     namespace: dict[str, object] = field(default_factory=dict)
     passes_per_step: int = 1
+    held_by: str = ""  # variables that hang on a step before, as this one begins
     is_incomplete: bool = False  # it was run again, and no optimizer stepped
 
     @classmethod
@@ -49,13 +53,24 @@ class LoopStep(SeenStep):
         if self.kept is None:
             self.namespace = frame.f_globals
             self._reach_back(frame)
-        variables = self.loop.variables
-        names = (*variables.varying, *variables.carried, *variables.fixed)
-        values = frame_values(frame, names)
+        variables, values = self.loop.variables, self._values(frame)
         if self.kept is None:
+            if marked(values):
+                names = " and ".join(_holders(self.loop.span, frame))
+                self.held_by = names or "a tensor of an earlier step"
             self.kept = Kept.begin(values)
         given = {n: values[n] for n in variables.varying if n in values and is_given(values[n])}
         self.kept.add(Inputs((), given), values)
+
+    def look(self, frame: FrameType) -> None:
+        """Mark the accumulations of gradients that are there: those that are still there when the next step
+        begins are held. Whether they are there now says nothing, since this step may have run in part.
+        """
+        mark_all(self._values(frame))
+
+    def _values(self, frame: FrameType) -> dict[str, object]:
+        variables = self.loop.variables
+        return frame_values(frame, (*variables.varying, *variables.carried, *variables.fixed))
 
     def _reach_back(self, frame: FrameType) -> None:
         """Let the step begin where what it differentiates is computed, be it without a module."""
@@ -135,15 +150,19 @@ def _target(
 
     def run(turn: Turn, **inputs: Any) -> object:
         result: object = None
-        before = Heard.optimizer_steps
-        for index in range(size):
-            for write in writes[turn.number * size + index]:
-                write()
-            own = {n: v[index] if size > 1 else v for n, v in inputs.items()}
-            for name, put in held.setters.items():
-                put(own.pop(name))
-            result = made.step(**own)
-        if step.mode == "training" and Heard.optimizer_steps == before:
+        stepped: list[object] = []
+        hook = register_optimizer_step_pre_hook(lambda optimizer, *_: stepped.append(optimizer))
+        try:
+            for index in range(size):
+                for write in writes[turn.number * size + index]:
+                    write()
+                own = {n: v[index] if size > 1 else v for n, v in inputs.items()}
+                for name, put in held.setters.items():
+                    put(own.pop(name))
+                result = made.step(**own)
+        finally:
+            hook.remove()
+        if step.mode == "training" and not stepped:
             step.is_incomplete = True
         return result
 
@@ -167,6 +186,7 @@ def _target(
         notes=_notes(step, given),
         is_warm=True,
         rebound=tuple(sorted(step.kept.rebound)),
+        held_by=step.held_by,
     )
 
 
@@ -188,6 +208,20 @@ def _setting_cell(cell: Any, value: object) -> Callable[[], None]:
         cell.cell_contents = value
 
     return write
+
+
+def _holders(span: Span, frame: FrameType) -> Iterator[str]:
+    """The variables of the step's statements that still hang on an earlier one, with their lines."""
+    names = [n for each in span.statements for n in ast.walk(each) if isinstance(n, ast.Name)]
+    bound = {n.id: n.lineno for n in names if isinstance(n.ctx, ast.Store)}
+    for node in names:
+        if isinstance(node.ctx, ast.Store):
+            bound[node.id] = max(bound[node.id], node.lineno)
+    lines = {**{n.id: n.lineno for n in names}, **bound}
+    file = os.path.basename(span.code.co_filename)
+    for name, value in frame_values(frame, tuple(lines)).items():
+        if any(map(_hangs_on_autograd, Tree(value, into_objects=False).leaves("").values())):
+            yield f"`{name}` ({file}:{lines[name]})"
 
 
 def _hangs_on_autograd(value: object) -> bool:

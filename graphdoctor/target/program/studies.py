@@ -59,6 +59,10 @@ class Studies:
         if step.entered_at is not None:
             step.entered_at += self.wall_s - before
 
+    def has_enough(self, step: SeenStep) -> bool:
+        """Whether enough beginnings are kept, and nothing was diagnosed yet."""
+        return not step.is_done and not step.reason and step.beginnings >= self._needed(step)
+
     def finish(self, step: SeenStep) -> None:
         """The program has ended: diagnose what was kept, where it can be compared."""
         if step.beginnings >= _FEWEST * _passes(step):

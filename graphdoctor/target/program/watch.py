@@ -25,11 +25,13 @@ from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
 from graphdoctor.target.program.statements import Span, block_of_with, whole_function
 from graphdoctor.target.program.step import CallStep, SeenStep
 from graphdoctor.target.program.studies import Diagnose, Observe, Studies
+from graphdoctor.target.program.used_forwards import numbers_of_graph, used
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.options import Bounds
 from graphdoctor.values.report import Location
 
 _MOST_EVENTS = 20_000  # before the first steps are known; older ones say nothing about a step
+_MOST_NUMBERS = 1_000_000  # of nodes that backward passes reached, before the first steps are known
 _PATIENCE = 4  # forward passes with gradients and no backward pass: they are no training ...
 _WITH_OPTIMIZER = 2_000  # ... but where there is an optimizer they may be an episode of it
 
@@ -45,6 +47,9 @@ class _Thread:
     unused_forwards: int = 0  # forward passes with gradients that nothing followed
     marked: LoopStep | None = None  # the step that runs, where the program marks its steps
     backwards: Counter[Location] = field(default_factory=Counter)  # since an optimizer stepped
+    numbers: set[int] = field(
+        default_factory=set
+    )  # of autograd's nodes that a backward pass reached
 
 
 class Watch:
@@ -134,7 +139,8 @@ class Watch:
             if self._bounds.only:  # not as soon as it is called: a profile function sees no other
                 self._enter(marked, lambda: None)
         elif self._bounds.only:
-            return
+            for step in filter(self._studies.has_enough, self._loops):
+                self._enter(step, lambda: None)  # nothing was heard while it ran
         elif thread.loop is not None:
             self._follow(thread, thread.loop, event)
         elif not thread.cannot and event.kind != "stepped":
@@ -151,7 +157,7 @@ class Watch:
         where = places(3)
         thread = self._thread
         if self._bounds.only or thread.marked is not None:
-            self.event(Event("forward", where, module, torch.is_autocast_enabled("cuda")))
+            self.event(_forward(module, where))
             return run()
         if (
             torch.is_grad_enabled()
@@ -159,7 +165,7 @@ class Watch:
             and thread.unused_forwards < self._patience
         ):
             thread.unused_forwards += 1
-            self.event(Event("forward", where, module, torch.is_autocast_enabled("cuda")))
+            self.event(_forward(module, where))
             return run()
         in_loop = thread.loop is not None and thread.loop.follower.holds(where)
         if in_loop or not where or not any(True for _ in module.parameters()):
@@ -192,7 +198,7 @@ class Watch:
         self._thread.marked = step
         step.begins(self._studies.now_s)
         step.entered_at = time.perf_counter()
-        self._enter(step, lambda: step.begin(frame))
+        self._begin(step, frame)
 
     def unmark(self) -> None:
         """The marked step has ended."""
@@ -222,6 +228,7 @@ class Watch:
             self._note_start()
             step.begins(self._studies.now_s)
             self._thread.marked = step
+            self._look(step, frame)
             self._studies.keep(step, lambda: step.begin(frame), None)
             step.entered_at = time.perf_counter()
 
@@ -259,6 +266,8 @@ class Watch:
             thread.unused_forwards = 0
             if event.places:
                 thread.backwards[_location(event.places[0])] += 1
+            if len(thread.numbers) < _MOST_NUMBERS:
+                thread.numbers |= numbers_of_graph(event.subject)
         elif event.kind == "step":
             thread.backwards.clear()
         thread.events.append(without_frames(event))
@@ -266,7 +275,8 @@ class Watch:
         if event.kind != "step":
             return
         try:
-            loop = learn(thread.events)
+            knows_all = len(thread.numbers) < _MOST_NUMBERS
+            loop = learn(used(thread.events, thread.numbers) if knows_all else thread.events)
         except NotRebuilt as reason:
             thread.cannot = str(reason)
             self.reasons.append(str(reason))
@@ -274,6 +284,7 @@ class Watch:
             return
         if loop is not None:
             thread.events.clear()
+            thread.numbers.clear()
             thread.loop = LoopStep.of(loop)
             self._loops.append(thread.loop)
             # What was called inside the training step was no step of its own.
@@ -305,12 +316,22 @@ class Watch:
         if is_first:
             step.begins(self._studies.now_s)
         if is_first or step.kept is not None:
-            self._enter(step, lambda: step.begin(_running(at)), autocast=step.loop.is_autocast)
+            self._begin(step, _running(at), autocast=step.loop.is_autocast)
 
     def _note_call(self, step: SeenStep, event: Event) -> None:
         module = event.subject
         if event.kind == "forward" and isinstance(module, torch.nn.Module) and not step.is_done:
             step.note_call(module, event.places, is_compiled=module in self._compiled)
+
+    def _begin(self, step: LoopStep, frame: FrameType, *, autocast: bool | None = None) -> None:
+        """A step of statements begins in this frame."""
+        self._look(step, frame)
+        self._enter(step, lambda: step.begin(frame), autocast=autocast)
+
+    def _look(self, step: LoopStep, frame: FrameType) -> None:
+        """Note what is there when the last step begins before one is kept: a kept one holds things itself."""
+        if step.begun == self._bounds.after:
+            step.look(frame)
 
     def _enter(
         self, step: SeenStep, keep: Callable[[], None], *, autocast: bool | None = None
@@ -330,6 +351,11 @@ class Watch:
     def _end_again(self) -> None:
         if self.has_ended and not self._is_deaf:
             self._ending.end()
+
+
+def _forward(module: torch.nn.Module, where: tuple[At, ...]) -> Event:
+    number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+    return Event("forward", where, module, torch.is_autocast_enabled("cuda"), number)
 
 
 def _location(at: At) -> Location:

@@ -18,11 +18,13 @@ WINDOW = ([Seen("cudaLaunchKernel", False, 1), Seen("kernel", True, 1)], 0.02)
 class Told:
     """What a watcher tells, and an event for each kind of it."""
 
-    def __init__(self, every_s: float = 3600.0) -> None:
+    def __init__(self, every_s: float = 3600.0, *, with_cupti: bool = True) -> None:
         self.lines: list[tuple[WatchReport, WatchReport | None]] = []
         self.reports: list[WatchReport] = []
         self.several_lines, self.reported = threading.Event(), threading.Event()
-        self.watcher = Watcher(("serve.py",), every_s, self._line, self._report)
+        self.watcher = Watcher(
+            ("serve.py",), every_s, self._line, self._report, with_cupti=with_cupti
+        )
 
     def _line(self, now: WatchReport, before: WatchReport | None) -> None:
         self.lines.append((now, before))
@@ -61,6 +63,7 @@ def test_windows_are_summed_and_what_they_cost_is_said(looks: list[object]) -> N
     report = told.watcher.report("finished", 0)
     assert (report.calls.windows, report.calls.launches) == (1, 1)
     assert report.cost.windows_s > 0
+    assert any("--cupti" in note for note in report.notes)
     assert report.cost.share == pytest.approx(report.cost.windows_s / report.wall_s)
 
 
@@ -134,6 +137,42 @@ def test_the_profiler_starts_with_the_program_s_cuda_and_in_its_thread(
         assert started == [threading.get_ident()]
     starts()  # of a child, or after the end
     assert len(started) == 1
+
+
+def test_without_being_asked_to_it_opens_no_window_and_starts_no_profiler(
+    looks: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks += [WINDOW]
+    monkeypatch.setattr(watcher.Profiler, "start", lambda profiler: pytest.fail("started"))
+    told = Told(0.02, with_cupti=False)
+    with told.watcher.on():
+        told.watcher._set_up()  # as before a first capture
+        assert told.several_lines.wait(60)
+    report = told.watcher.report()
+    assert (report.calls.windows, len(looks), report.notes) == (0, 1, ())
+
+
+@pytest.mark.gpu
+def test_a_program_s_eager_work_waits_and_replays_are_counted_on_a_gpu() -> None:
+    told = Told(with_cupti=False)
+    with told.watcher.on():
+        data, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            data.mul_(1.0)
+        before = told.watcher.report()
+        for _ in range(100):
+            graph.replay()
+            data + 1
+            torch.cuda.synchronize()
+    report = told.watcher.report("finished", 0)
+    assert report.device == "watched" and report.calls.windows == 0
+    assert report.allocator.allocations - before.allocator.allocations == 100
+    assert (
+        report.waits["torch.cuda.synchronize()"] - before.waits.get("torch.cuda.synchronize()", 0)
+        == 100
+    )
+    assert (report.replays, report.captures) == (100, 1)
+    assert report.cost.setup_s == 0
 
 
 @pytest.mark.gpu

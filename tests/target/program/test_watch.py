@@ -39,6 +39,7 @@ for i in range(10):
     opt.zero_grad()
     loss.backward()
     opt.step()
+    del loss
 """
     name, mode, _, rules = only(ran(tmp_path, body))
     assert (name, mode, rules) == ("program.py:10-13", "training", ("GD204",))
@@ -72,6 +73,7 @@ for i in range(10):
         break
     torch.cuda.synchronize()
     last = loss.detach().cpu()
+    del loss
 """
     (step,) = ran(tmp_path, body).report.steps
     assert step.report is not None and step.report.verdict == "safe"
@@ -81,6 +83,61 @@ for i in range(10):
         (14, "torch.cuda.synchronize()", 1.0),
         (15, "copies to the host", 1.0),
     }
+
+
+def test_a_wait_behind_the_optimizer_and_within_the_step_is_said_once_as_its_finding(
+    tmp_path: Path,
+) -> None:
+    body = """\
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    loss = model(x).square().mean()
+    loss.backward()
+    opt.step()
+    last = loss.item()
+    opt.zero_grad()
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert (step.location.line, step.last_line, step.between) == (8, 12, ())
+    assert step.report is not None and "GD101" in {one.rule for one in step.report.findings}
+
+
+def test_transforms_that_are_modules_belong_to_the_loading_of_a_batch(tmp_path: Path) -> None:
+    body = """\
+class Doubled(nn.Module):
+    def forward(self, x): return 2 * x
+class Data(torch.utils.data.Dataset):
+    transform = Doubled()
+    def __len__(self): return 20
+    def __getitem__(self, i): return self.transform(torch.ones(4))
+for x in torch.utils.data.DataLoader(Data(), batch_size=2):
+    loss = model(x.cuda()).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert (step.name, step.begun) == ("program.py:13-16", 7)
+
+
+def test_what_the_loop_still_holds_of_the_step_before_is_named_until_it_is_deleted(
+    tmp_path: Path,
+) -> None:
+    body = """\
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    out = {"y": model(x)}
+    loss = out["y"].square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.report is not None
+    (found,) = (one for one in step.report.findings if one.rule == "GD117")
+    assert found.location is not None and found.location.line == 11
+    assert "kept alive by `out` (program.py:8) and `loss` (program.py:9)" in found.message
+    assert only(ran(tmp_path, f"{body}    del out, loss\n"))[2:] == ("safe", ())
 
 
 def test_accumulated_gradients_are_one_step_of_several_passes(tmp_path: Path) -> None:
@@ -93,6 +150,7 @@ for i in range(24):
         opt.step()
         opt.zero_grad()
     print(f"{loss.item():.6f}")
+    del loss
 """
     seen = ran(tmp_path, body)
     (step,) = seen.report.steps
@@ -108,6 +166,7 @@ for i in range(10):
     loss = (x @ model.weight).square().mean()
     loss.backward()
     opt.step(); opt.zero_grad()
+    del loss
 """
     name, _, verdict, rules = only(ran(tmp_path, body))
     assert (name, verdict, rules) == ("program.py:8-10", "safe", ())
@@ -126,6 +185,7 @@ for i in range(10):
     opt.zero_grad()
     other(fake).square().mean().backward()
     opt.step()
+    del fake
 """
     name, _, verdict, _ = only(ran(tmp_path, body))
     assert (name, verdict) == ("program.py:10-16", "safe")
@@ -192,9 +252,46 @@ for i in range(10):
         loss.backward()
         opt.step()
         total = loss.item()
+    del loss
 """
     name, mode, _, rules = only(ran(tmp_path, body))
     assert (name, mode, rules) == ("program.py:10-14", "training", ("GD101",))
+
+
+def test_a_named_function_in_which_nothing_is_heard_is_diagnosed_before_the_end(
+    tmp_path: Path,
+) -> None:
+    body = """\
+class Net(nn.Linear):
+    def forward(self, x):
+        return torch.relu(x @ self.weight)
+net = Net(4, 4).cuda()
+with torch.no_grad():
+    for i in range(40):
+        net(torch.randn(2, 4, device="cuda"))
+        print(i)
+"""
+    seen = ran(tmp_path, body, only="Net.forward", ends=True)
+    (step,) = seen.report.steps
+    assert step.report is not None and step.report.verdict == "safe"
+    assert seen.report.ending == "ended by graphdoctor" and len(seen.printed.split()) < 10
+
+
+def test_a_step_that_ran_too_few_times_to_be_diagnosed_meanwhile_is_diagnosed_at_the_end(
+    tmp_path: Path,
+) -> None:
+    body = """\
+for i in range(8):
+    x = torch.randn(2, 4, device="cuda")
+    loss = model(x).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    del loss
+"""
+    (step,) = ran(tmp_path, body).report.steps
+    assert step.begun == 5  # the first three show which lines they are, and then three pass
+    assert step.report is not None and step.report.verdict == "safe", step.reason
 
 
 def test_a_program_on_the_cpu_is_said_to_be_there_and_can_be_placed(tmp_path: Path) -> None:

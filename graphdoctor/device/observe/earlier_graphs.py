@@ -1,0 +1,97 @@
+"""Autograd's graph from before a step -> the backward pass that goes on into it, on that graph's own stream.
+
+Autograd runs a node of the backward pass on the stream on which the node was made: that of an operator, and
+the one that accumulates a parameter's gradient. No capture may depend on the default stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from graphdoctor.device.observe.operators import Call
+from graphdoctor.target.state.accumulations import mark_all, marked
+from graphdoctor.target.state.snapshot import named_tensors
+
+LEGACY = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
+_KEPT_BY, _LOOKED = "graphdoctor: kept alive by", "graphdoctor: looked at"
+_NO_FORWARD = 2**64 - 1  # the sequence number of AccumulateGrad, which has no forward operator
+
+
+class Telling(Protocol):
+    """A device that tells its observers of what happens."""
+
+    def event(self, kind: str, name: str, detail: str = "") -> None: ...
+
+
+class EarlierGraphs:
+    """Sees a capture's operators, or those of a step as if it were captured, and tells once."""
+
+    def __init__(
+        self, device: Telling, was_captured: Callable[[int], bool] = lambda number: False
+    ) -> None:
+        self._device = device
+        self._was_captured = was_captured
+        self.first_node = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        self._has_told = False
+
+    def before(self, call: Call) -> None:
+        node = torch._C._current_autograd_node()
+        if node is None or self._has_told:
+            return
+        number = node._sequence_nr()
+        if number == _NO_FORWARD:
+            kept: Any = node.metadata
+            name = kept.get(_KEPT_BY, "")
+        else:
+            is_earlier = number < self.first_node and not self._was_captured(number)
+            name = node.name() if is_earlier else ""
+        if name:
+            self._has_told = True
+            self._device.event("earlier-graph", name, LEGACY)
+
+    def after(self, call: Call) -> None:
+        """What an operator gave says nothing more."""
+
+    def event(self, kind: str, name: str, detail: str) -> None:
+        """Nor does what the host does between operators."""
+
+
+def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> None:
+    """Mark the accumulations of gradients that something from before the step keeps alive.
+
+    Autograd makes one for a parameter where there is none, and it stays on the stream of that time.
+    A tensor of the roots is named by its path, else what keeps it is `holders`.
+    """
+    if _comes_onto_the_capture_s_stream():
+        return
+    mark_all(roots, _LOOKED)
+    if held := marked(roots, _LOOKED):
+        paths = _paths_to_accumulations(named_tensors(roots))
+        for node in held:
+            by = paths.get(node, "") or holders or "a tensor from before"
+            node.metadata[_KEPT_BY] = f"a gradient's accumulation, kept alive by {by}"
+
+
+def _comes_onto_the_capture_s_stream() -> bool:
+    """Whether the program has told torch (2.13 or newer) to do so, as a process-wide setting."""
+    asked = getattr(torch._C, "_override_stale_capture_stream", None)
+    return asked is not None and bool(asked())
+
+
+def _paths_to_accumulations(tensors: Mapping[str, torch.Tensor]) -> dict[Any, str]:
+    """Which of these tensors hangs on each, in the program's words."""
+    found: dict[Any, str] = {}
+    for path, tensor in tensors.items():
+        waiting, seen = [tensor.grad_fn], set()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if node._sequence_nr() == _NO_FORWARD:
+                found.setdefault(node, f"`{path}`")
+            waiting += [earlier for earlier, _ in node.next_functions]
+    return found

@@ -1,0 +1,50 @@
+"""Parameters -> the nodes of autograd that accumulate their gradients, and which of them are still those of before.
+
+Autograd makes such a node where there is none, and what hangs on it keeps it: an output, a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from graphdoctor.target.state.walk import Walk
+
+_SEEN = "graphdoctor: seen when the step before began"
+
+
+def accumulations(roots: Mapping[str, object]) -> list[Any]:
+    """The nodes of all parameters; those that nobody holds are made now, and die with the list.
+
+    None of DistributedDataParallel, which holds them itself, made on the stream on which it was.
+    """
+    leaves = []
+    for _, value, _ in Walk(roots):
+        if type(value).__name__ == "DistributedDataParallel":
+            return []
+        if isinstance(value, torch.Tensor) and value.is_leaf and value.requires_grad:
+            leaves.append(value)
+    with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
+        return [node for leaf in leaves if (node := _node_of(leaf)) is not None]
+
+
+def mark_all(roots: Mapping[str, object], key: str = _SEEN) -> None:
+    """Leave a mark on each, which is gone with the node where nobody holds that."""
+    for node in accumulations(roots):
+        node.metadata[key] = True
+
+
+def marked(roots: Mapping[str, object], key: str = _SEEN) -> list[Any]:
+    """Those that still have the mark, which is taken off."""
+    return [node for node in accumulations(roots) if node.metadata.pop(key, None)]
+
+
+def _node_of(leaf: torch.Tensor) -> Any:
+    try:
+        view: Any = leaf.view_as(leaf)
+    except (RuntimeError, ValueError):  # sparse, or without values yet
+        return None
+    return view.grad_fn.next_functions[0][0]

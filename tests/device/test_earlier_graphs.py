@@ -1,0 +1,101 @@
+"""What is left of earlier steps is found where a backward pass goes on into it, and named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.observe.earlier_graphs import (
+    LEGACY,
+    EarlierGraphs,
+    mark_held_accumulations,
+)
+
+
+class Told:
+    """A device that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str]] = []
+
+    def event(self, kind: str, name: str, detail: str = "") -> None:
+        self.events.append((kind, name, detail))
+
+
+def marks_of(model: torch.nn.Module) -> list[Any]:
+    """The marks on the accumulations of its parameters, as far as they are alive."""
+    nodes = [p.view_as(p).grad_fn.next_functions[0][0] for p in model.parameters()]
+    return [mark for node in nodes for mark in node.metadata.values() if mark]
+
+
+def test_a_loss_that_is_still_there_holds_the_accumulations_of_its_parameters_only() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    mark_held_accumulations({"model": model})
+    assert marks_of(model) == []
+    loss = model[1](torch.ones(2, 4)).sum()
+    loss.backward()
+    mark_held_accumulations({"model": model}, "`loss` (line 3)")
+    assert marks_of(model) == ["a gradient's accumulation, kept alive by `loss` (line 3)"] * 2
+    del loss
+    assert marks_of(model) == []
+
+
+def test_a_tensor_of_the_roots_that_holds_them_is_named_by_its_path() -> None:
+    model = torch.nn.Linear(4, 1)
+    kept = model(torch.ones(2, 4))
+    mark_held_accumulations({"model": model, "kept": kept})
+    assert marks_of(model) == ["a gradient's accumulation, kept alive by `kept`"] * 2
+
+
+def test_what_was_detached_holds_nothing() -> None:
+    model = torch.nn.Linear(4, 1)
+    loss = model(torch.ones(2, 4)).sum().detach()
+    mark_held_accumulations({"model": model})
+    assert marks_of(model) == [] and not loss.requires_grad
+
+
+def test_a_distributed_model_holds_nodes_of_its_own() -> None:
+    class DistributedDataParallel(torch.nn.Linear):
+        pass
+
+    model = DistributedDataParallel(4, 1)
+    output = model(torch.ones(2, 4))
+    mark_held_accumulations({"model": model})
+    assert marks_of(model) == [] and output.requires_grad
+
+
+def test_the_backward_pass_of_a_step_tells_once_of_what_is_held() -> None:
+    with EmulatedDevice() as device:
+        model = torch.nn.Linear(4, 1, device="cuda")
+        data = torch.ones(2, 4, device="cuda")
+        held = model(data).sum()
+        held.backward()
+        mark_held_accumulations({"model": model}, "`held` (line 1)")
+        told = Told()
+        with device.observed_by(EarlierGraphs(told)):
+            model(data).sum().backward()
+        assert told.events == [
+            (
+                "earlier-graph",
+                "a gradient's accumulation, kept alive by `held` (line 1)",
+                LEGACY,
+            )
+        ]
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.autograd.graph, "set_override_stale_capture_stream"),
+    reason="this torch always keeps to the stream of that time",
+)
+def test_nothing_is_in_the_way_where_torch_was_told_to_take_the_capture_s_stream() -> None:
+    model = torch.nn.Linear(4, 1)
+    output = model(torch.ones(2, 4))
+    torch.autograd.graph.set_override_stale_capture_stream(True)
+    try:
+        mark_held_accumulations({"model": model})
+    finally:
+        torch.autograd.graph.set_override_stale_capture_stream(False)
+    assert marks_of(model) == [] and output.requires_grad

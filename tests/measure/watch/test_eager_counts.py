@@ -1,0 +1,51 @@
+"""What the allocator counts is added up over devices and resets; waits are counted by their names."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphdoctor.measure.watch.eager_counts import AllocatorCounts, WaitCounts
+from graphdoctor.values.watched import WatchedAllocator
+
+
+def test_counts_of_all_devices_are_added_up_and_a_reset_takes_nothing_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of = {0: {"allocation.all.allocated": 100, "num_device_alloc": 3}, 1: {"num_alloc_retries": 1}}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda number: of[number])
+    counts = AllocatorCounts()
+    assert counts.read() == WatchedAllocator(100, 3, 1)
+    of[0]["allocation.all.allocated"] = 7  # torch.cuda.reset_accumulated_memory_stats()
+    assert counts.read() == counts.read() == WatchedAllocator(107, 3, 1)
+
+
+def test_cuda_is_not_started_to_ask() -> None:
+    assert AllocatorCounts().read() == WatchedAllocator()
+    assert not torch.cuda.is_initialized()
+
+
+def test_waits_are_counted_by_name_and_the_methods_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stream:
+        def synchronize(self) -> str:
+            return "waited"
+
+    class Event(Stream):
+        pass
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: device)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    before = dict(vars(Stream)), dict(vars(Event)), torch.cuda.synchronize
+    waits = WaitCounts()
+    with waits.on():
+        assert torch.cuda.synchronize(device=1) == 1
+        assert [Stream().synchronize() for _ in range(3)] == ["waited"] * 3
+    assert waits.read() == {"Stream.synchronize()": 3, "torch.cuda.synchronize()": 1}
+    assert (dict(vars(Stream)), dict(vars(Event)), torch.cuda.synchronize) == before
+    Event().synchronize()
+    assert len(waits.read()) == 2

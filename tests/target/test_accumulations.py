@@ -1,0 +1,24 @@
+"""Which accumulations of gradients outlive a look at them; parameters without any are passed over."""
+
+from __future__ import annotations
+
+import torch
+
+from graphdoctor.target.state.accumulations import accumulations, mark_all, marked
+
+
+def test_a_mark_is_gone_with_what_held_the_node() -> None:
+    roots = {"model": torch.nn.Linear(2, 1)}
+    mark_all(roots)
+    assert marked(roots) == []
+    loss = roots["model"](torch.ones(1, 2)).sum()
+    mark_all(roots)
+    assert len(marked(roots)) == 2
+    mark_all(roots)
+    del loss
+    assert marked(roots) == []
+
+
+def test_parameters_that_cannot_be_viewed_are_passed_over() -> None:
+    sparse = torch.nn.Parameter(torch.eye(2).to_sparse())
+    assert accumulations({"lazy": torch.nn.LazyLinear(2), "sparse": sparse}) == []
