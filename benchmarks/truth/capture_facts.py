@@ -714,6 +714,93 @@ def sgd_fused_grad_scaler():
     return step
 
 
+def sparse_eye(layout="coo"):
+    eye = torch.eye(8).roll(1, 0)
+    return (eye.to_sparse().coalesce() if layout == "coo" else eye.to_sparse_csr()).cuda()
+
+
+def sparse_step(name, step, layout="coo"):
+    def make():
+        sparse, x = sparse_eye(layout), torch.rand(8, 16, device="cuda")
+        return lambda: step(sparse, x)
+
+    STEPS[name] = make
+
+
+sparse_step("sparse_product", lambda a, x: a @ x)
+sparse_step("sparse_product_transposed", lambda a, x: a.t() @ x)
+sparse_step("sparse_product_of_two", lambda a, x: torch.sparse.mm(a, a))
+sparse_step("sparse_softmax", lambda a, x: torch.sparse.softmax(a, 1))
+sparse_step("sparse_sum", lambda a, x: torch.sparse.sum(a, 1))
+sparse_step("sparse_to_dense", lambda a, x: a.to_dense())
+sparse_step("sparse_mask", lambda a, x: x[:, :8].sparse_mask(a))
+sparse_step("sparse_add", lambda a, x: a + a)
+sparse_step("sparse_times_dense", lambda a, x: a * x[:, :8])
+sparse_step("csr_product", lambda a, x: a @ x, "csr")
+sparse_step("csr_product_transposed", lambda a, x: a.t() @ x, "csr")
+sparse_step("csr_product_of_two", lambda a, x: a @ a, "csr")
+
+
+@fact
+def sparse_product_backward():
+    a, x = sparse_eye(), torch.rand(8, 16, device="cuda", requires_grad=True)
+    return lambda: (a @ x).sum().backward()
+
+
+@fact
+def csr_product_backward():
+    a, x = sparse_eye("csr"), torch.rand(8, 16, device="cuda", requires_grad=True)
+    return lambda: (a @ x).sum().backward()
+
+
+@fact
+def sparse_made_and_multiplied():
+    rows, x = torch.randint(0, 8, (2, 5), device="cuda"), torch.rand(8, 16, device="cuda")
+    values = torch.rand(5, device="cuda")
+    return lambda: torch.sparse.mm(torch.sparse_coo_tensor(rows, values, (8, 8)), x)
+
+
+def fake_quantized(name, step, zero_point):
+    def make():
+        scale, zeros = torch.rand(8, device="cuda") + 0.1, zero_point.cuda()
+        x = torch.rand(8, 16, device="cuda")
+        return lambda: step(x, scale, zeros)
+
+    STEPS[name] = make
+
+
+ZEROS = torch.zeros(8)
+PER_CHANNEL = lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, 0, -8, 7)  # noqa: E731
+LEARNED = torch._fake_quantize_learnable_per_channel_affine
+fake_quantized("fake_quantize_per_channel_integers", PER_CHANNEL, ZEROS.int())
+fake_quantized("fake_quantize_per_channel_floats", PER_CHANNEL, ZEROS)
+fake_quantized("fake_quantize_learned", lambda x, s, z: LEARNED(x, s, z, 0, -8, 7, 1.0), ZEROS)
+fake_quantized(
+    "fake_quantize_per_tensor",
+    lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s[:1], z[:1], -8, 7),
+    ZEROS.int(),
+)
+
+
+def quantization_aware(name, weights):
+    def make():
+        from torch.ao import quantization
+
+        layer = torch.nn.Linear(16, 16)
+        layer.qconfig = quantization.QConfig(
+            quantization.default_fused_act_fake_quant, getattr(quantization, weights)
+        )
+        model = quantization.prepare_qat(torch.nn.Sequential(layer).train()).cuda()
+        x = torch.rand(8, 16, device="cuda")
+        return lambda: model(x).sum().backward()
+
+    STEPS[name] = make
+
+
+quantization_aware("quantization_aware_per_channel", "default_fused_per_channel_wt_fake_quant")
+quantization_aware("quantization_aware_per_tensor", "default_fused_wt_fake_quant")
+
+
 def prepare():
     """What steps find made, in the lists."""
     STATE[:] = [torch.cuda.get_rng_state()]

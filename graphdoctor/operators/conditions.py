@@ -87,7 +87,12 @@ def _counts_indices(op: Op) -> bool:
 
 
 def _is_sparse_product(op: Op) -> bool:
-    return sum(bool(use.sparse) for use in op.inputs) > 1
+    """Of two COO tensors: an H200 captured the product of two CSR, whatever its replay is worth."""
+    return sum(use.sparse in ("coalesced", "uncoalesced") for use in op.inputs) > 1
+
+
+def _is_by_columns(op: Op) -> bool:
+    return any(use.sparse == "by-columns" for use in op.inputs)
 
 
 def _is_per_channel(op: Op) -> bool:
@@ -205,7 +210,10 @@ CONDITIONS: Mapping[str, Condition] = {
     "uncoalesced": Condition(
         "with a sparse tensor that is not coalesced, such as a transposed one", _counts_indices
     ),
-    "sparse-product": Condition("of two sparse tensors", _is_sparse_product),
+    "sparse-product": Condition("of two sparse COO tensors", _is_sparse_product),
+    "by-columns": Condition(
+        "with a sparse tensor compressed by columns, such as a transposed CSR", _is_by_columns
+    ),
     "per-channel": Condition("per channel", _is_per_channel),
     "integer-zero-point": Condition("with integers as zero points", _has_integer_zero_points),
     "not-square": Condition("with a matrix that is not square", _is_not_square),

@@ -39,7 +39,8 @@ EventKind = Literal[
 ]
 
 
-Sparse = Literal["", "coalesced", "uncoalesced", "compressed"]  # COO in two states; CSR and its kin
+# COO in two states; compressed by rows, as CSR, or by columns, as its transposed
+Sparse = Literal["", "coalesced", "uncoalesced", "by-rows", "by-columns"]
 
 
 class TensorUse(Struct, frozen=True, gc=False, tag="tensor"):

@@ -67,6 +67,22 @@ def test_a_distributed_model_holds_nodes_of_its_own() -> None:
     assert marks_of(model) == [] and output.requires_grad
 
 
+def test_nor_is_anything_held_in_the_way_of_a_module_inside_one() -> None:
+    class DistributedDataParallel(torch.nn.Module):
+        def __init__(self, module: torch.nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+    model = torch.nn.Linear(4, 1)
+    around = DistributedDataParallel(model)
+    output = model(torch.ones(2, 4))
+    mark_held_accumulations({"model": model})
+    assert marks_of(model) == [] and output.requires_grad
+    del around
+    mark_held_accumulations({"model": model})
+    assert len(marks_of(model)) == 2
+
+
 def test_the_backward_pass_of_a_step_tells_once_of_what_is_held() -> None:
     with EmulatedDevice() as device:
         model = torch.nn.Linear(4, 1, device="cuda")

@@ -92,7 +92,14 @@ def quantization_aware(*, per_channel: bool) -> object:
     )
 
 
+def by_columns(*, as_rows: bool) -> object:
+    edges = torch.eye(8).roll(1, 0).to_sparse_csr().cuda()
+    transposed = edges.t().to_sparse_csr() if as_rows else edges.t()
+    return lambda x: transposed @ x, (torch.randn(8, 4, device="cuda"),)
+
+
 PAIRS = [
+    (lambda: by_columns(as_rows=False), "x.t().to_sparse_csr()", lambda: by_columns(as_rows=True)),
     (
         lambda: graph_convolution(both=False),
         "x.t().coalesce()",
@@ -119,7 +126,7 @@ def test_what_waits_is_found_and_the_fix_removes_it(bad, said: str, good) -> Non
 
 
 def test_a_product_of_two_sparse_matrices_waits_for_the_size_of_its_result() -> None:
-    edges = torch.eye(8).to_sparse_csr()
+    edges = torch.eye(8).to_sparse().coalesce()
     (found,) = diagnosed(lambda: (lambda: edges.cuda() @ edges.cuda(), ())).findings[-1:]
     assert found.rule == "GD114"
     assert "how many elements its sparse result has" in found.message
@@ -130,8 +137,10 @@ def test_a_product_of_two_sparse_matrices_waits_for_the_size_of_its_result() -> 
     [
         (lambda sparse, x: sparse @ x, "safe"),
         (lambda sparse, x: x + sparse * 2, "safe"),
-        (lambda sparse, x: x.sparse_mask(sparse).to_dense(), "unknown"),
-        (lambda sparse, x: (sparse * x).to_dense(), "unknown"),
+        (lambda sparse, x: x.sparse_mask(sparse).to_dense(), "safe"),
+        (lambda sparse, x: (sparse * x).to_dense(), "safe"),
+        (lambda sparse, x: (sparse * sparse).to_dense() + x, "unknown"),
+        (lambda sparse, x: sparse.to_sparse_csr() @ sparse.to_sparse_csr() @ x, "unknown"),
     ],
 )
 def test_what_no_table_knows_of_sparse_operators_is_no_proof(work, verdict: str) -> None:

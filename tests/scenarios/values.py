@@ -161,7 +161,7 @@ def s38_sparse_tensor():
 
     def step(x):
         made = torch.sparse_coo_tensor(places, x[0, :3], (4, 8))
-        return torch.sparse.mm(made, x.t())
+        return torch.sparse.mm(made, x.t())  # <- GD114
 
     return step, (torch.randn(4, 8, device="cuda"),)
 

@@ -6,6 +6,7 @@ the one that accumulates a parameter's gradient. No capture may depend on the de
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -70,9 +71,26 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> N
     mark_all(roots, _LOOKED)
     if held := marked(roots, _LOOKED):
         paths = _paths_to_accumulations(named_tensors(roots))
+        parallel = _parameters_of_data_parallel()
         for node in held:
+            if node.variable in parallel:
+                continue
             by = paths.get(node, "") or holders or "a tensor from before"
             node.metadata[_KEPT_BY] = f"a gradient's accumulation, kept alive by {by}"
+
+
+def _parameters_of_data_parallel() -> set[torch.Tensor]:
+    """Those of each DistributedDataParallel that is alive, also around the roots.
+
+    It holds the accumulations itself, made on the stream on which it was, and no parameter leads to it:
+    only Python's collector knows of it.
+    """
+    return {
+        parameter
+        for each in gc.get_objects()
+        if type(each).__name__ == "DistributedDataParallel" and hasattr(each, "_modules")
+        for parameter in each.parameters()
+    }
 
 
 def _comes_onto_the_capture_s_stream() -> bool:

@@ -259,17 +259,21 @@ _KNOWN_OF_SPARSE = frozenset(
         "_sparse_log_softmax", "_sparse_softmax", "_sparse_sparse_matmul", "_to_copy", "_to_dense",
         "_values", "add", "add_", "addmm", "ccol_indices", "clone", "col_indices", "copy_",
         "crow_indices", "detach", "detach_", "div", "empty_like", "indices", "mm", "mul", "mul_", "neg",
-        "row_indices", "t", "to_dense", "transpose", "values", "zero_", "zeros_like",
+        "row_indices", "sparse_mask", "t", "to_dense", "transpose", "values", "zero_", "zeros_like",
     )
 )  # fmt: skip
+
+_PRODUCTS = frozenset(("mul", "mul_", "div", "mm", "addmm"))
 
 
 def unseen_of_sparse(facts: OperatorFacts, inputs: Sequence[torch.Tensor]) -> str | None:
     """Why it is unknown what a GPU's kernel does with sparse tensors; None without, or where it is known."""
-    if not any(tensor.layout in _SPARSE for tensor in inputs):
+    sparse = [tensor for tensor in inputs if tensor.layout in _SPARSE]
+    if not sparse:
         return None
-    scales = facts.base_name in ("mul", "mul_", "div") and min(t.numel() for t in inputs) > 1
-    if facts.base_name in _KNOWN_OF_SPARSE and not (scales and len(inputs) > 1):
+    are_multiplied = len(sparse) > 1 and facts.base_name in _PRODUCTS
+    is_known_product = facts.base_name == "mm" and sparse[0].layout == torch.sparse_coo
+    if facts.base_name in _KNOWN_OF_SPARSE and (is_known_product or not are_multiplied):
         return None
     return f"{facts.name} has a sparse tensor: whether its kernel waits for the device is unknown"
 

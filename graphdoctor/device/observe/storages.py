@@ -99,12 +99,17 @@ def use_of(tensor: torch.Tensor, info: StorageInfo, device: str) -> TensorUse:
 
 
 def _sparse(tensor: torch.Tensor) -> Sparse:
-    if tensor.layout != torch.sparse_coo:
-        return "compressed" if tensor.layout in _COMPRESSED else ""
-    return "coalesced" if tensor.is_coalesced() else "uncoalesced"
+    if tensor.layout == torch.sparse_coo:
+        return "coalesced" if tensor.is_coalesced() else "uncoalesced"
+    return _COMPRESSED.get(tensor.layout, "")
 
 
-_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+_COMPRESSED: dict[torch.layout, Sparse] = {
+    torch.sparse_csr: "by-rows",
+    torch.sparse_bsr: "by-rows",
+    torch.sparse_csc: "by-columns",
+    torch.sparse_bsc: "by-columns",
+}
 
 
 class StorageTable:

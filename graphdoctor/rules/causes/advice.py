@@ -30,6 +30,10 @@ _BOUNDS = (
 )
 
 _DENSE = "Keep it dense, with a mask: the size of a sparse result must be known on the host."
+_BY_ROWS = (
+    "Make it before the step, compressed by rows: x.t().to_sparse_csr() for its transpose. A backward "
+    "pass takes the transpose too: multiply in a torch.autograd.Function that is given both."
+)
 _COALESCED = (
     "Make it before the step, coalesced: x.coalesce(), and x.t().coalesce() for its transpose. A backward "
     "pass takes the transpose too: multiply in a torch.autograd.Function that is given both."
@@ -43,6 +47,7 @@ _WAITS: Mapping[str, str] = {
     ),
     "_sparse_sparse_matmul": _DENSE,
     "_sparse_softmax": _DENSE,
+    "_sparse_sum": _DENSE,
     "_sparse_log_softmax": _DENSE,
     "_fused_moving_avg_obs_fq_helper": (
         "Observe weights per tensor: a qconfig with torch.ao.quantization.default_fused_wt_fake_quant."
@@ -127,6 +132,7 @@ _INDEX = (
     "a Python number: keep the full size, and mask what is beyond."
 )
 _ELEMENT = "Store a number with fill_, y[0, 0].fill_(1.0), or in a slice, y[0, :1] = 1.0."
+_SPARSE: Mapping[str, str] = {"uncoalesced": _COALESCED, "by-columns": _BY_ROWS}
 _NESTING = frozenset({"nested_tensor", "as_nested_tensor"})
 _READING = frozenset({"item", "tolist", "float", "int", "bool", "is_nonzero"})
 
@@ -134,7 +140,7 @@ _READING = frozenset({"item", "tolist", "float", "int", "bool", "is_nonzero"})
 def for_wait(op: Op) -> str:
     """In the place of an operator that waits for the device inside."""
     if any(use.sparse for use in op.inputs) and op.base_name in ("mm", "addmm", "_sparse_addmm"):
-        return _COALESCED if any(use.sparse == "uncoalesced" for use in op.inputs) else _DENSE
+        return next((_SPARSE[use.sparse] for use in op.inputs if use.sparse in _SPARSE), _DENSE)
     return NESTED if has_nested(op) else _WAITS.get(op.base_name, "")
 
 
