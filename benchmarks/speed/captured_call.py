@@ -28,7 +28,6 @@ from torch import nn
 
 import graphdoctor
 from graphdoctor.captured.forward_graph import Traits
-from graphdoctor.captured.growth import Nothing
 from graphdoctor.captured.module import behind
 from graphdoctor.captured.replays import Replays
 from graphdoctor.graphs.calls import signature
@@ -73,7 +72,7 @@ def trains_us(*calls: Callable[[], object], settle: Callable[[], None]) -> list[
 
 def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Replays, Any]:
     """Replays of a graph that does nothing."""
-    replays = Replays(model, context=Modes(), growth=Nothing(""))
+    replays = Replays(model, context=Modes())
     answer = torch.zeros(1)
     graph = SimpleNamespace(
         key=signature(inputs, {})[0],

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from graphdoctor.estimate import NO_CALLS, Calls
+from graphdoctor.estimate import Calls
 from graphdoctor.pipeline import put_back
 from graphdoctor.pipeline.setting import open_setting
 from graphdoctor.pipeline.stages import study
@@ -23,7 +23,7 @@ from graphdoctor.record.place import place
 from graphdoctor.record.without_values import without_values
 from graphdoctor.strategies import STRATEGIES
 from graphdoctor.strategies.evidence import Studied
-from graphdoctor.strategies.strategy import Calling, Known
+from graphdoctor.strategies.strategy import Known
 from graphdoctor.target import resolve
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.recording import Iteration
@@ -133,8 +133,7 @@ def _graphed(known: Known) -> Iterator[tuple[str, Graphed]]:
             continue
         regions = strategy.regions(known)
         if regions is not None:
-            calls = strategy.calls(known) if isinstance(strategy, Calling) else NO_CALLS
-            yield strategy.name, Graphed(tuple(map(tuple, regions)), calls)
+            yield strategy.name, Graphed(tuple(map(tuple, regions)), strategy.calls(known))
 
 
 def _let_shapes_do() -> None:

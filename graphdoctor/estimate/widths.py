@@ -27,10 +27,10 @@ class Width(Struct, frozen=True):
         return stretched(corners, self.times, least=self.least)
 
 
-EAGER = Width(0.62)
+EAGER = Width(0.58)
 GRAPH = Width(0.79)
 BUSY = Width(0.84)
-SPEEDUP = Width(0.43)
+SPEEDUP = Width(0.42)
 # From the eager step's own measured times. What Python between graphs costs is no figure of the profile's,
 # so that the corners say little of parts.
 WHOLE_FROM_EAGER = Width(1.48)

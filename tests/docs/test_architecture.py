@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -114,3 +116,23 @@ def test_every_path_that_a_page_for_contributors_names_is_there(page: Path) -> N
 
 
 _NOT_OURS = {".git", ".venv", "node_modules"}
+
+
+def test_what_the_benchmarks_take_from_the_package_is_there() -> None:
+    """They run for minutes, and on a GPU: no other test would tell that a name has gone."""
+    taken = 0
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("graphdoctor"):
+                module = importlib.import_module(node.module or "")
+                for name in node.names:
+                    taken += 1
+                    is_module = (
+                        importlib.util.find_spec(f"{node.module}.{name.name}")
+                        if hasattr(module, "__path__")
+                        else None
+                    )
+                    assert hasattr(module, name.name) or is_module, (
+                        f"{path.name}: {node.module}.{name.name}"
+                    )
+    assert taken > 100
