@@ -101,9 +101,21 @@ def _what_happened(report: WatchReport) -> list[str]:
 def _write_eager_work(page: Page, report: WatchReport) -> None:
     if report.device in _NO_CUDA:
         return
-    found = report.allocator
     page.heading("Eager work", "counted")
-    per_s = _number(found.allocations / report.wall_s) if report.wall_s else "0"
+    if report.allocator is not None:
+        _write_allocations(page, report.allocator, report.wall_s)
+    else:
+        page.labelled(
+            "  Memory", "not known: the program's allocator is not PyTorch's own, which counts"
+        )
+    listed = ", ".join(f"{name} {count:,}" for name, count in report.waits.items())
+    page.labelled(
+        "  Waits", listed or "none that was asked for by name, as by torch.cuda.synchronize()"
+    )
+
+
+def _write_allocations(page: Page, found: WatchedAllocator, wall_s: float) -> None:
+    per_s = _number(found.allocations / wall_s) if wall_s else "0"
     made = "made by operators that ran eagerly, and by none of a replay"
     page.labelled(
         "  Memory", f"{count_text(found.allocations, 'allocation')}, {per_s} a second: {made}"
@@ -114,10 +126,6 @@ def _write_eager_work(page: Page, report: WatchReport) -> None:
             f", {found.retries:,} of them again, since it had none left" if found.retries else ""
         )
         page.labelled("  cudaMalloc", f"{asked}{again}: each waits for the GPU")
-    listed = ", ".join(f"{name} {count:,}" for name, count in report.waits.items())
-    page.labelled(
-        "  Waits", listed or "none that was asked for by name, as by torch.cuda.synchronize()"
-    )
 
 
 def _write_calls(page: Page, report: WatchReport) -> None:
@@ -200,13 +208,11 @@ def _write_rest(page: Page, count: int) -> None:
 
 def _allocations(now: WatchReport, before: WatchReport | None) -> list[str]:
     """How often eager work took memory since the report before."""
-    if now.device in _NO_CUDA:
+    if now.device in _NO_CUDA or now.allocator is None:
         return []
-    then, since_s = (
-        (before.allocator, before.wall_s) if before is not None else (WatchedAllocator(), 0.0)
-    )
-    taken_s = now.wall_s - since_s
-    number = now.allocator.allocations - then.allocations
+    then = before.allocator if before is not None else None
+    taken_s = now.wall_s - (before.wall_s if before is not None else 0.0)
+    number = now.allocator.allocations - (then.allocations if then is not None else 0)
     return [f"{_number(number / taken_s)} allocations/s"] if taken_s > 0 else []
 
 

@@ -116,9 +116,10 @@ class WatchCost(Struct, frozen=True):
 class WatchReport(Struct, frozen=True):
     """A watched program. `wall_s` is its time so far; `exit_code` is None while it runs.
 
-    `rank` is that of the process where torchrun started several; None where there is one. `waits` are
-    calls that wait for the device by their name, such as torch.cuda.synchronize(): counted, and without
-    those of operators such as `.item()`.
+    `rank` is that of the process where torchrun started several; None where there is one. `allocator` is
+    None where the program has another one than CUDA's caching allocator. `waits` are calls that wait for
+    the device by their name, such as torch.cuda.synchronize(): counted, and without those of operators
+    such as `.item()`.
     """
 
     schema_version: int
@@ -129,7 +130,7 @@ class WatchReport(Struct, frozen=True):
     exit_code: int | None
     wall_s: float
     device: Device
-    allocator: WatchedAllocator
+    allocator: WatchedAllocator | None
     waits: dict[str, int]
     calls: SampledCalls
     graphs: tuple[WatchedGraphs, ...]

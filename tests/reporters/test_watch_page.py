@@ -107,6 +107,9 @@ def test_what_is_not_known_is_not_shown_as_zero() -> None:
     text = " ".join(page(short).split())
     assert "too short for a window of CUPTI" in text
     assert "CUDA calls" not in text
+    other = msgspec.structs.replace(REPORT, allocator=None)
+    assert "Memory not known" in " ".join(page(other).split())
+    assert "allocations" not in page(other) + watch_page.line(other, REPORT)
     few = msgspec.structs.replace(
         REPORT, calls=msgspec.structs.replace(CALLS, launch_rate=Rate(20.0))
     )

@@ -1,1 +1,1 @@
-"""A program that keeps running -> what it does with its GPU, counted and sampled at little cost."""
+"""A program that keeps running -> what it does with its GPU, counted at little cost; samples where asked for."""

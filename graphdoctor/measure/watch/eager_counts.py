@@ -21,17 +21,17 @@ class AllocatorCounts:
     """Reads what CUDA's caching allocator counts anyway; the program may set it back to 0."""
 
     def __init__(self) -> None:
-        self._sums = Growing()
+        self._sums = {name: Growing() for name in _STATS}  # each by device
 
-    def read(self) -> WatchedAllocator:
+    def read(self) -> WatchedAllocator | None:
+        """None where another allocator is in its place: a pluggable one refuses, cudaMallocAsync's says 0."""
         if torch.cuda.is_initialized():
-            for number in range(torch.cuda.device_count()):
-                stats = torch.cuda.memory_stats(number)
-                self._sums.read({f"{number} {name}": stats.get(name, 0) for name in _STATS})
-        totals = Counter[str]()
-        for key, value in self._sums.sums.items():
-            totals[key.partition(" ")[2]] += value
-        return WatchedAllocator(*(totals[name] for name in _STATS))
+            if torch.cuda.get_allocator_backend() != "native":
+                return None
+            stats = [torch.cuda.memory_stats(number) for number in range(torch.cuda.device_count())]
+            for name, sums in self._sums.items():
+                sums.read({number: each.get(name, 0) for number, each in enumerate(stats)})
+        return WatchedAllocator(*(sums.sums.total() for sums in self._sums.values()))
 
 
 class WaitCounts:

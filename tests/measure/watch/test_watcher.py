@@ -166,6 +166,7 @@ def test_a_program_s_eager_work_waits_and_replays_are_counted_on_a_gpu() -> None
             torch.cuda.synchronize()
     report = told.watcher.report("finished", 0)
     assert report.device == "watched" and report.calls.windows == 0
+    assert report.allocator is not None and before.allocator is not None
     assert report.allocator.allocations - before.allocator.allocations == 100
     assert (
         report.waits["torch.cuda.synchronize()"] - before.waits.get("torch.cuda.synchronize()", 0)
