@@ -31,7 +31,7 @@ def parsed(
     again = f"run `{command}` again"
     try:
         plain = msgspec.json.decode(content)
-        found = plain.get("schema_version") if isinstance(plain, dict) else None
+        found = plain.get("schema_version") if _may_be(plain, kind) else None
         if type(found) is int and found > version:
             raise UsageError(
                 f"{name} has {what} schema version {found}, newer than version {version} that this"
@@ -52,6 +52,12 @@ def parsed(
         raise UsageError(f"{name} is not JSON: {error}") from error
     except RecursionError as error:
         raise UsageError(f"{name} is not a graphdoctor {what}: it is nested too deeply") from error
+
+
+def _may_be(plain: Any, kind: type) -> bool:
+    """Whether it may be another version of this kind: most keys of what another command saved are foreign."""
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    return isinstance(plain, dict) and 2 * len(plain.keys() - known) <= len(plain)
 
 
 def top_level(content: bytes) -> dict[str, msgspec.Raw]:

@@ -18,6 +18,7 @@ from graphdoctor.reporters.analysis.json import parse, read
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import SCHEMA_VERSION, Report
+from graphdoctor.values.watched import WatchReport
 from tests.support.lanes import many_lanes
 from tests.support.reports import PARTLY_SAFE, SAFE, WRONG
 from tests.support.schemas import schema_of
@@ -98,6 +99,12 @@ def test_newer_schema_asks_for_an_upgrade() -> None:
     newer = {"schema_version": SCHEMA_VERSION + 1, "something": "else"}
     with pytest.raises(UsageError, match="newer than version 1 that this graphdoctor reads; upg"):
         parse(json.dumps(newer).encode(), name="r.json")
+
+
+def test_what_another_command_saved_is_no_newer_report() -> None:
+    watched = {name: None for name in WatchReport.__struct_fields__}
+    with pytest.raises(UsageError, match="is not a graphdoctor report"):
+        parse(json.dumps(watched | {"schema_version": SCHEMA_VERSION + 1}).encode(), name="w.json")
 
 
 def test_older_schema_asks_for_a_new_analysis() -> None:
