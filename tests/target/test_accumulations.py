@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphdoctor.target.state.accumulations import accumulations, mark_all, marked
+from tests.support.opaque import Opaque
 
 
 def test_a_mark_is_gone_with_what_held_the_node() -> None:
@@ -21,4 +22,6 @@ def test_a_mark_is_gone_with_what_held_the_node() -> None:
 
 def test_parameters_that_cannot_be_viewed_are_passed_over() -> None:
     sparse = torch.nn.Parameter(torch.eye(2).to_sparse())
-    assert accumulations({"lazy": torch.nn.LazyLinear(2), "sparse": sparse}) == []
+    refusing = torch.nn.Parameter(Opaque(torch.eye(2)))
+    roots = {"lazy": torch.nn.LazyLinear(2), "sparse": sparse, "opaque": refusing}
+    assert accumulations(roots) == []

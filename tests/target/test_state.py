@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from graphdoctor.target.state.snapshot import named_tensors, named_values, snapshot
+from tests.support.opaque import Opaque
 
 torch.set_num_threads(1)
 
@@ -310,6 +311,14 @@ def test_a_restored_model_trains_as_it_would_have() -> None:
         train(one)
     for ours, theirs in zip(world.net.parameters(), twin.net.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_a_wrapper_without_memory_of_its_own_is_put_back_by_what_it_wraps() -> None:
+    opaque = Opaque(torch.ones(2))
+    before = snapshot({"opaque": opaque})
+    opaque.inner.zero_()
+    before.restore()
+    assert opaque.inner.tolist() == [1.0, 1.0]
 
 
 def test_tensors_are_named_as_people_name_them() -> None:

@@ -45,6 +45,8 @@ def marked(roots: Mapping[str, object], key: str = _SEEN) -> list[Any]:
 def _node_of(leaf: torch.Tensor) -> Any:
     try:
         view: Any = leaf.view_as(leaf)
-    except (RuntimeError, ValueError):  # sparse, or without values yet
+    except (
+        Exception
+    ):  # sparse, without values yet, or of a class that refuses views in its own words
         return None
     return view.grad_fn.next_functions[0][0]

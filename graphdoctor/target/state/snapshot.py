@@ -140,11 +140,23 @@ def _save_tensor(
         yield SavedSparse(tensor)
         return
     # The storage first: a tensor that is put back may look into memory that must be resized for it.
-    if storage._cdata not in storages and storage.device.type != "meta":
+    is_new = storage._cdata not in storages and storage.device.type != "meta"
+    if is_new and _has_memory(tensor):
         storages[storage._cdata] = storage
         if held(storage):
             yield SavedStorage(storage)
     yield SavedTensor(tensor)
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Not so behind a subclass that wraps others and does not say which: they are its attributes."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return True  # asking for its address would part memory that is shared until somebody writes
+    try:
+        tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _save_object(value: object) -> Iterator[Saved]:
