@@ -13,6 +13,7 @@ import torch
 import torch.autograd.profiler as torch_profiler
 
 from graphdoctor.measure.watch.gate import Gate
+from graphdoctor.measure.watch.replaced import replace
 from graphdoctor.measure.watch.sampling import Seen
 
 WINDOW_S = 0.02
@@ -44,6 +45,7 @@ class Profiler:
         self._gate = gate
         self._window_s = window_s
         self._calls: dict[str, Callable[..., Any]] = {}
+        self._undo: Callable[[], None] = lambda: None
         self._config: Any = None
         self._activities: Any = None
         self._starting = threading.Lock()
@@ -81,12 +83,10 @@ class Profiler:
             "_enable_profiler": holds("_enable_profiler"),
             "_disable_profiler": end,
         }
-        for name, call in ours.items():
-            setattr(torch_profiler, name, call)
+        self._undo = replace(torch_profiler, ours)
 
     def stop(self) -> None:
-        for name, call in self._calls.items():
-            setattr(torch_profiler, name, call)
+        self._undo()
 
     def set_up(self) -> bool:
         """Start kineto and CUPTI by an empty window, once; whether there can be others.
