@@ -47,7 +47,7 @@ a workload that nothing was fitted to. The workloads fall into families (one mod
 and mode); for each family, all fitted figures were fitted to the others, the family was predicted, and its
 ranges were made as wide as the errors of the others ask for. The measured times are those of
 [results.md](results.md), of `benchmarks/data/samples_h200_torch2.11.jsonl`, and of
-`benchmarks/data/kernels_h200_torch2.11.jsonl.gz`, which has every kernel of an eager step of 54 of these workloads,
+`benchmarks/data/kernels_h200_torch2.11.jsonl.gz`, which has every kernel of an eager step of 53 of these workloads,
 what the whole step took as a graph on an idle GPU, and what its memory pool held.
 
 What is fitted are figures: what the smallest kernel of a kind takes, which share of the peak it reaches, what the host
