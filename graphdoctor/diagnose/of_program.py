@@ -82,4 +82,9 @@ def _notes(watch: Watch) -> Iterator[str]:
     if by_hand:
         return
     if not watch.steps and not watch.reasons:
-        yield NO_STEPS
+        only = watch.only
+        yield (
+            f"No function or method {only} of the program was called (--step)."
+            if only
+            else NO_STEPS
+        )

@@ -21,10 +21,11 @@ def report_of(
     wall_s: float = 10.0,
     reasons: tuple[str, ...] = (),
     by_hand: tuple[tuple[Location, int], ...] = (),
+    only: str = "",
 ) -> ProgramReport:
     watch = SimpleNamespace(
-        steps=steps, reasons=reasons, updates_by_hand=by_hand, diagnosis_s=0.0, loading_s=0.0
-    )
+        steps=steps, reasons=reasons, updates_by_hand=by_hand, diagnosis_s=0.0, loading_s=0.0, only=only
+    )  # fmt: skip
     return program_report(
         Program("train.py", ("--quick",)), Ended("ended", 0), watch, wall_s=wall_s, machine=None
     )  # fmt: skip
@@ -77,5 +78,7 @@ def test_weights_that_are_updated_by_hand_are_named_instead_of_what_a_step_is() 
 def test_a_program_without_steps_is_told_what_a_step_is_unless_something_else_was_wrong() -> None:
     assert report_of().notes == (NO_STEPS,)
     assert report_of(reasons=("It forked.",)).notes == ("It forked.",)
+    (note,) = report_of(only="Net.update").notes
+    assert note == "No function or method Net.update of the program was called (--step)."
     assert report_of(step(begun=9)).notes == ()
     assert report_of().command == ("train.py", "--quick")

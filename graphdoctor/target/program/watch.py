@@ -83,6 +83,11 @@ class Watch:
         return sorted(found, key=lambda step: -step.wall_s)
 
     @property
+    def only(self) -> str:
+        """The function whose calls are the steps, "" where steps are found."""
+        return self._bounds.only
+
+    @property
     def updates_by_hand(self) -> list[tuple[Location, int]]:
         """The lines of backward passes that no optimizer stepped after, and how often each ran."""
         alone = sum(
