@@ -15,7 +15,7 @@ class Opaque(torch.Tensor):
 
     @staticmethod
     def __new__(cls: type[Opaque], inner: torch.Tensor) -> Opaque:
-        made: Opaque = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Opaque = torch.Tensor._make_wrapper_subclass(
             cls, inner.shape, dtype=inner.dtype, device=inner.device
         )
         made.inner = inner
