@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from functools import lru_cache
 from types import FrameType, FunctionType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -108,7 +108,7 @@ class _Resolved(ast.NodeTransformer):
                 self.is_plain = False
                 # Its parts may still name the counter.
                 return self.generic_visit(node) if isinstance(node, ast.Attribute) else node
-            return ast.copy_location(ast.Constant(value), node)
+            return ast.copy_location(ast.Constant(_exact(value)), node)
         if isinstance(node, (ast.Call, ast.Subscript, ast.NamedExpr, ast.Await, ast.Lambda)):
             self.is_plain = False
         return self.generic_visit(node)
@@ -156,6 +156,15 @@ def _attribute(value: object, name: str) -> object:
     return _MISSING
 
 
+def _exact(value: Any) -> Any:
+    """A number or text without the class that it is of, such as np.float64 or an IntEnum: code holds no others."""
+    kind = next(kind for kind in type(value).__mro__ if kind in SCALARS)
+    if kind is type(value):
+        return value
+    read: Any = {int: int.__int__, float: float.__float__, complex: complex.__complex__}
+    return read[kind](value) if kind in read else kind.__getitem__(value, slice(None))  # type: ignore[attr-defined]
+
+
 class _Ahead(NamedTuple):
     steps: int | None  # None: never, as far as was looked
     becomes: bool
@@ -165,7 +174,10 @@ def _ahead(rest: ast.AST, now: object, growth: int | float | None) -> _Ahead | N
     """When the truth of an expression changes; None where that cannot be computed."""
     if growth is None or not isinstance(now, (int, float)):
         return None
-    code = compile(ast.fix_missing_locations(ast.Expression(rest)), "<decision>", "eval")  # type: ignore[arg-type]
+    try:
+        code = compile(ast.fix_missing_locations(ast.Expression(rest)), "<decision>", "eval")  # type: ignore[arg-type]
+    except (TypeError, ValueError, RecursionError):
+        return None
 
     def truth(count: object) -> bool:
         return bool(eval(code, {"__builtins__": {}}, {_COUNT: count}))

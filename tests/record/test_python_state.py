@@ -240,3 +240,27 @@ def test_an_assertion_about_a_counter_is_no_doubt() -> None:
         return y
 
     assert reported(step).verdict == "safe"
+
+
+class Limit(enum.IntEnum):
+    SOON = 50
+
+
+@pytest.mark.parametrize("limit", [np.float64(50), Limit.SOON])
+def test_a_limit_that_is_a_number_of_another_class_is_computed_with(limit: float) -> None:
+    model = Every(lambda self: self.calls > self.limit)
+    model.limit = limit  # type: ignore[assignment]
+    assert "steps later, since each step changes" in reported(model).reason
+
+
+def test_thousands_of_counts_are_told_of_without_being_looked_at_after_each_line() -> None:
+    counts = Counter(dict.fromkeys(range(3000), 0))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        for key in range(3000):
+            counts[key] += 1
+        return LINEAR(x)
+
+    report = reported(step)
+    assert report.verdict == "safe"
+    assert any("and 2997 more in Python" in limit for limit in report.limits)
