@@ -192,3 +192,23 @@ def test_a_known_result_that_was_written_to_is_another_input(computed: list[str]
     y = x @ w
     y[0, 0] += 1.0
     assert not torch.equal(y @ other, before) and computed.count("mm") == 3
+
+
+@pytest.mark.parametrize(
+    "resize",
+    [
+        lambda y: y.untyped_storage().resize_(0).resize_(1 << 20),
+        lambda y: y.resize_(1024, 1024),
+        lambda y: torch.mul(torch.ones(1024, 1024, device="cuda"), 2, out=y),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_a_known_result_can_be_given_another_size(
+    computed: list[str], resize: Callable[[torch.Tensor], object]
+) -> None:
+    x, w = rows(), weights()
+    expected = (x @ w).clone()
+    y = x @ w
+    resize(y)
+    y.zero_()
+    assert torch.equal(x @ w, expected) and computed.count("mm") == 1
