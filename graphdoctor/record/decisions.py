@@ -17,6 +17,8 @@ from graphdoctor.target.state.plain import SCALARS
 
 STEPS_AHEAD = 100_000
 _COUNT = "count of steps"  # no name that code can have
+_POWER = "power of numbers"
+_MOST_BITS = 4096
 _MISSING = object()
 
 
@@ -140,6 +142,8 @@ class _Resolved(ast.NodeTransformer):
             return next((names[node.id] for names in namespaces if node.id in names), _MISSING)
         if isinstance(node, ast.Attribute):
             return _attribute(self._value(node.value), node.attr)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return _item(self._value(node.value), node.slice.value)
         return _MISSING
 
 
@@ -165,6 +169,38 @@ def _exact(value: Any) -> Any:
     return read[kind](value) if kind in read else kind.__getitem__(value, slice(None))  # type: ignore[attr-defined]
 
 
+def _item(value: object, key: Any) -> object:
+    """What stands in a container of Python's own, whose lookup is no code of the user's."""
+    if isinstance(value, dict):
+        return dict.get(value, key, _MISSING)
+    if isinstance(value, (list, tuple)) and isinstance(key, int) and 0 <= key < len(value):
+        return (list if isinstance(value, list) else tuple).__getitem__(value, key)  # type: ignore[arg-type]
+    return _MISSING
+
+
+class _Bounded(ast.NodeTransformer):
+    """Powers and shifts by way of `_power`: whole numbers grow without an end in them."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.op, (ast.Pow, ast.LShift)):
+            return node
+        base = node.left
+        if isinstance(node.op, ast.LShift):
+            base = ast.Constant(2)
+        power: ast.expr = ast.Call(ast.Name(_POWER, ast.Load()), [base, node.right], [])
+        if isinstance(node.op, ast.LShift):
+            power = ast.BinOp(node.left, ast.Mult(), power)
+        return ast.copy_location(power, node)
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if isinstance(base, int) and isinstance(exponent, int):
+        if abs(base).bit_length() * abs(exponent) > _MOST_BITS and base not in (-1, 0, 1):
+            raise OverflowError
+    return base**exponent
+
+
 class _Ahead(NamedTuple):
     steps: int | None  # None: never, as far as was looked
     becomes: bool
@@ -174,13 +210,14 @@ def _ahead(rest: ast.AST, now: object, growth: int | float | None) -> _Ahead | N
     """When the truth of an expression changes; None where that cannot be computed."""
     if growth is None or not isinstance(now, (int, float)):
         return None
+    bounded = ast.Expression(_Bounded().visit(rest))
     try:
-        code = compile(ast.fix_missing_locations(ast.Expression(rest)), "<decision>", "eval")  # type: ignore[arg-type]
+        code = compile(ast.fix_missing_locations(bounded), "<decision>", "eval")
     except (TypeError, ValueError, RecursionError):
         return None
 
     def truth(count: object) -> bool:
-        return bool(eval(code, {"__builtins__": {}}, {_COUNT: count}))
+        return bool(eval(code, {"__builtins__": {}, _POWER: _power}, {_COUNT: count}))
 
     try:
         here = truth(now)

@@ -264,3 +264,19 @@ def test_thousands_of_counts_are_told_of_without_being_looked_at_after_each_line
     report = reported(step)
     assert report.verdict == "safe"
     assert any("and 2997 more in Python" in limit for limit in report.limits)
+
+
+def test_powers_that_outgrow_every_memory_are_not_computed_ahead() -> None:
+    model = Every(lambda self: 10 ** (10**self.calls) == 3 or 1 << (1 << self.calls) == 3)
+    assert "chooses its way" in reported(model).reason
+
+
+def test_a_counter_in_a_container_inside_another_decides_too() -> None:
+    counted: dict[str, list[dict[str, int]]] = {"of": [{"steps": 0}]}
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        counted["of"][0]["steps"] += 1
+        return LINEAR(x * 2 if counted["of"][0]["steps"] % 100 == 0 else x)
+
+    report = reported(step)
+    assert report.verdict == "unknown" and "steps later" in report.reason
