@@ -19,6 +19,7 @@ STEPS_AHEAD = 100_000
 _COUNT = "count of steps"  # no name that code can have
 _POWER = "power of numbers"
 _MOST_BITS = 4096
+_MOST_KNOWN = 1024
 _MISSING = object()
 
 
@@ -160,21 +161,33 @@ def _attribute(value: object, name: str) -> object:
     return _MISSING
 
 
+_READ: dict[type, Any] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: lambda value: str.__getitem__(value, slice(None)),
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+}
+
+
 def _exact(value: Any) -> Any:
     """A number or text without the class that it is of, such as np.float64 or an IntEnum: code holds no others."""
-    kind = next(kind for kind in type(value).__mro__ if kind in SCALARS)
-    if kind is type(value):
+    if type(value) in SCALARS:
         return value
-    read: Any = {int: int.__int__, float: float.__float__, complex: complex.__complex__}
-    return read[kind](value) if kind in read else kind.__getitem__(value, slice(None))  # type: ignore[attr-defined]
+    kind = next(kind for kind in type(value).__mro__ if kind in SCALARS)
+    return _READ[kind](value)
 
 
 def _item(value: object, key: Any) -> object:
     """What stands in a container of Python's own, whose lookup is no code of the user's."""
     if isinstance(value, dict):
         return dict.get(value, key, _MISSING)
-    if isinstance(value, (list, tuple)) and isinstance(key, int) and 0 <= key < len(value):
-        return (list if isinstance(value, list) else tuple).__getitem__(value, key)  # type: ignore[arg-type]
+    if not isinstance(key, int):
+        return _MISSING
+    if isinstance(value, list) and 0 <= key < list.__len__(value):
+        return list.__getitem__(value, key)
+    if isinstance(value, tuple) and 0 <= key < tuple.__len__(value):
+        return tuple.__getitem__(value, key)
     return _MISSING
 
 
@@ -195,9 +208,9 @@ class _Bounded(ast.NodeTransformer):
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    if isinstance(base, int) and isinstance(exponent, int):
-        if abs(base).bit_length() * abs(exponent) > _MOST_BITS and base not in (-1, 0, 1):
-            raise OverflowError
+    are_whole = isinstance(base, int) and isinstance(exponent, int)
+    if are_whole and abs(base) > 1 and abs(base).bit_length() * abs(exponent) > _MOST_BITS:
+        raise OverflowError
     return base**exponent
 
 
@@ -206,8 +219,20 @@ class _Ahead(NamedTuple):
     becomes: bool
 
 
+_KNOWN: dict[object, _Ahead | None] = {}  # a line in a loop asks the same each time
+
+
 def _ahead(rest: ast.AST, now: object, growth: int | float | None) -> _Ahead | None:
     """When the truth of an expression changes; None where that cannot be computed."""
+    key = (ast.dump(rest), repr(now), repr(growth))
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = _computed_ahead(rest, now, growth)
+    return _KNOWN[key]
+
+
+def _computed_ahead(rest: ast.AST, now: object, growth: int | float | None) -> _Ahead | None:
     if growth is None or not isinstance(now, (int, float)):
         return None
     bounded = ast.Expression(_Bounded().visit(rest))

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import graphdoctor
+from graphdoctor.record import decisions
 from graphdoctor.values.report import Report
 
 LINEAR = nn.Linear(8, 4)
@@ -280,3 +281,17 @@ def test_a_counter_in_a_container_inside_another_decides_too() -> None:
 
     report = reported(step)
     assert report.verdict == "unknown" and "steps later" in report.reason
+
+
+def test_a_decision_in_a_loop_is_computed_ahead_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = decisions._computed_ahead
+    asked: list[object] = []
+
+    def noted(*given: Any) -> Any:
+        asked.append(given)
+        return computed(*given)
+
+    monkeypatch.setattr(decisions, "_KNOWN", {})
+    monkeypatch.setattr(decisions, "_computed_ahead", noted)
+    model = Every(lambda self: max(self.calls > 10**9 for _ in range(50)))
+    assert reported(model).verdict == "safe" and len(asked) == 1
