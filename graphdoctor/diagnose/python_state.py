@@ -22,10 +22,8 @@ def stopped_state(recording: Recording, findings: Collection[Finding]) -> tuple[
 def about_stopped(stopped: tuple[str, ...]) -> Iterator[str]:
     """What that means, in one remark."""
     if stopped:
-        shown, more = stopped[:_MOST], len(stopped) - _MOST
-        rest = (f"{more} more",) if more > 0 else ()
         yield (
-            f"Each step changes {names_text((*shown, *rest))} in Python, and a replay runs no Python:"
+            f"Each step changes {names_text(stopped, most=_MOST)} in Python, and a replay runs no Python:"
             " code that reads it later finds what the capture left. Change it outside the step, or keep it"
             " in a tensor on the device."
         )

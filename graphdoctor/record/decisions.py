@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from functools import lru_cache
 from types import FrameType, FunctionType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +17,9 @@ from graphdoctor.target.state.plain import SCALARS
 
 STEPS_AHEAD = 100_000
 _COUNT = "count of steps"  # no name that code can have
+_POWER = "power of numbers"
+_MOST_BITS = 4096
+_MOST_KNOWN = 1024
 _MISSING = object()
 
 
@@ -108,7 +111,7 @@ class _Resolved(ast.NodeTransformer):
                 self.is_plain = False
                 # Its parts may still name the counter.
                 return self.generic_visit(node) if isinstance(node, ast.Attribute) else node
-            return ast.copy_location(ast.Constant(value), node)
+            return ast.copy_location(ast.Constant(_exact(value)), node)
         if isinstance(node, (ast.Call, ast.Subscript, ast.NamedExpr, ast.Await, ast.Lambda)):
             self.is_plain = False
         return self.generic_visit(node)
@@ -140,6 +143,8 @@ class _Resolved(ast.NodeTransformer):
             return next((names[node.id] for names in namespaces if node.id in names), _MISSING)
         if isinstance(node, ast.Attribute):
             return _attribute(self._value(node.value), node.attr)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return _item(self._value(node.value), node.slice.value)
         return _MISSING
 
 
@@ -156,19 +161,88 @@ def _attribute(value: object, name: str) -> object:
     return _MISSING
 
 
+_READ: dict[type, Any] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: lambda value: str.__getitem__(value, slice(None)),
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+}
+
+
+def _exact(value: Any) -> Any:
+    """A number or text without the class that it is of, such as np.float64 or an IntEnum: code holds no others."""
+    if type(value) in SCALARS:
+        return value
+    kind = next(kind for kind in type(value).__mro__ if kind in SCALARS)
+    return _READ[kind](value)
+
+
+def _item(value: object, key: Any) -> object:
+    """What stands in a container of Python's own, whose lookup is no code of the user's."""
+    if isinstance(value, dict):
+        return dict.get(value, key, _MISSING)
+    if not isinstance(key, int):
+        return _MISSING
+    if isinstance(value, list) and 0 <= key < list.__len__(value):
+        return list.__getitem__(value, key)
+    if isinstance(value, tuple) and 0 <= key < tuple.__len__(value):
+        return tuple.__getitem__(value, key)
+    return _MISSING
+
+
+class _Bounded(ast.NodeTransformer):
+    """Powers and shifts by way of `_power`: whole numbers grow without an end in them."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.op, (ast.Pow, ast.LShift)):
+            return node
+        base = node.left
+        if isinstance(node.op, ast.LShift):
+            base = ast.Constant(2)
+        power: ast.expr = ast.Call(ast.Name(_POWER, ast.Load()), [base, node.right], [])
+        if isinstance(node.op, ast.LShift):
+            power = ast.BinOp(node.left, ast.Mult(), power)
+        return ast.copy_location(power, node)
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    are_whole = isinstance(base, int) and isinstance(exponent, int)
+    if are_whole and abs(base) > 1 and abs(base).bit_length() * abs(exponent) > _MOST_BITS:
+        raise OverflowError
+    return base**exponent
+
+
 class _Ahead(NamedTuple):
     steps: int | None  # None: never, as far as was looked
     becomes: bool
 
 
+_KNOWN: dict[object, _Ahead | None] = {}  # a line in a loop asks the same each time
+
+
 def _ahead(rest: ast.AST, now: object, growth: int | float | None) -> _Ahead | None:
     """When the truth of an expression changes; None where that cannot be computed."""
+    key = (ast.dump(rest), repr(now), repr(growth))
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = _computed_ahead(rest, now, growth)
+    return _KNOWN[key]
+
+
+def _computed_ahead(rest: ast.AST, now: object, growth: int | float | None) -> _Ahead | None:
     if growth is None or not isinstance(now, (int, float)):
         return None
-    code = compile(ast.fix_missing_locations(ast.Expression(rest)), "<decision>", "eval")  # type: ignore[arg-type]
+    bounded = ast.Expression(_Bounded().visit(rest))
+    try:
+        code = compile(ast.fix_missing_locations(bounded), "<decision>", "eval")
+    except (TypeError, ValueError, RecursionError):
+        return None
 
     def truth(count: object) -> bool:
-        return bool(eval(code, {"__builtins__": {}}, {_COUNT: count}))
+        return bool(eval(code, {"__builtins__": {}, _POWER: _power}, {_COUNT: count}))
 
     try:
         here = truth(now)

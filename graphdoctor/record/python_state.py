@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 
 from graphdoctor.record.decisions import Counter, decisions_at
 from graphdoctor.record.lines import Seen
-from graphdoctor.target.state.walk import readers_of
+from graphdoctor.target.state.walk import Reader, readers_of
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.recording import Iteration, StateChange
 
+_LOOKS = 1000  # values that are looked at after each line of the step, in all
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
@@ -29,12 +30,19 @@ def lasting_changes(captured: Sequence[Iteration]) -> dict[str, list[StateChange
 def state_watches(
     roots: Mapping[str, object], changes: Mapping[str, Sequence[StateChange]]
 ) -> list[StateWatch]:
-    """One for each value; none for what torch's own classes keep."""
-    return [
-        StateWatch(path, holder, read, _growth(changes[path]))
-        for path, holder, read in readers_of(roots, changes)
-        if not _is_torchs(holder)
-    ]
+    """One for each value; none for what torch's own classes keep.
+
+    What costs too much to look at is not looked at by line: a table of counts has thousands of values.
+    """
+    left = _LOOKS
+    watches = []
+    for reader in readers_of(roots, changes):
+        if not _is_torchs(reader.holder):
+            is_by_line = reader.cost <= left
+            left -= reader.cost if is_by_line else 0
+            growth = _growth(changes[reader.path])
+            watches.append(StateWatch(reader, growth, is_by_line=is_by_line))
+    return watches
 
 
 def _is_torchs(holder: object) -> bool:
@@ -45,17 +53,13 @@ def _is_torchs(holder: object) -> bool:
 class StateWatch:
     """One value: where it changes, and what is decided by it."""
 
-    def __init__(
-        self,
-        path: str,
-        holder: object,
-        read: Callable[[], object],
-        growth: int | float | None,
-    ) -> None:
-        self.path = path  # as the recorded changes name it
+    def __init__(self, reader: Reader, growth: int | float | None, *, is_by_line: bool) -> None:
+        self.path = path = reader.path  # as the recorded changes name it
+        self.is_by_line = is_by_line
         self.is_from_outside = False
-        self._read = read
-        self._seen = read()
+        self._read = reader.again
+        self._seen = reader.now
+        holder = reader.holder
         is_item = isinstance(holder, _CONTAINERS) and not path.endswith(")")
         self._counter = Counter(
             holder=holder,

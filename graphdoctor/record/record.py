@@ -229,7 +229,8 @@ def _host_events(session: Session, captured: Sequence[Iteration]) -> tuple[HostE
         return events
     with session.from_the_start(capturing=True):
         watches = state_watches(roots, changed)
-        events = _watched(session, [*map(NumpyState, drawn), *watches])
+        by_line = [watch for watch in watches if watch.is_by_line]
+        events = _watched(session, [*map(NumpyState, drawn), *by_line])
     return tuple(_of_the_step(events, watches))
 
 

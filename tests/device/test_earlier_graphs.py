@@ -115,3 +115,57 @@ def test_nothing_is_in_the_way_where_torch_was_told_to_take_the_capture_s_stream
     finally:
         torch.autograd.graph.set_override_stale_capture_stream(False)
     assert marks_of(model) == [] and output.requires_grad
+
+
+class Lying(torch.Tensor):
+    """A subclass whose functions give something else."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return ()
+
+
+def test_a_parameter_of_any_class_can_be_looked_at() -> None:
+    parameter = torch.ones(2).as_subclass(Lying).requires_grad_()
+    mark_held_accumulations({"parameter": parameter})
+
+
+def test_a_class_of_the_user_s_that_is_a_distributed_model_holds_nodes_of_its_own() -> None:
+    class DistributedDataParallel(torch.nn.Linear):
+        pass
+
+    class Mine(DistributedDataParallel):
+        pass
+
+    model = Mine(4, 1)
+    output = model(torch.ones(2, 4))
+    weight = model.weight
+    for roots in ({"model": model}, {"weight": weight}):
+        mark_held_accumulations(roots)
+        assert marks_of(model) == [] and output.requires_grad
+
+
+def test_what_only_a_cycle_that_nobody_reaches_holds_is_not_held() -> None:
+    model = torch.nn.Linear(4, 1)
+    cycle: list[Any] = [model(torch.ones(2, 4))]
+    cycle.append(cycle)
+    del cycle
+    mark_held_accumulations({"model": model})
+    assert marks_of(model) == []
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.autograd.graph, "set_override_stale_capture_stream"),
+    reason="this torch always keeps to the stream of that time",
+)
+def test_the_mark_of_an_earlier_analysis_is_taken_off() -> None:
+    model = torch.nn.Linear(4, 1)
+    output = model(torch.ones(2, 4))
+    mark_held_accumulations({"model": model})
+    assert len(marks_of(model)) == 2 and output.requires_grad
+    torch.autograd.graph.set_override_stale_capture_stream(True)
+    try:
+        mark_held_accumulations({"model": model})
+    finally:
+        torch.autograd.graph.set_override_stale_capture_stream(False)
+    assert marks_of(model) == []

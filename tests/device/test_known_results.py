@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from graphdoctor.device.observe import fallback
+from graphdoctor.device.observe import fallback, known_results
 from graphdoctor.device.observe.known_results import forget_unused_results, results_known
 from graphdoctor.device.observe.operators import Call
+from graphdoctor.target.state import saved_tensor
 from graphdoctor.target.state.snapshot import snapshot
 from tests.support.emulated import captured, device
 
@@ -192,3 +194,35 @@ def test_a_known_result_that_was_written_to_is_another_input(computed: list[str]
     y = x @ w
     y[0, 0] += 1.0
     assert not torch.equal(y @ other, before) and computed.count("mm") == 3
+
+
+@pytest.mark.parametrize(
+    "resize",
+    [
+        lambda y: y.untyped_storage().resize_(0).resize_(1 << 20),
+        lambda y: y.resize_(1024, 1024),
+        lambda y: torch.mul(torch.ones(1024, 1024, device="cuda"), 2, out=y),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_a_known_result_can_be_given_another_size(
+    computed: list[str], resize: Callable[[torch.Tensor], object]
+) -> None:
+    x, w = rows(), weights()
+    expected = (x @ w).clone()
+    y = x @ w
+    resize(y)
+    y.zero_()
+    assert torch.equal(x @ w, expected) and computed.count("mm") == 1
+
+
+def test_a_known_result_is_told_from_what_a_snapshot_has_under_the_same_number(
+    computed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_results, "_NUMBERS", count(7))
+    monkeypatch.setattr(saved_tensor, "_NUMBERS", count(7))
+    x, held, w = (torch.randn(512, 512).cuda() for _ in range(3))
+    kept = snapshot({"held": held})
+    y = x @ w
+    assert not torch.equal(y @ w, held @ w) and computed.count("mm") == 3
+    kept.restore()

@@ -71,8 +71,33 @@ def filled_memory(x: torch.Tensor) -> torch.Tensor:
     return y.exp()
 
 
+def turned_twice(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.t_()
+    z = y + x
+    y.t_()
+    return y @ z
+
+
+def squeezed_in_place(x: torch.Tensor) -> torch.Tensor:
+    y = x.sum(1, keepdim=True)
+    y.squeeze_(1)
+    return x + y
+
+
+BODIES = [
+    parts,
+    written_in_place,
+    lists,
+    several_results,
+    filled_memory,
+    turned_twice,
+    squeezed_in_place,
+]
+
+
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("body", [parts, written_in_place, lists, several_results, filled_memory])
+@pytest.mark.parametrize("body", BODIES)
 def test_a_replay_computes_from_what_it_made_itself(
     body: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
@@ -115,3 +140,20 @@ def test_a_result_that_lies_otherwise_is_laid_out_as_it_was() -> None:
     found = made.of((None, torch.arange(6.0).view(3, 2).t()))
     assert found.stride() == (3, 1) and found.tolist() == [[0, 2, 4], [1, 3, 5]]
     table.close()
+
+
+@pytest.mark.usefixtures("device")
+def test_memory_that_a_step_frees_is_there_again_when_the_next_replay_begins() -> None:
+    x = torch.randn(6, 6).cuda()
+
+    def body() -> torch.Tensor:
+        y = x * 2
+        z = y.sum()
+        y.untyped_storage().resize_(0)
+        return z
+
+    graph, z = captured(body)
+    for _ in range(2):
+        x.copy_(torch.randn(6, 6).cuda())
+        graph.replay()
+        assert torch.equal(z, (x * 2).sum())

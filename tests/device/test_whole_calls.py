@@ -83,3 +83,19 @@ def test_a_norm_on_the_cpu_launches_nothing() -> None:
         return SimpleNamespace(step=step, inputs=inputs, state={})
 
     assert launched(example) == {"forward": 1}
+
+
+def test_a_recurrent_layer_runs_where_its_arguments_are_given_by_name() -> None:
+    def example() -> object:
+        layer = nn.RNN(4, 8, batch_first=True).cuda().eval()
+        state = torch.zeros(1, 3, 8, device="cuda")
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            given = (x, state, layer._flat_weights, True, 1, 0.0)
+            return torch.rnn_tanh(*given, train=False, bidirectional=False, batch_first=True)[0]
+
+        return SimpleNamespace(
+            step=step, inputs=lambda: (torch.randn(3, 5, 4, device="cuda"),), state=[layer]
+        )
+
+    assert launched(example)["forward"] > 0

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import graphdoctor
+from graphdoctor.record import decisions
 from graphdoctor.values.report import Report
 
 LINEAR = nn.Linear(8, 4)
@@ -240,3 +241,57 @@ def test_an_assertion_about_a_counter_is_no_doubt() -> None:
         return y
 
     assert reported(step).verdict == "safe"
+
+
+class Limit(enum.IntEnum):
+    SOON = 50
+
+
+@pytest.mark.parametrize("limit", [np.float64(50), Limit.SOON])
+def test_a_limit_that_is_a_number_of_another_class_is_computed_with(limit: float) -> None:
+    model = Every(lambda self: self.calls > self.limit)
+    model.limit = limit  # type: ignore[assignment]
+    assert "steps later, since each step changes" in reported(model).reason
+
+
+def test_thousands_of_counts_are_told_of_without_being_looked_at_after_each_line() -> None:
+    counts = Counter(dict.fromkeys(range(3000), 0))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        for key in range(3000):
+            counts[key] += 1
+        return LINEAR(x)
+
+    report = reported(step)
+    assert report.verdict == "safe"
+    assert any("and 2997 more in Python" in limit for limit in report.limits)
+
+
+def test_powers_that_outgrow_every_memory_are_not_computed_ahead() -> None:
+    model = Every(lambda self: 10 ** (10**self.calls) == 3 or 1 << (1 << self.calls) == 3)
+    assert "chooses its way" in reported(model).reason
+
+
+def test_a_counter_in_a_container_inside_another_decides_too() -> None:
+    counted: dict[str, list[dict[str, int]]] = {"of": [{"steps": 0}]}
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        counted["of"][0]["steps"] += 1
+        return LINEAR(x * 2 if counted["of"][0]["steps"] % 100 == 0 else x)
+
+    report = reported(step)
+    assert report.verdict == "unknown" and "steps later" in report.reason
+
+
+def test_a_decision_in_a_loop_is_computed_ahead_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = decisions._computed_ahead
+    asked: list[object] = []
+
+    def noted(*given: Any) -> Any:
+        asked.append(given)
+        return computed(*given)
+
+    monkeypatch.setattr(decisions, "_KNOWN", {})
+    monkeypatch.setattr(decisions, "_computed_ahead", noted)
+    model = Every(lambda self: max(self.calls > 10**9 for _ in range(50)))
+    assert reported(model).verdict == "safe" and len(asked) == 1

@@ -21,7 +21,11 @@ def is_capturing() -> bool:
 
 
 def analyzed(
-    mask: tuple[int, ...], *, dropout: float = 0.1, dtype: torch.dtype = torch.float32
+    mask: tuple[int, ...],
+    *,
+    dropout: float = 0.1,
+    dtype: torch.dtype = torch.float32,
+    head_dim: int = 8,
 ) -> Report:
     """Of a step that has a mask while it is captured only, as models of Transformers do."""
 
@@ -31,7 +35,7 @@ def analyzed(
             given = torch.ones(mask, dtype=torch.bool, device="cuda").expand(4, 4)
         return scaled_dot_product_attention(q, q, q, attn_mask=given, dropout_p=dropout)
 
-    given = torch.randn(1, 2, 4, 8, dtype=dtype)
+    given = torch.randn(1, 2, 4, head_dim, dtype=dtype)
     return analyze(step, given, device="emulated", strategies=(), iterations=2)
 
 
@@ -75,6 +79,15 @@ def test_half_precision_draws_alike_by_cudnn_as_on_an_h200(
 ) -> None:
     monkeypatch.setattr(functions, "torch_version", lambda: (2, 11))
     assert analyzed(DENSE, dtype=torch.bfloat16).verdict == "safe"
+
+
+@pytest.mark.parametrize("head_dim", [20, 264])
+def test_heads_of_a_size_that_cudnn_does_not_take_are_unknown_in_half_precision(
+    head_dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(functions, "torch_version", lambda: (2, 11))
+    report = analyzed(DENSE, dtype=torch.bfloat16, head_dim=head_dim)
+    assert (report.verdict, [found.rule for found in report.findings]) == ("unknown", ["GD214"])
 
 
 def test_the_kernels_are_those_that_an_h200_took() -> None:

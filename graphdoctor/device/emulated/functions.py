@@ -176,29 +176,37 @@ def _tell_of_dropout(
         what = f"a mask of {list(attn_mask.shape)} {dtype}"
         if not _is_dense_inside(attn_mask):
             what += f" with stride {attn_mask.stride(-1)} in the last dimension"
-    kernel = _kernel_of_attention(query, attn_mask, capability=device.capability)
+    dims = query.shape[-1], value.shape[-1]
+    kernel = _kernel_of_attention(query, attn_mask, dims, capability=device.capability)
     detail = f"{what}{', is_causal' if is_causal else ''}"
     device.event("attention-dropout", f"{kernel} attention", detail)
 
 
 def _kernel_of_attention(
-    query: torch.Tensor, mask: torch.Tensor | None, *, capability: tuple[int, int]
+    query: torch.Tensor,
+    mask: torch.Tensor | None,
+    head_dims: tuple[int, int],
+    *,
+    capability: tuple[int, int],
 ) -> str:
     """Which kernel a GPU takes, as far as that depends on the mask.
 
     Source: check_last_dim_stride_equals_1_dense in aten/src/ATen/native/transformers/sdp_utils_cpp.h, and
     benchmarks/truth/attention_dropout.py on an H200 with torch 2.11.0: with a mask that fused kernels take
-    and without one it draws alike, by the efficient kernel in float32, and by cuDNN's in half precision.
+    and without one it draws alike, by the efficient kernel in float32, and by cuDNN's in half precision, which
+    check_cudnn_tensor_shapes in cuda/sdp_utils.cpp keeps to heads of some sizes.
     """
     if query.dtype not in _FUSED or (mask is not None and not _is_dense_inside(mask)):
         return "math"
     if query.dtype == torch.float32:
         return "efficient"
-    if capability == (9, 0) and torch_version() >= (2, 11):
+    fits = all(size % 8 == 0 and size <= _WIDEST_OF_CUDNN for size in head_dims)
+    if fits and capability == (9, 0) and torch_version() >= (2, 11):
         return "cuDNN"
     return "flash" if mask is None else "efficient"
 
 
+_WIDEST_OF_CUDNN = 256
 _FUSED = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
 

@@ -33,6 +33,8 @@ def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
 def _resizing(device: CapturingDevice, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def resize_(self: torch.UntypedStorage, size: int) -> Any:
+        if self.device.type == "cpu":
+            self.data_ptr()  # gives it memory of its own: torch resizes none that is shared until written
         if device.capturing is not None:
             device.capturing.resize(self, int(size))
         return original(self, size)

@@ -17,7 +17,10 @@ _STEP, _STEP_BACK = 2, 3
 def whole_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WholeCall | None:
     """The call of CUDA's that this torch function is there; None where both run the same operators."""
     found = _WHOLE.get(func)
-    return found(*args, **kwargs) if found is not None else None
+    try:
+        return found(*args, **kwargs) if found is not None else None
+    except (IndexError, TypeError):  # arguments by name, or a call that torch refuses
+        return None
 
 
 def _rms_norm(*args: object, **kwargs: object) -> WholeCall:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from graphdoctor.device.observe.operators import Call
-from graphdoctor.target.state.accumulations import mark_all, marked
+from graphdoctor.target.state.accumulations import is_data_parallel, mark_all, marked
 from graphdoctor.target.state.snapshot import named_tensors
 
 LEGACY = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
@@ -66,10 +66,11 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> N
     Autograd makes one for a parameter where there is none, and it stays on the stream of that time.
     A tensor of the roots is named by its path, else what keeps it is `holders`.
     """
-    if _comes_onto_the_capture_s_stream():
+    marked(roots, _KEPT_BY)  # by an analysis before this one
+    if _comes_onto_the_capture_s_stream() or not _held(roots):
         return
-    mark_all(roots, _LOOKED)
-    if held := marked(roots, _LOOKED):
+    gc.collect()  # what nobody reaches holds them no longer than until Python looks
+    if held := _held(roots):
         paths = _paths_to_accumulations(named_tensors(roots))
         parallel = _parameters_of_data_parallel()
         for node in held:
@@ -79,16 +80,25 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> N
             node.metadata[_KEPT_BY] = f"a gradient's accumulation, kept alive by {by}"
 
 
+def _held(roots: Mapping[str, object]) -> list[Any]:
+    """The accumulations that outlive a look at them."""
+    mark_all(roots, _LOOKED)
+    return marked(roots, _LOOKED)
+
+
 def _parameters_of_data_parallel() -> set[torch.Tensor]:
     """Those of each DistributedDataParallel that is alive, also around the roots.
 
     It holds the accumulations itself, made on the stream on which it was, and no parameter leads to it:
     only Python's collector knows of it.
     """
+    objects = gc.get_objects()
+    types = {id(type(each)): type(each) for each in objects}  # some cannot be hashed
+    kinds = {key for key, kind in types.items() if is_data_parallel(kind)}
     return {
         parameter
-        for each in gc.get_objects()
-        if type(each).__name__ == "DistributedDataParallel" and hasattr(each, "_modules")
+        for each in objects
+        if id(type(each)) in kinds and hasattr(each, "_modules")
         for parameter in each.parameters()
     }
 

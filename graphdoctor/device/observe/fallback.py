@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from graphdoctor.device.observe.known_results import known_or_computed
-from graphdoctor.device.observe.operators import Call
+from graphdoctor.device.observe.operators import Call, tensors_of
+from graphdoctor.device.observe.storages import give_own_memory
 from graphdoctor.device.observe.transfers import begin, finish, is_transfer
 from graphdoctor.device.observe.wider import NARROW, each_tensor, is_slow_when_narrow, run_wider
 from graphdoctor.values.errors import CannotDoItHere
 
 _COUNTS = frozenset({"histc"})
+_RESIZES = frozenset({"resize_", "resize_as_", "_resize_output_"})
 _NO_KERNEL = (
     "not implemented for",
     "not implemented on the CPU",
@@ -46,10 +49,21 @@ def run_operator(call: Call) -> Any:
 
 
 def _computed(call: Call) -> Any:
+    for tensor in _may_resize(call):
+        give_own_memory(tensor)
     if is_slow_when_narrow(call):
         with torch._C._DisableAutocast():
             return run_wider(call)
     return call.func(*call.args, **call.kwargs)
+
+
+def _may_resize(call: Call) -> Iterator[torch.Tensor]:
+    """The tensors that a call may give another size: what is resized, and results that the caller gives."""
+    if call.facts.base_name in _RESIZES:
+        yield from tensors_of(call.args[:1])
+    if call.kwargs:
+        for name in call.facts.written_kwargs:
+            yield from tensors_of(call.kwargs.get(name))
 
 
 def _begun(call: Call) -> Any:

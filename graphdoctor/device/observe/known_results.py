@@ -87,6 +87,7 @@ _FLOPS: dict[str, Callable[[tuple[Any, ...]], int]] = {
 
 
 _NUMBERS = count(1)
+_KEPT = "kept"  # a snapshot's copies have numbers of their own
 
 
 @dataclass(slots=True)
@@ -151,7 +152,7 @@ class KnownResults:
     def _contents_of(self, tensor: torch.Tensor) -> object:
         """Where it lies in kept memory, into which nobody writes; else what its bits are."""
         if _is_shared(tensor) and (number := self._numbers.get(_begin_of(tensor))):
-            return number, tensor.storage_offset()
+            return _KEPT, number, tensor.storage_offset()
         return contents_of(_in_memory_order(tensor))
 
 

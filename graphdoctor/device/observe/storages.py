@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from graphdoctor.values.recording import Sparse, TensorUse
 
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+_is_shared: Callable[[torch.Tensor], bool] = vars(torch._C)["_is_cow_tensor"]
 _storage_address: Callable[[torch.Tensor], int] = vars(torch._C)["_storage_address"]
 
 
@@ -70,6 +71,10 @@ class Geometry(NamedTuple):
 
     def of(self, storage: torch.UntypedStorage, *, moved: int = 0) -> torch.Tensor:
         """The tensor that lies there in another storage of the same layout, `moved` by some elements."""
+        steps = sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
+        reach = (self.offset + moved + steps + 1) * self.dtype.itemsize
+        if 0 not in self.shape and reach > storage.nbytes() and storage.device.type == "cpu":
+            storage.data_ptr()  # it grows now, as shared memory cannot: see `give_own_memory`
         empty = torch.empty(0, dtype=self.dtype, device=storage.device)
         return empty.set_(storage, self.offset + moved, self.shape, self.stride)
 
@@ -235,6 +240,13 @@ def copied_when_written(tensor: torch.Tensor) -> torch.Tensor:
         with suppress(RuntimeError):
             return torch._lazy_clone(tensor)
     return tensor.clone()
+
+
+def give_own_memory(tensor: torch.Tensor) -> None:
+    """End the sharing before a tensor is resized: torch fails inside, or crashes, where memory is shared then."""
+    is_on_cpu = torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.CPU)
+    if is_on_cpu and tensor.layout is torch.strided and _is_shared(tensor):
+        tensor.data_ptr()  # who asks for the address may write there
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

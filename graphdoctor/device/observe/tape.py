@@ -34,6 +34,9 @@ _RESIZE = OperatorFacts(
     is_composite=False, is_collective=False, is_marker=False,
 )  # fmt: skip
 _COPIES = frozenset({"_to_copy", "copy_"})
+# They turn the tensor that they are given, as t_() does, and launch nothing: what uses it later knows how it lies.
+_TURNS = "inplace_view"
+_MAY_MOVE = frozenset({"resize_", "resize_as_"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,7 @@ class Tape:
         self._host_draws: dict[int, list[Call | StateRead | StateSet]] = {}
         self._states_read: list[bytes] = []
         self._states: dict[int, torch.Tensor] = {}  # of the replay that runs
+        self._resized: dict[int, tuple[torch.UntypedStorage, int]] = {}  # with its size before
 
     def add(self, call: Call, location: Location | None) -> None:
         """Keep a call that ran on the device, unless replaying it would do nothing (a view)."""
@@ -165,6 +169,8 @@ class Tape:
             if p not in anew and is_kept(tensor) and not tensor._is_zerotensor()  # it has no memory
         )
         writes = bool(call.facts.written_args or call.facts.written_kwargs)
+        if _TURNS in call.facts.tags and call.facts.base_name not in _MAY_MOVE:
+            return
         is_filled = any(each.is_on_device for each in anew.values())
         if not fills and not is_filled and not writes and call.facts.base_name != "send":
             return
@@ -199,6 +205,7 @@ class Tape:
 
     def add_resize(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
         """Keep that a storage was freed, or got memory again: a graph does both in its own pool."""
+        self._resized.setdefault(storage._cdata, (storage, storage.nbytes()))
         entry = TapeEntry(
             func=torch.UntypedStorage.resize_,
             facts=_RESIZE,
@@ -308,6 +315,9 @@ class Tape:
             self._settle()
             results: Results = {}
             self._states.clear()
+            for storage, size_bytes in self._resized.values():
+                if storage.nbytes() < size_bytes:  # the replay before has freed it
+                    storage.resize_(size_bytes)
             for index, entry in enumerate(self.entries):
                 self._draw_on_the_host(index)
                 torch._C._set_grad_enabled(entry.grad_enabled)

@@ -23,12 +23,18 @@ def accumulations(roots: Mapping[str, object]) -> list[Any]:
     """
     leaves = []
     for _, value, _ in Walk(roots):
-        if type(value).__name__ == "DistributedDataParallel":
+        if is_data_parallel(type(value)):
             return []
         if isinstance(value, torch.Tensor) and value.is_leaf and value.requires_grad:
             leaves.append(value)
     with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
         return [node for leaf in leaves if (node := _node_of(leaf)) is not None]
+
+
+def is_data_parallel(kind: type) -> bool:
+    """Whether it is DistributedDataParallel, torch's or another, or a class of the user's that inherits from it."""
+    is_module = issubclass(kind, torch.nn.Module)
+    return is_module and any(base.__name__ == "DistributedDataParallel" for base in kind.__mro__)
 
 
 def mark_all(roots: Mapping[str, object], key: str = _SEEN) -> None:
@@ -44,9 +50,8 @@ def marked(roots: Mapping[str, object], key: str = _SEEN) -> list[Any]:
 
 def _node_of(leaf: torch.Tensor) -> Any:
     try:
-        view: Any = leaf.view_as(leaf)
-    except (
-        Exception
-    ):  # sparse, without values yet, or of a class that refuses views in its own words
+        with torch._C.DisableTorchFunctionSubclass():  # a subclass may make anything of it
+            view: Any = leaf.view_as(leaf)
+    except Exception:  # sparse, without values yet, or a subclass that refuses in its own way
         return None
-    return view.grad_fn.next_functions[0][0]
+    return view.grad_fn.next_functions[0][0] if view.grad_fn is not None else None

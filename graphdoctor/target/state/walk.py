@@ -104,18 +104,28 @@ class Walk:
         return f"[{self._tensor_names.get(id(key), index)}]"
 
 
-def readers_of(
-    roots: Mapping[str, object], paths: Container[str]
-) -> Iterator[tuple[str, object, Callable[[], object]]]:
-    """Of values by path: the object that holds it, and a way to look at it again without a walk."""
+class Reader(NamedTuple):
+    """A value by path: the object that holds it, what it is, and a way to look again without a walk."""
+
+    path: str
+    holder: object
+    now: object
+    again: Callable[[], object]
+    cost: int  # how many values a look goes through
+
+
+def readers_of(roots: Mapping[str, object], paths: Container[str]) -> Iterator[Reader]:
+    """For each of these paths."""
     walk = Walk(roots, with_empty=False)
     for visit in walk:
         if isinstance(visit.value, (*SCALARS, torch.Tensor)):
             continue
-        for child in walk.children(visit):
+        children = list(walk.children(visit))
+        for child in children:
             found = stands_for(child.path, child.value)
             if found is not None and found[0] in paths:
-                yield found[0], visit.value, partial(_again, walk, visit, found[0])
+                again = partial(_again, walk, visit, found[0])
+                yield Reader(found[0], visit.value, found[1], again, len(children))
 
 
 def _again(walk: Walk, holder: Visit, path: str) -> object:
