@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from graphdoctor.target.state.walk import Walk
@@ -49,9 +50,11 @@ def marked(roots: Mapping[str, object], key: str = _SEEN) -> list[Any]:
 
 
 def _node_of(leaf: torch.Tensor) -> Any:
+    if is_lazy(leaf):
+        return None
     try:
         with torch._C.DisableTorchFunctionSubclass():  # a subclass may make anything of it
             view: Any = leaf.view_as(leaf)
-    except Exception:  # sparse, without values yet, or a subclass that refuses in its own way
+    except Exception:  # sparse, or a subclass that refuses in its own way
         return None
     return view.grad_fn.next_functions[0][0] if view.grad_fn is not None else None
