@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from graphdoctor.device.observe.dispatch import is_unblocked_copy_to_host
 from graphdoctor.device.observe.fallback import run_operator
+from graphdoctor.device.observe.made_anew import FromEntry, Made, Results, each_source, sources
 from graphdoctor.device.observe.operators import (
     Call,
     OperatorFacts,
@@ -20,7 +21,6 @@ from graphdoctor.device.observe.operators import (
 )
 from graphdoctor.device.observe.storages import (
     Geometry,
-    StorageInfo,
     StorageTable,
     is_plain,
     parts_of,
@@ -57,62 +57,11 @@ class TapeEntry:
         """The call once more; `made` are results of this replay."""
         args, kwargs = self.args, self.kwargs
         if made:
-            args = tuple(_each_source(value, lambda source: source.of(made)) for value in args)
-            kwargs = {n: _each_source(v, lambda source: source.of(made)) for n, v in kwargs.items()}
+            args = tuple(each_source(value, lambda source: source.of(made)) for value in args)
+            kwargs = {n: each_source(v, lambda source: source.of(made)) for n, v in kwargs.items()}
         call = Call(self.func, self.facts, args, kwargs)
         call.on_cuda = True
         return call
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A result that each replay makes anew, in memory of its own: where it lay in the run of the tape.
-
-    A graph's pool uses the memory of what nobody holds again; a tape that held it would hold every
-    intermediate value of a step. What is on the CPU in eager and on the device in a capture, as attention's
-    random seed and offset, can have no memory at all.
-    """
-
-    entry: int
-    position: int | None
-    info: StorageInfo
-    geometry: Geometry
-    is_on_device: bool
-
-    @property
-    def key(self) -> tuple[int, int | None]:
-        return self.entry, self.position
-
-    def of(self, result: Any) -> torch.Tensor:
-        """It in what the entry gave in a replay, laid out as it was then."""
-        tensor: torch.Tensor = result if self.position is None else result[self.position]
-        shape, stride = self.geometry.shape, self.geometry.stride
-        if tuple(tensor.shape) != shape:
-            raise RuntimeError(
-                f"a result has the shape {tuple(tensor.shape)}, and had {shape} in the capture"
-            )
-        if tensor.stride() == stride:
-            return tensor
-        return tensor.new_empty_strided(shape, stride).copy_(tensor)
-
-
-Results = dict[tuple[int, int | None], torch.Tensor]  # of a replay, by entry and position
-
-
-@dataclass(frozen=True, slots=True)
-class FromEntry:
-    """An argument that an earlier entry makes anew in each replay, or a part of it."""
-
-    made: Made
-    geometry: Geometry
-
-    def of(self, results: Results) -> torch.Tensor:
-        """The argument among a replay's results."""
-        tensor, then = results[self.made.key], self.made.geometry
-        if self.geometry == then:
-            return tensor
-        moved = int(tensor.storage_offset()) - then.offset
-        return self.geometry.of(tensor.untyped_storage(), moved=moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,9 +242,9 @@ class Tape:
 
         last: dict[Made, int] = {}
         for index, entry in enumerate(self.entries):
-            args = tuple(_each_source(value, settled) for value in entry.args)
-            kwargs = {name: _each_source(value, settled) for name, value in entry.kwargs.items()}
-            last.update((source.made, index) for source in _sources((args, kwargs)))
+            args = tuple(each_source(value, settled) for value in entry.args)
+            kwargs = {name: each_source(value, settled) for name, value in entry.kwargs.items()}
+            last.update((source.made, index) for source in sources((args, kwargs)))
             filled = (*entry.fills, *fills.get(index, ()))
             self.entries[index] = replace(entry, args=args, kwargs=kwargs, fills=filled)
         for made, index in last.items():
@@ -409,23 +358,3 @@ def _fill(tensor: torch.Tensor, made: torch.Tensor) -> None:
         return
     for part, new in zip(parts_of(tensor), parts_of(made), strict=True):
         part.copy_(new)
-
-
-def _each_source(value: Any, make: Callable[[FromEntry], Any]) -> Any:
-    """The same argument, with what comes from other entries replaced."""
-    if isinstance(value, FromEntry):
-        return make(value)
-    if isinstance(value, (list, tuple)) and any(True for _ in _sources(value)):
-        return type(value)(_each_source(item, make) for item in value)
-    return value
-
-
-def _sources(value: Any) -> Iterator[FromEntry]:
-    if isinstance(value, FromEntry):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _sources(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _sources(item)
