@@ -7,9 +7,9 @@ from functools import lru_cache
 import numpy as np
 from msgspec import Struct
 
-from graphdoctor.trace.api import is_launch, which
+from graphdoctor.trace.api import is_launch
 from graphdoctor.trace.arrays import NO_CORRELATION, DeviceEvents, Ints, Trace, distinct
-from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
+from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest, value_at
 
 
 class OperatorTotal(Struct, frozen=True):
@@ -39,7 +39,7 @@ def launch_of(trace: Trace) -> Ints:
     were merged), it is the last that launches something and began before the event.
     """
     calls, events = trace.calls, trace.device_events
-    launches = trace.rows_named(calls, which(trace.names, is_launch))
+    launches = trace.named(calls, is_launch)
     found = _last_before(trace, np.flatnonzero(launches & (calls.correlation >= 0)), events)
     missing = np.flatnonzero(found == NONE)
     if len(missing):
@@ -88,11 +88,7 @@ def operator_of(trace: Trace) -> Ints:
 
 def operators_of_events(trace: Trace) -> Ints:
     """For each device event, the row of the operator that launched it, or -1."""
-    call = launch_of(trace)
-    if not len(trace.calls):
-        return call
-    found: Ints = np.where(call != NONE, operator_of(trace)[call], NONE)
-    return found
+    return value_at(operator_of(trace), launch_of(trace))
 
 
 def operator_totals(trace: Trace) -> tuple[OperatorTotal, ...]:
@@ -139,7 +135,7 @@ def kernel_totals(trace: Trace) -> tuple[KernelTotal, ...]:
     totals = [
         KernelTotal(
             trace.names[name],
-            trace.names[operator] if operator != NONE else "",
+            trace.text(operator),
             runs[place],
             times[place] / 1e3,
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.two_lanes import Floats, Mask, Work
-from graphdoctor.trace.api import is_graph_launch, is_upload, which
+from graphdoctor.trace.api import is_graph_launch, is_upload
 from graphdoctor.trace.arrays import Ints, Trace, median
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.issuing import (
@@ -141,7 +141,7 @@ def replay_of(
         events=events_before(trace, launches),
         step=np.append(launches.step, launches.step[-1]),
         nodes=np.append(nodes, 0),
-        in_graph=np.append(trace.rows_named(calls, which(trace.names, is_graph_launch)), False),
+        in_graph=np.append(trace.named(calls, is_graph_launch), False),
         is_upload=np.append(uploads, False),
         opens=np.append(np.diff(launches.step, prepend=-1) != 0, False),
         steps=len(steps),
@@ -266,10 +266,9 @@ def _owner(call: Ints, calls: Ints) -> Ints:
 
 
 def _uploads(trace: Trace, device: int, calls: Ints) -> Mask:
-    rows = events_of(trace, device)
-    copies = which(trace.names, is_upload)
-    uploading = launch_of(trace)[rows[trace.rows_named(trace.device_events.take(rows), copies)]]
-    found: Mask = np.isin(calls, uploading)
+    events = trace.device_events
+    uploading = trace.named(events, is_upload) & (events.device == device)
+    found: Mask = np.isin(calls, launch_of(trace)[uploading])
     return found
 
 
