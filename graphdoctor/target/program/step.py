@@ -6,6 +6,8 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import setitem
 from statistics import median
 from typing import Any
 
@@ -46,6 +48,10 @@ class SeenStep:
     _since_s: float | None = None
     modules: dict[int, CalledModule] = field(default_factory=dict)  # by identity
     caller: Location | None = None
+    passes_per_step: int = (
+        1  # through its statements, more than one where gradients are accumulated
+    )
+    is_incomplete: bool = False  # it was run again, and no optimizer stepped
 
     def begins(self, now_s: float) -> None:
         """One more, at a time of the program's own clock, which stands still during diagnoses."""
@@ -76,6 +82,10 @@ class SeenStep:
         """The step has ended."""
         if self.kept is not None and not self.is_done:
             self.kept.leave()
+
+    def target(self, *, iterations: int) -> Target:
+        """The step, with the program's own inputs in their order. Raises NotRebuilt."""
+        raise NotImplementedError
 
     @property
     def beginnings(self) -> int:
@@ -137,13 +147,4 @@ def as_writes(
     numbers: list[tuple[dict[object, object], object, object]],
 ) -> list[Callable[[], None]]:
     """What puts numbers of the program back, each as a call."""
-    return [setting_name(held, key, value) for held, key, value in numbers]
-
-
-def setting_name(held: Any, key: Any, value: object) -> Callable[[], None]:
-    """What binds a name, or sets an item, to a value."""
-
-    def write() -> None:
-        held[key] = value
-
-    return write
+    return [partial(setitem, *number) for number in numbers]
