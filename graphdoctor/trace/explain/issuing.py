@@ -110,7 +110,7 @@ def _stays(name: str) -> bool:
     return known_work(name) in STAYS
 
 
-def launch_ns(trace: Trace, device: int, launches: Launches) -> tuple[Ints, int]:
+def launch_ns(trace: Trace, device: int, launches: Launches) -> Ints:
     """The time of each launch, up to the next one of another thread; a full queue's waits left out."""
     taken = np.minimum(launches.end, launches.following) - launches.start
     rows, depth = depth_at_launch(trace, device)
@@ -119,7 +119,7 @@ def launch_ns(trace: Trace, device: int, launches: Launches) -> tuple[Ints, int]
     is_full = depth >= FULL_QUEUE
     usual = int(median(taken[~is_full])) if not is_full.all() else int(median(taken))
     blocked = is_full & (taken > 4 * usual)
-    return np.where(blocked, usual, np.maximum(taken, 0)), int(blocked.sum())
+    return np.where(blocked, usual, np.maximum(taken, 0))
 
 
 def waits_after(

@@ -54,7 +54,6 @@ class Replay:
     steps: int
     actual_us: float  # from the host's first moment to the last end of host or device
     device_end_us: float  # the same to the device's last end
-    blocked_launches: int  # while the queue was full
 
     def without_edges(self) -> Replay:
         """The same from the first launch to the device's last end: no host time before or after.
@@ -114,7 +113,7 @@ def replay_of(
         return None
     window = (steps[0].window[0], steps[-1].window[1])
     busy, gap, inner, nodes, last_end = _device_side(trace, device, launches.rows, found, window)
-    launch, blocked = launch_ns(trace, device, launches)
+    launch = launch_ns(trace, device, launches)
     waited, waits, fixed, sync_us = waits_after(trace, launches, launch, last_end)
     host = np.maximum(
         launches.start - launches.since - time_taken_before(launch, waited, launches), 0
@@ -147,7 +146,6 @@ def replay_of(
         steps=len(steps),
         actual_us=actual_ns(launches, max(int(launches.following[-1]), device_end)) / 1e3,
         device_end_us=actual_ns(launches, device_end) / 1e3,
-        blocked_launches=blocked,
     )
     lost = _lost_at_first(trace, device, found, window, launches)
     return made if lost is None else _with_lost(made, lost)
