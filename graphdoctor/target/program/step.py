@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from graphdoctor.target.program.bindings import called_module
-from graphdoctor.target.program.events import At
+from graphdoctor.target.program.events import At, location_of
 from graphdoctor.target.program.kept import Kept, Turn, in_turn
 from graphdoctor.target.roots import roots_among
 from graphdoctor.target.target import Inputs, Target
@@ -74,7 +74,7 @@ class SeenStep:
         """The step calls this module from outside any other."""
         if self.caller is None and places:
             own = next((at for at in places if is_user_file(at.code.co_filename)), places[0])
-            self.caller = Location(own.code.co_filename, own.line, own.code.co_name)
+            self.caller = location_of(own)
         if id(module) not in self.modules and any(True for _ in module.parameters()):
             self.modules[id(module)] = called_module(module, places, is_compiled=is_compiled)
 
