@@ -18,7 +18,7 @@ from trace_ops import TracedOp, traced_ops
 from graphdoctor.estimate.kernels import kernel_kind
 from graphdoctor.estimate.work import bytes_moved, matrix_flops
 from graphdoctor.trace import Trace, read_trace
-from graphdoctor.trace.api import is_blocking, is_launch, which
+from graphdoctor.trace.api import is_blocking, is_launch
 from graphdoctor.trace.explain.gaps import gaps
 from graphdoctor.trace.join import operator_of
 from graphdoctor.trace.nesting import covered_ns, nest
@@ -57,7 +57,7 @@ def _host(trace: Trace, samples: Samples) -> None:
     operators, nesting = trace.operators, nest(trace.operators)
     owner = operator_of(trace)
     own = operators.end_ns - operators.start_ns - covered_ns(trace.calls, operators, owner)
-    launching = owner[(owner >= 0) & trace.rows_named(trace.calls, which(trace.names, is_launch))]
+    launching = owner[(owner >= 0) & trace.named(trace.calls, is_launch)]
     launches = np.bincount(launching, minlength=len(operators))
     has_inner = np.isin(np.arange(len(operators)), nesting.parent)
     for row in np.flatnonzero(~has_inner).tolist():

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from graphdoctor.trace import launch_of, read_trace
-from graphdoctor.trace.api import is_graph_launch, which
+from graphdoctor.trace.api import is_graph_launch
 from graphdoctor.trace.explain.gaps import gaps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,7 +115,7 @@ def _show(samples: Sequence[Sample]) -> None:
 def _show_trace(path: Path) -> None:
     trace = read_trace(path)
     calls = launch_of(trace)
-    is_graph = trace.rows_named(trace.calls, which(trace.names, is_graph_launch))
+    is_graph = trace.named(trace.calls, is_graph_launch)
     nodes = int(is_graph[calls[calls >= 0]].sum())
     found = np.concatenate(
         [

@@ -31,10 +31,6 @@ class Entry(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True)
     ordinal: int = 1
 
     @property
-    def key(self) -> Key:
-        return Key(self.path, self.rule, self.source, self.ordinal)
-
-    @property
     def stale(self) -> StaleEntry:
         return StaleEntry(self.path, self.rule, self.source, self.target)
 

@@ -28,8 +28,7 @@ def accept(
     outcomes: Sequence[Outcome], old: Baseline, project: Project, *, is_complete: bool
 ) -> Acceptance:
     """Everything found today; what a target that failed had before stays."""
-    entries = {*_kept_entries(outcomes, old, is_complete)}
-    targets = {target.target: target for target in _kept_targets(outcomes, old, is_complete)}
+    entries, targets = _kept(outcomes, old, is_complete)
     growth: list[str] = []
     for outcome in outcomes:
         accepted = accepted_of(outcome)
@@ -47,8 +46,7 @@ def prune(
     outcomes: Sequence[Outcome], old: Baseline, project: Project, *, is_complete: bool
 ) -> Acceptance:
     """Only less than before: entries that no longer occur go, figures that got better are kept."""
-    entries = {*_kept_entries(outcomes, old, is_complete)}
-    targets = {target.target: target for target in _kept_targets(outcomes, old, is_complete)}
+    entries, targets = _kept(outcomes, old, is_complete)
     for outcome in outcomes:
         accepted = accepted_of(outcome)
         if accepted is None:
@@ -77,22 +75,17 @@ def _growth(found: Sequence[Entry], accepted: Accepted, old: Baseline) -> Iterat
             yield f"{accepted.target}: {breach.message}"
 
 
-def _stays(name: str, outcomes: Sequence[Outcome], is_complete: bool) -> bool:
-    """A target that could not be analysed, was not asked for, or is a test keeps what it had."""
-    for outcome in outcomes:
-        if outcome.target.name == name:
-            return isinstance(outcome.result, Fault)
-    return not is_complete or TEST_MARK in name
-
-
-def _kept_entries(outcomes: Sequence[Outcome], old: Baseline, is_complete: bool) -> Iterator[Entry]:
-    return (entry for entry in old.entries if _stays(entry.target, outcomes, is_complete))
-
-
-def _kept_targets(
+def _kept(
     outcomes: Sequence[Outcome], old: Baseline, is_complete: bool
-) -> Iterator[Accepted]:
-    return (one for name, one in old.targets.items() if _stays(name, outcomes, is_complete))
+) -> tuple[set[Entry], dict[str, Accepted]]:
+    """What a target had that could not be analysed, was not asked for, or is a test."""
+    has_failed = {one.target.name: isinstance(one.result, Fault) for one in outcomes}
+
+    def stays(name: str) -> bool:
+        return has_failed.get(name, not is_complete or TEST_MARK in name)
+
+    entries = {entry for entry in old.entries if stays(entry.target)}
+    return entries, {name: one for name, one in old.targets.items() if stays(name)}
 
 
 def _stricter(before: Accepted, now: Accepted) -> Accepted:

@@ -10,7 +10,15 @@ from graphdoctor.check.fingerprint import Key, keys_of
 from graphdoctor.check.relative_paths import RelativePaths
 from graphdoctor.check.step_figures import figures_of
 from graphdoctor.values.diff import Changes, FigureChange, Moved, RegionChange, TargetChange
-from graphdoctor.values.report import Estimate, Finding, Location, Measurement, Region, Report
+from graphdoctor.values.report import (
+    Estimate,
+    Finding,
+    Location,
+    Measurement,
+    Range,
+    Region,
+    Report,
+)
 
 Reports = Mapping[str, Report]
 
@@ -137,33 +145,24 @@ def _figures(before: Report, after: Report) -> Iterator[FigureChange]:
 
 
 def _prediction(old: Estimate | None, new: Estimate | None) -> Iterator[FigureChange]:
-    """Eager time and speed-up with their bounds; ranges that overlap tell no better from worse."""
+    """Eager time and speed-up with their bounds."""
     if old == new:
         return
-    for name, attribute, more_is_better in (
-        ("eager time", "eager_us", False),
-        ("graph time", "graph_us", False),
-        ("speed-up", "speedup", True),
+    basis = new.basis if new is not None else "predicted"
+    for name, attribute, unit in (
+        ("eager time", "eager_us", " us"),
+        ("graph time", "graph_us", " us"),
+        ("speed-up", "speedup", "x"),
     ):
-        texts, ranges = [], []
-        for side in (old, new):
-            value = getattr(side, attribute) if side is not None else None
-            unit = "x" if attribute == "speedup" else " us"
-            number = (
-                f"{value.mid:.3g}{unit} ({value.low:.3g} to {value.high:.3g})" if value else "none"
-            )
-            texts.append(number)
-            ranges.append(value)
-        if texts[0] == texts[1]:
-            continue
-        basis = new.basis if new is not None else "predicted"
-        better = None
-        if ranges[0] is not None and ranges[1] is not None:
-            if ranges[1].low > ranges[0].high:
-                better = more_is_better
-            elif ranges[1].high < ranges[0].low:
-                better = not more_is_better
-        yield FigureChange(f"{basis} {name}", texts[0], texts[1], better)
+        was, now = (getattr(side, attribute, None) for side in (old, new))
+        before, after = (
+            f"{one.mid:.3g}{unit} ({one.low:.3g} to {one.high:.3g})" if one else "none"
+            for one in (was, now)
+        )
+        if before != after:
+            is_more = _is_more(was, now) if was is not None and now is not None else None
+            is_better = is_more if unit == "x" or is_more is None else not is_more
+            yield FigureChange(f"{basis} {name}", before, after, is_better)
 
 
 def _measurement(old: Measurement | None, new: Measurement | None) -> Iterator[FigureChange]:
@@ -175,13 +174,18 @@ def _measurement(old: Measurement | None, new: Measurement | None) -> Iterator[F
     ]
     if texts[0] == texts[1]:
         return
-    better = None
+    is_better = None
     if old is not None and new is not None and old.gpu == new.gpu:
-        if new.speedup_low > old.speedup_high:
-            better = True
-        elif new.speedup_high < old.speedup_low:
-            better = False
-    yield FigureChange("measured speed-up", texts[0], texts[1], better)
+        was, now = (Range(side.speedup_low, side.speedup, side.speedup_high) for side in (old, new))
+        is_better = _is_more(was, now)
+    yield FigureChange("measured speed-up", texts[0], texts[1], is_better)
+
+
+def _is_more(was: Range, now: Range) -> bool | None:
+    """None where the bounds overlap."""
+    if now.low > was.high:
+        return True
+    return False if now.high < was.low else None
 
 
 def _notes(before: list[Report], after: list[Report]) -> Iterator[str]:

@@ -60,12 +60,7 @@ def _bare(finding: Finding, root: Path, otherwise: str) -> Key:
         what = (finding.name, finding.module, finding.operator)
         return Key(otherwise, finding.rule, visible(" ".join(filter(None, what))))
     path = visible(finding.location.file)
-    return Key(path, finding.rule, normalised(_source(finding, root)))
-
-
-def _source(finding: Finding, root: Path) -> str:
-    place, excerpt = finding.location, finding.excerpt
-    assert place is not None
-    if excerpt is not None and 0 <= place.line - excerpt.first_line < len(excerpt.lines):
-        return excerpt.lines[place.line - excerpt.first_line]
-    return linecache.getline(str(root / place.file), place.line)
+    code = finding.code
+    if code is None:
+        code = linecache.getline(str(root / finding.location.file), finding.location.line)
+    return Key(path, finding.rule, normalised(code))

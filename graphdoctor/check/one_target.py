@@ -18,8 +18,7 @@ from graphdoctor.check.run_targets import Job, Place, Result
 from graphdoctor.device.processes.launched import take_own_gpu
 from graphdoctor.device.processes.process import Failed
 from graphdoctor.pipeline import analyze_target
-from graphdoctor.reporters.analysis import REPORTERS
-from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.plain_json import written
 from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError
 
 SEED = 0
@@ -59,7 +58,7 @@ def _result(job: Job) -> Result:
             job = _as_rank(job, job.place)
         report = replace(analyze_target(job.spec, job.options, lambda doing: None), lanes=None)
         reads = observer.reads() if observer is not None else None
-        return Result(report_json=REPORTERS["json"](report, Look()), reads=reads)
+        return Result(report_json=written(report), reads=reads)
     except BaseException as error:
         return Result(fault=fault_of(error))
 

@@ -18,6 +18,8 @@ from graphdoctor.check.settings.settings import Settings, TargetSettings
 from graphdoctor.device.processes.forked import run_forked
 from graphdoctor.device.processes.fresh import fresh_processes
 from graphdoctor.device.processes.process import Ended
+from graphdoctor.reporters.analysis.json import parse
+from graphdoctor.reporters.plain_json import written
 from graphdoctor.values.check import Fault
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.options import AnalyzeOptions
@@ -172,8 +174,6 @@ def _result(
     cache: Cache | None,
 ) -> Report | Fault:
     """What the process left, without this machine's folders; a report is kept for the next check."""
-    from graphdoctor.reporters.analysis.json import parse
-
     if ended.result is None:
         return fault_of_process(ended, relative)
     result = msgspec.json.decode(ended.result, type=Result)
@@ -191,8 +191,5 @@ def _keep(
     report: Report, reads: Reads, target: TargetSettings, project: Project, cache: Cache
 ) -> None:
     """Not one whose step ran on shapes for want of memory, which the next check may have."""
-    from graphdoctor.reporters.analysis.json import render
-    from graphdoctor.reporters.look import Look
-
     if report.values == "real" or project.settings.values == "none":
-        cache.keep(target.name, cache_key(target, project), render(report, Look()), reads)
+        cache.keep(target.name, cache_key(target, project), written(report), reads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import graphdoctor
@@ -11,7 +11,7 @@ from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import TargetSettings
 from graphdoctor.reporters.check.json import parse
 from graphdoctor.reporters.files import read
-from graphdoctor.values.check import Check, CheckedTarget, Shard
+from graphdoctor.values.check import Check, Shard
 from graphdoctor.values.errors import UsageError
 
 
@@ -36,7 +36,7 @@ def outcomes_of(checks: dict[str, Check], project: Project) -> tuple[list[Outcom
     known = {target.name: target for target in project.settings.targets}
     found: dict[str, Outcome] = {}
     of_file: dict[str, str] = {}
-    for name, one in _targets(checks):
+    for name, one in ((name, one) for name, check in checks.items() for one in check.targets):
         if one.name in found:
             raise UsageError(
                 f"the target {one.name!r} is both in {of_file[one.name]} and in {name}"
@@ -49,11 +49,6 @@ def outcomes_of(checks: dict[str, Check], project: Project) -> tuple[list[Outcom
         found[one.name] = Outcome(settings, result)
     in_order = [*(name for name in known if name in found), *sorted(found.keys() - known.keys())]
     return [found[name] for name in in_order], bool(known) and known.keys() <= found.keys()
-
-
-def _targets(checks: dict[str, Check]) -> Iterator[tuple[str, CheckedTarget]]:
-    for name, check in checks.items():
-        yield from ((name, target) for target in check.targets)
 
 
 def _check_whole(shards: dict[str, Shard | None]) -> None:

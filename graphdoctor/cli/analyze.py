@@ -61,7 +61,7 @@ class AnalyzeCommand:
         add_step_arguments(parser)
         add(
             "--iterations",
-            type=_iterations,
+            type=at_least(FEWEST_ITERATIONS),
             default=4,
             metavar="N",
             help="how many steps are compared with each other (default: 4)",
@@ -130,7 +130,7 @@ class AnalyzeCommand:
 def _add_rank_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks",
-        type=_ranks,
+        type=at_least(1),
         default=1,
         metavar="N",
         help="run the step on so many ranks, each a process of its own on this machine, with a GPU or"
@@ -177,10 +177,10 @@ def _of_all_ranks(report: Report, time_limit_s: float) -> Report | None:
     if rank_and_count()[1] == 1:
         return report
     from graphdoctor.diagnose.all_ranks import merged
-    from graphdoctor.reporters.analysis.json import parse, render
-    from graphdoctor.reporters.look import Look
+    from graphdoctor.reporters.analysis.json import parse
+    from graphdoctor.reporters.plain_json import written
 
-    texts = gathered(render(report, Look()), limit_s=time_limit_s)
+    texts = gathered(written(report), limit_s=time_limit_s)
     if texts is None:
         return None
     return merged([parse(text, name=f"rank {rank}") for rank, text in enumerate(texts)])
@@ -230,19 +230,12 @@ def seconds(text: str) -> float:
     return seconds
 
 
-def _iterations(text: str) -> int:
-    return _count(text, least=FEWEST_ITERATIONS)
+def at_least(least: int) -> Callable[[str], int]:
+    """What reads a whole number that is no smaller."""
 
+    def count(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"expected a number of at least {least}, got {text!r}")
+        return int(text)
 
-def _ranks(text: str) -> int:
-    return _count(text, least=1)
-
-
-def _count(text: str, *, least: int) -> int:
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if count < least:
-        raise argparse.ArgumentTypeError(f"expected a number of at least {least}, got {text!r}")
     return count

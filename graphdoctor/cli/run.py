@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.analyze import DEFAULT_BUDGET_S, DEFAULT_LIMIT_S, names, seconds
+from graphdoctor.cli.analyze import DEFAULT_BUDGET_S, DEFAULT_LIMIT_S, at_least, names, seconds
 from graphdoctor.cli.checking import add_machine_arguments, add_settings_arguments
 from graphdoctor.cli.output import (
     STDOUT,
@@ -63,9 +63,9 @@ class RunCommand:
             " a GPU",
         )
         add_machine_arguments(parser)
-        add("--after", type=_count, default=3, metavar="N",
+        add("--after", type=at_least(0), default=3, metavar="N",
             help="diagnose a kind of step after so many of it (default: 3)")  # fmt: skip
-        add("--steps", type=_several, default=4, metavar="N",
+        add("--steps", type=at_least(FEWEST_STEPS), default=4, metavar="N",
             help="how many steps are compared with each other (default: 4)")  # fmt: skip
         add("--step", default="", metavar="NAME",
             help="the calls of this function are the steps, such as Model.training_step")  # fmt: skip
@@ -305,18 +305,3 @@ def _options(args: argparse.Namespace) -> RunOptions:
         is_left_on_cpu=as_is,
         time_limit_s=args.time_limit,
     )
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"expected a whole number from 0, got {text!r}")
-    return int(text)
-
-
-def _several(text: str) -> int:
-    count = _count(text)
-    if count < FEWEST_STEPS:
-        raise argparse.ArgumentTypeError(
-            f"expected a number of at least {FEWEST_STEPS}, got {text!r}"
-        )
-    return count

@@ -1,4 +1,4 @@
-"""A step -> what torch.profiler saw of it: operators, kernels, launches, a trace file.
+"""A step -> what torch.profiler saw of it, as a trace, and the files that keep it.
 
 The profiler runs alone: a dispatch or function mode of ours beside it would be what it sees.
 """
@@ -18,14 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from graphdoctor.trace import (
-    KernelTotal,
-    OperatorTotal,
-    Trace,
-    kernel_totals,
-    operator_totals,
-    read_trace,
-)
+from graphdoctor.trace import Trace, read_trace
 from graphdoctor.trace.read.names import KeptTrace, kept_trace
 from graphdoctor.values.errors import UsageError
 
@@ -42,15 +35,11 @@ _PACKING = 6  # gzip's own default; 9, Python's, is slower and hardly smaller
 
 
 class Profile(Struct, frozen=True):
-    """What the profiler saw in `steps` steps. `launches` is of one step, 0 without a GPU.
+    """What the profiler saw, and the files in which that is kept.
 
     Times are the profiler's: it slows the host by 1.7 to 2.3 times, and does not slow the device.
     """
 
-    steps: int
-    operators: tuple[OperatorTotal, ...]
-    kernels: tuple[KernelTotal, ...]
-    launches: float
     trace: Trace
     kept: KeptTrace | None = None
 
@@ -71,16 +60,7 @@ def profile_step(
         _run_profiled(run, steps, lambda profiler: profiler.export_chrome_trace(str(exported)))
         trace = read_trace(exported)
         kept = _keep(exported, trace_dir) if trace_dir is not None else None
-    kernels = kernel_totals(trace)
-    launched = len(set(trace.device_events.correlation.tolist()))
-    return Profile(
-        steps=steps,
-        operators=operator_totals(trace),
-        kernels=kernels,
-        launches=launched / steps,
-        trace=trace,
-        kept=kept,
-    )
+    return Profile(trace, kept)
 
 
 def ready_for_graphs() -> None:

@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from graphdoctor.values.check import CHECK_SCHEMA_VERSION, Check
+from graphdoctor.values.compared_traces import FolderReport, TraceComparison
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
+from graphdoctor.values.report import SCHEMA_VERSION, Report
+from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
 
 _T = TypeVar("_T")
+
+
+class _Kind(NamedTuple):
+    """What errors call a kind of saved value, the version that is read, and the command that writes it."""
+
+    what: str
+    version: int
+    command: str
+
+
+_TRACE = _Kind("trace", TRACE_SCHEMA_VERSION, "graphdoctor trace ... --json")
+_KINDS: dict[type, _Kind] = {
+    Report: _Kind("report", SCHEMA_VERSION, "graphdoctor analyze ... --json"),
+    ProgramReport: _Kind("run", PROGRAM_SCHEMA_VERSION, "graphdoctor run"),
+    Check: _Kind("check", CHECK_SCHEMA_VERSION, "graphdoctor check --output-format json"),
+    TraceReport: _TRACE,
+    FolderReport: _TRACE,
+    TraceComparison: _TRACE,
+}
 
 # JSON has no such numbers; a NaN in a model's output must survive saving all the same.
 NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -21,13 +45,9 @@ def written(value: Any) -> str:
     return msgspec.json.format(encoded, indent=2).decode() + "\n"
 
 
-def parsed(
-    content: str | bytes, kind: type[_T], *, name: str, what: str, version: int, command: str
-) -> _T:
-    """A value that was `written`. Raises UsageError for anything else.
-
-    Errors call it `name`, its kind `what`, and the command that writes one of this `version` `command`.
-    """
+def parsed(content: str | bytes, kind: type[_T], *, name: str) -> _T:
+    """A value that was `written`; `name` is what errors call it. Raises UsageError for anything else."""
+    what, version, command = _KINDS[kind]
     again = f"run `{command}` again"
     try:
         plain = msgspec.json.decode(content)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from graphdoctor.reporters.analysis import terminal
+from graphdoctor.reporters.analysis.summary import VERDICTS
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import HORIZONTAL, Page
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.locations import line_of, path_text, place_text
 from graphdoctor.values.program import HostWait, Patch, ProgramReport, ProgramStep
 
-_VERDICTS = {"safe": "SAFE", "partly-safe": "PARTLY SAFE", "unsafe": "UNSAFE", "unknown": "UNKNOWN"}
 _MOST_WAITS = 6
 _MOST_DIFF = 40
 _LITTLE_SLOWER = 1.05
@@ -34,7 +34,8 @@ def render(report: ProgramReport, look: Look) -> str:
 def what_happened(report: ProgramReport) -> str:
     """How the program ended, and what was seen of it, in sentences."""
     found = f"{count_text(len(report.steps), 'kind')} of step" if report.steps else "no step"
-    took = f"The diagnosis took {report.diagnosis_s:.1f} s of {_total(report):.1f} s."
+    total_s = report.wall_s + report.diagnosis_s
+    took = f"The diagnosis took {report.diagnosis_s:.1f} s of {total_s:.1f} s."
     how = {
         "finished": f"The program ran to its end, with exit code {report.exit_code}.",
         "ended by graphdoctor": "The program was ended after the diagnosis; --to-the-end lets it run on.",
@@ -44,15 +45,11 @@ def what_happened(report: ProgramReport) -> str:
     return f"{how} Seen: {found}. {took}"
 
 
-def _total(report: ProgramReport) -> float:
-    return report.wall_s + report.diagnosis_s
-
-
 def _write_overview(page: Page, report: ProgramReport) -> None:
     if report.steps:
         page.heading("Steps", f"share of the host's time{_on_cpu(report)}")
     for number, step in enumerate(report.steps, start=1):
-        verdict = _VERDICTS[step.report.verdict] if step.report is not None else "NOT DIAGNOSED"
+        verdict = VERDICTS[step.report.verdict][0] if step.report is not None else "NOT DIAGNOSED"
         style = _STYLES[step.report.verdict] if step.report is not None else "blue"
         page.line(
             (f"  {number}  {step.share:>4.0%}  ", "dim"),

@@ -10,8 +10,8 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import parsed, top_level
 from graphdoctor.values.compared_traces import AnyTrace, FolderReport, TraceComparison
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
-from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
+from graphdoctor.values.program import ProgramReport
+from graphdoctor.values.trace import TraceReport
 
 _TRACES = {"workers": FolderReport, "before": TraceComparison}  # by a key that only they have
 Named = tuple[str, bytes]  # what errors call a file, and its content
@@ -49,17 +49,13 @@ def page_of(files: Sequence[Named], look: Look) -> str:
 
 def program_report(content: str | bytes, *, name: str = "the report") -> ProgramReport:
     """What `graphdoctor run` saved; `name` is what errors call it. Raises UsageError."""
-    version, command = PROGRAM_SCHEMA_VERSION, "graphdoctor run"
-    return parsed(content, ProgramReport, name=name, what="run", version=version, command=command)
+    return parsed(content, ProgramReport, name=name)
 
 
 def _trace_of(content: bytes, *, name: str) -> AnyTrace:
     keys = top_level(content)
     kind: Any = next((kind for key, kind in _TRACES.items() if key in keys), TraceReport)
-    version, command = TRACE_SCHEMA_VERSION, "graphdoctor trace ... --json"
-    found: AnyTrace = parsed(
-        content, kind, name=name, what="trace", version=version, command=command
-    )
+    found: AnyTrace = parsed(content, kind, name=name)
     return found
 
 

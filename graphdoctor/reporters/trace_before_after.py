@@ -47,7 +47,7 @@ def render(report: TraceComparison, look: Look) -> str:
 
 def _shares(report: TraceReport) -> str:
     return (
-        f"{time_text(report.span_ns / 1e3 / report.steps_counted)} a step, busy"
+        f"{time_text(report.step_us)} a step, busy"
         f" {report.device_busy_share:.1%}, launch-bound {report.launch_bound_share:.1%}, sync wait"
         f" {report.sync_wait_share:.1%}"
     )

@@ -21,7 +21,7 @@ def render(report: FolderReport, look: Look) -> str:
         page.line((worker.verdict.upper().replace("-", " "), VERDICT_STYLES[worker.verdict]),
                   (f"  {worker.worker}, {path_text(worker.file, look.base)}", "dim"))  # fmt: skip
         page.paragraph(worker.reason, indent=2)
-        page.labelled("  Step time", time_text(worker.span_ns / 1e3 / worker.steps_counted))
+        page.labelled("  Step time", time_text(worker.step_us))
         page.labelled("  Shares", _shares_text(worker))
     if report.ranks is not None:
         _write_ranks(page, report.ranks)

@@ -19,7 +19,7 @@ from graphdoctor.record.session import Session
 from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.target.state.snapshot import Snapshot, named_values
 from graphdoctor.trace import Trace
-from graphdoctor.trace.api import is_graph_launch, which
+from graphdoctor.trace.api import is_graph_launch
 from graphdoctor.trace.explain.estimate import estimate_from_trace
 from graphdoctor.trace.join import launch_of
 from graphdoctor.values.errors import UsageError
@@ -137,7 +137,7 @@ def graphed_share(trace: Trace) -> float:
     calls = calls[calls >= 0]
     if not len(calls):
         return 0.0
-    by_graph = trace.rows_named(trace.calls.take(calls), which(trace.names, is_graph_launch))
+    by_graph = trace.named(trace.calls.take(calls), is_graph_launch)
     return float(np.mean(by_graph))
 
 

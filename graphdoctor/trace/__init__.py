@@ -5,11 +5,7 @@ from __future__ import annotations
 from graphdoctor.trace.arrays import Calls, DeviceEvents, Spans, Trace
 from graphdoctor.trace.explain.lanes import Lanes, lanes
 from graphdoctor.trace.join import (
-    KernelTotal,
-    OperatorTotal,
-    kernel_totals,
     launch_of,
-    operator_totals,
     operators_of_events,
 )
 from graphdoctor.trace.read.file import parse_trace, read_trace
@@ -17,15 +13,11 @@ from graphdoctor.trace.read.file import parse_trace, read_trace
 __all__ = [
     "Calls",
     "DeviceEvents",
-    "KernelTotal",
     "Lanes",
-    "OperatorTotal",
     "Spans",
     "Trace",
-    "kernel_totals",
     "lanes",
     "launch_of",
-    "operator_totals",
     "operators_of_events",
     "parse_trace",
     "read_trace",

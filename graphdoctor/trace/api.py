@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-
-import numpy as np
-
-from graphdoctor.trace.arrays import Mask
 
 _BLOCKING = frozenset(
     {
@@ -30,6 +25,11 @@ STEP_MARK = re.compile(r"ProfilerStep#(\d+)$")
 def is_step_mark(name: str) -> bool:
     """Whether a span of this name is the profiler's mark of a step."""
     return STEP_MARK.match(name) is not None
+
+
+def is_backward(name: str) -> bool:
+    """Whether a span of this name is what autograd's engine runs, the backward pass."""
+    return name.startswith("autograd::engine::evaluate_function")
 
 
 def is_collective_mark(name: str) -> bool:
@@ -83,8 +83,3 @@ def is_read(name: str) -> bool:
 def is_upload(name: str) -> bool:
     """Whether a device event copies from the host."""
     return any(mark in name for mark in _UPLOADS)
-
-
-def which(names: Sequence[str], test: Callable[[str], bool]) -> Mask:
-    """The test of every name, as a mask beside the names."""
-    return np.fromiter(map(test, names), np.bool_, len(names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
@@ -59,6 +60,16 @@ class Spans(Table):
     """Operators, Python frames or annotations of host threads."""
 
     thread: Ints = field(default_factory=no_ints)
+
+
+def together(tables: Sequence[Spans]) -> Spans:
+    """The spans of several tables as one, in order."""
+    columns = (
+        np.concatenate([getattr(table, column.name) for table in tables])
+        for column in fields(Spans)
+    )
+    spans = Spans(*columns)
+    return spans.take(np.lexsort((-spans.end_ns, spans.start_ns)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,6 +179,13 @@ class Trace:
     is_cut: bool = False
     warnings: tuple[str, ...] = ()
 
-    def rows_named(self, table: Table, wanted: Mask) -> Mask:
-        """The rows whose name is among the wanted ones; `wanted` runs beside `names`."""
-        return wanted[table.name] if len(table) else np.zeros(0, np.bool_)
+    def named(self, table: Table, test: Callable[[str], bool]) -> Mask:
+        """The rows whose name passes the test, which is asked once of each name that is used."""
+        passes = np.zeros(len(self.names), np.bool_)
+        used = distinct(table.name, len(self.names))
+        passes[used] = [test(self.names[name]) for name in used.tolist()]
+        return passes[table.name]
+
+    def text(self, name: int) -> str:
+        """The name of this number; "" for -1."""
+        return self.names[name] if name >= 0 else ""

@@ -81,6 +81,20 @@ def innermost(spans: Spans, nesting: Nesting, moments: Ints, threads: Ints) -> I
     return found
 
 
+def outermost(nesting: Nesting, rows: Ints) -> Ints:
+    """For each of these rows, -1 among them, the row of the outermost span around it."""
+    above = value_at(nesting.parent, rows)
+    while (above != NONE).any():
+        rows = np.where(above != NONE, above, rows)
+        above = value_at(nesting.parent, rows)
+    return rows
+
+
+def value_at(column: Ints, rows: Ints) -> Ints:
+    """The values of these rows; -1 for no row."""
+    return np.where(rows == NONE, NONE, column[rows]) if len(column) else rows
+
+
 def inherited(own: Ints, parent: Ints) -> Ints:
     """For each span its own value, or that of the nearest span around it that has one; -1 is none."""
     found, above = own.copy(), parent.copy()

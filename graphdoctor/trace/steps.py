@@ -231,8 +231,7 @@ def _is_warm_up(trace: Trace, steps: Sequence[Step]) -> bool:
     low, high = steps[0].host
     if high - low > _SLOW_START * float(np.median(others)):
         return True
-    loading = [name in _WARM_UP for name in trace.names]
     spans = trace.overheads
-    begun = spans.start_ns[trace.rows_named(spans, np.array(loading, np.bool_))]
+    begun = spans.start_ns[trace.named(spans, _WARM_UP.__contains__)]
     here = int(((begun >= low) & (begun < high)).sum())
     return here > 0 and here == len(begun)

@@ -105,6 +105,14 @@ class Finding(Struct, frozen=True):
     cost_source: str = ""
     columns: Columns | None = None
 
+    @property
+    def code(self) -> str | None:
+        """The location's line, as far as the excerpt has it."""
+        if self.location is None or self.excerpt is None:
+            return None
+        index = self.location.line - self.excerpt.first_line
+        return self.excerpt.lines[index] if 0 <= index < len(self.excerpt.lines) else None
+
 
 class Assumption(Struct, frozen=True):
     """A value that a step on shapes only needed: `what` was assumed, such as "False", at this place."""

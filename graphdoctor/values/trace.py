@@ -249,3 +249,8 @@ class TraceReport(DeviceTime, frozen=True, kw_only=True):
     graphs: GraphUse | None = None  # where there are any
     gap_causes: tuple[GapCause, ...] = ()
     drawn: TraceLanes | None = None
+
+    @property
+    def step_us(self) -> float:
+        """One step on the device, in the mean of those that count."""
+        return self.span_ns / 1e3 / self.steps_counted

@@ -65,7 +65,7 @@ def test_json_alone_on_stdout_is_json_alone(tmp_path: Path) -> None:
         ([], "there is nothing to run"),
         (["missing.py"], "missing.py is no file in"),
         (["--steps", "1", "x.py"], "at least 2"),
-        (["--after", "-1", "x.py"], "a whole number from 0"),
+        (["--after", "-1", "x.py"], "a number of at least 0"),
         (["--devise", "cuda", "x.py"], "unrecognized arguments: --devise"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from graphdoctor.measure.profile import for_tensorboard, profile_step
-from graphdoctor.trace import read_trace
+from graphdoctor.trace import operators_of_events, read_trace
 from graphdoctor.values.errors import UsageError
 from tests.support.traces import launch_bound
 
@@ -30,32 +30,29 @@ class Step:
         self.model(self.data).sum().backward()
 
 
-def test_operators_are_counted_over_the_steps_that_count() -> None:
+def test_the_steps_that_count_are_recorded_and_marked() -> None:
     step = Step()
     found = profile_step(step, steps=2)
-    totals = {total.name: total for total in found.operators}
     assert step.runs == 3
-    assert totals["aten::addmm"].calls == 2
-    assert totals["aten::addmm"].host_us > 0
+    names = [found.trace.names[name] for name in found.trace.operators.name]
+    assert names.count("aten::addmm") == 2
     marks = [found.trace.names[name] for name in found.trace.annotations.name]
     assert [mark for mark in marks if "Step" in mark] == ["ProfilerStep#1", "ProfilerStep#2"]
-    assert (found.steps, found.kept) == (2, None)
+    assert found.kept is None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has kernels")
-def test_without_a_gpu_there_are_no_kernels_and_no_launches() -> None:
-    found = profile_step(Step(), steps=1)
-    assert (found.kernels, found.launches) == ((), 0)
+def test_without_a_gpu_there_are_no_kernels() -> None:
+    assert len(profile_step(Step(), steps=1).trace.device_events) == 0
 
 
 @pytest.mark.gpu
 def test_kernels_are_joined_to_operators_on_a_gpu() -> None:
     data = torch.ones(64, 64, device="cuda")
-    found = profile_step(lambda: data @ data, steps=2)
-    assert {kernel.operator for kernel in found.kernels if "emset" not in kernel.name} == {
-        "aten::mm"
-    }
-    assert found.launches >= 1
+    trace = profile_step(lambda: data @ data, steps=2).trace
+    events = trace.device_events
+    owners = operators_of_events(trace)[~trace.named(events, lambda name: "emset" in name)]
+    assert {trace.text(trace.operators.name[row]) for row in owners.tolist()} == {"aten::mm"}
 
 
 def test_an_exception_of_the_step_passes_and_leaves_the_profiler_off(tmp_path: Path) -> None:
@@ -65,7 +62,7 @@ def test_an_exception_of_the_step_passes_and_leaves_the_profiler_off(tmp_path: P
     with pytest.raises(ValueError, match="mine"):
         profile_step(failing, trace_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert profile_step(Step(), steps=1).operators
+    assert len(profile_step(Step(), steps=1).trace.operators)
 
 
 def test_profiling_is_silent_and_leaves_the_environment_alone(

@@ -19,6 +19,7 @@ from graphdoctor.measure.profile import Profile
 from graphdoctor.measure.speed import CAPTURED, EAGER, ProfiledRun, _captured_run, _of_this_gpu
 from graphdoctor.pipeline import analyze_target
 from graphdoctor.record import prepare
+from graphdoctor.reporters.tensorboard.notes import steps_of
 from graphdoctor.reporters.tensorboard.write import _next_number, _write_events, page_of, scalars_of
 from graphdoctor.target import from_object
 from graphdoctor.trace import parse_trace
@@ -200,14 +201,14 @@ def test_replays_are_a_run_of_their_own_and_leave_the_state_as_it_was(tmp_path: 
         found = _captured_run(session, step, AnalyzeOptions(trace_dir=str(tmp_path)))
         assert int(model.runs) == before
     assert found.name == CAPTURED
-    assert found.profile.steps == 3
+    assert len(steps_of(found.profile.trace)) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["captured"]
     assert len(list((tmp_path / "captured").glob("*.pt.trace.json.gz"))) == 1
 
 
 def run_named(name: str) -> ProfiledRun:
     trace = launch_bound(5, steps=2).trace()
-    return ProfiledRun(name, Profile(2, (), (), 5.0, trace))
+    return ProfiledRun(name, Profile(trace))
 
 
 def test_scalars_are_of_a_run_s_own_trace_and_of_the_report_where_they_are_its() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphdoctor.trace import Trace, kernel_totals, operator_totals
+from graphdoctor.trace import Trace
 from graphdoctor.trace.join import launch_of, operator_of, operators_of_events
 from tests.support.traces import TraceBuilder
 
@@ -70,42 +70,3 @@ def test_without_calls_no_event_has_an_operator() -> None:
     builder.operator("aten::mm", 100, 50)
     builder.kernel(1, 110, 5)
     assert operators_of_events(builder.trace()).tolist() == [-1]
-
-
-def test_operators_with_most_launches_come_first_and_then_those_of_most_host_time() -> None:
-    builder = TraceBuilder()
-    for place, (name, host, launches) in enumerate(
-        (("idle", 500, 0), ("b", 10, 1), ("a", 10, 1), ("long", 20, 1), ("two", 15, 2))
-    ):
-        builder.operator(f"aten::{name}", 1000.0 * place, host)
-        for launch in range(launches):
-            builder.launch((1000.0 * place + 1 + launch * 4, 3), (1000.0 * place + 100, 7))
-    totals = operator_totals(builder.trace())
-    assert [
-        (one.name.removeprefix("aten::"), one.calls, one.host_us, one.launches, one.device_us)
-        for one in totals
-    ] == [("two", 1, 15, 2, 14), ("long", 1, 20, 1, 7), ("a", 1, 10, 1, 7), ("b", 1, 10, 1, 7),
-          ("idle", 1, 500, 0, 0)]  # fmt: skip
-
-
-def test_a_call_that_launches_many_kernels_is_one_launch_of_its_operator() -> None:
-    builder = TraceBuilder()
-    builder.operator("aten::run", 100, 50)
-    graph = builder.call("cudaGraphLaunch", 110, 9)
-    for node in range(3):
-        builder.kernel(graph, 130 + node * 10, 5)
-    (total,) = operator_totals(builder.trace())
-    assert (total.launches, total.device_us) == (1, 15)
-
-
-def test_kernels_that_took_longest_come_first_by_who_launched_them() -> None:
-    builder = TraceBuilder()
-    builder.operator("aten::mm", 100, 50)
-    at = [(110, 5), (120, 6), (200, 20)]
-    for start, length in at:
-        builder.launch((start, 2), (start + 100, length))
-    builder.kernel(None, 900, 11, name="alone")
-    found = [
-        (one.name, one.operator, one.runs, one.device_us) for one in kernel_totals(builder.trace())
-    ]
-    assert found == [("k", "", 1, 20), ("alone", "", 1, 11), ("k", "aten::mm", 2, 11)]

@@ -59,7 +59,7 @@ def test_each_launch_is_a_row_and_what_follows_the_last_one() -> None:
     assert found.is_upload.tolist() == [0, 0, 1, 0, 0]
     assert found.opens.tolist() == [1, 0, 0, 0, 0]
     assert found.events.tolist() == [2, 1, 2, 1, 0]
-    assert (found.steps, found.blocked_launches) == (1, 0)
+    assert found.steps == 1
     assert (found.actual_us, found.device_end_us) == (200, 196)
 
 

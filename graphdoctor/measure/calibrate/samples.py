@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from graphdoctor.trace import Trace
-from graphdoctor.trace.api import is_blocking, is_kernel_launch, which
+from graphdoctor.trace.api import is_blocking, is_kernel_launch
 from graphdoctor.trace.explain.gaps import gaps
 from graphdoctor.trace.join import operator_of
 
@@ -72,7 +72,7 @@ def inflation(trace: Trace, plain_us: float) -> float:
 
 
 def launch_us(trace: Trace) -> list[float]:
-    calls = trace.calls.take(trace.rows_named(trace.calls, which(trace.names, is_kernel_launch)))
+    calls = trace.calls.take(trace.named(trace.calls, is_kernel_launch))
     lengths: list[float] = ((calls.end_ns - calls.start_ns) / 1e3).tolist()
     return lengths
 
@@ -86,8 +86,8 @@ def kernel_us(trace: Trace) -> list[float]:
 
 def node_us(trace: Trace) -> float:
     """From one node of autograd to the next, of those that follow each other at once."""
-    nodes = which(trace.names, lambda name: name.startswith(_NODE))
-    starts = np.sort(trace.operators.start_ns[trace.rows_named(trace.operators, nodes)])
+    nodes = trace.named(trace.operators, lambda name: name.startswith(_NODE))
+    starts = np.sort(trace.operators.start_ns[nodes])
     return float(np.median(np.diff(starts))) / 1e3 if len(starts) > 1 else 0.0
 
 
@@ -102,7 +102,7 @@ def latency_us(trace: Trace) -> list[float]:
 
 def sync_us(trace: Trace) -> list[float]:
     """From the last end on the device before each waiting call's end to that end."""
-    waits = trace.calls.take(trace.rows_named(trace.calls, which(trace.names, is_blocking)))
+    waits = trace.calls.take(trace.named(trace.calls, is_blocking))
     ends = np.sort(trace.device_events.end_ns)
     place = np.searchsorted(ends, waits.end_ns, side="right") - 1
     known = place >= 0

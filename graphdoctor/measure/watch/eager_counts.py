@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
 from graphdoctor.measure.watch.compiled import Growing
-from graphdoctor.measure.watch.replaced import replace
+from graphdoctor.measure.watch.replaced import replaced
 from graphdoctor.values.watched import WatchedAllocator
 
 _STATS = ("allocation.all.allocated", "num_device_alloc", "num_alloc_retries")
@@ -39,26 +39,17 @@ class WaitCounts:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._undo: list[Callable[[], None]] = []
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        self._start()
-        try:
-            yield
-        finally:
-            self.stop()
-
-    def _start(self) -> None:
         cuda = torch.cuda
-        for owner, path in ((cuda, "torch.cuda"), (cuda.Stream, "Stream"), (cuda.Event, "Event")):
-            ours = self._counting(owner.synchronize, f"{path}.synchronize()")
-            self._undo.append(replace(owner, {"synchronize": ours}))
-
-    def stop(self) -> None:
-        """Put them back."""
-        while self._undo:
-            self._undo.pop()()
+        with ExitStack() as stack:
+            for owner, path in (
+                (cuda, "torch.cuda"), (cuda.Stream, "Stream"), (cuda.Event, "Event")
+            ):  # fmt: skip
+                ours = self._counting(owner.synchronize, f"{path}.synchronize()")
+                stack.enter_context(replaced(owner, {"synchronize": ours}))
+            yield
 
     def read(self) -> dict[str, int]:
         return dict(sorted(list(self.counts.items()), key=lambda item: -item[1]))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
 
 from graphdoctor.measure.watch.gate import Gate
-from graphdoctor.measure.watch.replaced import replace
+from graphdoctor.measure.watch.replaced import replaced
 from graphdoctor.target.frames import locate
 from graphdoctor.values.report import Location
 from graphdoctor.values.watched import WatchedGraphs
@@ -42,7 +42,6 @@ class GraphCounts:
         self._lines: dict[Location | None, _Line] = {}
         self._of: dict[int, _Line] = {}  # by the identity of a graph
         self.before_first: Callable[[], None] = lambda: None
-        self._undo: Callable[[], None] = lambda: None
 
     def read(self) -> tuple[WatchedGraphs, ...]:
         """The lines, those first whose graphs are replayed most."""
@@ -55,17 +54,9 @@ class GraphCounts:
             for each in lines
         )  # fmt: skip
 
-    @contextmanager
-    def on(self, graph_type: Any) -> Iterator[None]:
+    def on(self, graph_type: Any) -> AbstractContextManager[None]:
         """Count while the block runs."""
-        self.start(graph_type)
-        try:
-            yield
-        finally:
-            self.stop()
-
-    def start(self, graph_type: Any) -> None:
-        self._undo = replace(
+        return replaced(
             graph_type,
             {
                 "capture_begin": self._begins(graph_type.capture_begin),
@@ -73,11 +64,6 @@ class GraphCounts:
                 "replay": self._replays(graph_type.replay),
             },
         )
-
-    def stop(self) -> None:
-        """Put the methods back."""
-        self._undo()
-        self._undo = lambda: None
 
     def _begins(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)

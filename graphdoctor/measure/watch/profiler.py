@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 import torch.autograd.profiler as torch_profiler
 
 from graphdoctor.measure.watch.gate import Gate
-from graphdoctor.measure.watch.replaced import replace
+from graphdoctor.measure.watch.replaced import replaced
 from graphdoctor.measure.watch.sampling import Seen
 
 WINDOW_S = 0.02
@@ -45,7 +45,6 @@ class Profiler:
         self._gate = gate
         self._window_s = window_s
         self._calls: dict[str, Callable[..., Any]] = {}
-        self._undo: Callable[[], None] = lambda: None
         self._config: Any = None
         self._activities: Any = None
         self._starting = threading.Lock()
@@ -53,16 +52,8 @@ class Profiler:
         self.setup_s = 0.0
         self.reason = ""  # why it cannot look
 
-    @contextmanager
-    def on(self) -> Iterator[None]:
+    def on(self) -> AbstractContextManager[None]:
         """Notice, while the block runs, when the program uses the profiler itself."""
-        self.start()
-        try:
-            yield
-        finally:
-            self.stop()
-
-    def start(self) -> None:
         self._calls = {name: getattr(torch_profiler, name) for name in _NAMES}
 
         def holds(name: str) -> Callable[..., Any]:
@@ -83,10 +74,7 @@ class Profiler:
             "_enable_profiler": holds("_enable_profiler"),
             "_disable_profiler": end,
         }
-        self._undo = replace(torch_profiler, ours)
-
-    def stop(self) -> None:
-        self._undo()
+        return replaced(torch_profiler, ours)
 
     def set_up(self) -> bool:
         """Start kineto and CUPTI by an empty window, once; whether there can be others.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
-def replace(owner: Any, ours: Mapping[str, Callable[..., Any]]) -> Callable[[], None]:
-    """Put these in; what it gives puts the old ones back."""
+@contextmanager
+def replaced(owner: Any, ours: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """In the block, these stand in the place of the owner's."""
     was = {name: vars(owner).get(name) for name in ours}
     for name, method in ours.items():
         setattr(owner, name, method)
-
-    def undo() -> None:
+    try:
+        yield
+    finally:
         for name, method in ours.items():
             if vars(owner).get(name) is not method:
                 continue  # the program has put its own over it, which calls ours
@@ -20,5 +23,3 @@ def replace(owner: Any, ours: Mapping[str, Callable[..., Any]]) -> Callable[[], 
                 delattr(owner, name)
             else:
                 setattr(owner, name, was[name])
-
-    return undo

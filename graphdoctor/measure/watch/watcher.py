@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -69,6 +69,7 @@ class Watcher:
         self._start_s = time.perf_counter()
         self._thread = threading.Thread(target=self._run, name="graphdoctor watch", daemon=True)
         self._is_on = False
+        self._methods = ExitStack()  # ours in the place of torch's
 
     def ask(self, what: Asked) -> None:
         """Ask the thread for something; from any thread, and from a signal handler."""
@@ -86,8 +87,11 @@ class Watcher:
             after_in_parent=self._after_fork,
             after_in_child=self.forget,
         )
-        profiler = self._profiler.on() if self._with_cupti else nullcontext()
-        with profiler, self.graphs.on(torch.cuda.CUDAGraph), self._waits.on():
+        with self._methods as methods:
+            if self._with_cupti:
+                methods.enter_context(self._profiler.on())
+            methods.enter_context(self.graphs.on(torch.cuda.CUDAGraph))
+            methods.enter_context(self._waits.on())
             self._is_on = True
             self._thread.start()
             if self._with_cupti:
@@ -103,9 +107,7 @@ class Watcher:
         """In a child of a fork: nobody watches here."""
         if self._is_on:
             self._is_on = False
-            self._profiler.stop()
-            self._waits.stop()
-            self.graphs.stop()
+            self._methods.close()
 
     def report(self, state: State = "running", exit_code: int | None = None) -> WatchReport:
         """What was seen so far."""

@@ -10,7 +10,7 @@ from graphdoctor.values.report import Effect, Finding
 
 SHOWN_IN_FULL = 8
 INDENT = 4
-_EFFECTS: tuple[Effect, ...] = ("capture-fails", "replay-is-wrong", "replay-is-slow")
+_EFFECTS = (*EFFECT_WORDS,)
 _CERTAINTIES = ("confirmed", "likely", "unknown")
 EFFECT_STYLES: dict[Effect, str] = {
     "capture-fails": "bold red",
@@ -164,11 +164,9 @@ def context_text(finding: Finding) -> str:
 
 def _write_marked_line(page: Page, finding: Finding) -> None:
     """The finding's own line of code, where it is known."""
-    place, excerpt = finding.location, finding.excerpt
-    index = place.line - excerpt.first_line if place is not None and excerpt is not None else -1
-    if place is not None and excerpt is not None and 0 <= index < len(excerpt.lines):
-        head = f"{' ' * INDENT}{POINTER} {place.line} {VERTICAL} "
-        page.cropped((head, "bold red"), visible(excerpt.lines[index].strip()), "bold")
+    if finding.location is not None and finding.code is not None:
+        head = f"{' ' * INDENT}{POINTER} {finding.location.line} {VERTICAL} "
+        page.cropped((head, "bold red"), visible(finding.code.strip()), "bold")
 
 
 def _write_in_a_line(page: Page, number: int, finding: Finding) -> None:

@@ -18,7 +18,7 @@ from graphdoctor.values.report import Estimate, GraphMemory, LaunchSkew, Measure
 _SPEEDS = {2.0: "half as fast", 0.5: "twice as fast"}
 _SPEEDUP = "Speed-up"
 _AS_GRAPH = "As a graph"
-_SPEED_STYLES = {"faster": "bold green", "slower": "bold red", "no change": "bold yellow"}
+SPEED_STYLES = {"faster": "bold green", "slower": "bold red", "no change": "bold yellow"}
 
 
 def write_gain(page: Page, report: Report) -> None:
@@ -66,7 +66,7 @@ def other_hosts_text(estimate: Estimate) -> str:
 
 def _write_measurement(page: Page, measured: Measurement) -> None:
     page.heading("Speed-up", f"measured on {measured.gpu}")
-    style = _SPEED_STYLES[measured.word]
+    style = SPEED_STYLES[measured.word]
     for label, text in measurement_rows(measured):
         page.labelled(f"  {label}", text, style=style if label == _SPEEDUP else "")
 

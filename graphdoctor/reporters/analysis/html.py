@@ -26,6 +26,7 @@ from graphdoctor.reporters.analysis.strategies import (
 from graphdoctor.reporters.analysis.summary import VERDICTS, summary_rows
 from graphdoctor.reporters.analysis.terminal import basis_rows, remark_rows
 from graphdoctor.reporters.look import Look
+from graphdoctor.reporters.page import Piece
 from graphdoctor.reporters.web import document
 from graphdoctor.reporters.web.code import Numbered, files_of, parts, prose
 from graphdoctor.reporters.web.drawn_step import SCRIPTS, lanes_data
@@ -58,6 +59,9 @@ def render(report: Report, look: Look) -> str:
     modules, left_out = module_rows(lanes, findings) if lanes is not None else ([], 0)
     ratios = [ratio for row in report.strategies if (ratio := _ratio(row)) is not None]
     scale = scale_of(ratios)
+    rows = in_table(report.strategies)
+    is_measured = any(row.measurement is not None for row in report.strategies)
+    columns = columns_of(rows, measured=is_measured)
     return document(
         "analysis.html",
         data=data,
@@ -73,9 +77,9 @@ def render(report: Report, look: Look) -> str:
         lanes=lanes,
         modules=modules,
         modules_left_out=left_out,
-        strategies=[*_strategy_rows(report, scale, look.base)],
+        strategies=[*_strategy_rows(rows, columns, scale, look.base)],
         skipped=skipped_alike(report.strategies),
-        heads=_heads(report),
+        heads=[column[0][0] for column in columns],
         has_marks=bool(ratios),
         scale=scale,
         width=WIDTH,
@@ -84,7 +88,7 @@ def render(report: Report, look: Look) -> str:
         measurement=[*measurement_rows(report.measurement)] if report.measurement else [],
         remarks=[*remark_rows(report, look.base)],
         basis=[*basis_rows(report, look.base)],
-        is_measured=_is_measured(report),
+        is_measured=is_measured,
         **_WORDS,
     )
 
@@ -107,23 +111,14 @@ def _key_figures(report: Report) -> Iterator[tuple[str, str, str]]:
         yield "With graphs", *_split(time_range(found.graph_us))
     if found is not None:
         yield "Launch-bound", *_split(share_range(found.launch_bound_share))
-    yield "Operators", f"{report.operators:,}", _launches(report)
-
-
-def _launches(report: Report) -> str:
-    if report.estimate is None:
-        return ""
-    return count_text(report.estimate.launches, "launch")
+    launches = count_text(found.launches, "launch") if found is not None else ""
+    yield "Operators", f"{report.operators:,}", launches
 
 
 def _split(figure: str) -> tuple[str, str]:
     """ "12 us (10 to 15)": the middle, and the bounds in brackets."""
     middle, bracket, bounds = figure.partition(" (")
     return middle, bounds.removesuffix(")") if bracket else ""
-
-
-def _is_measured(report: Report) -> bool:
-    return any(row.measurement is not None for row in report.strategies)
 
 
 def _ratio(row: StrategyOutcome) -> Range | None:
@@ -138,14 +133,9 @@ def _ratio(row: StrategyOutcome) -> Range | None:
     return ratio if is_shown(ratio) else None
 
 
-def _heads(report: Report) -> list[str]:
-    columns = columns_of(in_table(report.strategies), measured=_is_measured(report))
-    return [column[0][0] for column in columns]
-
-
-def _strategy_rows(report: Report, scale: Scale, base: str) -> Iterator[StrategyRow]:
-    rows = in_table(report.strategies)
-    columns = columns_of(rows, measured=_is_measured(report))
+def _strategy_rows(
+    rows: Sequence[StrategyOutcome], columns: Sequence[Sequence[Piece]], scale: Scale, base: str
+) -> Iterator[StrategyRow]:
     for number, row in enumerate(rows, start=1):
         ratio = _ratio(row)
         yield StrategyRow(

@@ -7,7 +7,7 @@ from pathlib import Path
 from graphdoctor.reporters import files
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import parsed, written
-from graphdoctor.values.report import SCHEMA_VERSION, Report
+from graphdoctor.values.report import Report
 
 
 def render(report: Report, look: Look) -> str:
@@ -22,7 +22,4 @@ def read(path: Path) -> Report:
 
 def parse(content: bytes, *, name: str) -> Report:
     """The report in `content`; `name` is what errors call it."""
-    command = "graphdoctor analyze ... --json"
-    return parsed(
-        content, Report, name=name, what="report", version=SCHEMA_VERSION, command=command
-    )
+    return parsed(content, Report, name=name)

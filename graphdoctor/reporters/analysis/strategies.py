@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.cells import cell_len
 
+from graphdoctor.reporters.analysis.gain import SPEED_STYLES
 from graphdoctor.reporters.page import Page, Piece
 from graphdoctor.values.figures import many_text, more_bytes_text, ratio_range, time_text
 from graphdoctor.values.locations import place_text
@@ -32,7 +33,6 @@ _STATUS: dict[StrategyStatus, Piece] = {
     "unfit": ("skipped", "dim"),
     "planned": ("planned", "dim"),
 }
-_WORD_STYLES = {"faster": "bold green", "slower": "bold red", "no change": "bold yellow"}
 _NOTHING: Piece = ("", "")
 _LEGEND = (
     "Captured: the share of what runs on the GPU that graphs launch. Setup: warm-up, compiling and"
@@ -148,7 +148,7 @@ def _measured_cell(row: StrategyOutcome) -> Piece:
         "slower": f"{row.measurement.speedup:.2f}x slower",
         "no change": "no change",
     }[word]
-    return text, _WORD_STYLES[word] if row.status == "verified" else ""
+    return text, SPEED_STYLES[word] if row.status == "verified" else ""
 
 
 def _predicted_cell(row: StrategyOutcome) -> Piece:

@@ -18,6 +18,7 @@ SEVERITY_STYLES: dict[Severity, str] = {
     "warning": "bold yellow",
     "note": "bold cyan",
 }
+_STATE_STYLES = {"safe": "green", "partly-safe": "yellow"}
 
 
 def render(check: Check, look: Look) -> str:
@@ -132,7 +133,7 @@ def _write_stale(page: Page, check: Check) -> None:
 def _write_targets(page: Page, check: Check) -> None:
     page.heading("Targets", count_text(len(check.targets), "target"))
     for target in check.targets:
-        state = (f"  {_state(target)}", _state_style(target))
+        state = (f"  {_state(target)}", _STATE_STYLES.get(_state(target), "red"))
         page.wrapped((f"  {visible(target.name)}", "bold"), state, indent=INDENT)
         if target.figures is not None:
             counted = f"{wording.figures_text(target.figures)}; {wording.findings_text(target)}"
@@ -158,7 +159,3 @@ def _inputs_note(target: CheckedTarget) -> str:
     if verification is None or verification.inputs == ON_FRESH_INPUTS:
         return ""
     return f"proved {verification.inputs}"
-
-
-def _state_style(target: CheckedTarget) -> str:
-    return {"safe": "green", "partly-safe": "yellow"}.get(_state(target), "red")

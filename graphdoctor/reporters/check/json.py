@@ -6,7 +6,7 @@ import msgspec
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import parsed, top_level, written
-from graphdoctor.values.check import CHECK_SCHEMA_VERSION, Check
+from graphdoctor.values.check import Check
 
 
 def render(check: Check, look: Look) -> str:
@@ -24,7 +24,4 @@ def is_check(content: bytes) -> bool:
 
 def parse(content: bytes, *, name: str) -> Check:
     """The check in `content`; `name` is what errors call it. Raises UsageError."""
-    command = "graphdoctor check --output-format json"
-    return parsed(
-        content, Check, name=name, what="check", version=CHECK_SCHEMA_VERSION, command=command
-    )
+    return parsed(content, Check, name=name)

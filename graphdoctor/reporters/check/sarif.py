@@ -141,12 +141,9 @@ def _shown(checked: CheckedFinding) -> str:
 
 def _code(checked: CheckedFinding) -> str:
     """The line that the location is, as far as the report has it; at least one character."""
-    finding = checked.finding
-    place, excerpt = finding.location, finding.excerpt
-    if place is None or excerpt is None or place.file != checked.path:
-        return " "
-    index = place.line - excerpt.first_line
-    return (excerpt.lines[index] if 0 <= index < len(excerpt.lines) else "") or " "
+    place = checked.finding.location
+    is_own = place is not None and place.file == checked.path
+    return (checked.finding.code or " ") if is_own else " "
 
 
 def _uri(path: str) -> str:

@@ -11,6 +11,7 @@ from graphdoctor.partition import Plan
 from graphdoctor.rules.rule import Hit
 from graphdoctor.trace import Trace
 from graphdoctor.trace.annotations import Note, anchor_in
+from graphdoctor.trace.api import is_step_mark
 from graphdoctor.trace.arrays import Ints
 from graphdoctor.trace.nesting import NONE, nest
 from graphdoctor.values.locations import place_text
@@ -123,14 +124,8 @@ Rows = dict[int, int]  # the index of a recorded operator -> its row among the t
 
 def steps_of(trace: Trace) -> tuple[tuple[int, int], ...]:
     """From when to when each ProfilerStep runs on the host, in ns."""
-    spans = trace.annotations
-    return tuple(
-        (int(start), int(end))
-        for name, start, end in zip(
-            spans.name.tolist(), spans.start_ns.tolist(), spans.end_ns.tolist(), strict=True
-        )
-        if trace.names[name].startswith("ProfilerStep#")
-    )
+    spans = trace.annotations.take(trace.named(trace.annotations, is_step_mark))
+    return tuple(zip(spans.start_ns.tolist(), spans.end_ns.tolist(), strict=True))
 
 
 def match_step(ops: Sequence[Op], trace: Trace, step: tuple[int, int]) -> Rows:
@@ -158,9 +153,8 @@ def _candidates(trace: Trace, step: tuple[int, int], names: frozenset[str]) -> I
     A mode that hands an operator on lets the profiler see it twice, the second time inside the first.
     """
     operators = trace.operators
-    known = np.fromiter((name in names for name in trace.names), np.bool_, len(trace.names))
     inside = (operators.start_ns >= step[0]) & (operators.start_ns < step[1])
-    rows = np.flatnonzero(inside & trace.rows_named(operators, known))
+    rows = np.flatnonzero(inside & trace.named(operators, names.__contains__))
     parent, name = nest(operators).parent, operators.name
     again = np.zeros(len(rows), np.bool_)
     above = parent[rows]

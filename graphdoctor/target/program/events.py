@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import dataloader
 
 from graphdoctor.target.frames import is_machinery
+from graphdoctor.values.report import Location
 
 Kind = Literal[
     "forward", "backward", "zero-grad", "step", "stepped", "clip", "scaler", "schedule", "made",
@@ -82,10 +83,14 @@ def places(depth: int = 2) -> tuple[At, ...]:
     return tuple(found)
 
 
-def make_event(kind: Kind, subject: object, depth: int = 3) -> Event:
+def location_of(at: At) -> Location:
+    return Location(at.code.co_filename, at.line, at.code.co_name)
+
+
+def make_event(kind: Kind, subject: object, where: tuple[At, ...]) -> Event:
     """The event that happens now."""
     number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-    return Event(kind, places(depth), subject, torch.is_autocast_enabled("cuda"), number)
+    return Event(kind, where, subject, torch.is_autocast_enabled("cuda"), number)
 
 
 _METHODS: tuple[tuple[Any, str, Kind], ...] = (
@@ -112,7 +117,7 @@ class Heard:
     def tell(cls, kind: Kind, subject: object) -> None:
         """Nothing inside a module's call counts: the call as a whole does."""
         if cls.listener is not None and not getattr(cls.nesting, "inside", False):
-            cls.listener.event(make_event(kind, subject, 4))
+            cls.listener.event(make_event(kind, subject, places(3)))
 
 
 @contextmanager

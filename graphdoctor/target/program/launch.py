@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
 
@@ -55,7 +56,7 @@ def run_program(
     runs in their place. Raises UsageError where there is no such program.
     """
     changed = sources or {}
-    main = _script(program, changed) if not program.is_module else _module(program)
+    main = _module(program) if program.is_module else _script(program, changed)
     with _as_main(program), instead_of(changed):
         ended = _run(main, is_ended)
         if ended.ending == "finished":
@@ -65,7 +66,7 @@ def run_program(
         return ended
 
 
-def _run(main: Callable[[], None], is_ended: Callable[[], bool]) -> Ended:
+def _run(main: Callable[[], object], is_ended: Callable[[], bool]) -> Ended:
     try:
         main()
     except ProgramEnded:
@@ -113,12 +114,8 @@ def _script(program: Program, changed: Mapping[str, str]) -> Callable[[], None]:
     return run
 
 
-def _module(program: Program) -> Callable[[], None]:
-    return lambda: _in_module(program.name)
-
-
-def _in_module(name: str) -> None:
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+def _module(program: Program) -> Callable[[], object]:
+    return partial(runpy.run_module, program.name, run_name="__main__", alter_sys=True)
 
 
 @contextmanager

@@ -6,6 +6,8 @@ import ast
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from operator import setitem
 from types import FrameType
 from typing import Any
 
@@ -23,7 +25,7 @@ from graphdoctor.target.program.rebuild import (
     variables_of,
 )
 from graphdoctor.target.program.statements import Span, extended
-from graphdoctor.target.program.step import SeenStep, as_writes, setting_name
+from graphdoctor.target.program.step import SeenStep, as_writes
 from graphdoctor.target.roots import roots_of
 from graphdoctor.target.state.accumulations import mark_all, marked
 from graphdoctor.target.state.tree import Tree
@@ -38,9 +40,7 @@ class LoopStep(SeenStep):
     loop: Loop = None  # type: ignore[assignment]
     follower: Follower = None  # type: ignore[assignment]
     namespace: dict[str, object] = field(default_factory=dict)
-    passes_per_step: int = 1
     held_by: str = ""  # variables that hang on a step before, as this one begins
-    is_incomplete: bool = False  # it was run again, and no optimizer stepped
 
     @classmethod
     def of(cls, loop: Loop, mode: Mode = "training") -> LoopStep:
@@ -85,7 +85,6 @@ class LoopStep(SeenStep):
             self.name, self.location = _named(longer)
 
     def target(self, *, iterations: int) -> Target:
-        """The step, and the program's own batches in their order. Raises NotRebuilt."""
         assert self.kept is not None
         beginnings = self.kept.beginnings
         variables = self.loop.variables
@@ -123,9 +122,9 @@ class LoopStep(SeenStep):
             if name in made.inputs or name not in values:
                 continue
             if name in made.cells:
-                found.append(_setting_cell(made.cells[name], values[name]))
+                found.append(partial(setattr, made.cells[name], "cell_contents", values[name]))
             else:
-                found.append(setting_name(self.namespace, name, values[name]))
+                found.append(partial(setitem, self.namespace, name, values[name]))
         return found
 
 
@@ -203,21 +202,12 @@ def _notes(step: LoopStep, given: tuple[str, ...]) -> tuple[str, ...]:
     return (batches, f"one step is {step.passes_per_step} passes: gradients are accumulated")
 
 
-def _setting_cell(cell: Any, value: object) -> Callable[[], None]:
-    def write() -> None:
-        cell.cell_contents = value
-
-    return write
-
-
 def _holders(span: Span, frame: FrameType) -> Iterator[str]:
     """The variables of the step's statements that still hang on an earlier one, with their lines."""
     names = [n for each in span.statements for n in ast.walk(each) if isinstance(n, ast.Name)]
-    bound = {n.id: n.lineno for n in names if isinstance(n.ctx, ast.Store)}
-    for node in names:
-        if isinstance(node.ctx, ast.Store):
-            bound[node.id] = max(bound[node.id], node.lineno)
-    lines = {**{n.id: n.lineno for n in names}, **bound}
+    lines = {n.id: n.lineno for n in names}
+    bound = (n for n in names if isinstance(n.ctx, ast.Store))
+    lines |= {n.id: n.lineno for n in sorted(bound, key=lambda node: node.lineno)}
     file = os.path.basename(span.code.co_filename)
     for name, value in frame_values(frame, tuple(lines)).items():
         if any(map(_hangs_on_autograd, Tree(value, into_objects=False).leaves("").values())):

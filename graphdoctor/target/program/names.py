@@ -119,23 +119,10 @@ class Names(ast.NodeVisitor):
             self.visit(node)
 
 
-def stored_outside(owner: ast.AST, inside: Iterable[ast.stmt]) -> set[str]:
-    """Names that are bound below `owner`, but for what `inside` binds."""
+def names_outside(
+    owner: ast.AST, inside: Iterable[ast.stmt], context: type[ast.expr_context]
+) -> set[str]:
+    """Names below `owner` that are bound (ast.Store) or read (ast.Load), but for those in `inside`."""
     skipped = {id(node) for statement in inside for node in ast.walk(statement)}
-    return {
-        node.id
-        for node in ast.walk(owner)
-        if isinstance(node, ast.Name)
-        and isinstance(node.ctx, ast.Store)
-        and id(node) not in skipped
-    }
-
-
-def loaded_outside(owner: ast.AST, inside: Iterable[ast.stmt]) -> set[str]:
-    """Names that are read below `owner`, outside of what is `inside`."""
-    skipped = {id(node) for statement in inside for node in ast.walk(statement)}
-    return {
-        node.id
-        for node in ast.walk(owner)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in skipped
-    }
+    names = (node for node in ast.walk(owner) if isinstance(node, ast.Name))
+    return {node.id for node in names if isinstance(node.ctx, context) and id(node) not in skipped}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CellType, FrameType, FunctionType
 
-from graphdoctor.target.program.names import Names, loaded_outside, stored_outside
+from graphdoctor.target.program.names import Names, names_outside
 from graphdoctor.target.program.statements import Span
 
 _MISSING = object()
@@ -48,7 +48,7 @@ def variables_of(span: Span) -> Variables:
     statements = span.statements
     names = Names(statements)
     _check(span, names)
-    outside = stored_outside(span.loop or span.owner, statements)
+    outside = names_outside(span.loop or span.owner, statements, ast.Store)
     if isinstance(span.owner, ast.FunctionDef):
         args = span.owner.args
         outside |= {a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
@@ -61,7 +61,7 @@ def variables_of(span: Span) -> Variables:
     varying = names.early & outside
     carried = stored - varying
     fixed = names.early - varying - carried
-    after = loaded_outside(span.owner, statements)
+    after = names_outside(span.owner, statements, ast.Load)
     returned = (names.stored & names.sure & after) - carried
     bound = stored & (varying | carried)
     return Variables(*(tuple(sorted(each)) for each in (varying, carried, fixed, returned, bound)))
@@ -116,7 +116,8 @@ def rebuild(
     step = _function(_OURS, inputs, body, span.first_line)
     outer = _function(_OURS, closed, [step, ast.Return(_name(_OURS))], span.first_line)
     tree = ast.fix_missing_locations(ast.Module([outer], []))
-    code = compile(tree, span.code.co_filename, "exec", _future(span), dont_inherit=True)
+    future = span.code.co_flags & _FUTURE_FLAGS
+    code = compile(tree, span.code.co_filename, "exec", future, dont_inherit=True)
     made: dict[str, object] = {}
     exec(code, namespace, made)
     function = made[_OURS](**{n: values[n] for n in closed})  # type: ignore[operator]
@@ -136,10 +137,6 @@ def frame_values(frame: FrameType, names: tuple[str, ...]) -> dict[str, object]:
 
 _OURS = "_graphdoctor_step"  # a name that no program has: the step may call a `step` of its own
 _FUTURE_FLAGS = 0x1FE0000  # CO_FUTURE_*: Include/cpython/code.h
-
-
-def _future(span: Span) -> int:
-    return span.code.co_flags & _FUTURE_FLAGS
 
 
 def _name(name: str) -> ast.Name:
@@ -162,11 +159,10 @@ def _function(name: str, arguments: Sequence[str], body: list[ast.stmt], line: i
 class _Leaving(ast.NodeTransformer):
     """`continue` and `break` of the loop around the step end the step."""
 
-    def visit_Continue(self, node: ast.Continue) -> ast.stmt:
+    def _return(self, node: ast.stmt) -> ast.stmt:
         return ast.copy_location(ast.Return(None), node)
 
-    def visit_Break(self, node: ast.Break) -> ast.stmt:
-        return ast.copy_location(ast.Return(None), node)
+    visit_Continue = visit_Break = _return
 
     def _keep(self, node: ast.stmt) -> ast.stmt:
         return node

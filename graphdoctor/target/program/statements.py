@@ -6,7 +6,7 @@ import ast
 import copy
 import linecache
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import CodeType
 
@@ -93,7 +93,7 @@ def block_of_with(code: CodeType, line: int) -> Span | None:
             end = holder.body[-1].end_lineno or 0
             return Span(code, owner, body, 0, last, (*around, holder), end)
         around.append(holder)
-        block = next((b for b in _blocks(holder) if _within(b, [line])), ())
+        block = _inner_block(holder, [line]) or ()
     return None
 
 
@@ -118,7 +118,7 @@ def blocks_to(owner: Owner, line: int) -> Iterator[tuple[Sequence[ast.stmt], boo
         if holder is None:
             return
         repeats = repeats or isinstance(holder, _LOOPS)
-        block = next((b for b in _blocks(holder) if _within(b, [line])), ())
+        block = _inner_block(holder, [line]) or ()
 
 
 def extended(span: Span, name: str) -> Span | None:
@@ -126,9 +126,7 @@ def extended(span: Span, name: str) -> Span | None:
     for index in range(span.first - 1, -1, -1):
         bound = (n for n in ast.walk(span.block[index]) if isinstance(n, ast.Name))
         if any(n.id == name and isinstance(n.ctx, ast.Store) for n in bound):
-            return Span(
-                span.code, span.owner, span.block, index, span.last, span.around, span.last_line
-            )
+            return replace(span, first=index)
     return None
 
 

@@ -6,13 +6,15 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import setitem
 from statistics import median
 from typing import Any
 
 import torch
 
 from graphdoctor.target.program.bindings import called_module
-from graphdoctor.target.program.events import At
+from graphdoctor.target.program.events import At, location_of
 from graphdoctor.target.program.kept import Kept, Turn, in_turn
 from graphdoctor.target.roots import roots_among
 from graphdoctor.target.target import Inputs, Target
@@ -46,6 +48,10 @@ class SeenStep:
     _since_s: float | None = None
     modules: dict[int, CalledModule] = field(default_factory=dict)  # by identity
     caller: Location | None = None
+    passes_per_step: int = (
+        1  # through its statements, more than one where gradients are accumulated
+    )
+    is_incomplete: bool = False  # it was run again, and no optimizer stepped
 
     def begins(self, now_s: float) -> None:
         """One more, at a time of the program's own clock, which stands still during diagnoses."""
@@ -68,7 +74,7 @@ class SeenStep:
         """The step calls this module from outside any other."""
         if self.caller is None and places:
             own = next((at for at in places if is_user_file(at.code.co_filename)), places[0])
-            self.caller = Location(own.code.co_filename, own.line, own.code.co_name)
+            self.caller = location_of(own)
         if id(module) not in self.modules and any(True for _ in module.parameters()):
             self.modules[id(module)] = called_module(module, places, is_compiled=is_compiled)
 
@@ -76,6 +82,10 @@ class SeenStep:
         """The step has ended."""
         if self.kept is not None and not self.is_done:
             self.kept.leave()
+
+    def target(self, *, iterations: int) -> Target:
+        """The step, with the program's own inputs in their order. Raises NotRebuilt."""
+        raise NotImplementedError
 
     @property
     def beginnings(self) -> int:
@@ -137,13 +147,4 @@ def as_writes(
     numbers: list[tuple[dict[object, object], object, object]],
 ) -> list[Callable[[], None]]:
     """What puts numbers of the program back, each as a call."""
-    return [setting_name(held, key, value) for held, key, value in numbers]
-
-
-def setting_name(held: Any, key: Any, value: object) -> Callable[[], None]:
-    """What binds a name, or sets an item, to a value."""
-
-    def write() -> None:
-        held[key] = value
-
-    return write
+    return [partial(setitem, *number) for number in numbers]

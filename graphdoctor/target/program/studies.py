@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
 
-from graphdoctor.target.program.loop_step import LoopStep
 from graphdoctor.target.program.rebuild import NotRebuilt
 from graphdoctor.target.program.step import SeenStep
 from graphdoctor.target.state.snapshot import snapshot
@@ -65,7 +64,7 @@ class Studies:
 
     def finish(self, step: SeenStep) -> None:
         """The program has ended: diagnose what was kept, where it can be compared."""
-        if step.beginnings >= _FEWEST * _passes(step):
+        if step.beginnings >= _FEWEST * step.passes_per_step:
             self._study_once(step, None)
 
     def leave(self, step: SeenStep) -> None:
@@ -95,7 +94,7 @@ class Studies:
                 self.wall_s += time.perf_counter() - began
 
     def _needed(self, step: SeenStep) -> int:
-        return self._bounds.steps * _passes(step)
+        return self._bounds.steps * step.passes_per_step
 
     def _study_once(self, step: SeenStep, autocast: bool | None) -> None:
         if step.is_done or step.reason:
@@ -114,7 +113,7 @@ class Studies:
         outer = snapshot({})
         try:
             with _surrounded(autocast):
-                target = step.target(iterations=self._bounds.steps)  # type: ignore[attr-defined]
+                target = step.target(iterations=self._bounds.steps)
                 now = snapshot({**step.kept.roots, **target.roots})
                 try:
                     step.kept.start.restore()
@@ -134,13 +133,9 @@ class Studies:
             self.is_busy = False
 
 
-def _passes(step: SeenStep) -> int:
-    return step.passes_per_step if isinstance(step, LoopStep) else 1
-
-
 def _check_complete(step: SeenStep) -> None:
     """Raises NotRebuilt where nothing true can be said: the lines did something else by themselves."""
-    if isinstance(step, LoopStep) and step.is_incomplete:
+    if step.is_incomplete:
         step.outcome = None
         raise NotRebuilt(
             "Run again by themselves, these lines did not step the optimizer, so they are not the whole"

@@ -18,20 +18,18 @@ import torch
 
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.program.ending import Ending, unseen
-from graphdoctor.target.program.events import At, Event, listening, places, without_frames
+from graphdoctor.target.program.events import At, Event, listening, location_of, make_event, places
+from graphdoctor.target.program.learner import Learner
 from graphdoctor.target.program.loop_step import LoopStep
-from graphdoctor.target.program.loops import Loop, learn
+from graphdoctor.target.program.loops import Loop
 from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
 from graphdoctor.target.program.statements import Span, block_of_with, whole_function
 from graphdoctor.target.program.step import CallStep, SeenStep
 from graphdoctor.target.program.studies import Diagnose, Observe, Studies
-from graphdoctor.target.program.used_forwards import numbers_of_graph, used
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.options import Bounds
 from graphdoctor.values.report import Location
 
-_MOST_EVENTS = 20_000  # before the first steps are known; older ones say nothing about a step
-_MOST_NUMBERS = 1_000_000  # of nodes that backward passes reached, before the first steps are known
 _PATIENCE = 4  # forward passes with gradients and no backward pass: they are no training ...
 _WITH_OPTIMIZER = 2_000  # ... but where there is an optimizer they may be an episode of it
 
@@ -40,16 +38,11 @@ _WITH_OPTIMIZER = 2_000  # ... but where there is an optimizer they may be an ep
 class _Thread:
     """What one thread has done so far."""
 
-    events: list[Event] = field(default_factory=list)
+    learner: Learner = field(default_factory=Learner)
     loop: LoopStep | None = None
-    cannot: str = ""
     passes: int = 0  # of the loop, since its optimizer stepped
     unused_forwards: int = 0  # forward passes with gradients that nothing followed
     marked: LoopStep | None = None  # the step that runs, where the program marks its steps
-    backwards: Counter[Location] = field(default_factory=Counter)  # since an optimizer stepped
-    numbers: set[int] = field(
-        default_factory=set
-    )  # of autograd's nodes that a backward pass reached
 
 
 class Watch:
@@ -90,9 +83,8 @@ class Watch:
     @property
     def updates_by_hand(self) -> list[tuple[Location, int]]:
         """The lines of backward passes that no optimizer stepped after, and how often each ran."""
-        alone = sum(
-            (thread.backwards for thread in self._threads.values()), start=Counter[Location]()
-        )
+        seen = (thread.learner.backwards for thread in self._threads.values())
+        alone = sum(seen, start=Counter[Location]())
         return [(line, count) for line, count in alone.most_common() if count > 1]
 
     @contextmanager
@@ -148,7 +140,7 @@ class Watch:
                 self._enter(step, lambda: None)  # nothing was heard while it ran
         elif thread.loop is not None:
             self._follow(thread, thread.loop, event)
-        elif not thread.cannot and event.kind != "stepped":
+        elif not thread.learner.cannot and event.kind != "stepped":
             self._learn(thread, event)
 
     def call(
@@ -162,7 +154,7 @@ class Watch:
         where = places(3)
         thread = self._thread
         if self._bounds.only or thread.marked is not None:
-            self.event(_forward(module, where))
+            self.event(make_event("forward", module, where))
             return run()
         if (
             torch.is_grad_enabled()
@@ -170,7 +162,7 @@ class Watch:
             and thread.unused_forwards < self._patience
         ):
             thread.unused_forwards += 1
-            self.event(_forward(module, where))
+            self.event(make_event("forward", module, where))
             return run()
         in_loop = thread.loop is not None and thread.loop.follower.holds(where)
         if in_loop or not where or not any(True for _ in module.parameters()):
@@ -263,33 +255,16 @@ class Watch:
     def _call_step(self, module: torch.nn.Module, at: At) -> CallStep:
         key = (id(module), id(at.code), at.line)
         if key not in self._calls:
-            self._calls[key] = CallStep.of(module, _location(at))
+            self._calls[key] = CallStep.of(module, location_of(at))
         return self._calls[key]
 
     def _learn(self, thread: _Thread, event: Event) -> None:
         if event.kind == "backward":
             thread.unused_forwards = 0
-            if event.places:
-                thread.backwards[_location(event.places[0])] += 1
-            if len(thread.numbers) < _MOST_NUMBERS:
-                thread.numbers |= numbers_of_graph(event.subject)
-        elif event.kind == "step":
-            thread.backwards.clear()
-        thread.events.append(without_frames(event))
-        del thread.events[:-_MOST_EVENTS]
-        if event.kind != "step":
-            return
-        try:
-            knows_all = len(thread.numbers) < _MOST_NUMBERS
-            loop = learn(used(thread.events, thread.numbers) if knows_all else thread.events)
-        except NotRebuilt as reason:
-            thread.cannot = str(reason)
-            self.reasons.append(str(reason))
-            thread.events.clear()
-            return
+        loop = thread.learner.note(event)
+        if thread.learner.cannot:
+            self.reasons.append(thread.learner.cannot)
         if loop is not None:
-            thread.events.clear()
-            thread.numbers.clear()
             thread.loop = LoopStep.of(loop)
             self._loops.append(thread.loop)
             # What was called inside the training step was no step of its own.
@@ -356,15 +331,6 @@ class Watch:
     def _end_again(self) -> None:
         if self.has_ended and not self._is_deaf:
             self._ending.end()
-
-
-def _forward(module: torch.nn.Module, where: tuple[At, ...]) -> Event:
-    number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-    return Event("forward", where, module, torch.is_autocast_enabled("cuda"), number)
-
-
-def _location(at: At) -> Location:
-    return Location(at.code.co_filename, at.line, at.code.co_name)
 
 
 def _running(at: At) -> FrameType:

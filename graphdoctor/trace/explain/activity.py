@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 
 from graphdoctor.trace.api import is_step_mark
-from graphdoctor.trace.arrays import Ints, Spans, Trace
+from graphdoctor.trace.arrays import Ints, Spans, Trace, together
 from graphdoctor.trace.explain.gaps import Gaps
 from graphdoctor.trace.explain.hosts import is_user_frame
 from graphdoctor.trace.explain.known_work import known_work
@@ -101,20 +101,14 @@ def doing(found: Activity, gaps: Ints) -> Ints:
 
 def _host_spans(trace: Trace, low: Ints, high: Ints) -> Spans:
     """Everything that the profiler saw of the host in these stretches, by start."""
-    is_mark = np.fromiter(map(is_step_mark, trace.names), np.bool_, len(trace.names))
-    annotations = trace.annotations.take(~trace.rows_named(trace.annotations, is_mark))
+    annotations = trace.annotations.take(~trace.named(trace.annotations, is_step_mark))
     tables = (trace.operators, trace.frames, annotations, trace.calls, trace.overheads)
-    seen = [
-        np.flatnonzero(covered_ns_of((low, high), table.start_ns, table.end_ns)) for table in tables
-    ]
-    columns = [
-        np.concatenate(
-            [getattr(table, column)[rows] for table, rows in zip(tables, seen, strict=True)]
-        )
-        for column in ("name", "start_ns", "end_ns", "thread")
-    ]
-    spans = Spans(*columns)
-    return spans.take(np.lexsort((-spans.end_ns, spans.start_ns)))
+    return together(
+        [
+            table.take(covered_ns_of((low, high), table.start_ns, table.end_ns) > 0)
+            for table in tables
+        ]
+    )
 
 
 def _explaining_threads(spans: Spans, low: Ints, high: Ints, launching: Ints) -> Ints:
@@ -199,10 +193,8 @@ def silent_beside_python(trace: Trace, found: Activity) -> tuple[Ints, Ints]:
     """
     waiting = found.waiting
     silence, python = (np.zeros(len(waiting.gap), np.int64) for _ in range(2))
-    held = np.fromiter(
-        (known_work(name) in ("lock", "sleep") for name in trace.names), np.bool_, len(trace.names)
-    )
-    frames = trace.frames.take(~trace.rows_named(trace.frames, held))
+    held = trace.named(trace.frames, lambda name: known_work(name) in ("lock", "sleep"))
+    frames = trace.frames.take(~held)
     for one, (low, high) in _by_thread(waiting) if len(frames) else ():
         other = frames.start_ns[frames.thread != one]
         if not len(other):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -20,12 +19,12 @@ _WORTH = 0.002  # of a step
 
 def compare_traces(before: TraceReport, after: TraceReport) -> TraceComparison:
     """Both with all their rows (`TraceOptions.rows`), of which the result keeps the usual number."""
-    step_us = (_step_us(before), _step_us(after))
+    step_us = (before.step_us, after.step_us)
     least = _WORTH * max(step_us)
     changes = [
         change
-        for table in _TABLES
-        for change in _changes(table, before, after)
+        for what in _TABLES
+        for change in _changes(what, before, after)
         if abs(change.after_us - change.before_us) >= least
     ]
     changes.sort(key=lambda change: -abs(change.after_us - change.before_us))
@@ -39,22 +38,6 @@ def compare_traces(before: TraceReport, after: TraceReport) -> TraceComparison:
         kernels_new=tuple(sorted(_kernels(after) - _kernels(before))),
         kernels_gone=tuple(sorted(_kernels(before) - _kernels(after))),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """One kind of thing whose time can be compared: its rows as (name, time of a step)."""
-
-    what: ChangeWhat
-    rows: Callable[[TraceReport], Iterator[tuple[str, float]]]
-
-
-def _operators(report: TraceReport) -> Iterator[tuple[str, float]]:
-    return ((cost.name, cost.host_us) for cost in report.operators)
-
-
-def _kernel_times(report: TraceReport) -> Iterator[tuple[str, float]]:
-    return ((cost.name, cost.device_us) for cost in report.work.kernels)
 
 
 def _lines(report: TraceReport) -> Iterator[tuple[str, float]]:
@@ -72,20 +55,22 @@ def _causes(report: TraceReport) -> Iterator[tuple[str, float]]:
         yield f"{WORK_WORDS[cause.kind]}{name if not place else ''}{where}", cause.idle_us
 
 
-_TABLES = (
-    _Table("kernel", _kernel_times),
-    _Table("operator", _operators),
-    _Table("function", _lines),
-    _Table("idle", _causes),
-)
+_Rows = Iterator[tuple[str, float]]  # names, and the time of a step
+_TABLES: dict[ChangeWhat, Callable[[TraceReport], _Rows]] = {
+    "kernel": lambda report: ((cost.name, cost.device_us) for cost in report.work.kernels),
+    "operator": lambda report: ((cost.name, cost.host_us) for cost in report.operators),
+    "function": _lines,
+    "idle": _causes,
+}
 
 
-def _changes(table: _Table, before: TraceReport, after: TraceReport) -> Iterator[TraceChange]:
-    first, second = _summed(table.rows(before)), _summed(table.rows(after))
+def _changes(what: ChangeWhat, before: TraceReport, after: TraceReport) -> Iterator[TraceChange]:
+    rows = _TABLES[what]
+    first, second = _summed(rows(before)), _summed(rows(after))
     for name in {**first, **second}:
         one, other = first.get(name, 0.0), second.get(name, 0.0)
         if abs(other - one) > _RELATIVE * max(one, other):
-            yield TraceChange(table.what, name, one, other)
+            yield TraceChange(what, name, one, other)
 
 
 def _summed(rows: Iterator[tuple[str, float]]) -> dict[str, float]:
@@ -95,17 +80,13 @@ def _summed(rows: Iterator[tuple[str, float]]) -> dict[str, float]:
     return total
 
 
-def _step_us(report: TraceReport) -> float:
-    return report.span_ns / 1e3 / report.steps_counted
-
-
 def _kernels(report: TraceReport) -> set[str]:
     return {kernel.name for kernel in report.work.kernels}
 
 
 def _sentence(before: TraceReport, after: TraceReport, changes: Sequence[TraceChange]) -> str:
     """The step's time, and what explains most of its change."""
-    one, other = _step_us(before), _step_us(after)
+    one, other = before.step_us, after.step_us
     if abs(other - one) <= _RELATIVE * max(one, other):
         return f"A step takes as long as before ({_ms(one)}, now {_ms(other)})."
     word = "faster" if other < one else "slower"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from graphdoctor.trace.api import is_collective_mark, which
+from graphdoctor.trace.api import is_collective_mark
 from graphdoctor.trace.arrays import KINDS, Ints, Mask, Message, Spans, Trace
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.kernel_families import (
@@ -16,7 +16,7 @@ from graphdoctor.trace.kernel_families import (
     collective_of,
     is_communication,
 )
-from graphdoctor.trace.nesting import NONE, innermost, nest
+from graphdoctor.trace.nesting import NONE, innermost, nest, value_at
 from graphdoctor.trace.windows import covered_ns_of, union
 from graphdoctor.values.trace_work import CollectiveCost, Communication
 
@@ -24,10 +24,8 @@ from graphdoctor.values.trace_work import CollectiveCost, Communication
 def are_collectives(trace: Trace, rows: Ints) -> Mask:
     """Which of these device events are kernels of collectives."""
     events = trace.device_events
-    speaks = which(trace.names, is_communication)
-    found: Mask = (speaks[events.name[rows]] | (events.message[rows] != NONE)) & (
-        events.kind[rows] == KINDS.index("kernel")
-    )
+    speaks = trace.named(events, is_communication) | (events.message != NONE)
+    found: Mask = (speaks & (events.kind == KINDS.index("kernel")))[rows]
     return found
 
 
@@ -36,13 +34,10 @@ def messages_of(trace: Trace, rows: Ints) -> list[Message]:
     launched it, else no more than the names of its kernel and of torch's annotation say."""
     events = trace.device_events
     around = _around_launches(trace, rows, trace.exchanges)
-    place = np.where(
-        events.message[rows] == NONE, _at(trace.exchanges.message, around), events.message[rows]
-    )
-    marks = trace.annotations.take(
-        trace.rows_named(trace.annotations, which(trace.names, is_collective_mark))
-    )
-    mark = _at(marks.name, _around_launches(trace, rows, marks))
+    said = value_at(trace.exchanges.message, around)
+    place = np.where(events.message[rows] == NONE, said, events.message[rows])
+    marks = trace.annotations.take(trace.named(trace.annotations, is_collective_mark))
+    mark = value_at(marks.name, _around_launches(trace, rows, marks))
     return [
         _message(trace, *columns)
         for columns in zip(place.tolist(), events.name[rows].tolist(), mark.tolist(), strict=True)
@@ -60,19 +55,13 @@ def _around_launches(trace: Trace, rows: Ints, spans: Spans) -> Ints:
     return found
 
 
-def _at(column: Ints, rows: Ints) -> Ints:
-    """The values of these rows, -1 for no row."""
-    return np.where(rows == NONE, NONE, column[rows]) if len(column) else rows
-
-
 def _message(trace: Trace, number: int, kernel: int, mark: int) -> Message:
     """Named as the kernel is, except where that does not say it: "ncclDevKernel_Generic" may be anything,
     and an all_to_all is made of sends."""
     said = trace.messages[number] if number != NONE else Message("")
     kind = collective_of(trace.names[kernel])
     if kind in (COMMUNICATION, SEND_RECV):
-        others = (said.collective, trace.names[mark] if mark != NONE else "")
-        named = (collective_of(name) for name in others)
+        named = map(collective_of, (said.collective, trace.text(mark)))
         kind = next((name for name in named if name not in (COMMUNICATION, SEND_RECV)), kind)
     return replace(said, collective=kind)
 

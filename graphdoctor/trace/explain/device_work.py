@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from graphdoctor.trace.api import is_read, is_step_mark, is_upload, which
+from graphdoctor.trace.api import is_backward, is_read, is_step_mark, is_upload
 from graphdoctor.trace.arrays import KINDS, Ints, Spans, Trace, distinct, median
 from graphdoctor.trace.explain.communication import communication
 from graphdoctor.trace.explain.gaps import Gaps, events_of
@@ -86,7 +86,7 @@ def _kernels(trace: Trace, rows: Ints, steps: int, most: int) -> Iterator[Kernel
         yield KernelCost(
             name=text,
             family=family_of(text),
-            operator=trace.names[usual] if usual != NONE else "",
+            operator=trace.text(usual),
             runs=runs / steps,
             device_us=time / 1e3 / steps,
             share=time / total,
@@ -108,14 +108,12 @@ def _families(trace: Trace, rows: Ints, steps: int) -> Iterator[FamilyCost]:
 
 
 def _modules(trace: Trace) -> Spans:
-    named = which(trace.names, lambda name: name.startswith(_MODULE))
-    return trace.frames.take(trace.rows_named(trace.frames, named))
+    return trace.frames.take(trace.named(trace.frames, lambda name: name.startswith(_MODULE)))
 
 
 def _annotations(trace: Trace) -> Spans:
     """What the program itself called by a name, with record_function; the marks of steps left out."""
-    is_mark = trace.rows_named(trace.annotations, which(trace.names, is_step_mark))
-    return trace.annotations.take(~is_mark)
+    return trace.annotations.take(~trace.named(trace.annotations, is_step_mark))
 
 
 def _by_span(
@@ -166,21 +164,17 @@ def _owners(trace: Trace, spans: Spans, nesting: Nesting, call: Ints) -> Ints:
     calls = trace.calls
     moment, thread = calls.start_ns[call], calls.thread[call]
     counts = np.bincount(spans.thread, minlength=len(trace.threads))
-    is_engine = trace.rows_named(trace.operators, which(trace.names, _is_of_autograd))
+    is_engine = trace.named(trace.operators, is_backward)
     engines = np.bincount(trace.operators.thread[is_engine], minlength=len(trace.threads)) > 0
     without = engines[thread] & (counts[thread] == 0)
     return innermost(spans, nesting, moment, np.where(without, counts.argmax(), thread))
 
 
-def _is_of_autograd(name: str) -> bool:
-    return name.startswith("autograd::engine::evaluate_function")
-
-
 def _copies_exposed_ns(trace: Trace, rows: Ints) -> int:
     """The time in which the device only copies to the host or from it."""
     events = trace.device_events
-    between = which(trace.names, lambda name: is_read(name) or is_upload(name))
-    copying = between[events.name[rows]] & (events.kind[rows] == KINDS.index("memcpy"))
+    between = trace.named(events, is_read) | trace.named(events, is_upload)
+    copying = (between & (events.kind == KINDS.index("memcpy")))[rows]
     mine, other = rows[copying], rows[~copying]
     low, high = union(events.start_ns[mine], events.end_ns[mine])
     working = union(events.start_ns[other], events.end_ns[other])

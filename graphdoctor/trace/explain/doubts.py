@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from graphdoctor.trace.api import is_graph_launch, is_kernel_launch, which
+from graphdoctor.trace.api import is_graph_launch, is_kernel_launch
 from graphdoctor.trace.arrays import Ints, Trace
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.graph_use import in_graphs
@@ -23,6 +23,7 @@ from graphdoctor.values.trace import Doubt
 _MUCH = 0.02  # of the events or of the span: worth a word
 _LONG_QUEUED_NS = 200_000  # no scheduler leaves queued work alone for so long
 _SKEW_NS = 1_000
+_FULL = "Command Buffer Full"  # what the profiler calls a wait for the launch queue
 
 
 def doubts(trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes) -> tuple[Doubt, ...]:
@@ -48,7 +49,7 @@ def _lost(trace: Trace, rows: Ints, steps: Steps, times: Lanes) -> Iterator[Doub
             f" dropped records, and {times.unattributed_ns / 1e3:,.0f} us idle stay unexplained.",
         )
     calls = trace.calls
-    launching = trace.rows_named(calls, which(trace.names, is_kernel_launch))
+    launching = trace.named(calls, is_kernel_launch)
     counted = launching & within(calls, steps.hosts)
     issued = int(counted.sum())
     began = np.zeros(len(calls), np.bool_)
@@ -65,7 +66,7 @@ def _lost(trace: Trace, rows: Ints, steps: Steps, times: Lanes) -> Iterator[Doub
 
 def _graphs(trace: Trace, rows: Ints, steps: Steps) -> Iterator[Doubt]:
     in_graph = in_graphs(trace, rows)
-    graph_calls = trace.rows_named(trace.calls, which(trace.names, is_graph_launch))
+    graph_calls = trace.named(trace.calls, is_graph_launch)
     counted = np.flatnonzero(graph_calls & within(trace.calls, steps.hosts))
     nodes = np.bincount(
         np.searchsorted(counted, launch_of(trace)[np.isin(launch_of(trace), counted)]),
@@ -98,7 +99,7 @@ def _queued(found: Gaps, windows: Sequence[Window], times: Lanes) -> Iterator[Do
 
 
 def _full_queue(trace: Trace, device: int, steps: Steps) -> Iterator[Doubt]:
-    full = int(trace.rows_named(trace.overheads, which(trace.names, _is_full)).sum())
+    full = int(trace.named(trace.overheads, _FULL.__eq__).sum())
     calls, depth = depth_at_launch(trace, device)
     counted = within(trace.calls.take(calls), steps.hosts)
     deep = int((depth[counted] >= FULL_QUEUE).sum())
@@ -112,10 +113,6 @@ def _full_queue(trace: Trace, device: int, steps: Steps) -> Iterator[Doubt]:
             " device, and were not counted as work of the host.",
             corrected=True,
         )
-
-
-def _is_full(name: str) -> bool:
-    return name == "Command Buffer Full"
 
 
 def _clock(trace: Trace, rows: Ints) -> Iterator[Doubt]:

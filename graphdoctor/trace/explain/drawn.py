@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphdoctor.trace.arrays import Ints, Spans, Table, Trace
+from graphdoctor.trace.arrays import Ints, Table, Trace, together
 from graphdoctor.trace.explain.activity import Activity
 from graphdoctor.trace.explain.gap_causes import names_of
 from graphdoctor.trace.explain.gaps import Gaps, events_of
@@ -87,13 +87,8 @@ def _host(trace: Trace, rows: Ints, drawn: Window, names: _Names) -> tuple[LaneE
     thread = int(np.bincount(trace.calls.thread[call]).argmax())
     outermost = trace.operators.take(operator_nesting(trace).is_outermost)
     tables = (outermost, trace.calls)
-    columns = [
-        np.concatenate([getattr(table, column)[table.thread == thread] for table in tables])
-        for column in ("name", "start_ns", "end_ns", "thread")
-    ]
-    spans = Spans(*columns)
-    order = np.lexsort((-spans.end_ns, spans.start_ns))
-    return _apart(trace, spans.take(order), drawn, names)
+    spans = together([table.take(table.thread == thread) for table in tables])
+    return _apart(trace, spans, drawn, names)
 
 
 def _apart(trace: Trace, table: Table, drawn: Window, names: _Names) -> tuple[LaneEvent, ...]:

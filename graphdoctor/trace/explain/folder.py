@@ -29,7 +29,7 @@ _RELATIVE = 0.02  # of a time or a count, and
 _SHARE = 0.01  # of a share: less is no difference
 
 _FIGURES: tuple[tuple[str, Callable[[TraceReport], float], float], ...] = (
-    ("step_us", lambda one: one.span_ns / 1e3 / one.steps_counted, 0.0),
+    ("step_us", lambda one: one.step_us, 0.0),
     ("device_busy_us", lambda one: one.device_busy_ns / 1e3 / one.steps_counted, 0.0),
     ("kernels", lambda one: one.kernels / one.steps_counted, 0.0),
     ("device_busy_share", lambda one: one.device_busy_share, _SHARE),
@@ -142,9 +142,11 @@ def _compared(
         for place, report in enumerate(reports)
     )
     worst = int(caused.argmax())
-    step_us = reports[worst].span_ns / 1e3 / reports[worst].steps_counted
     delay = Delay()
-    if ranks[worst].caused_us > _WORTH * step_us and caused[worst] > _MAINLY * caused.sum():
+    if (
+        ranks[worst].caused_us > _WORTH * reports[worst].step_us
+        and caused[worst] > _MAINLY * caused.sum()
+    ):
         late = np.flatnonzero((who == worst) & (latest > second))
         delay = delay_of(read_again(reports[worst]), found, (worst, late), reports, steps)
     return RankComparison(

@@ -12,7 +12,7 @@ from graphdoctor.trace.explain.activity import KINDS, Activity, doing, silent_be
 from graphdoctor.trace.explain.hosts import location, user_frames
 from graphdoctor.trace.explain.known_work import ELSEWHERE
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.nesting import NONE
+from graphdoctor.trace.nesting import NONE, value_at
 from graphdoctor.trace.windows import covered_ns_of, union
 from graphdoctor.values.trace import GapCause, IdleKind
 
@@ -84,7 +84,7 @@ def _beside_python(trace: Trace, acted: Activity, own: Ints) -> tuple[Ints, Ints
     silence, python = silent_beside_python(trace, acted)
     place = np.flatnonzero(python >= _SOME_PYTHON)
     row = doing(acted, waiting.gap[place])
-    names = acted.spans.name[row] if len(acted.spans) else row
+    names = value_at(acted.spans.name, row)
     calls = np.zeros(len(trace.names), np.bool_)
     calls[trace.calls.name] = True
     itself = [
@@ -130,7 +130,7 @@ def _causes(trace: Trace, table: _Table, steps: int, total: int, most: int) -> I
         yield GapCause(
             kind=KINDS[kind],
             name=_name(trace, int(by_name.argmax()) - 1),
-            location=location(trace.names[line]) if line != NONE else None,
+            location=location(trace.text(line)),
             idle_us=int(time[place]) / 1e3 / steps,
             share=int(time[place]) / total,
         )
@@ -138,10 +138,8 @@ def _causes(trace: Trace, table: _Table, steps: int, total: int, most: int) -> I
 
 def _name(trace: Trace, name: int) -> str:
     """A Python frame without its place, which stands beside it; all else as it is."""
-    if name == NONE:
-        return ""
-    place = location(trace.names[name])
-    return place.function if place is not None else trace.names[name]
+    place = location(trace.text(name))
+    return place.function if place is not None else trace.text(name)
 
 
 def _long_ns(acted: Activity, usual_ns: int) -> int:
@@ -153,7 +151,7 @@ def _long_ns(acted: Activity, usual_ns: int) -> int:
     length = waiting.high_ns - waiting.low_ns
     long = length > max(_LONG_NS, _LONG_TIMES * usual_ns)
     row = doing(acted, waiting.gap[long])
-    kinds = np.where(row != NONE, acted.kind[row] if len(acted.spans) else NONE, NONE)
+    kinds = value_at(acted.kind, row)
     plain = (kinds == NONE) | (kinds == KINDS.index("ordinary"))
     place = np.flatnonzero(long)[plain]
     return int(length[place].sum()) - _known_ns(acted, place)
@@ -177,9 +175,8 @@ def _known_ns(acted: Activity, place: Ints) -> int:
 def names_of(trace: Trace, acted: Activity, gaps: Ints) -> list[tuple[str, str]]:
     """For each gap what the host was in, in the middle of it, and the user's function around that."""
     row = doing(acted, gaps)
+    columns = (value_at(acted.spans.name, row), value_at(acted.line, row))
     return [
-        (_name(trace, int(acted.spans.name[one])), trace.names[acted.line[one]])
-        if one != NONE and acted.line[one] != NONE
-        else (_name(trace, int(acted.spans.name[one])) if one != NONE else "", "")
-        for one in row.tolist()
+        (_name(trace, name), trace.text(line))
+        for name, line in zip(*(column.tolist() for column in columns), strict=True)
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphdoctor.trace.api import is_blocking, is_graph_launch, is_memcpy, is_read, which
+from graphdoctor.trace.api import is_blocking, is_graph_launch, is_memcpy, is_read
 from graphdoctor.trace.arrays import DeviceEvents, Ints, Mask, Trace, median
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE, rows_by_thread
@@ -88,8 +88,8 @@ def _on_its_way_ns(trace: Trace, call: Ints, launch_end: Ints, start: Ints, end:
     seen = (call != NONE) & (launch_end > start) & (end > launch_end)
     usual = int(median((end - launch_end)[seen])) if seen.any() else 0
     most = min(max(_USUAL_TIMES * usual, _LEAST_ON_ITS_WAY_NS), _MOST_ON_ITS_WAY_NS)
-    graphs = which(trace.names, is_graph_launch)
-    is_graph = (call != NONE) & graphs[trace.calls.name[call]] if len(trace.calls) else call != NONE
+    graphs = trace.named(trace.calls, is_graph_launch)
+    is_graph = (call != NONE) & graphs[call] if len(graphs) else call != NONE
     found: Ints = np.where(is_graph, most * _GRAPH_TIMES, most)
     return found
 
@@ -102,9 +102,9 @@ def _of_calls(trace: Trace, call: Ints) -> tuple[Ints, Ints]:
 
 def waiting_calls(trace: Trace, events: DeviceEvents) -> Ints:
     """The rows of calls in which the host waited for the device: synchronisations and reads."""
-    blocking = trace.rows_named(trace.calls, which(trace.names, is_blocking))
-    reads = events.correlation[trace.rows_named(events, which(trace.names, is_read))]
-    copies = trace.rows_named(trace.calls, which(trace.names, is_memcpy))
+    blocking = trace.named(trace.calls, is_blocking)
+    reads = events.correlation[trace.named(events, is_read)]
+    copies = trace.named(trace.calls, is_memcpy)
     is_known = trace.calls.correlation >= 0
     is_reading = copies & is_known & np.isin(trace.calls.correlation, reads)
     return np.flatnonzero(blocking | is_reading)

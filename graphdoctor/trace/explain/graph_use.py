@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from graphdoctor.trace.api import is_capture, is_graph_launch, is_instantiation, which
+from graphdoctor.trace.api import is_capture, is_graph_launch, is_instantiation
 from graphdoctor.trace.arrays import Ints, Mask, Spans, Trace
 from graphdoctor.trace.explain.gaps import events_of
-from graphdoctor.trace.explain.hosts import frame_nesting, location, user_frames, within
+from graphdoctor.trace.explain.hosts import location, user_functions, within
 from graphdoctor.trace.join import launch_of, operator_nesting
 from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
 from graphdoctor.trace.steps import Basis
@@ -45,7 +45,7 @@ def in_graphs(trace: Trace, rows: Ints) -> Mask:
     call = launch_of(trace)[rows]
     by_call = np.zeros(len(rows), np.bool_)
     if len(trace.calls):
-        by_call = (call != NONE) & graph_calls(trace)[call]
+        by_call = (call != NONE) & trace.named(trace.calls, is_graph_launch)[call]
     shared = np.zeros(len(rows), np.bool_)
     lost = (call == NONE) & (events.correlation >= 0)
     if lost.any():
@@ -53,11 +53,6 @@ def in_graphs(trace: Trace, rows: Ints) -> Mask:
         shared = lost & np.isin(events.correlation, values[counts > 1])
     found: Mask = by_call | shared | (events.graph != 0)
     return found
-
-
-def graph_calls(trace: Trace) -> Mask:
-    """Which calls launch a graph."""
-    return trace.rows_named(trace.calls, which(trace.names, is_graph_launch))
 
 
 def graph_use(
@@ -69,9 +64,9 @@ def graph_use(
     """
     calls, steps = trace.calls, max(1, len(host_windows))
     counted = within(calls, host_windows)
-    launches = counted & graph_calls(trace)
-    captures = counted & trace.rows_named(calls, which(trace.names, is_capture))
-    instantiations = counted & trace.rows_named(calls, which(trace.names, is_instantiation))
+    launches = counted & trace.named(calls, is_graph_launch)
+    captures = counted & trace.named(calls, is_capture)
+    instantiations = counted & trace.named(calls, is_instantiation)
     if not (launches.any() or captures.any() or instantiations.any()):
         return None
     rows = events_of(trace, device)
@@ -121,9 +116,8 @@ def _finding(graphs: int, made_in: int, steps: int, host_us: float, place: Locat
 
 def _usual_place(trace: Trace, calls: Ints) -> Location | None:
     """The user's function around most of these calls."""
-    frames, made = user_frames(trace), trace.calls.take(calls)
-    line = innermost(frames, frame_nesting(trace), made.start_ns, made.thread)
-    names = frames.name[line[line != NONE]]
+    names = user_functions(trace, trace.calls.take(calls))
+    names = names[names != NONE]
     return location(trace.names[np.bincount(names).argmax()]) if len(names) else None
 
 

@@ -8,11 +8,19 @@ from functools import lru_cache
 
 import numpy as np
 
-from graphdoctor.trace.api import which
 from graphdoctor.trace.arrays import Calls, Ints, Mask, Spans, Table, Trace
 from graphdoctor.trace.explain.gaps import Gaps, waiting_calls
 from graphdoctor.trace.join import operator_nesting, operator_of
-from graphdoctor.trace.nesting import NONE, Nesting, covered_ns, innermost, nest, own_ns
+from graphdoctor.trace.nesting import (
+    NONE,
+    Nesting,
+    covered_ns,
+    innermost,
+    nest,
+    outermost,
+    own_ns,
+    value_at,
+)
 from graphdoctor.trace.windows import Window, inside
 from graphdoctor.values.report import Location
 from graphdoctor.values.trace import HostCost, SyncCost
@@ -46,13 +54,21 @@ def location(name: str) -> Location | None:
 @lru_cache(maxsize=1)
 def user_frames(trace: Trace) -> Spans:
     """The Python frames of the user's own code and of the packages that they use."""
-    return trace.frames.take(trace.rows_named(trace.frames, which(trace.names, is_user_frame)))
+    return trace.frames.take(trace.named(trace.frames, is_user_frame))
 
 
 @lru_cache(maxsize=1)
 def frame_nesting(trace: Trace) -> Nesting:
     """How the user's functions nest."""
     return nest(user_frames(trace))
+
+
+def user_functions(trace: Trace, calls: Calls) -> Ints:
+    """The names of the user's innermost functions around these calls; -1 where there is none."""
+    frames = user_frames(trace)
+    return value_at(
+        frames.name, innermost(frames, frame_nesting(trace), calls.start_ns, calls.thread)
+    )
 
 
 def operator_costs(trace: Trace, windows: Sequence[Window], most: int) -> tuple[HostCost, ...]:
@@ -121,11 +137,11 @@ def sync_costs(
     is_outer = nest(waits).is_outermost
     idle = _idle_in(found, len(trace.calls))[rows]
     rows, waits, idle = rows[is_outer], waits.take(is_outer), idle[is_outer]
-    frames = user_frames(trace)
-    lines = innermost(frames, frame_nesting(trace), waits.start_ns, waits.thread)
-    line = np.where(lines != NONE, frames.name[lines] if len(frames) else NONE, NONE)
-    operator = _outermost_operator(trace, rows)
-    keys = np.stack([waits.name, operator, line])
+    operator = outermost(
+        operator_nesting(trace), operator_of(trace)[rows]
+    )  # aten::item, not what it calls
+    names = value_at(trace.operators.name, operator)
+    keys = np.stack([waits.name, names, user_functions(trace, waits)])
     groups, group = np.unique(keys, axis=1, return_inverse=True)
     costs = [
         _sync_cost(trace, groups[:, place], waits.take(group.reshape(-1) == place),
@@ -139,8 +155,8 @@ def _sync_cost(trace: Trace, key: Ints, waits: Calls, idle: int, steps: int) -> 
     call, operator, line = key.tolist()
     return SyncCost(
         call=trace.names[call],
-        operator=trace.names[operator] if operator != NONE else "",
-        location=location(trace.names[line]) if line != NONE else None,
+        operator=trace.text(operator),
+        location=location(trace.text(line)),
         count=len(waits) / steps,
         host_wait_us=int((waits.end_ns - waits.start_ns).sum()) / 1e3 / steps,
         device_idle_us=idle / 1e3 / steps,
@@ -153,16 +169,3 @@ def _idle_in(found: Gaps, calls: int) -> Ints:
     known = found.wait != NONE
     np.add.at(idle, found.wait[known], found.sync_wait_ns[known])
     return idle
-
-
-def _outermost_operator(trace: Trace, calls: Ints) -> Ints:
-    """The name of the outermost operator around each call, or -1: aten::item, not what it calls."""
-    operators, nesting = trace.operators, operator_nesting(trace)
-    row = operator_of(trace)[calls]
-    while True:
-        above = np.where(row != NONE, nesting.parent[row] if len(operators) else NONE, NONE)
-        if not (above != NONE).any():
-            break
-        row = np.where(above != NONE, above, row)
-    names: Ints = np.where(row != NONE, operators.name[row] if len(operators) else NONE, NONE)
-    return names

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphdoctor.trace.api import which
-from graphdoctor.trace.arrays import Ints, Mask, Trace, distinct, median
+from graphdoctor.trace.arrays import Ints, Mask, Trace, distinct, median, together
 from graphdoctor.trace.explain.gaps import events_of
 from graphdoctor.trace.explain.hosts import outermost_waits
 from graphdoctor.trace.explain.known_work import STAYS, known_work
@@ -94,26 +93,24 @@ def events_before(trace: Trace, launches: Launches) -> Ints:
 def elsewhere_before(trace: Trace, launches: Launches) -> Ints:
     """How much of each row's host time, and of the time after the last launch, its thread spends on making
     the inputs, which no graph spares."""
-    stays = which(trace.names, lambda name: known_work(name) in STAYS)
     low = np.append(launches.since, launches.end[-1])
     high = np.append(launches.start, max(launches.host_end, int(launches.end[-1])))
     thread = np.append(launches.thread, launches.thread[-1])
     found = np.zeros(len(low), np.int64)
     tables = (trace.operators, trace.frames, trace.annotations)
-    spans = [table.take(trace.rows_named(table, stays)) for table in tables]
-    threads, start, end = (
-        np.concatenate([getattr(one, column) for one in spans])
-        for column in ("thread", "start_ns", "end_ns")
-    )
-    order = np.argsort(start, kind="stable")
-    for one in distinct(threads, len(trace.threads)).tolist():
-        mine, asked = order[threads[order] == one], thread == one
-        stretches = union(start[mine], end[mine])
+    spans = together([table.take(trace.named(table, _stays)) for table in tables])
+    for one in distinct(spans.thread, len(trace.threads)).tolist():
+        mine, asked = spans.thread == one, thread == one
+        stretches = union(spans.start_ns[mine], spans.end_ns[mine])
         found[asked] = covered_ns_of(stretches, low[asked], high[asked])
     return found
 
 
-def launch_ns(trace: Trace, device: int, launches: Launches) -> tuple[Ints, int]:
+def _stays(name: str) -> bool:
+    return known_work(name) in STAYS
+
+
+def launch_ns(trace: Trace, device: int, launches: Launches) -> Ints:
     """The time of each launch, up to the next one of another thread; a full queue's waits left out."""
     taken = np.minimum(launches.end, launches.following) - launches.start
     rows, depth = depth_at_launch(trace, device)
@@ -122,7 +119,7 @@ def launch_ns(trace: Trace, device: int, launches: Launches) -> tuple[Ints, int]
     is_full = depth >= FULL_QUEUE
     usual = int(median(taken[~is_full])) if not is_full.all() else int(median(taken))
     blocked = is_full & (taken > 4 * usual)
-    return np.where(blocked, usual, np.maximum(taken, 0)), int(blocked.sum())
+    return np.where(blocked, usual, np.maximum(taken, 0))
 
 
 def waits_after(

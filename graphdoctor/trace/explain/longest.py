@@ -10,9 +10,9 @@ from graphdoctor.trace.arrays import Ints, Trace
 from graphdoctor.trace.explain.activity import Activity
 from graphdoctor.trace.explain.gap_causes import names_of
 from graphdoctor.trace.explain.gaps import Gaps
-from graphdoctor.trace.explain.hosts import frame_nesting, location, user_frames
+from graphdoctor.trace.explain.hosts import location, user_functions
 from graphdoctor.trace.join import operator_of
-from graphdoctor.trace.nesting import NONE, innermost
+from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.windows import Window, inside
 from graphdoctor.values.trace import Gap
 
@@ -41,14 +41,9 @@ def longest_places(found: Gaps, windows: Sequence[Window], most: int) -> Ints:
 
 def _lines(trace: Trace, found: Gaps, places: Ints) -> Ints:
     """The name of the user's innermost frame around the wait, else around the launch, or -1."""
-    frames = user_frames(trace)
     call = np.where(found.wait[places] != NONE, found.wait[places], found.call[places])
-    if not len(frames) or not len(trace.calls):
-        return np.full(len(places), NONE, np.int64)
-    row = innermost(
-        frames, frame_nesting(trace), trace.calls.start_ns[call], trace.calls.thread[call]
-    )
-    names: Ints = np.where((row != NONE) & (call != NONE), frames.name[row], NONE)
+    names = np.full(len(places), NONE, np.int64)
+    names[call != NONE] = user_functions(trace, trace.calls.take(call[call != NONE]))
     return names
 
 
@@ -70,7 +65,7 @@ def _gap(
         launch=names[trace.calls.name[call]] if call != NONE else "",
         operator=names[trace.operators.name[operator]] if operator != NONE else "",
         sync=names[trace.calls.name[wait]] if wait != NONE else "",
-        location=location(names[line]) if line != NONE else None,
+        location=location(trace.text(line)),
         doing=doing[0],
         doing_at=location(doing[1]),
     )

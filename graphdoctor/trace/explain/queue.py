@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from graphdoctor.trace.api import is_graph_launch
 from graphdoctor.trace.arrays import Ints, Trace, distinct, median
 from graphdoctor.trace.explain.gaps import events_of
-from graphdoctor.trace.explain.graph_use import graph_calls
 from graphdoctor.trace.explain.hosts import within
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.nesting import NONE
@@ -38,7 +38,7 @@ def queue(trace: Trace, device: int, windows: Sequence[Window]) -> Queue:
         at_begin = int(depth[first - 1]) if first else 0
         most = max(at_begin, int(depth[first:last].max(initial=0)))
         points.append(QueuePoint((begin - low) / 1e3, most))
-    single = ~graph_calls(trace)[call]
+    single = ~trace.named(trace.calls, is_graph_launch)[call]
     delays = (begun - issued)[single]
     return Queue(
         most=max(point.depth for point in points),

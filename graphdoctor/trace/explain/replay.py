@@ -10,7 +10,7 @@ import numpy as np
 
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.two_lanes import Floats, Mask, Work
-from graphdoctor.trace.api import is_graph_launch, is_upload, which
+from graphdoctor.trace.api import is_graph_launch, is_upload
 from graphdoctor.trace.arrays import Ints, Trace, median
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.issuing import (
@@ -54,7 +54,6 @@ class Replay:
     steps: int
     actual_us: float  # from the host's first moment to the last end of host or device
     device_end_us: float  # the same to the device's last end
-    blocked_launches: int  # while the queue was full
 
     def without_edges(self) -> Replay:
         """The same from the first launch to the device's last end: no host time before or after.
@@ -114,7 +113,7 @@ def replay_of(
         return None
     window = (steps[0].window[0], steps[-1].window[1])
     busy, gap, inner, nodes, last_end = _device_side(trace, device, launches.rows, found, window)
-    launch, blocked = launch_ns(trace, device, launches)
+    launch = launch_ns(trace, device, launches)
     waited, waits, fixed, sync_us = waits_after(trace, launches, launch, last_end)
     host = np.maximum(
         launches.start - launches.since - time_taken_before(launch, waited, launches), 0
@@ -141,13 +140,12 @@ def replay_of(
         events=events_before(trace, launches),
         step=np.append(launches.step, launches.step[-1]),
         nodes=np.append(nodes, 0),
-        in_graph=np.append(trace.rows_named(calls, which(trace.names, is_graph_launch)), False),
+        in_graph=np.append(trace.named(calls, is_graph_launch), False),
         is_upload=np.append(uploads, False),
         opens=np.append(np.diff(launches.step, prepend=-1) != 0, False),
         steps=len(steps),
         actual_us=actual_ns(launches, max(int(launches.following[-1]), device_end)) / 1e3,
         device_end_us=actual_ns(launches, device_end) / 1e3,
-        blocked_launches=blocked,
     )
     lost = _lost_at_first(trace, device, found, window, launches)
     return made if lost is None else _with_lost(made, lost)
@@ -266,10 +264,9 @@ def _owner(call: Ints, calls: Ints) -> Ints:
 
 
 def _uploads(trace: Trace, device: int, calls: Ints) -> Mask:
-    rows = events_of(trace, device)
-    copies = which(trace.names, is_upload)
-    uploading = launch_of(trace)[rows[trace.rows_named(trace.device_events.take(rows), copies)]]
-    found: Mask = np.isin(calls, uploading)
+    events = trace.device_events
+    uploading = trace.named(events, is_upload) & (events.device == device)
+    found: Mask = np.isin(calls, launch_of(trace)[uploading])
     return found
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphdoctor.trace.api import is_collective_mark, is_step_mark, which
+from graphdoctor.trace.api import is_backward, is_collective_mark, is_step_mark
 from graphdoctor.trace.arrays import Ints, Spans, Trace
 from graphdoctor.trace.explain.activity import activity
 from graphdoctor.trace.explain.gap_causes import doings
@@ -16,7 +16,7 @@ from graphdoctor.trace.explain.lanes import busiest_device
 from graphdoctor.trace.explain.rank_lanes import Aligned
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.kernel_families import COMMUNICATION
-from graphdoctor.trace.nesting import NONE, innermost, nest
+from graphdoctor.trace.nesting import NONE, innermost, nest, outermost, value_at
 from graphdoctor.trace.windows import Window, covered_ns_of
 from graphdoctor.values.trace import GapCause, TraceReport
 
@@ -135,7 +135,6 @@ def _slower_kernel(reports: Sequence[TraceReport], worst: int) -> str:
 
 
 _OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
-_BACKWARD = "autograd::engine::evaluate_function"
 
 
 def phases_of(trace: Trace, threads: Ints, moments: Ints) -> list[str]:
@@ -143,23 +142,13 @@ def phases_of(trace: Trace, threads: Ints, moments: Ints) -> list[str]:
 
     "" where nothing says.
     """
-    backward = trace.operators.take(
-        trace.rows_named(
-            trace.operators, which(trace.names, lambda name: name.startswith(_BACKWARD))
-        )
-    )
-    named = trace.annotations.take(
-        trace.rows_named(trace.annotations, which(trace.names, _is_phase))
-    )
+    backward = trace.operators.take(trace.named(trace.operators, is_backward))
+    named = trace.annotations.take(trace.named(trace.annotations, _is_phase))
     in_backward = _outermost(backward, threads, moments) != NONE
-    around = _outermost(named, threads, moments)
+    around = value_at(named.name, _outermost(named, threads, moments))
     return [
-        "the backward pass"
-        if is_backward
-        else _name(trace.names[named.name[row]])
-        if row != NONE
-        else ""
-        for is_backward, row in zip(in_backward.tolist(), around.tolist(), strict=True)
+        "the backward pass" if is_in else _name(trace.text(name))
+        for is_in, name in zip(in_backward.tolist(), around.tolist(), strict=True)
     ]
 
 
@@ -173,12 +162,5 @@ def _name(annotation: str) -> str:
 
 def _outermost(spans: Spans, threads: Ints, moments: Ints) -> Ints:
     """For each moment on a thread, the row of the outermost of these spans around it, or -1."""
-    if not len(spans):
-        return np.full(len(moments), NONE, np.int64)
     nesting = nest(spans)
-    row = innermost(spans, nesting, moments, threads)
-    while True:
-        above = np.where(row != NONE, nesting.parent[row], NONE)
-        if not (above != NONE).any():
-            return row
-        row = np.where(above != NONE, above, row)
+    return outermost(nesting, innermost(spans, nesting, moments, threads))

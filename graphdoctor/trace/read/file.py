@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from graphdoctor.trace.api import is_step_mark, which
-from graphdoctor.trace.arrays import About, Shapes, Spans, Trace
+from graphdoctor.trace.api import is_step_mark
+from graphdoctor.trace.arrays import About, Trace, together
 from graphdoctor.trace.read import blocks
 from graphdoctor.trace.read.blocks import CutShort
 from graphdoctor.trace.read.columns import Columns
@@ -189,12 +188,10 @@ class _Reader:
             )
             raise UsageError(f"{problem} Nothing in it can be read; {_EXPORT_AGAIN}.")
         operators, shapes = columns.operators()
-        names = columns.name_texts()
         exchanges, messages = columns.exchanges()
-        operators, shapes, marks = _without_marks(names, operators, shapes)
-        return Trace(
+        read = Trace(
             about=_about(self._headers),
-            names=names,
+            names=columns.name_texts(),
             threads=columns.thread_labels(),
             devices=tuple(map(str, columns.devices.texts)),
             streams=tuple(map(str, columns.streams.texts)),
@@ -202,7 +199,7 @@ class _Reader:
             calls=columns.calls(),
             operators=operators,
             frames=columns.spans("frames"),
-            annotations=_with_marks(columns.spans("annotations"), marks),
+            annotations=columns.spans("annotations"),
             overheads=columns.spans("overheads"),
             exchanges=exchanges,
             messages=messages,
@@ -212,6 +209,7 @@ class _Reader:
             is_cut=self._is_cut,
             warnings=tuple(self._warnings()),
         )
+        return _with_marks_apart(read)
 
     def _warnings(self) -> Iterator[str]:
         yield from self._problems
@@ -230,28 +228,18 @@ class _Reader:
             yield f"{columns.out_of_range:,} times are beyond any clock; they were taken as 0."
 
 
-def _without_marks(
-    names: tuple[str, ...], operators: Spans, shapes: tuple[Shapes, ...]
-) -> tuple[Spans, tuple[Shapes, ...], Spans]:
-    """The operators, and apart from them the marks of steps: in 2021 those were operators too."""
-    is_mark = which(names, is_step_mark)[operators.name]
+def _with_marks_apart(trace: Trace) -> Trace:
+    """The marks of steps are annotations: in 2021 they were operators."""
+    operators, annotations = trace.operators, trace.annotations
+    is_mark = trace.named(operators, is_step_mark)
     if not is_mark.any():
-        return operators, shapes, Spans()
-    kept = np.flatnonzero(~is_mark)
-    shapes = tuple(shapes[row] for row in kept.tolist()) if shapes else ()
-    return operators.take(kept), shapes, operators.take(is_mark)
-
-
-def _with_marks(annotations: Spans, marks: Spans) -> Spans:
-    if not len(marks):
-        return annotations
-    both = Spans(
-        *(
-            np.concatenate((getattr(annotations, column.name), getattr(marks, column.name)))
-            for column in fields(marks)
-        )
+        return trace
+    return replace(
+        trace,
+        operators=operators.take(~is_mark),
+        shapes=tuple(compress(trace.shapes, ~is_mark)),
+        annotations=together([annotations, operators.take(is_mark)]),
     )
-    return both.take(np.lexsort((-both.end_ns, both.start_ns)))
 
 
 def _not_whole(name: str, part: Part) -> str:

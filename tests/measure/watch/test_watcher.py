@@ -143,7 +143,7 @@ def test_without_being_asked_to_it_opens_no_window_and_starts_no_profiler(
     looks: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks += [WINDOW]
-    monkeypatch.setattr(watcher.Profiler, "start", lambda profiler: pytest.fail("started"))
+    monkeypatch.setattr(watcher.Profiler, "on", lambda profiler: pytest.fail("started"))
     told = Told(0.02, with_cupti=False)
     with told.watcher.on():
         told.watcher._set_up()  # as before a first capture

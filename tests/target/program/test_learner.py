@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from graphdoctor.target.program.events import Event, make_event
-from graphdoctor.target.program.used_forwards import numbers_of_graph, used
+from graphdoctor.target.program.events import Event, make_event, places
+from graphdoctor.target.program.learner import numbers_of_graph, used
 from tests.support.programs import run
 
 # As CleanRL and LeanRL write it: it acts with gradients, several times between two training steps.
@@ -42,9 +42,9 @@ def events_of(*modules: torch.nn.Module) -> tuple[list[Event], list[torch.Tensor
     """Calls of modules one after the other, each with its event, and an event after all."""
     events, results = [], []
     for module in modules:
-        events.append(make_event("forward", module))
+        events.append(make_event("forward", module, places()))
         results.append(module(torch.ones(2, 4)).sum())
-    return [*events, make_event("backward", None)], results
+    return [*events, make_event("backward", None, places())], results
 
 
 def test_passes_that_the_loss_hangs_on_are_kept_and_others_are_not() -> None:
