@@ -233,6 +233,18 @@ def test_another_kernel_does_not_hide_state_that_is_led_elsewhere(exact: bool) -
     assert verified(target_of(step, (64, 64)), exact).status == "not-verified"
 
 
+def test_a_step_that_does_not_run_with_the_kernel_for_both_stays_not_verified(exact: bool) -> None:
+    def step(data: torch.Tensor) -> torch.Tensor:
+        if not torch.backends.cuda.mem_efficient_sdp_enabled():
+            raise ValueError("too much memory")
+        return attention(data, ones_while_captured(data))
+
+    result = verified(target_of(step, (64, 64)), exact)
+
+    assert result.status == "not-verified"
+    assert "which draws other random numbers" in result.reason
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_of_a_gpu_with_a_mask_of_one_number_trains_as_in_eager(
