@@ -89,8 +89,7 @@ def _opening(about: Line, judged: dict[Key, str], *, asked_once: int) -> str:
 device, and captures the same step, of the same versions, by `torch.cuda.graph` alone: it warms up on a side
 stream, captures, and replays on three sets of fresh inputs, each beside two runs of eager from the same state
 and seeds. {models} models, {len(judged)} steps: {words}.
-{_again(about)}Of {asked_once} steps more only one of the two was asked before the time was up; they are not counted.
-
+{_asked_when(about, asked_once=asked_once)}
 "Found" is a step that the GPU refused to capture, or whose replay was not what eager computes, and that was
 not called safe. "Missed" was called safe; "false alarms" were not, and the GPU captured them and replayed
 them rightly. A replay counts as right within ten times eager's own deviation and a thousandth of the
@@ -99,16 +98,14 @@ this run compared.
 """
 
 
-def _again(about: Line) -> str:
-    """Answers on the emulated device may be older than the captures."""
-    if "again" not in about:
-        return ""
-    return (
-        f"The captures are from graphdoctor at {about['commit']}, and so are the answers on the emulated device that\n"
-        f"the run before, at {about['before']}, did not have or did not get right; some of those that took too long\n"
-        "there were asked again on a machine without a GPU, of the same versions.\n"
-        + (f"{about['since']}\n" if "since" in about else "")
-    )
+def _asked_when(about: Line, *, asked_once: int) -> str:
+    """Answers and captures may be from several runs; `since` is written by hand."""
+    lines = [about["since"]] if "since" in about else []
+    if asked_once:
+        lines.append(
+            f"Of {asked_once} steps more only one of the two was asked before the time was up; they are not counted."
+        )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _by_family(judged: dict[Key, str]) -> str:

@@ -234,7 +234,7 @@ def _small(name: str, value: Any, sizes: Mapping[str, int], renamed: dict[int, i
     if name.endswith(("token_id", "token_index")) and "vocab_size" in sizes:
         return _special(value, renamed)
     if name in ATTENTION_DROPOUTS:
-        return 0.0
+        return 0 if isinstance(value, int) else 0.0  # as strict configurations have it
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int) and name in sizes:

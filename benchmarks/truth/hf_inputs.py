@@ -64,6 +64,8 @@ def _input_ids(sources: Sources) -> torch.Tensor:
     if sources.placeholders:
         marks = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
         ids[:, 1 : 1 + sources.placeholders] = sources.of(*marks)
+    if hasattr(sources.config, "question_token_id"):
+        ids[:, 1] = sources.config.question_token_id  # Splinter answers what it stands for
     return ids
 
 

@@ -14,7 +14,7 @@ from hf_config import WIDTH, small_configs
 from hf_inputs import Sources, choices, draw
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from zoo import Built, Case
+from zoo import Built, Case, as_it_comes
 
 MOST_PARAMETERS = 120_000_000
 # In this order: a model that is in several tables is built for the first of them.
@@ -64,9 +64,9 @@ def build(model_type: str, class_name: str) -> Built:
         except Exception as error:
             errors.append(error)
             continue
-        for sources, names in _tries(config, model):
+        for sources, names in _tries(config, as_it_comes(model)):
             try:
-                return _built(sources, names, parameters)
+                return _built(model, sources, names, parameters)
             except Exception as error:
                 errors.append(error)
     raise (errors or [RuntimeError("no small configuration could be made")])[0]
@@ -111,14 +111,14 @@ def _placeholders(sources: Sources, names: tuple[str, ...]) -> int:
     return 1
 
 
-def _built(sources: Sources, names: tuple[str, ...], parameters: int) -> Built:
+def _built(model: Any, sources: Sources, names: tuple[str, ...], parameters: int) -> Built:
     def fresh() -> dict[str, Any]:
         return draw(sources, names)
 
     with torch.no_grad():
         sources.model(**fresh())
     with_loss, reason = _with_loss(sources, names)
-    return Built(sources.model, parameters, names, fresh, with_loss, reason)
+    return Built(model, parameters, names, fresh, with_loss, reason)
 
 
 def _with_loss(

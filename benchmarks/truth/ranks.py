@@ -31,11 +31,12 @@ RANKS = 2
 LAST_WORDS_S = 4.0
 # From the worst: what one rank does is done to all.
 WORST = ("does not run", "refused", "differs", "draws otherwise", "hangs", "captured")
+RIGHT = ("captured", "draws otherwise")
 # What was found of those that are not alike.
 NOTES = {
     "ddp_of_bert": "transformers 5.17 gives its attention a mask of one number, with strides of 0, only while it is"
     " captured; CUDA's math kernel runs then, whose dropout draws other random numbers: a replay equals eager that"
-    " takes that path. GD214 names the line. GPT-2's mask fits the fused kernels, which draw alike."
+    " takes that path. A remark names the line. GPT-2's mask fits the fused kernels, which draw alike."
     " transformers 5.23 gives no mask on either path, and the step is safe there.",
     "ddp_of_bert_with_eager_attention": "transformers 5.17 makes that mask of a Python number, on the way of a"
     " capture only.",
@@ -126,7 +127,8 @@ def outcome(report: Row) -> str:
         return "refused"
     if report["verdict"] != "safe":
         return "differs"
-    return "captured"
+    draws = any("drops other elements from the same seed" in said for said in report["limits"])
+    return "draws otherwise" if draws else "captured"
 
 
 def on_gpus(name: str, limit_s: float) -> Row:
@@ -189,15 +191,14 @@ def write_page(data: Row) -> None:
 def page(data: Row) -> Iterator[str]:
     """The table, with what is false in it said first."""
     rows = {name: row for name, row in data["steps"].items() if {"gpus", "emulated"} <= {*row}}
-    unknown = ("does not run", "draws otherwise")
-    decided = {name: row for name, row in rows.items() if row["gpus"]["outcome"] not in unknown}
+    decided = {name: row for name, row in rows.items() if row["gpus"]["outcome"] != "does not run"}
     known = {
         name: row
         for name, row in decided.items()
         if row["emulated"]["outcome"] not in ("unknown", "no verdict")
     }
     alike = [name for name, row in known.items() if is_alike(row)]
-    captured = {name: row["gpus"]["outcome"] == "captured" for name, row in known.items()}
+    captured = {name: row["gpus"]["outcome"] in RIGHT for name, row in known.items()}
     safe = {name: row["emulated"]["verdict"] == "safe" for name, row in known.items()}
     false_safe = [name for name in known if safe[name] and not captured[name]]
     alarms = [name for name in known if captured[name] and not safe[name]]
@@ -232,11 +233,7 @@ def page(data: Row) -> Iterator[str]:
 
 
 def is_alike(row: Row) -> bool:
-    """Also where neither can say whether the replay is right, or both that it has other random numbers."""
-    found = row["emulated"]["outcome"], row["gpus"]["outcome"]
-    if found[1] == "draws otherwise":
-        return found[0] == "unknown" or row["emulated"].get("rules") == ["GD214"]
-    return bool(found[0] == found[1])
+    return bool(row["emulated"]["outcome"] == row["gpus"]["outcome"])
 
 
 def _named(names: list[str]) -> str:

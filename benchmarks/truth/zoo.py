@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -58,13 +59,22 @@ def built(
     """What was built, after one eager run; without a loss of its own, the mean of its outputs' squares."""
     model.eval()
     with torch.no_grad():
-        model(**fresh())
+        as_it_comes(model)(**fresh())
     parameters = sum(each.numel() for each in model.parameters())
-    can_train = parameters > 0
+    can_train = any(each.requires_grad for each in model.parameters())
     with_loss = (fresh_with_loss or fresh) if can_train else None
-    no_loss = "" if can_train else "it has no parameters"
+    no_loss = "" if can_train else "it has no parameters" + " to train" * (parameters > 0)
     names = tuple(fresh())
     return Built(model, parameters, names, fresh, with_loss, no_loss, loss or mean_of_squares)
+
+
+def as_it_comes(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy to try on the CPU: what a run leaves in a model, such as a cache of indices, would stay there.
+
+    The model itself, where that run gives its parameters their shapes.
+    """
+    is_lazy = any(map(torch.nn.parameter.is_lazy, model.parameters()))
+    return model if is_lazy else copy.deepcopy(model)
 
 
 def mean_of_squares(model: torch.nn.Module, inputs: Inputs) -> torch.Tensor:

@@ -16,6 +16,7 @@ from graphdoctor.device.observe.dispatch import ObservedMode
 from graphdoctor.device.observe.earlier_graphs import EarlierGraphs
 from graphdoctor.device.observe.host_calls import (
     RNG_CALLS,
+    answer_as_captured,
     note_refused_optimizers,
     refusal_of_rng_call,
     telling_repr,
@@ -119,9 +120,7 @@ class WatchedDevice:
         self.assumes_capture = True
         try:
             with Patches() as patches:
-                for module in (torch.cuda, torch.cuda.graphs):
-                    patches.set(module, "is_current_stream_capturing", lambda: True)
-                patches.set(torch._C, "_cuda_isCurrentStreamCapturing", lambda: True)
+                answer_as_captured(patches)
                 note_refused_optimizers(self, patches)
                 yield
         finally:

@@ -15,11 +15,12 @@ from graphdoctor.device.observe.meeting import RanksDiffer
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.assumptions import assumptions, cut_short
 from graphdoctor.diagnose.diagnose import excerpt_at
+from graphdoctor.diagnose.other_dropout import about_other_dropout
 from graphdoctor.diagnose.python_state import about_stopped, decided_by_stopped, stopped_state
 from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.diagnose.verdict import judge
 from graphdoctor.record import Session
-from graphdoctor.rules.capture_dependent_result import CaptureDependentResult, other_dropout
+from graphdoctor.rules.capture_dependent_result import CaptureDependentResult
 from graphdoctor.rules.collectives_differ import collectives_differ
 from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.not_launch_bound import not_launch_bound
@@ -70,7 +71,7 @@ class Results:
 
 def assemble(session: Session, recording: Recording, results: Results) -> Report:
     """The report of an analysis that ran to its end."""
-    found = (*_confirmed(results), *_other_dropout(recording), *_about_speed(results))
+    found = (*_confirmed(results), *_about_speed(results))
     # The verdict is about the step, not about what its author wants to hear of: it counts them all.
     findings, idle_comments = suppress(found, recording, file=session.target.file)
     has_values = session.device.has_values
@@ -113,6 +114,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
             *_parting(session.target),
             *doubts,
             *about_stopped(stopped),
+            *about_other_dropout(recording),
             *_held_by_nobody(recording),
             *results.limits,
         ),
@@ -230,12 +232,6 @@ def _confirmed(results: Results) -> Iterator[Finding]:
             yield replace(finding, certainty="confirmed")
         else:
             yield finding
-
-
-def _other_dropout(recording: Recording) -> Iterator[Finding]:
-    finding = other_dropout(recording)
-    if finding is not None:
-        yield replace(finding, excerpt=excerpt_at(finding.location))
 
 
 def _about_speed(results: Results) -> Iterator[Finding]:

@@ -69,9 +69,10 @@ def judge(
         )
     replays = f"The whole step can be captured; {verification.replays} replays"
     less = f" What it changes in Python stops: {stopped[0]}{_and_more(stopped)}." if stopped else ""
+    path = f" {verification.path}" if verification.path else ""
     if verification.inputs == ON_FRESH_INPUTS:
-        return "safe", f"{replays} {ON_FRESH_INPUTS} computed what eager computes.{less}"
-    return "safe", f"{replays} computed what eager computes, {verification.inputs}.{less}"
+        return "safe", f"{replays} {ON_FRESH_INPUTS} computed what eager computes{path}.{less}"
+    return "safe", f"{replays} computed what eager computes{path}, {verification.inputs}.{less}"
 
 
 def _and_more(names: Sequence[str]) -> str:

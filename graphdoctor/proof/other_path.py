@@ -2,31 +2,41 @@
 
 That path may draw other random numbers: two kernels for one function, as for attention, draw differently
 for their dropout. From the same seed they drop other elements, and no comparison of values tells them
-from kernels for two functions.
+from kernels for two functions. So both paths run once more in eager with attention by one kernel, which draws
+the same whatever its mask is: then they have to agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from msgspec import structs
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
+from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import facts_of, parts_in_order
 from graphdoctor.graphs.compare import Gap
-from graphdoctor.graphs.footprint import Footprint, gaps_between
+from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.generator import generator_state
 from graphdoctor.operators import call_draws
 from graphdoctor.proof.other_rounding import OtherRounding
 from graphdoctor.proof.twins import FIRST_SEED, TwinTrial, gaps_of, kept, verified, wrong
-from graphdoctor.values.report import Verification
+from graphdoctor.values.errors import UserCodeError
+from graphdoctor.values.report import ON_PATH_OF_CAPTURE, Verification
 
 _ELSE_WHILE_CAPTURED = "the step does something else while it is captured"
 _OTHER_NUMBERS = (
     "the step takes another path while it is captured, which draws other random numbers: its answers "
     "cannot be compared with eager's; replays follow that path exactly"
+)
+
+_ONE_KERNEL = (
+    "the step takes another path while it is captured, which draws other random numbers: replays equal eager's "
+    "on that path, and with attention by one kernel, which draws alike on both, eager's two paths agree"
 )
 
 
@@ -40,16 +50,20 @@ def judge_other_path(
     as_captured = kept(trial.eager_as_captured())
     replayed = gaps_of(as_captured, trial.replays())
     steady = {gap.path for step in real for gap in step}
-    if any(trial.counts(gap) and gap.path in steady for step in replayed for gap in step):
+    follows = not any(trial.counts(gap) and gap.path in steady for step in replayed for gap in step)
+    if not MEETING.everywhere(follows):
         return wrong(trial, real)
     rounding = OtherRounding(expected)
     gaps = gaps_of(expected, rounding.aligned(trial.replays()))
-    far = [[gap for gap in step if gap.path in steady] for step in rounding.beyond(gaps)]
-    if not any(far):
+    far = _among(steady, rounding.beyond(gaps))
+    if MEETING.everywhere(not any(far)):
         first = next(gap for step in real for gap in step)
         return verified(trial, as_captured, note=_other_path(first, "no more than rounding"))
     random = reached_by_other_numbers(trial, expected, as_captured)
-    return _judge_far(trial, _without(real, random), _without(far, random))
+    far = _without(far, random)
+    if MEETING.everywhere(not any(far)):
+        return _judge_by_one_kernel(trial, as_captured, steady)
+    return _judge_far(trial, _without(real, random), far)
 
 
 def _judge_far(
@@ -62,6 +76,36 @@ def _judge_far(
     if any(gap.is_in_output for gap in gaps):
         return wrong(trial, real, detail=_ELSE_WHILE_CAPTURED)
     return trial.verdict("not-verified", _other_path(gaps[0], "more than rounding"))
+
+
+def _judge_by_one_kernel(
+    trial: TwinTrial, as_captured: Sequence[Footprint], steady: Set[str]
+) -> Verification:
+    """By eager's two paths, with attention by the kernel that takes any mask, and draws alike for each.
+
+    Where that is not why they draw otherwise, they still do, and nothing is known. `as_captured` is what
+    eager left behind on the path of the capture, with the kernels that the step takes: the replays did, too.
+    """
+    eager, captured = _Draws(), _Draws()
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            expected = kept(eager.noted(trial.eager()))
+            rounding = OtherRounding(expected)
+            gaps = gaps_of(expected, rounding.aligned(captured.noted(trial.eager_as_captured())))
+        draws_alike = all(eager.alike(captured))
+    except UserCodeError:  # not with this kernel: it takes more memory, and no nested tensors
+        draws_alike = False
+    if not MEETING.everywhere(draws_alike):
+        return trial.verdict("not-verified", _OTHER_NUMBERS)
+    far = _among(steady, rounding.beyond(gaps))
+    if MEETING.everywhere(not any(far)):
+        found = verified(trial, as_captured, note=_ONE_KERNEL)
+        return structs.replace(found, path=ON_PATH_OF_CAPTURE)
+    return _judge_far(trial, far, far)
+
+
+def _among(paths: Set[str], gaps: Sequence[Sequence[Gap]]) -> list[list[Gap]]:
+    return [[gap for gap in step if gap.path in paths] for step in gaps]
 
 
 def _without(gaps: Sequence[Sequence[Gap]], paths: Sequence[Set[str]]) -> list[list[Gap]]:
@@ -83,16 +127,24 @@ _Draw = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """One step under another seed: what it drew, where that left the generator, what came out otherwise."""
+class _Draws:
+    """What each step of a run drew, and where that left the generator: a custom operator's show there only."""
 
-    draws: tuple[_Draw, ...]
-    generator: torch.Tensor
-    moved: Set[str]
+    of_steps: list[tuple[tuple[_Draw, ...], torch.Tensor]] = field(default_factory=list)
 
-    def drew_as(self, other: _Step) -> bool:
-        """Whether both drew the same numbers; a custom operator's show in the generator only."""
-        return self.draws == other.draws and torch.equal(self.generator, other.generator)
+    def noted(self, run: Iterable[Footprint]) -> Iterator[Footprint]:
+        """The run, which is to end before another begins: the log sees all that runs meanwhile."""
+        with _DrawLog() as log:
+            for seen in run:
+                self.of_steps.append((log.taken(), generator_state()))
+                yield seen
+
+    def alike(self, other: _Draws) -> list[bool]:
+        """For each step, whether both drew the same numbers in it."""
+        return [
+            mine == theirs and torch.equal(one, two)
+            for (mine, one), (theirs, two) in zip(self.of_steps, other.of_steps, strict=True)
+        ]
 
 
 def reached_by_other_numbers(
@@ -104,26 +156,22 @@ def reached_by_other_numbers(
     in which both paths do not draw the same in the same order. What an earlier step drew otherwise
     may lie in the state.
     """
-    eager = _steps(trial, expected, trial.eager)
-    captured = _steps(trial, as_captured, trial.eager_as_captured)
+    eager, captured = _Draws(), _Draws()
+    moved = _moved(trial, expected, eager.noted(trial.eager(first_seed=_OTHER_SEED)))
+    run = captured.noted(trial.eager_as_captured(first_seed=_OTHER_SEED))
+    also_moved = _moved(trial, as_captured, run)
     found: list[Set[str]] = []
     parted = False
-    for one, other in zip(eager, captured, strict=True):
-        parted = parted or not one.drew_as(other)
-        found.append(one.moved | other.moved if parted else frozenset())
+    for is_alike, one, other in zip(eager.alike(captured), moved, also_moved, strict=True):
+        parted = parted or not is_alike
+        found.append(one | other if parted else frozenset())
     return found
 
 
-def _steps(
-    trial: TwinTrial, known: Sequence[Footprint], twin: Callable[..., Iterable[Footprint]]
-) -> list[_Step]:
-    steps: list[_Step] = []
-    with _DrawLog() as log:
-        for before, now in zip(known, twin(first_seed=_OTHER_SEED), strict=True):
-            drawn, generator = log.taken(), generator_state()
-            moved = {gap.path for gap in gaps_between(before, now) if trial.counts(gap)}
-            steps.append(_Step(drawn, generator, moved))
-    return steps
+def _moved(
+    trial: TwinTrial, known: Sequence[Footprint], run: Iterable[Footprint]
+) -> list[Set[str]]:
+    return [{gap.path for gap in step if trial.counts(gap)} for step in gaps_of(known, run)]
 
 
 class _DrawLog(TorchDispatchMode):

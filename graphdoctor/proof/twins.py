@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from graphdoctor.device.observe.host_calls import answer_as_captured
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.graphs.compare import Gap, has_same_bits
 from graphdoctor.graphs.footprint import (
@@ -76,8 +77,7 @@ def assuming_capture(captured: Replayable) -> Iterator[None]:
             yield
         return
     with Patches() as patches:
-        for module in (torch.cuda, torch.cuda.graphs):
-            patches.set(module, "is_current_stream_capturing", lambda: True)
+        answer_as_captured(patches)
         yield
 
 

@@ -12,7 +12,8 @@ it, and because it may reach a tensor in a later replay. Once it does, that tens
 
 Libraries take other paths while they are captured, and round differently there: such a replay
 equals an eager twin that believes it is captured, and half its digits agree with plain eager's.
-Where the other path draws other random numbers, nothing can be said of what these reach.
+Where the other path draws other random numbers, nothing can be said of what these reach, unless it is the
+kernel of attention that draws them.
 """
 
 from __future__ import annotations

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import structs
-
-from graphdoctor.rules.causes.other_dropout import (
-    FIX_OF_DROPOUT,
-    WHY_OTHER_DROPOUT,
-    other_dropouts,
-)
 from graphdoctor.rules.causes.parting import partings
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import Finding
 
 
 class CaptureDependentResult(RecordingRule):
@@ -30,7 +22,9 @@ class CaptureDependentResult(RecordingRule):
     other elements, and no value tells whether they compute the same function. The verdict is then unknown.
     Dropout of attention is an exception. Where its mask is another one while it is captured, as models of
     Transformers keep a mask that hides nothing, CUDA takes the kernel that fits the mask, and each uses random
-    numbers in an order of its own. That is told with its line. Such a step trains as validly as in eager.
+    numbers in an order of its own. Replays are then held against eager on the path of the capture, and eager's
+    two paths against each other with attention by one kernel, which draws the same on both. Where all agree the
+    step is safe: it trains as validly as in eager, and a remark says that its numbers are others.
 
     It is a false alarm where nobody minds which of the two results is used.
 
@@ -49,7 +43,6 @@ class CaptureDependentResult(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         yield from partings(recording)
-        yield from (one.hit() for one in other_dropouts(recording) if one.is_certain)
 
     @staticmethod
     def bad() -> object:
@@ -70,19 +63,3 @@ class CaptureDependentResult(RecordingRule):
             return x / x.abs().amax()
 
         return step, (torch.randn(8, 16, device="cuda"),)
-
-
-def other_dropout(recording: Recording) -> Finding | None:
-    """That a GPU may draw other numbers for attention, where it is not known which kernels it takes."""
-    found = [one for one in other_dropouts(recording) if not one.is_certain]
-    if not found:
-        return None
-    first = [one for one in found if one.iteration == found[0].iteration]
-    return structs.replace(
-        CaptureDependentResult.finding(first[0].message, first[0].now.location),
-        why=WHY_OTHER_DROPOUT,
-        fix=FIX_OF_DROPOUT,
-        stack=first[0].now.stack,
-        count=len(first),
-        certainty="unknown",
-    )

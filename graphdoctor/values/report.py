@@ -153,10 +153,16 @@ class Difference(Struct, frozen=True):
 
 
 ON_FRESH_INPUTS = "on fresh inputs"
+ON_PATH_OF_CAPTURE = (
+    "on the path that it takes while it is captured, which draws other random numbers"
+)
 
 
 class Verification(Struct, frozen=True):
-    """Whether replays computed what eager computes, state included. `inputs`: on which inputs."""
+    """Whether replays computed what eager computes, state included.
+
+    `inputs` says on which inputs; `path` on which path of the step eager ran, where that is not its own.
+    """
 
     status: Literal["verified", "wrong", "not-verified"]
     replays: int
@@ -165,6 +171,7 @@ class Verification(Struct, frozen=True):
     reason: str = ""
     differences: tuple[Difference, ...] = ()
     inputs: str = ON_FRESH_INPUTS
+    path: str = ""
 
 
 class Scope(Struct, frozen=True):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import nn
 
 from graphdoctor.proof.other_path import _DrawLog
+from graphdoctor.values.report import ON_PATH_OF_CAPTURE
 from tests.support.whole_steps import target_of, verified
 
 
@@ -157,3 +159,114 @@ def test_what_draws_nothing_is_no_draw() -> None:
     assert draws(data.relu, lambda: data + 1, lambda: nn.functional.dropout(data, 0.0)) == ()
     assert draws(lambda: nn.functional.dropout(data, 0.5, training=False)) == ()
     assert len(draws(lambda: nn.functional.dropout(data, 0.5))) == 1
+
+
+def attention(data: torch.Tensor, mask: torch.Tensor | None, p: float = 0.5) -> torch.Tensor:
+    """Dropout by one of two kernels: the quick one takes no mask, and draws in an order of its own."""
+    if mask is None and torch.backends.cuda.mem_efficient_sdp_enabled():
+        torch.rand_like(data)
+        return nn.functional.dropout(data, p)
+    return nn.functional.dropout(data if mask is None else data * mask, p)
+
+
+def ones_while_captured(data: torch.Tensor) -> torch.Tensor | None:
+    return torch.ones_like(data) if torch.cuda.is_current_stream_capturing() else None
+
+
+def test_another_kernel_of_attention_is_held_against_eager_on_both_paths(exact: bool) -> None:
+    weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = attention(data * weight, ones_while_captured(data)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    result = verified(target_of(step, (64, 64)), exact)
+
+    assert (result.status, result.path) == ("verified", ON_PATH_OF_CAPTURE), result
+    assert "with attention by one kernel" in result.reason
+
+
+def test_another_kernel_does_not_hide_that_something_else_is_computed(exact: bool) -> None:
+    def step(data: torch.Tensor) -> torch.Tensor:
+        mask = ones_while_captured(data)
+        return attention(data if mask is None else data * 2.0, mask)
+
+    result = verified(target_of(step, (64, 64)), exact)
+
+    assert result.status == "wrong"
+    assert "something else while it is captured" in result.differences[0].detail
+
+
+def test_another_kernel_does_not_hide_a_mask_that_hides_something(exact: bool) -> None:
+    def step(data: torch.Tensor) -> torch.Tensor:
+        mask = ones_while_captured(data)
+        if mask is not None:
+            mask[:, 7] = 0.0
+        return attention(data, mask)
+
+    assert verified(target_of(step, (64, 64)), exact).status == "wrong"
+
+
+def test_another_kernel_does_not_hide_that_more_is_dropped(exact: bool) -> None:
+    def step(data: torch.Tensor) -> torch.Tensor:
+        mask = ones_while_captured(data)
+        return attention(data, mask, 0.5 if mask is None else 0.1)
+
+    result = verified(target_of(step, (64, 64)), exact)
+
+    assert result.status == "not-verified"
+    assert "which draws other random numbers" in result.reason
+
+
+def test_another_kernel_does_not_hide_state_that_is_led_elsewhere(exact: bool) -> None:
+    total = torch.ones(64, 64, device="cuda")
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        mask = ones_while_captured(data)
+        total.add_(attention(data, mask), alpha=1.0 if mask is None else 2.0)
+        return data * 2.0
+
+    assert verified(target_of(step, (64, 64)), exact).status == "not-verified"
+
+
+def test_a_step_that_does_not_run_with_the_kernel_for_both_stays_not_verified(exact: bool) -> None:
+    def step(data: torch.Tensor) -> torch.Tensor:
+        if not torch.backends.cuda.mem_efficient_sdp_enabled():
+            raise ValueError("too much memory")
+        return attention(data, ones_while_captured(data))
+
+    result = verified(target_of(step, (64, 64)), exact)
+
+    assert result.status == "not-verified"
+    assert "which draws other random numbers" in result.reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_of_a_gpu_with_a_mask_of_one_number_trains_as_in_eager(
+    dtype: torch.dtype,
+) -> None:
+    model = nn.Linear(32, 96, device="cuda", dtype=dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        mask = None
+        if torch.cuda.is_current_stream_capturing():
+            mask = torch.ones((), dtype=torch.bool, device="cuda").expand(2, 1, 16, 16)
+        optimizer.zero_grad()
+        parts = model(data.to(dtype)).unflatten(-1, (3, 2, 16)).movedim(2, 0).transpose(2, 3)
+        seen = nn.functional.scaled_dot_product_attention(
+            *parts.unbind(), attn_mask=mask, dropout_p=0.1
+        )
+        loss = seen.float().square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    result = verified(target_of(step, (2, 16, 32)), False)
+
+    assert (result.status, result.path) == ("verified", ON_PATH_OF_CAPTURE), result

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.known_results import known_or_computed
-from graphdoctor.device.observe.operators import Call, tensors_of
+from graphdoctor.device.observe.operators import Call, OperatorFacts, tensors_of
 from graphdoctor.device.observe.storages import give_own_memory
 from graphdoctor.device.observe.transfers import begin, finish, is_transfer
 from graphdoctor.device.observe.wider import NARROW, each_tensor, is_slow_when_narrow, run_wider
 from graphdoctor.values.errors import CannotDoItHere
 
+_COPIES_AMONG_THREADS = "in the loop function of at::parallel_for is forbidden"
 _COUNTS = frozenset({"histc"})
 _RESIZES = frozenset({"resize_", "resize_as_", "_resize_output_"})
 _NO_KERNEL = (
@@ -54,7 +55,24 @@ def _computed(call: Call) -> Any:
     if is_slow_when_narrow(call):
         with torch._C._DisableAutocast():
             return run_wider(call)
+    return _called(call)
+
+
+def _called(call: Call) -> Any:
+    """Some kernels ask for their inputs' memory among their threads, where torch lets none of them copy it."""
+    try:
+        return call.func(*call.args, **call.kwargs)
+    except RuntimeError as error:
+        if _COPIES_AMONG_THREADS not in str(error) or not _can_run_again(call.facts):
+            raise
+    for tensor in call.inputs:
+        give_own_memory(tensor)
     return call.func(*call.args, **call.kwargs)
+
+
+def _can_run_again(facts: OperatorFacts) -> bool:
+    """Whether a call that failed half-way has left nothing behind."""
+    return not (facts.written_args or facts.written_kwargs or facts.is_random)
 
 
 def _may_resize(call: Call) -> Iterator[torch.Tensor]:

@@ -59,6 +59,13 @@ class Tells(Protocol):
     def event(self, kind: str, name: str, detail: str = "") -> None: ...
 
 
+def answer_as_captured(patches: Patches) -> None:
+    """Let code that asks a real device whether it is being captured believe it, while nothing is."""
+    for module in (torch.cuda, torch.cuda.graphs):
+        patches.set(module, "is_current_stream_capturing", lambda: True)
+    patches.set(torch._C, "_cuda_isCurrentStreamCapturing", lambda: True)
+
+
 def note_refused_optimizers(device: Tells, patches: Patches) -> None:
     """Note optimizers that torch refuses to capture, in a recording that only assumes a capture."""
     for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
