@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -107,6 +107,30 @@ def test_a_replay_computes_from_what_it_made_itself(
         x.copy_(torch.randn(6, 6))
         graph.replay()
         assert torch.equal(y, body(x))
+
+
+@pytest.fixture
+def halves() -> Iterator[Callable[[torch.Tensor], list[torch.Tensor]]]:
+    """An operator that makes two results in one memory."""
+    with torch.library._scoped_library("graphdoctor_tests", "FRAGMENT") as library:
+        library.define("halves(Tensor x) -> (Tensor, Tensor)")
+
+        def made(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (x * 2).chunk(2)
+
+        library.impl("halves", made, "CPU")
+        yield torch.ops.graphdoctor_tests.halves
+
+
+@pytest.mark.usefixtures("device")
+def test_two_results_in_one_memory_are_both_the_replay_s(
+    halves: Callable[[torch.Tensor], list[torch.Tensor]],
+) -> None:
+    x = torch.randn(6).cuda()
+    graph, (one, other) = captured(lambda: halves(x))
+    x.fill_(3)
+    graph.replay()
+    assert torch.cat([one, other]).tolist() == [6.0] * 6
 
 
 @pytest.mark.usefixtures("device")
