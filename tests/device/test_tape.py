@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.device.observe.made_anew import Made
+from graphdoctor.device.observe.made_anew import FromEntry, Made
 from graphdoctor.device.observe.storages import Geometry, StorageTable
 from tests.support.emulated import captured, device
 
@@ -163,6 +163,15 @@ def test_a_result_that_lies_otherwise_is_laid_out_as_it_was() -> None:
     made = Made(0, 1, table.info(then), Geometry.of_tensor(then), is_on_device=True)
     found = made.of((None, torch.arange(6.0).view(3, 2).t()))
     assert found.stride() == (3, 1) and found.tolist() == [[0, 2, 4], [1, 3, 5]]
+    table.close()
+
+
+def test_a_part_of_a_result_is_that_part_wherever_a_replay_makes_it() -> None:
+    table = StorageTable()
+    then = torch.zeros(8)[2:6]
+    made = Made(0, None, table.info(then), Geometry.of_tensor(then), is_on_device=True)
+    part = FromEntry(made, Geometry.of_tensor(then[1:]))
+    assert part.of({made.key: torch.arange(4.0)}).tolist() == [1.0, 2.0, 3.0]
     table.close()
 
 
