@@ -149,8 +149,10 @@ def _add_rank_arguments(parser: argparse.ArgumentParser) -> None:
 def _on_this_rank(args: argparse.Namespace, tell: Callable[[str], None]) -> Report | None:
     from graphdoctor.device.processes.launched import take_own_gpu
     from graphdoctor.device.processes.overdue import ended_after
-    from graphdoctor.pipeline import analyze_target
+    from graphdoctor.device.processes.thrift import collecting_rarely
 
+    with collecting_rarely():
+        from graphdoctor.pipeline import analyze_target
     if args.device != "emulated":
         take_own_gpu()
     with ended_after(args.time_limit):

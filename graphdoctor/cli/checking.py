@@ -59,9 +59,11 @@ def running(args: argparse.Namespace) -> Iterator[Callable[[str], None]]:
     UsageError.
     """
     check_spec(args.target)
+    from graphdoctor.device.processes.thrift import be_thrifty
     from graphdoctor.estimate.hosts import profile_for
 
     profile_for(args.gpu, args.host)
+    be_thrifty()
     try:
         with progress(sys.stderr) as tell, redirect_stdout(sys.stderr):
             tell("importing torch")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
 from graphdoctor.device.observe.meeting import RanksDiffer
 from graphdoctor.device.open import AnyDevice
+from graphdoctor.device.processes.thrift import collecting_rarely
 from graphdoctor.diagnose.assemble import could_not_run, raises_in_capture, ranks_differ
 from graphdoctor.pipeline.cells import with_cells_named
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting, put_back, silent
@@ -67,9 +68,12 @@ def analyze(
 
 def analyze_target(spec: str, options: AnalyzeOptions, progress: Progress) -> Report:
     """Diagnose what `file.py`, `file.py:name` or `package.module:name` describes."""
-    return _analyze(
-        lambda: resolve(spec, mode=options.mode, inputs=options.inputs), spec, options, progress
-    )
+
+    def find() -> Target:
+        with collecting_rarely():
+            return resolve(spec, mode=options.mode, inputs=options.inputs)
+
+    return _analyze(find, spec, options, progress)
 
 
 def _analyze(

@@ -10,6 +10,7 @@ import msgspec
 import torch
 
 from graphdoctor.device.observe.collectives import is_collective
+from graphdoctor.device.observe.known_results import forget_unused_results
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.record.host import HostObserver, NumpyState, numpy_generators, state_of
 from graphdoctor.record.lines import Watch
@@ -42,6 +43,7 @@ def record(
     """
     eager = record_series(session, capturing=False, look=look, progress=progress)
     captured = record_series(session, capturing=True, progress=progress)
+    forget_unused_results()  # of what is drawn at random, and so comes in one run only
     progress("watching what the host does")
     return Recording(
         device=session.device.kind,

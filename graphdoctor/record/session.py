@@ -126,7 +126,6 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
             is_on_device=device.table.is_cuda,
             held=device.table.holds_values,
         )
-    forget_unused_results()  # of inputs that do not come again
     with user_code("making the inputs"):
         batches = tuple(target.fresh_inputs() for _ in range(iterations))
     if target.variation is not None:

@@ -47,7 +47,7 @@ class Variation(Protocol):
     ) -> AbstractContextManager[None]:
         """In this block only these are drawn anew, and what is drawn changes nothing afterwards.
 
-        Equal numbers of the `draw` give equal values.
+        Equal numbers of the `draw` give equal values; those of the first are the next to be drawn afterwards.
         """
 
 

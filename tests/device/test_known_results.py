@@ -11,9 +11,13 @@ import torch
 import torch.nn.functional as F
 
 from graphdoctor.device.observe import fallback, known_results
-from graphdoctor.device.observe.known_results import forget_unused_results, results_known
+from graphdoctor.device.observe.known_results import (
+    forget_unused_results,
+    nothing_kept,
+    results_known,
+)
 from graphdoctor.device.observe.operators import Call
-from graphdoctor.target.state import saved_tensor
+from graphdoctor.target.state import contents, saved_tensor
 from graphdoctor.target.state.snapshot import snapshot
 from tests.support.emulated import captured, device
 
@@ -156,6 +160,21 @@ def test_no_more_is_kept_than_there_is_memory_for(
     assert computed.count("mm") == 3
 
 
+def test_a_result_that_does_not_fill_its_memory_is_not_kept(
+    computed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else may have the rest of it."""
+    run = fallback._computed
+
+    def in_part(call: Call) -> Any:
+        result = run(call)
+        return result.repeat(2, 1)[:512] if call.facts.base_name == "mm" else result
+
+    monkeypatch.setattr(fallback, "_computed", in_part)
+    x, w = rows(), weights()
+    assert torch.equal(x @ w, x @ w) and computed.count("mm") == 2
+
+
 def test_nothing_is_known_after_the_block() -> None:
     x, w = rows(), weights()
     with results_known(PLENTY):
@@ -226,3 +245,71 @@ def test_a_known_result_is_told_from_what_a_snapshot_has_under_the_same_number(
     y = x @ w
     assert not torch.equal(y @ w, held @ w) and computed.count("mm") == 3
     kept.restore()
+
+
+def test_a_snapshot_s_number_is_told_from_a_sum_that_is_the_same_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ones = torch.ones(1 << 16, dtype=torch.int64)
+    monkeypatch.setattr(contents, "_factors", lambda: (ones, ones))
+    monkeypatch.setattr(saved_tensor, "_NUMBERS", count(7))
+    held, other = torch.tensor([3]), torch.tensor([7])
+    kept = snapshot({"held": held})
+    assert contents.copy_with_bits_of(held) == contents._sums(other) == (7, 0)
+    assert contents.contents_of(held) != contents.contents_of(other)
+    kept.restore()
+
+
+def test_a_number_is_never_given_to_two_results(computed: list[str]) -> None:
+    """The next result may lie where one that is forgotten lay."""
+    w = torch.randn(512, 512).cuda()
+    for _ in range(4):
+        x = torch.randn(512, 512).cuda()
+        y = x @ w
+        assert torch.equal(y @ w, y.clone() @ w)
+        del y
+        forget_unused_results()
+    assert computed.count("mm") == 12
+
+
+def test_what_is_known_is_used_where_nothing_is_kept(computed: list[str]) -> None:
+    x, other, w = rows(), rows(), weights()
+    x @ w
+    with nothing_kept():
+        for given in (x, other, other):
+            given @ w
+    x @ w
+    assert computed.count("mm") == 3
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_get_fp32_precision_getter"), reason="torch 2.9 brought these switches"
+)
+def test_another_precision_of_the_cpu_s_products_is_another_product(computed: list[str]) -> None:
+    x, w = rows(), weights()
+    products: Any = torch.backends.mkldnn.matmul
+    before = products.fp32_precision
+    try:
+        for precision in ("ieee", "bf16", "bf16"):
+            products.fp32_precision = precision
+            x @ w
+    finally:
+        products.fp32_precision = before
+    assert computed.count("mm") == 2
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_get_fp32_precision_getter"), reason="torch 2.9 brought these switches"
+)
+def test_results_are_known_where_somebody_has_used_torch_s_new_switches(
+    computed: list[str],
+) -> None:
+    """The old one raises then."""
+    x, w = rows(), weights()
+    products: Any = torch.backends.cuda.matmul
+    before = products.fp32_precision
+    try:
+        products.fp32_precision = "tf32"
+        assert torch.equal(x @ w, x @ w) and computed.count("mm") == 1
+    finally:
+        products.fp32_precision = before

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.device.observe.made_anew import Made
+from graphdoctor.device.observe.made_anew import FromEntry, Made
 from graphdoctor.device.observe.storages import Geometry, StorageTable
 from tests.support.emulated import captured, device
 
@@ -109,6 +109,30 @@ def test_a_replay_computes_from_what_it_made_itself(
         assert torch.equal(y, body(x))
 
 
+@pytest.fixture
+def halves() -> Iterator[Callable[[torch.Tensor], list[torch.Tensor]]]:
+    """An operator that makes two results in one memory."""
+    with torch.library._scoped_library("graphdoctor_tests", "FRAGMENT") as library:
+        library.define("halves(Tensor x) -> (Tensor, Tensor)")
+
+        def made(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (x * 2).chunk(2)
+
+        library.impl("halves", made, "CPU")
+        yield torch.ops.graphdoctor_tests.halves
+
+
+@pytest.mark.usefixtures("device")
+def test_two_results_in_one_memory_are_both_the_replay_s(
+    halves: Callable[[torch.Tensor], list[torch.Tensor]],
+) -> None:
+    x = torch.randn(6).cuda()
+    graph, (one, other) = captured(lambda: halves(x))
+    x.fill_(3)
+    graph.replay()
+    assert torch.cat([one, other]).tolist() == [6.0] * 6
+
+
 @pytest.mark.usefixtures("device")
 def test_a_value_that_somebody_holds_is_the_replay_s() -> None:
     x, held = torch.randn(6).cuda(), []
@@ -139,6 +163,15 @@ def test_a_result_that_lies_otherwise_is_laid_out_as_it_was() -> None:
     made = Made(0, 1, table.info(then), Geometry.of_tensor(then), is_on_device=True)
     found = made.of((None, torch.arange(6.0).view(3, 2).t()))
     assert found.stride() == (3, 1) and found.tolist() == [[0, 2, 4], [1, 3, 5]]
+    table.close()
+
+
+def test_a_part_of_a_result_is_that_part_wherever_a_replay_makes_it() -> None:
+    table = StorageTable()
+    then = torch.zeros(8)[2:6]
+    made = Made(0, None, table.info(then), Geometry.of_tensor(then), is_on_device=True)
+    part = FromEntry(made, Geometry.of_tensor(then[1:]))
+    assert part.of({made.key: torch.arange(4.0)}).tolist() == [1.0, 2.0, 3.0]
     table.close()
 
 

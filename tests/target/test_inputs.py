@@ -34,6 +34,23 @@ def redrawn(*args: object, times: int = 1) -> tuple[object, ...]:
     return tuple([make() for _ in range(times)][-1].args)
 
 
+def test_the_first_draw_of_a_trial_is_the_next_call_s_and_others_are_no_call_s() -> None:
+    make = Redraw(Inputs((torch.rand(3, 4), torch.arange(12).view(3, 4) % 7)))
+    make()
+
+    def drawn() -> list[torch.Tensor]:
+        return tensors_of(make())
+
+    def tried(draw: int) -> list[torch.Tensor]:
+        with make.trying(make.varied, draw=draw):
+            return drawn()
+
+    first, again, other = tried(0), tried(0), tried(1)
+    made = drawn()
+    assert all(map(torch.equal, first, made)) and all(map(torch.equal, first, again))
+    assert not any(map(torch.equal, other, made)) and not any(map(torch.equal, made, drawn()))
+
+
 def one(tensor: torch.Tensor) -> torch.Tensor:
     (made,) = redrawn(tensor)
     assert isinstance(made, torch.Tensor)

@@ -15,6 +15,7 @@ from graphdoctor.device.emulated.collective_calls import COLD, Called, called
 from graphdoctor.device.emulated.cuda import stand_in_for_cuda
 from graphdoctor.device.emulated.functions import LogicalFunctionMode
 from graphdoctor.device.emulated.graph import EmulatedGraph
+from graphdoctor.device.emulated.handed_out import stand_in_for_dlpack
 from graphdoctor.device.emulated.legacy import stand_in_for_legacy_types
 from graphdoctor.device.emulated.local_rank import LocalRank
 from graphdoctor.device.emulated.methods import stand_in_for_methods
@@ -110,6 +111,7 @@ class EmulatedDevice:
             hide_function_mode_from_python(patches)
             stand_in_for_cuda(self, patches)
             stand_in_for_methods(self, patches)
+            stand_in_for_dlpack(self, patches)
             stand_in_for_python(self, patches)
             stand_in_for_legacy_types(self, patches)
             stand_in_for_saving(self, patches)

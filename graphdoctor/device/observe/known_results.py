@@ -8,6 +8,19 @@ memory than eager did gets other bits, and is computed.
 
 A result shares its memory with what is kept until somebody writes into it: torch copies it then. So nothing
 is copied for what is only read, and an input that still lies in kept memory need not be looked at.
+
+Two calls have one key only where the kernel gets the same: the operator and its overload, the device, each
+argument that is no tensor as Python writes it, the settings that kernels read, and of each tensor the shape,
+the strides, the dtype and its bits. Bits are told in one of three ways, and each says which, so that a number
+of one is never taken for a number of another:
+
+- `kept`: the memory of a known result. Its number is never given twice, and holds while the result is
+  known: that keeps the memory, which therefore is nobody else's, and shared, so that a write goes elsewhere.
+- `copy`: a snapshot's copy, compared byte by byte just now. Its number is never given twice either.
+- `sums`: of the bits. Others have the same by chance in one case of 2**32 at most.
+
+Whoever has the address of memory from before it was shared could write there all the same. A result is
+shared before anybody sees it; who asks a tensor for its address later, as NumPy does, parts it from all others.
 """
 
 from __future__ import annotations
@@ -87,7 +100,7 @@ _FLOPS: dict[str, Callable[[tuple[Any, ...]], int]] = {
 
 
 _NUMBERS = count(1)
-_KEPT = "kept"  # a snapshot's copies have numbers of their own
+_KEPT = "kept"
 
 
 @dataclass(slots=True)
@@ -100,6 +113,7 @@ class KnownResults:
     """Results by what they were computed from, up to `most_bytes` in all."""
 
     def __init__(self, most_bytes: int) -> None:
+        self.is_keeping = True
         self._left_bytes = most_bytes
         self._results: dict[object, _Result] = {}
         self._numbers: dict[int, int] = {}  # of kept memory, by where it begins
@@ -115,7 +129,7 @@ class KnownResults:
             known.is_used = True
             return _shared(known.value)
         result = compute(call)
-        if left_flops >= _FLOPS_PER_BYTE * _KEEPING * _bytes_of(result):
+        if self.is_keeping and left_flops >= _FLOPS_PER_BYTE * _KEEPING * _bytes_of(result):
             self._keep(key, result)
         return result
 
@@ -169,6 +183,17 @@ def results_known(most_bytes: int) -> Iterator[None]:
         _ACTIVE.pop()
 
 
+@contextmanager
+def nothing_kept() -> Iterator[None]:
+    """In this block results are taken where they are known, and none is kept: its inputs do not come again."""
+    known = _ACTIVE[-1] if _ACTIVE else KnownResults(0)
+    before, known.is_keeping = known.is_keeping, False
+    try:
+        yield
+    finally:
+        known.is_keeping = before
+
+
 def forget_unused_results() -> None:
     if _ACTIVE:
         _ACTIVE[-1].forget_unused()
@@ -192,10 +217,23 @@ def _settings() -> tuple[object, ...]:
     return (
         torch.is_grad_enabled(),
         torch.get_num_threads(),
-        torch.get_float32_matmul_precision(),
         torch._C._get_mkldnn_enabled(),
+        *_rounding(),
         torch._C._get_deterministic_algorithms(),
     )
+
+
+def _rounding() -> tuple[str, ...]:
+    """How the CPU's kernels may round float32 within.
+
+    Since 2.9 torch has a switch for each backend and operator, and the old one, which sets them too, raises
+    where somebody has used the new ones.
+    """
+    precision_of: Callable[[str, str], str] | None
+    precision_of = getattr(torch._C, "_get_fp32_precision_getter", None)
+    if precision_of is None:
+        return (torch.get_float32_matmul_precision(),)
+    return precision_of("mkldnn", "matmul"), precision_of("mkldnn", "conv")
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

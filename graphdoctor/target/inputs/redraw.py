@@ -13,7 +13,7 @@ from graphdoctor.target.state.tree import Tree, input_leaves, map_inputs
 from graphdoctor.target.target import Inputs
 
 _SEED = 0x6D0C  # any number: fixed, so that an analysis can be repeated
-_TRIAL_SEED = 0x6D0D
+_TRIAL_SEED = 0x6D0D  # draws of a trial after its first are no others
 
 
 class Redraw:
@@ -69,11 +69,18 @@ class Redraw:
     def trying(
         self, paths: Collection[str], *, rearranged: Collection[str] = (), draw: int = 0
     ) -> Iterator[None]:
-        """In this block only these get other values; afterwards all is drawn as if it had not been."""
+        """In this block only these get other values; afterwards all is drawn as if it had not been.
+
+        The first draw is what the next call gives where all vary: what a trial has accepted comes again.
+        """
         before = self._kept, self._rearranged, self._generator
         self._kept = frozenset(self._memories) - frozenset(paths) - frozenset(rearranged)
         self._rearranged = frozenset(rearranged)
-        self._generator = torch.Generator().manual_seed(_TRIAL_SEED + draw)
+        self._generator = torch.Generator()
+        if draw:
+            self._generator.manual_seed(_TRIAL_SEED + draw)
+        else:
+            self._generator.set_state(before[2].get_state())
         try:
             yield
         finally:

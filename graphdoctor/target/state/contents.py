@@ -13,14 +13,18 @@ _SEED = 0x6D0E  # any number: fixed, so that an analysis can be repeated
 _WORD = 8
 
 
-def contents_of(flat: torch.Tensor) -> tuple[int, ...]:
-    """What a contiguous tensor of one dimension holds.
+Contents = tuple[str | int, ...]
+
+
+def contents_of(flat: torch.Tensor) -> Contents:
+    """What a contiguous tensor of one dimension holds, after a word that says how it is told.
 
     Memory that still has the bits of a snapshot's copy is named by that. All else is summed up: each word
     times a random factor, and its upper half times another. Each half of a word that differs then changes
     32 bits or more of a sum, so that two contents have equal sums by chance in one case of 2**32 at most.
     """
-    return copy_with_bits_of(flat) or _sums(flat)
+    of_copy = copy_with_bits_of(flat)
+    return ("sums", *_sums(flat)) if of_copy is None else ("copy", *of_copy)
 
 
 def _sums(flat: torch.Tensor) -> tuple[int, ...]:
