@@ -42,6 +42,7 @@ def test_channels_last_pointwise_and_few_channels_are_not_turned() -> None:
     last = replace(IMAGE, stride=(1024, 1, 128, 16))
     assert launches(convolution(last)) == 1
     assert launches(convolution(weight=tensor(2, 4, 16, 1, 1))) == 1
+    assert launches(convolution(weight=tensor(2, 4, 16, 5, 1))) == 4  # is no pointwise one
     assert launches(convolution(tensor(1, 2, 3, 8, 8), tensor(2, 4, 3, 5, 5))) == 1
     assert launches(convolution(replace(IMAGE, dtype="float64", itemsize=8))) == 1
 
