@@ -143,3 +143,15 @@ def test_a_capture_without_values_has_no_replay_and_compares_no_tensor() -> None
     assert step is None and outcome.status == "captured" and verification is not None
     assert verification.status == "not-verified"
     assert (verification.replays, verification.tensors) == (0, 0)
+
+
+def test_a_graph_that_is_one_rounding_off_is_wrong_on_the_emulated_device(
+    device: EmulatedDevice,
+) -> None:
+    """A replay there runs eager's own operators: nothing explains another bit."""
+    numbers = count()
+    eps = torch.finfo(torch.float32).eps
+    captured = tried(device, lambda data: data * (1.0 + next(numbers) * eps))
+    assert captured.step is None
+    verification = captured.outcomes[0].verification
+    assert verification is not None and verification.status == "wrong"
