@@ -276,7 +276,6 @@ def test_memory_that_only_the_tape_holds_is_not_copied_aside(
         return clone(storage)
 
     monkeypatch.setattr(torch.UntypedStorage, "clone", noted)
-    table = (data := torch.ones(4)).outer(data).nbytes
-    found = only(outcomes(device, lambda x: x.outer(x).sum() * 2.0, change=everything))
+    found = only(outcomes(device, lambda x: x.sum() * 2.0, change=everything))
     assert (found.status, found.replays) == ("verified", 2)
-    assert table not in copied
+    assert copied == []
