@@ -160,7 +160,6 @@ def _one_kernel(run: Sequence[Op], last_read: dict[int, int], *, index: int) -> 
         outputs=tuple(kept),
         writes=tuple(storage for storage in made if storage in read),
         tags=(),
-        module=run[0].module,
     )
 
 

@@ -234,7 +234,7 @@ def _rates(calls: SampledCalls) -> list[str]:
     return [
         f"{_number(launches / calls.seen_s)} launches/s{share}",
         f"{_number(syncs / calls.seen_s)} syncs/s",
-        f"{_number(copies / calls.seen_s)} copies/s",
+        *([] if calls.lacks_work else [f"{_number(copies / calls.seen_s)} copies/s"]),
     ]
 
 

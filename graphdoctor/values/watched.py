@@ -47,6 +47,11 @@ class SampledCalls(Struct, frozen=True):
     sync_rate: Rate | None = None
     copy_rate: Rate | None = None
 
+    @property
+    def lacks_work(self) -> bool:
+        """Whether launches were seen and none of their work on the device: copies are not known then."""
+        return self.launches + self.graph_launches > 0 and self.operations == 0
+
 
 class WatchedAllocator(Struct, frozen=True):
     """What CUDA's caching allocator counted on all devices.

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.observe.operators import facts_of, python_body
 from tests.support.emulated import Seen, captured, device
 
 __all__ = ["device"]
@@ -176,6 +177,24 @@ def test_a_storage_that_a_capture_frees_has_memory_again_in_each_replay(
     graph.replay()
     assert y.equal(torch.full((4,), 6.0, device="cuda"))
     assert storage.size() == 0
+
+
+def test_a_function_of_an_operator_s_name_with_other_arguments_is_not_its_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `record_grad_output_stream` of torch 2.15, which calls the operator of its name."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+    func = torch.ops.fsdp.chunk_cat.default
+    monkeypatch.setattr(_fsdp_collectives, "chunk_cat", lambda tensors, dim: None)
+    assert python_body(func, facts_of(func)) is None
+
+    def made_for_all_devices(tensors, dim, num_chunks, out): ...
+
+    monkeypatch.setattr(
+        _fsdp_collectives, "_chunk_cat_default", made_for_all_devices, raising=False
+    )
+    assert python_body(func, facts_of(func)) is made_for_all_devices
 
 
 def test_sharding_without_a_mesh_lies_on_the_device(group: EmulatedDevice) -> None:

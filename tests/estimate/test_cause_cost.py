@@ -137,3 +137,17 @@ def test_the_last_iteration_that_has_the_line_is_the_one_that_counts() -> None:
 def test_the_cost_is_shown_with_its_bounds_and_that_it_is_predicted() -> None:
     shown = cost_text(Range(150, 300, 500), "predicted for NVIDIA H100 SXM5 80GB")
     assert shown == "about 300 \u00b5s (150 to 500), predicted"
+
+
+def test_a_copy_costs_what_the_step_takes_more_than_without_it() -> None:
+    """The device is busy all the time: without the copy its kernel and the pause before it are gone, too."""
+    busy = kernels(20, elements=4_000_000)
+    told = op(
+        "aten.copy_.default", [tensor(41, 64), tensor(40, 64, device="cpu"), True],
+        [tensor(41, 64)], line=COPIED, writes=[41],
+    )  # fmt: skip
+    cost = cost_of(finding(COPIED), iteration([*busy, told, *kernels(20, first=50)]))
+    with_it = estimate(iteration([*busy, told, *kernels(20, first=50)]), H100).eager_us
+    without = estimate(iteration([*busy, *kernels(20, first=50)]), H100).eager_us
+    assert cost is not None
+    assert cost.mid == pytest.approx(with_it.mid - without.mid, rel=0.02)

@@ -42,6 +42,7 @@ def test_channels_last_pointwise_and_few_channels_are_not_turned() -> None:
     last = replace(IMAGE, stride=(1024, 1, 128, 16))
     assert launches(convolution(last)) == 1
     assert launches(convolution(weight=tensor(2, 4, 16, 1, 1))) == 1
+    assert launches(convolution(weight=tensor(2, 4, 16, 5, 1))) == 4  # is no pointwise one
     assert launches(convolution(tensor(1, 2, 3, 8, 8), tensor(2, 4, 3, 5, 5))) == 1
     assert launches(convolution(replace(IMAGE, dtype="float64", itemsize=8))) == 1
 
@@ -80,3 +81,30 @@ def test_backward_makes_what_it_is_asked_for() -> None:
 def test_what_is_given_no_operands_launches_nothing_of_its_own() -> None:
     assert passes(op("aten.convolution.default", (IMAGE,), (RESULT,))) == ()
     assert passes(op("aten.convolution_backward.default", (RESULT,), (IMAGE,))) == ()
+
+
+def test_without_the_bias_nothing_is_summed_up() -> None:
+    assert small_bytes(backward(True, True, False)) == 0
+
+
+def test_a_signal_of_few_channels_is_not_turned_either() -> None:
+    signal, weight, made = tensor(1, 2, 3, 64), tensor(2, 4, 3, 5), tensor(3, 2, 4, 60)
+    assert launches(convolution(signal, weight, made=made)) == 1
+
+
+def test_one_channel_in_one_group_is_no_depthwise_convolution() -> None:
+    """Depthwise is a group for each of several channels: of one channel it is a convolution as any other."""
+    (only,) = passes(convolution(tensor(1, 2, 1, 8, 8), tensor(2, 4, 1, 5, 5)))
+    assert not only.is_depthwise
+
+
+def test_two_channels_next_to_each_other_are_channels_last() -> None:
+    """In half precision the backward turns images of few channels, too: not one that lies right."""
+
+    def half(use: TensorUse) -> TensorUse:
+        return replace(use, dtype="float16", itemsize=2)
+
+    image, weight = half(tensor(1, 2, 2, 8, 8)), half(tensor(2, 4, 2, 5, 5))
+    last = replace(image, stride=(128, 1, 16, 2))
+    found = [backward(True, False, False, image=each, weight=weight) for each in (image, last)]
+    assert [launches(each) for each in found] == [4, 1]

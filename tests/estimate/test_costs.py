@@ -16,7 +16,7 @@ from graphdoctor.estimate.gpus import DeviceProfile, Figure, load_profile
 from graphdoctor.estimate.predict import corners
 from graphdoctor.estimate.ranges import around, divide, pooled_width, stretched, towards
 from graphdoctor.estimate.two_lanes import Work, run
-from graphdoctor.estimate.widths import LEAST
+from graphdoctor.estimate.widths import LEAST, from_eager
 from graphdoctor.values.recording import Arg, HostEvent, Iteration, Op, TensorUse
 from graphdoctor.values.report import Finding, Location, Range
 from tests.support.builders import iteration, op, recording, tensor
@@ -366,3 +366,38 @@ def test_ranges_are_divided_and_stretched_end_by_end() -> None:
     assert stretched(Range(0, 2, 4), 1.0, least=0.1).low == 0
     assert around(2, [3, 1]) == Range(1, 2, 3)
     assert around(5, [3, 1]) == Range(1, 5, 5)
+
+
+def test_what_launches_in_the_backward_pass_is_a_node_and_what_launches_nothing_is_none() -> None:
+    """As a piece of one call of CUDA that a CPU takes apart, which says how many kernels it launches."""
+
+    def host(kernels: int | None) -> float:
+        node = structs.replace(small(phase="backward"), forward_index=0, kernels=kernels)
+        return exact(corners(step(small(), node), GPU).host_us)
+
+    assert host(1) == host(None)
+    assert host(None) - host(0) >= 5.0
+
+
+def test_a_product_takes_as_long_as_a_block_walks_and_no_shorter_than_the_smallest() -> None:
+    """640 x 256 x 640 of float32: 256 steps of 0.03 us, in which the 1.5 us of the smallest kernel lie."""
+    fast = structs.replace(
+        GPU,
+        math_tflops=structs.replace(GPU.math_tflops, fp32=Figure(1e3, 1e3, 1e3, "by hand")),
+        memory_gb_s=Figure(1e6, 1e6, 1e6, "by hand"),
+    )
+    out = tensor(3, 640, 640)  # enough tiles for one kernel
+    walked = op_cost(call("mm", tensor(1, 640, 256), tensor(2, 256, 640), out=out), fast)
+    assert (walked.launches, walked.device_us.mid) == (1, pytest.approx(7.68, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("has_segments", "least"), [(False, 0.19), (True, 0.29)]
+)  # docs/prediction.md
+def test_of_parts_predicted_from_eager_times_the_corners_say_nothing(
+    has_segments: bool, least: float
+) -> None:
+    found = from_eager(is_whole=False, has_segments=has_segments).of(Range(1.0, 2.0, 9.0))
+    assert found.mid == 2.0
+    assert found.low == pytest.approx(2.0 * exp(-least))
+    assert found.high == pytest.approx(2.0 * exp(least))

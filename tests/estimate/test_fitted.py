@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec import structs
 
 from graphdoctor.estimate import Calls, Observed, fitted_speedup
 from graphdoctor.estimate.fitted import (
@@ -12,7 +15,7 @@ from graphdoctor.estimate.fitted import (
     profile_scaled,
     scaled_piece,
 )
-from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.estimate.gpus import Figure, load_profile
 from graphdoctor.estimate.layout import lay_out
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.values.recording import Iteration
@@ -102,3 +105,23 @@ def test_the_likely_gain_lies_between_those_of_the_profile_s_bounds() -> None:
     observed = Observed(wall_us=2_000.0, busy_us=200.0)
     found = corners_from_eager(chain(), H200, None, observed=observed)
     assert found.low < found.mid < found.high
+
+
+def no_worse_than_likely(struct: Any) -> Any:
+    changes = {}
+    for name in struct.__struct_fields__:
+        value = getattr(struct, name)
+        if isinstance(value, Figure):
+            changes[name] = structs.replace(value, high=value.mid)
+        elif hasattr(value, "__struct_fields__"):
+            changes[name] = no_worse_than_likely(value)
+    return structs.replace(struct, **changes)
+
+
+def test_the_best_case_is_that_of_a_fast_host_with_a_fast_device() -> None:
+    """Figures of time: how bad they may be moves the other end alone."""
+    observed = Observed(wall_us=2_000.0, busy_us=200.0)
+    found = corners_from_eager(chain(), H200, None, observed=observed)
+    better = corners_from_eager(chain(), no_worse_than_likely(H200), None, observed=observed)
+    assert better.high == pytest.approx(found.high)
+    assert better.low > found.low

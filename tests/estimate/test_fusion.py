@@ -128,3 +128,13 @@ def test_what_runs_in_modules_is_compiled_and_its_backward_pass_by_itself(
         for n, (phase, of, module) in enumerate(ops)
     )
     assert fused(step).launches == launches
+
+
+def test_a_kernel_stands_where_the_first_of_its_operators_did() -> None:
+    (kernel,) = fused(iteration([add(1, 2, module="a"), add(2, 3, module="b")])).iteration.ops
+    assert kernel.module == "a"
+
+
+def test_work_of_the_host_in_between_ends_no_kernel() -> None:
+    host = op("aten.add.Tensor", [tensor(50, 4, device="cpu")], [tensor(51, 4, device="cpu")])
+    assert names(iteration([add(1, 2), host, add(2, 3)])) == ["inductor.fused.default"]

@@ -88,7 +88,13 @@ def test_profiles_estimate_and_trace_never_import_torch() -> None:
 def test_an_unknown_gpu_may_be_anything_from_the_lowest_to_the_highest_of_the_known() -> None:
     unknown, known = unknown_profile(), [load_profile(name) for name in profile_names()]
     assert unknown.device_names == ()
-    for path in ("launch_us", "node_gap_us", "host_us.operator", "memory_share.stream"):
+    for path in (
+        "launch_us",
+        "node_gap_us",
+        "host_us.operator",
+        "memory_share.stream",
+        "memory_gb_s",
+    ):
         every = [attrgetter(path)(profile) for profile in known]
         found = attrgetter(path)(unknown)
         assert found.low == min(figure.low for figure in every)

@@ -79,3 +79,13 @@ def test_each_end_of_a_range_is_taken_as_far_as_the_case_says() -> None:
     ):
         (found,) = place([wide], PROFILE, case)
         assert (found.host_us, found.device_us) == (host_us, device_us)
+
+
+def test_a_wait_before_anything_else_costs_the_way_back_alone() -> None:
+    (only,) = place([piece(10.0, 5.0, waits_before=True)], PROFILE, MIDDLE)
+    assert (only.host_at_us, only.host_us, only.device_us) == (3.0, 10.0, 5.0)
+
+
+def test_a_kernel_that_takes_no_time_takes_none() -> None:
+    first, second = place([piece(10.0, 0.0), piece(10.0, 5.0)], PROFILE, MIDDLE)
+    assert (first.device_us, second.device_us) == (0.0, 5.0)

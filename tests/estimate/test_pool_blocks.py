@@ -123,3 +123,22 @@ def test_whatever_the_order_all_that_is_freed_is_whole_again(
                 1000 + 2 * key + half, min(length, MIB) if length == 2 * MIB else length
             )
     assert blocks.reserved_bytes == reserved
+
+
+def test_the_last_512_bytes_of_a_small_segment_are_a_block() -> None:
+    """CUDACachingAllocator.cpp, should_split: a small block is split where 512 bytes or more are left."""
+    blocks = Blocks()
+    for key, size in enumerate((MIB, MIB - 512, 512)):
+        blocks.allocate(key, size)
+    assert blocks.reserved_bytes == 2 * MIB
+
+
+def test_what_is_left_of_a_large_segment_is_a_block_above_a_mebibyte_only() -> None:
+    """The same of large blocks: more than 1 MiB has to be left."""
+    for left, reserved in ((MIB, 20), (MIB + 512, 20)):
+        blocks = Blocks()
+        blocks.allocate(1, 9 * MIB)
+        blocks.allocate(2, 11 * MIB - left)
+        assert blocks.reserved_bytes == reserved * MIB
+        blocks.allocate(3, MIB + 512)
+        assert blocks.reserved_bytes == (20 if left > MIB else 40) * MIB

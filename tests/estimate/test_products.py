@@ -58,6 +58,8 @@ def test_sizes_of_each_kind_of_product() -> None:
         (mm(400, 1024, 256, is_half=True), 1),
         (mm(64, 4096, 256, is_half=True), 2),
         (mm(4, 4096, 256, is_half=True), 1),
+        (mm(8, 4096, 256, is_half=True), 1),  # up to 8 rows are few
+        (mm(9, 4096, 256, is_half=True), 2),
     ],
 )
 def test_kernels_by_the_tiles_that_fill_a_gpu(operator: Op, count: int) -> None:
@@ -85,9 +87,16 @@ def test_products_of_float32_take_as_long_as_one_block_walks() -> None:
     assert walk_us(sized(mm(256, 256, 256))) == pytest.approx(7.68)
     assert walk_us(sized(mm(64, 8192, 256))) == walk_us(sized(mm(64, 1536, 256)))
     assert walk_us(sized(mm(32, 3136, 512))) == pytest.approx(32.16)
+    assert walk_us(sized(mm(33, 3136, 512))) == walk_us(sized(mm(64, 1536, 256)))
     gradient = mm(64, 4096, 64)
     turned = replace(gradient.inputs[0], stride=(1, 64))
     gradient = replace(gradient, args=(turned, gradient.args[1]))
     assert walk_us(sized(gradient)) == pytest.approx(3.84)
     assert walk_us(sized(mm(256, 256, 256, is_half=True))) == 0.0
     assert walk_us(sized(mm(1, 256, 256))) == 0.0
+
+
+def test_an_operator_without_its_operands_is_no_product() -> None:
+    made = (tensor(3, 3, 5),)
+    assert product_of(op("aten.addmm.default", (tensor(9, 5),), made)) is None
+    assert product_of(op("aten.mm.default", (), made)) is None

@@ -68,7 +68,8 @@ def test_whole_step_is_one_graph() -> None:
     lanes = step_lanes(step(), H100)
     assert lanes.graphs == ("whole step",)
     assert {one.graph for one in lanes.eager} == {0}
-    assert [work.what for work in lanes.captured if work.what != "copy"] == ["graph"]
+    ran = [(work.what, work.number) for work in lanes.captured if work.what != "copy"]
+    assert ran == [("graph", 0)]
     assert lanes.captured_us < lanes.eager_us
 
 
@@ -89,3 +90,13 @@ def test_each_text_is_there_once() -> None:
     assert lanes.names == ("aten.add.Tensor",)
     assert (lanes.modules, lanes.files) == (("part0", "part1"), ("model.py",))
     assert isinstance(lanes, StepLanes)
+
+
+def test_a_wait_at_the_end_is_all_that_the_last_operator_has_beside_its_own() -> None:
+    waiting, free = (
+        step_lanes(step(6, *events), H100).eager
+        for events in ([HostEvent("sync", "synchronize", op_index=6)], [])
+    )
+    assert [each.at for each in waiting[:-1]] == [each.at for each in free[:-1]]
+    assert replace(waiting[-1].at, waited_us=free[-1].at.waited_us) == free[-1].at
+    assert waiting[-1].at.waited_us > free[-1].at.waited_us

@@ -224,6 +224,11 @@ def test_arithmetic(operator: Op, flops: float) -> None:
         (call("_softmax", tensor(1, 12289), -1, False, out=tensor(2, 12289)), 4 * 49156),
         (call("_softmax", tensor(1, 12287), -1, False, out=tensor(2, 12287)), 4 * 49148),
         (call("_log_softmax", tensor(1, 1025), -1, False, out=tensor(2, 1025)), 4 * 4100),
+        # All of the result is filled; then what is given is read, and written into its middle.
+        (call("constant_pad_nd", tensor(1, 10), (1, 1), out=tensor(2, 12)), 48 + 2 * 40),
+        # A negative padding leaves out: what is kept is read and written.
+        (call("constant_pad_nd", tensor(1, 10), (-1, -1), out=tensor(2, 8)), 32 + 2 * 32),
+        (call("slice_backward", tensor(1, 4), (10,), 0, 0, 4, 1, out=tensor(2, 10)), 40 + 2 * 16),
     ],
 )  # fmt: skip
 def test_bytes(operator: Op, moved: int) -> None:
@@ -284,6 +289,23 @@ def test_a_softmax_over_what_lies_apart_is_walked_by_single_threads() -> None:
     assert softmax(8, 30_522, 128) == pytest.approx(39_068, abs=1)
     assert softmax(8, 30_522, 64) is softmax(8, 21, 128) is None
     assert softmax(8, 30_522, dim=-1) is None
+
+
+@pytest.mark.parametrize("name", ["_softmax_backward_data", "_log_softmax_backward_data"])
+def test_its_backward_pass_walks_twice(name: str) -> None:
+    """Over the sum and over the result: 18.5 ms on an H200 for 30,522 numbers apart."""
+    made = tensor(1, 8, 30_522, 128)
+    found = walked_us(call(name, made, tensor(2, 8, 30_522, 128), 1, 6, out=made))
+    assert found == pytest.approx(2 * 30_522 * 0.32) == pytest.approx(18_500, rel=0.06)
+
+
+def test_roll_copies_once_for_each_dimension() -> None:
+    """ATen/native/TensorTransformations.cpp: several dimensions are rolled one after the other."""
+    given, made = tensor(1, 4, 4), tensor(2, 4, 4)
+    rolled = [call("roll", given, shifts, dims, out=made) for shifts, dims in
+              (((1,), (0,)), ((1, 2), (0, 1)), ((1,), ()))]  # fmt: skip
+    assert [launches(each) for each in rolled] == [1, 2, 1]
+    assert launches(call("roll", given, out=made)) == 1
 
 
 # Kinds, and waits.

@@ -145,3 +145,26 @@ def test_the_largest_gradient_is_that_of_all_steps() -> None:
     assert largest_gradient_of([second, first]) == 3.0
     assert largest_gradient_of([second]) == 2.0
     assert largest_gradient_of([]) == 0.0
+
+
+def test_the_largest_of_its_steps_says_how_far_an_optimizer_moves_an_element() -> None:
+    """By 0.1 and then not at all: twice 0.1 to either side is as far as it may be."""
+    expected = [*eager(), step(-NOISE, 0.0, -5e-8)]
+    (aligned,) = OtherRounding(expected).aligned([step(-NOISE, -0.09, 5e-8)])
+    assert gaps_between(expected[0], aligned) == []
+
+
+def test_a_parameter_of_one_element_is_aligned_and_one_of_none_left_alone() -> None:
+    def one(gradient: float, bias: float) -> Footprint:
+        tensors = {
+            "model.weight.grad": torch.tensor([8.0]),
+            "model.none.grad": torch.empty(0),
+            "model.none": torch.empty(0),
+            f"{KEY}.grad": torch.tensor([gradient]),
+            KEY: torch.tensor([bias]),
+        }
+        return Footprint(tensors, {}, {})
+
+    expected = [one(NOISE, 0.1), one(-NOISE, 0.0)]
+    (aligned,) = OtherRounding(expected).aligned([one(-NOISE, -0.09)])
+    assert gaps_between(expected[0], aligned) == []

@@ -17,6 +17,7 @@ from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.partition import partition
 from graphdoctor.proof import regions
+from graphdoctor.proof.flagged import _region
 from graphdoctor.proof.stage import Captured, capture_and_verify
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
@@ -24,6 +25,9 @@ from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.rule import Hit, RecordingRule, Rule
 from graphdoctor.target import from_object
 from graphdoctor.values.recording import Recording
+from graphdoctor.values.report import Location
+from tests.support import builders
+from tests.support.builders import tensor
 
 
 class Wrong(RecordingRule):
@@ -233,3 +237,18 @@ def test_on_a_gpu_a_refused_capture_confirms_the_finding() -> None:
     assert next((f.rule, f.certainty) for f in report.findings) == ("GD101", "confirmed")
     # The GPU is as usable as before.
     assert graphdoctor.analyze(tanh, torch.randn(8), device="cuda", strategies=()).verdict == "safe"
+
+
+def test_the_operators_of_a_finding_are_tried_in_each_iteration_that_has_them() -> None:
+    ops = [builders.op("aten.mul.Tensor", [tensor(0, 4)], [tensor(1, 4)]) for _ in range(4)]
+    captured = [builders.iteration(ops, index=at) for at in range(3)]
+    place = Location("model.py", 7)
+    hits = [
+        Hit(at, index, "refused", place, phase="backward", operator="aten.mul")
+        for at, index in ((0, 1), (2, 3), (2, 2))
+    ]
+    planned = _region(builders.recording(*captured), hits)
+    assert [list(planned.ops_in(at)) for at in range(3)] == [[1], [], [2, 3]]
+    region = planned.region
+    assert (region.name, region.phases, region.first) == ("aten.mul", ("backward",), place)
+    assert (region.operators, region.launches, region.iterations) == (1, 1, (0, 2))

@@ -249,3 +249,33 @@ def test_what_a_region_made_is_as_the_step_left_it_after_its_replays(
     finally:
         target.close()
         os.close(log)
+
+
+def test_a_replay_that_is_one_rounding_off_is_wrong_on_the_emulated_device(
+    device: EmulatedDevice,
+) -> None:
+    """It computes as eager does, bit for bit: no deviation of eager's own explains anything there."""
+    numbers = count(0)
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        return data * (1.0 + next(numbers) * torch.finfo(torch.float32).eps)
+
+    verification = only(outcomes(device, step, change=everything))
+    assert verification.status == "wrong"
+    assert len(verification.differences) == verification.replays == 2
+
+
+def test_memory_that_only_the_tape_holds_is_not_copied_aside(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+    clone = torch.UntypedStorage.clone
+
+    def noted(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        copied.append(storage.nbytes())
+        return clone(storage)
+
+    monkeypatch.setattr(torch.UntypedStorage, "clone", noted)
+    found = only(outcomes(device, lambda x: x.sum() * 2.0, change=everything))
+    assert (found.status, found.replays) == ("verified", 2)
+    assert copied == []

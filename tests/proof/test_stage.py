@@ -7,13 +7,14 @@ from itertools import count
 
 import pytest
 import torch
+from msgspec import structs
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.partition import partition
-from graphdoctor.proof.stage import Captured, capture_and_verify
+from graphdoctor.proof.stage import Captured, capture_and_verify, prove_whole_step
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
 from graphdoctor.target import from_object
@@ -110,3 +111,47 @@ def tried_diagnosis(device: EmulatedDevice) -> Diagnosis:
     tried(device, lambda data: data * float(data.sum()), diagnosed=note)
     assert any(finding.effect == "capture-fails" for finding in kept[0].findings)
     return kept[0]
+
+
+def test_what_only_makes_a_replay_slow_leaves_the_graph_of_the_whole_step(
+    device: EmulatedDevice, released: list[CapturedStep]
+) -> None:
+    findings = tuple(
+        structs.replace(found, effect="replay-is-slow")
+        for found in tried_diagnosis(device).findings
+    )
+    captured = tried(
+        device,
+        lambda data: data * 2.0,
+        diagnosed=lambda found: structs.replace(found, findings=findings),
+    )
+    assert captured.step is not None
+    assert captured.step not in released
+    captured.release()
+
+
+def test_a_capture_without_values_has_no_replay_and_compares_no_tensor() -> None:
+    with EmulatedDevice() as device:
+        target = place(from_object(lambda data: data * 2.0, torch.ones(4)), device)
+        try:
+            session = prepare(target, device, iterations=2)
+            device.leave_values_out()
+            outcome, step = prove_whole_step(session)
+        finally:
+            target.close()
+    verification = outcome.verification
+    assert step is None and outcome.status == "captured" and verification is not None
+    assert verification.status == "not-verified"
+    assert (verification.replays, verification.tensors) == (0, 0)
+
+
+def test_a_graph_that_is_one_rounding_off_is_wrong_on_the_emulated_device(
+    device: EmulatedDevice,
+) -> None:
+    """A replay there runs eager's own operators: nothing explains another bit."""
+    numbers = count()
+    eps = torch.finfo(torch.float32).eps
+    captured = tried(device, lambda data: data * (1.0 + next(numbers) * eps))
+    assert captured.step is None
+    verification = captured.outcomes[0].verification
+    assert verification is not None and verification.status == "wrong"

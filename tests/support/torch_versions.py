@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from graphdoctor.target.state.dict_versions import version_function
+
 
 class _Names(TorchDispatchMode):
     """Notes the names of the operators that run."""
@@ -36,6 +38,10 @@ WHY_FILLING = "this torch fills from the number: nothing is copied from the host
 # The graph guards ask for these hooks: torch tells them since 2.7.
 TELLS_SAVED_TENSOR_HOOKS = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
 WHY_NO_HOOKS = "this torch does not tell the hooks on saved tensors, as of activation checkpointing"
+
+# Python 3.13.0 reports no attribute that is set on an object: guards compare at each look there, as they do
+# wherever a torch has no versions of dictionaries.
+TELLS_DICT_WRITES = version_function() is not None
 
 MEASURED_WITH = (2, 11)  # the torch of the H200 that said what a capture takes
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])

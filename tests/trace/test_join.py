@@ -52,6 +52,17 @@ def test_a_call_that_launches_is_taken_before_one_that_does_not() -> None:
     assert launched_by(builder.trace()) == ["cudaLaunchKernel 100", "cudaEventRecord 120"]
 
 
+def test_a_number_of_0_is_a_number_as_any_other() -> None:
+    builder = TraceBuilder()
+    builder.call("cudaLaunchKernel", 100, 5, correlation=0)
+    builder.kernel(0, 130, 5)
+    assert launched_by(builder.trace()) == ["cudaLaunchKernel 100"]
+    builder = TraceBuilder()
+    builder.call("cudaEventRecord", 100, 5, correlation=0)
+    builder.kernel(0, 130, 5)
+    assert launched_by(builder.trace()) == ["cudaEventRecord 100"]
+
+
 def test_a_kernel_is_its_launching_operator_s_and_one_outside_of_operators_nobody_s() -> None:
     builder = TraceBuilder()
     builder.operator("aten::linear", 100, 50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -227,8 +228,9 @@ def python_body(func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
     if facts.name.startswith("fsdp."):
         from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
-        found = (getattr(_fsdp_collectives, facts.base_name + end, None) for end in ("_cuda", ""))
-        return next(filter(None, found), None)
+        forms = ("{}_cuda", "{}", "_{}_default")
+        found = (getattr(_fsdp_collectives, each.format(facts.base_name), None) for each in forms)
+        return next((body for body in found if body is not None and _fits(body, func)), None)
     if _is_pytorchs(facts):
         return None
     from torch._library import custom_ops
@@ -236,6 +238,11 @@ def python_body(func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
     known = getattr(custom_ops, "OPDEFS", {})  # torch 2.4 and newer
     kernels = getattr(known.get(func._name), "_backend_fns", {})
     return None if "cuda" in kernels else kernels.get(None)
+
+
+def _fits(body: Callable[..., Any], func: Any) -> bool:
+    """Since torch 2.15 a function that calls an operator has the operator's name, and other arguments."""
+    return len(inspect.signature(body).parameters) == len(func._schema.arguments)
 
 
 def unseen(facts: OperatorFacts) -> str | None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from graphdoctor.trace.api import is_blocking, is_graph_launch, is_kernel_launch, is_memcpy
 from graphdoctor.values.watched import Rate, SampledCalls
 
@@ -90,7 +92,7 @@ class Windows:
 
     def read(self) -> SampledCalls:
         rates = {what: spread.rate() for what, spread in self.spreads.items()}
-        return SampledCalls(
+        calls = SampledCalls(
             windows=self.count,
             seen_s=self.seen_s,
             launches=self.counts["launches"],
@@ -104,6 +106,7 @@ class Windows:
             sync_rate=rates.get("syncs"),
             copy_rate=rates.get("copies"),
         )
+        return replace(calls, copy_rate=None) if calls.lacks_work else calls
 
 
 def _counted(events: Iterable[Seen]) -> tuple[Counter[str], Counter[str], Counter[str]]:

@@ -196,13 +196,18 @@ class Watcher:
             yield f"Launches, syncs and copies are not known. {self._profiler.reason}"
         for doing, count in self._put_off.items():
             yield f"Windows that were put off, since {doing} then: {count}."
-        calls = self._windows
-        if calls.count:
+        calls = self._windows.read()
+        if calls.windows:
             yield (
                 "CUDA's profiling interface stays in the process after the first window, and each launch and"
                 " replay goes through it (--cupti)."
             )
-        if calls.count and calls.counts["operations"] == 0 and calls.counts["launches"] == 0:
+        if calls.lacks_work:
+            yield (
+                "Windows saw launches and none of the work on the GPU that they put there, as beside other"
+                " processes that keep it busy: copies, and the share of graphs, are not known."
+            )
+        elif calls.windows and calls.operations == 0 and not calls.syncs:
             yield (
                 "No window saw any CUDA call: the GPU was not used then, or another profiler,"
                 " such as Nsight, holds the interface that torch's needs."

@@ -78,5 +78,14 @@ def test_an_idle_program_has_rates_of_zero() -> None:
     assert idle.operations == 0 and idle.syncs == {}
 
 
+def test_copies_are_not_known_where_launches_were_seen_and_none_of_their_work() -> None:
+    """As beside other processes that keep the GPU busy: what was launched ran after the windows."""
+    for launch in ("cudaLaunchKernel", "cudaGraphLaunch"):
+        calls = read([Seen(launch, False, 1), Seen("cudaMemcpyAsync", False, 2)])
+        assert calls.lacks_work and calls.copy_rate is None and calls.launch_rate is not None
+    for known in ([], EAGER, GRAPH[1:]):
+        assert not read(known).lacks_work and read(known).copy_rate is not None
+
+
 def test_nothing_is_known_without_a_window() -> None:
     assert read().launch_rate is None
