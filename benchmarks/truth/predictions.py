@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from folds import Fitted, fitted_to
+from host_figures import Hosts
 from kernel_figures import Seen, traced
 from measured_steps import (
     Measured,
     measured_families,
     measured_on_calibrated,
-    measured_since,
     measured_steps,
 )
 from recorded_steps import ROOT, UNRECORDED, Step, recorded
@@ -51,30 +51,30 @@ def main() -> None:
         help="take the fitted figures from the result that is there, and judge anew",
     )
     args = parser.parse_args()
-    measured = list(measured_steps())
-    since = [*measured_since({one.family for one in measured}), *measured_families()]
+    measured = [*measured_steps(), *measured_on_calibrated()]
+    since = list(measured_families())
     judging = [*measured, *since, *_only_traced({one.case for one in (*measured, *since)})]
-    judging += measured_on_calibrated()
     with tempfile.TemporaryDirectory() as temporary:
         steps = _recorded([one.case for one in judging], args.recordings or Path(temporary))
     known = [one for one in measured if one.case in steps]
     folds = _kept() if args.keep_figures else {}
     seen = Seen(steps)
     family_of = {one.case: one.family for one in judging}
-    of_all = seen.figures(but="", family_of=family_of)
+    hosts = Hosts(known, steps)
+    of_all = seen.figures(but="", family_of=family_of) | hosts.figures()
     every = folds.pop(EVERY, None) or fitted_to(known, steps, of_all)
     print(f"all: {every.text}")
     judged: list[Judged] = []
     for family in sorted(set(family_of.values())):
         own = [one for one in judging if one.family == family and one.case in steps]
         if family not in folds:
-            kernels = seen.figures(but=family, family_of=family_of)
+            found = seen.figures(but=family, family_of=family_of) | hosts.figures(but=family)
             others = [one for one in known if one.family != family]
-            is_fitted = len(others) < len(known)  # else only kernels were fitted to it
+            is_fitted = any(one.timed for one in known if one.family == family)
             folds[family] = (
-                fitted_to(others, steps, kernels)
-                if is_fitted
-                else Fitted({**every.figures, **kernels})
+                fitted_to(others, steps, found)
+                if is_fitted  # else only kernels and hosts were fitted to it
+                else Fitted(every.figures | found)
             )
         print(f"{family}: {folds[family].text}", flush=True)
         for one in own:
@@ -82,7 +82,7 @@ def main() -> None:
     ranged, widths = with_ranges(judged)
     for name, times in widths.items():
         print(f"width of {name}: {times:.2f}")
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "families": sorted({one.family for one in judging if one.case in steps}),
         "cases": sorted({one.case for one in judging if one.case in steps}),
         "left_out": UNRECORDED,
@@ -97,7 +97,7 @@ def main() -> None:
         "memory": list(_memory(steps)),
         "rows": [one.row for one in ranged],
     }
-    OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    OUT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {OUT.relative_to(ROOT)}: {len(ranged)} predictions")
 
 

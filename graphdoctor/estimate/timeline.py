@@ -64,7 +64,8 @@ def _entering_us(op: Op, inside: str | None, profile: DeviceProfile) -> Range:
 
 
 class _Training:
-    """What training costs the host beside operators: at the optimizers' first launches, and at each node.
+    """What training costs the host beside operators: where autograd's engine starts, at each of its nodes, and
+    at the optimizers' first launches.
 
     `updates` are the parameters by the position of the first operator that launches anything for them.
     One foreach or fused operator lists them all; else one kind of operator runs once for each.
@@ -80,11 +81,10 @@ class _Training:
 
     def before_us(self, position: int, op: Op, previous: Op | None) -> Range:
         if op.phase == "backward":
-            return self._node_us if _is_node(op, previous) else ZERO
-        if (parameters := self.updates.get(position)) is None:
-            return ZERO
-        each = scale(self._costs.parameter.range, parameters)
-        return add(self._costs.training_step.range, each)
+            node_us = self._node_us if _is_node(op, previous) else ZERO
+            is_start = previous is not None and previous.phase != "backward"
+            return add(node_us, self._costs.backward_pass.range) if is_start else node_us
+        return scale(self._costs.parameter.range, self.updates.get(position, 0))
 
 
 def _is_node(op: Op, previous: Op | None) -> bool:

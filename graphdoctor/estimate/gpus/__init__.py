@@ -53,7 +53,7 @@ class HostCosts(Struct, frozen=True, forbid_unknown_fields=True):
     library_call: Figure  # added for cuBLAS and cuDNN: choosing the kernel
     backward_node: Figure  # the autograd engine runs one node
     optimizer_foreach: Figure  # added to one _foreach or fused operator: grouping its lists
-    training_step: Figure  # once a step that trains: the engine's start, the optimizer's own Python
+    backward_pass: Figure  # once each: autograd's engine starts, hands work to its thread, and ends
     parameter: Figure  # once for each trained parameter: what its optimizer does in Python
     gradient: Figure  # once for each trained parameter: what the engine does for its gradient
     view: Figure  # an operator that only makes a view

@@ -108,7 +108,7 @@ def _slowed_by(profile: DeviceProfile, host: HostProfile) -> DeviceProfile:
             autograd=_times(costs.autograd, host.autograd),
             backward_node=_times(costs.backward_node, host.autograd),
             gradient=_times(costs.gradient, host.autograd),
-            training_step=_times(costs.training_step, host.optimizer),
+            backward_pass=_times(costs.backward_pass, host.autograd),
             parameter=_times(costs.parameter, host.optimizer),
             optimizer_foreach=_times(costs.optimizer_foreach, host.optimizer),
             allocation=_times(costs.allocation, host.launches),
