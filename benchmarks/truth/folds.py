@@ -31,7 +31,7 @@ from graphdoctor.estimate.two_lanes import Work
 
 Regions = Sequence[Sequence[int]]
 _GAPS = tuple(round(0.05 * number, 2) for number in range(21))
-_STEPS = (0, 10, 20, 30, 50, 80, 120, 180, 260)
+_STEPS = (0, 10, 20, 30, 40, 50, 65, 80, 100, 120, 150, 180, 220, 260)
 # Where a step's time by the host time of its calls is computed; between them it is all but straight.
 _HOST_US = (0, 25, 50, 100, 150, 200, 300, 450, 700, 1000, 2000, 4000, 8000, 16000)
 _CALLS = {

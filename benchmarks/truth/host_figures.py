@@ -27,8 +27,8 @@ from graphdoctor.estimate.timeline import eager_pieces
 
 Floats = npt.NDArray[np.float64]
 
-# Before anything is fitted, in us. The first five are those of the TraceLens H100 traces (estimate/gpus/common.toml),
-# the others are guesses; each may be off by as much as it is.
+# Before anything is fitted, in us: the first four are what fit_profile.py reads from the TraceLens H100 traces, the
+# others are guesses; each may be off by as much as it is.
 _PRIOR = {
     "launch_us": 2.2,
     "host_us.operator": 3.5,
@@ -37,13 +37,14 @@ _PRIOR = {
     "host_us.module_call": 5.0,
     "host_us.backward_node": 4.0,
     "host_us.backward_pass": 250.0,
-    "host_us.gradient": 50.0,  # with the parameter's part of its optimizer
+    "host_us.gradient": 50.0,
 }
-OF_OPTIMIZER = 0.1  # of what a parameter costs; the engine has the rest
 # Not fitted: what these bring cannot be told from an operator's own cost, or is fitted to parts of steps.
 _KEPT = ("host_us.autograd", "host_us.allocation", "host_us.optimizer_foreach")
 _NOISE = 0.15  # of eager's time, in log
-_PACED_BY_HOST = 0.8  # of the eager time the device is busy at most, where the host's time can be told
+_PACED_BY_HOST = (
+    0.8  # of the eager time the device is busy at most, where the host's time can be told
+)
 _ROUNDS = 8  # of figures by hosts' speeds, and speeds by figures
 SLOW, REFERENCE = "slow_server", "reference"
 _SAID = re.compile(r"([\d.]+) times a server")
@@ -92,18 +93,12 @@ class Hosts:
         for _ in range(_ROUNDS):
             costs = self._costs(used, speeds)
             speeds = self._speeds(used, costs, speeds)
-        found = dict(zip(_PRIOR, costs.tolist(), strict=True))
-        parameter_us = found["host_us.gradient"]
-        found["host_us.gradient"] = (1.0 - OF_OPTIMIZER) * parameter_us
-        found["host_us.parameter"] = OF_OPTIMIZER * parameter_us
-        return found | speeds
+        return dict(zip(_PRIOR, costs.tolist(), strict=True)) | speeds
 
     def _rows(self, used: Sequence[Measured], speeds: Mapping[str, float]) -> Floats:
         """What each figure adds to each step's host time were it 1 us, over the step's time."""
         factors = {host: self._factors(host, speeds) for host in {one.host for one in used}}
-        return np.array(
-            [self._counts[one.case] * factors[one.host] / one.eager_us for one in used]
-        )
+        return np.array([self._counts[one.case] * factors[one.host] / one.eager_us for one in used])
 
     def _factors(self, host: str, speeds: Mapping[str, float]) -> Floats:
         """How many times as long as on a server each figure is there."""
@@ -163,12 +158,8 @@ def _count(step: Step, name: str) -> float:
 
 
 def _nothing_but(name: str, profile: DeviceProfile) -> DeviceProfile:
-    ones = {name: 1.0}
-    if name == "host_us.gradient":
-        ones = {name: 1.0 - OF_OPTIMIZER, "host_us.parameter": OF_OPTIMIZER}
-
     def figure(path: str) -> Figure:
-        value = ones.get(path, 0.0)
+        value = float(path == name)
         return Figure(value, value, value, "counted")
 
     costs = {field: figure(f"host_us.{field}") for field in profile.host_us.__struct_fields__}

@@ -107,13 +107,25 @@ def measured_on_calibrated() -> Iterator[Measured]:
         yield Measured(case, host, eager_us, traced_us.get(case, 0.0))
 
 
+def rounds() -> dict[str, float]:
+    """Steps that were timed in several rounds on one machine: their number, and the slowest round over the fastest."""
+    ratios = []
+    for rows in _calibrated().values():
+        of_case: dict[str, list[float]] = defaultdict(list)
+        for row in rows:
+            if "eager_us" in row:
+                of_case[row["case"]].append(row["eager_us"])
+        ratios += [max(times) / min(times) for times in of_case.values() if len(times) > 1]
+    return {"rounds": len(ratios), "slowest": median(ratios), "most": max(ratios)}
+
+
 def measured_families() -> Iterator[Measured]:
     """Steps of the families that only judge; of each, what kept the device busy, as a profile has it.
 
     114 processes compiled on the host while they were timed: eager took up to 1.7 times as long in one
     process as in another, and says nothing, but the busy time of the same step differed by 3 % at most.
     """
-    found = {row["case"]: _of_cell(row) for row in _lines(FAMILIES)[::-1] if _is_timed(row)}
+    found = {row["case"]: _of_cell(row) for row in _lines(FAMILIES)[::-1] if _is_verified(row)}
     for case, one in found.items():
         yield Measured(case, "slow-server", one.eager_us, one.busy_us, is_quiet=False)
 
@@ -172,7 +184,7 @@ def _quiet_cells() -> dict[str, list[Timed]]:
     for row in _lines(RESULTS):
         if row.get("estimate"):
             cells[row["case"]] |= {one.strategy: one for one in _of_analysis(row)}
-        elif _is_timed(row):
+        elif _is_verified(row) and not _is_crowded(row):
             cells[row["case"]][row["strategy"]] = _of_cell(row)
     found = {}
     for case, timed in cells.items():
@@ -181,13 +193,15 @@ def _quiet_cells() -> dict[str, list[Timed]]:
     return found
 
 
-def _is_timed(row: dict[str, Any]) -> bool:
+def _is_verified(row: dict[str, Any]) -> bool:
     found = row.get("row") or {}
-    timed = found.get("measurement")
-    if found.get("status") != "verified" or timed is None or not found["busy_share_eager"]:
-        return False
-    others = str(timed["clock_note"]).split(" ")[0]
-    return not others.isdigit() or int(others) <= CROWD
+    is_timed = found.get("measurement") is not None and 0.0 < found["busy_share_eager"] < 1.0
+    return bool(found.get("status") == "verified" and is_timed)
+
+
+def _is_crowded(row: dict[str, Any]) -> bool:
+    others = str(row["row"]["measurement"]["clock_note"]).split(" ")[0]
+    return others.isdigit() and int(others) > CROWD
 
 
 def _of_cell(row: dict[str, Any]) -> Timed:

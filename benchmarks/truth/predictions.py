@@ -4,8 +4,8 @@
 
 The measured steps are those of benchmarks/data: samples_*, results/, families/, kernels_*, eager_*. For each family of
 workloads (one model, at whatever size, in whichever precision) the fitted figures are fitted to all other
-families and the family is predicted with them: without a GPU for the host that ran it, and from its
-measured eager step. Then the ranges' widths are chosen for each family by the errors of the others.
+families and the family is predicted with them: without a GPU for the host that ran it, and each strategy from the
+eager step that was measured beside it. Then the ranges' widths are chosen for each family by the errors of the others.
 Printed are the figures and widths from all families, which are those to be committed.
 Needs transformers, torchvision and diffusers for the larger workloads; takes some ten minutes.
 """
@@ -27,6 +27,7 @@ from measured_steps import (
     measured_families,
     measured_on_calibrated,
     measured_steps,
+    rounds,
 )
 from recorded_steps import ROOT, UNRECORDED, Step, recorded
 from residuals import Judged, judged_of, with_ranges
@@ -51,12 +52,12 @@ def main() -> None:
         help="take the fitted figures from the result that is there, and judge anew",
     )
     args = parser.parse_args()
-    measured = [*measured_steps(), *measured_on_calibrated()]
-    since = list(measured_families())
-    judging = [*measured, *since, *_only_traced({one.case for one in (*measured, *since)})]
+    profiled = [*measured_steps(), *measured_families()]
+    calibrated = list(measured_on_calibrated())
+    judging = [*profiled, *_only_traced({one.case for one in profiled}), *calibrated]
     with tempfile.TemporaryDirectory() as temporary:
         steps = _recorded([one.case for one in judging], args.recordings or Path(temporary))
-    known = [one for one in measured if one.case in steps]
+    known = [one for one in judging if one.case in steps]
     folds = _kept() if args.keep_figures else {}
     seen = Seen(steps)
     family_of = {one.case: one.family for one in judging}
@@ -95,6 +96,7 @@ def main() -> None:
             if case in steps
         },
         "memory": list(_memory(steps)),
+        "rounds": rounds(),
         "rows": [one.row for one in ranged],
     }
     OUT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

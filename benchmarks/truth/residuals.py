@@ -23,8 +23,12 @@ from graphdoctor.values.report import Range
 
 INSIDE = 0.8  # of held-out measurements that ranges are to hold
 # Predictions from the measured eager step; those of one name share a width.
-WHOLE, PARTS, SEGMENTS = "whole from eager", "parts from eager", "segments from eager"
-_CONSTANT = (PARTS, SEGMENTS)
+WHOLE = "whole from eager"
+_WIDTHS = {
+    "split-step": "split from eager",
+    "modules": "parts from eager",
+    "segments": "segments from eager",
+}
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Judged:
     @property
     def is_constant(self) -> bool:
         """Whether its range is as wide as any other's, whatever its corners."""
-        return self.width in _CONSTANT
+        return self.width in _WIDTHS.values()
 
     @property
     def needed(self) -> float:
@@ -94,7 +98,7 @@ def judged_of(one: Measured, step: Step, fitted: Fitted) -> Iterator[Judged]:
             step.iteration, profile, regions, observed=observed, calls=graphed.calls
         )
         is_whole = regions is None and graphed.calls == NO_CALLS
-        width = WHOLE if is_whole else SEGMENTS if timed.strategy == "segments" else PARTS
+        width = WHOLE if is_whole else _WIDTHS.get(timed.strategy, _WIDTHS["modules"])
         made = judged("speed-up from eager", width, timed.strategy, found, timed.speedup)
         yield replace(made, printed=timed.printed)
 
@@ -146,8 +150,13 @@ def _capped(ranged: Sequence[Judged]) -> list[Judged]:
 
 
 def _width_of(name: str, judged: Sequence[Judged], *, but: str = "") -> Width:
-    """The least that holds so many of them, rounded up to what a sample of this size can tell."""
-    needed = sorted(one.needed for one in judged if one.width == name and one.family != but)
-    place = min(len(needed), ceil(INSIDE * (len(needed) + 1)))
-    least = needed[place - 1]
-    return Width(0.0, least=least) if name in _CONSTANT else Width(least)
+    """The least that holds so many of them, rounded up to what a sample of this size can tell.
+
+    Steps of a family err alike, so that the sample is as large as it has families.
+    """
+    others = [one for one in judged if one.width == name and one.family != but]
+    needed = sorted(one.needed for one in others)
+    families = len({one.family for one in others})
+    share = min(1.0, ceil(INSIDE * (families + 1)) / families)
+    least = needed[ceil(share * len(needed)) - 1]
+    return Width(0.0, least=least) if name in _WIDTHS.values() else Width(least)

@@ -59,6 +59,7 @@ def fitted_speedup(
     width = from_eager(
         is_whole=regions is None and calls == NO_CALLS,
         has_segments=bool(calls.segment or calls.trained_segment),
+        has_glue=bool(calls.glue),
     )
     return width.of(found)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import log
+
 import pytest
 
 from graphdoctor.estimate import Calls, Observed, fitted_speedup
@@ -15,6 +17,7 @@ from graphdoctor.estimate.fitted import (
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.estimate.layout import lay_out
 from graphdoctor.estimate.timeline import eager_pieces
+from graphdoctor.estimate.widths import PARTS_FROM_EAGER, SEGMENTS_FROM_EAGER, SPLIT_FROM_EAGER
 from graphdoctor.values.recording import Iteration
 from tests.support.builders import iteration, op, tensor
 
@@ -102,3 +105,20 @@ def test_the_likely_gain_lies_between_those_of_the_profile_s_bounds() -> None:
     observed = Observed(wall_us=2_000.0, busy_us=200.0)
     found = corners_from_eager(chain(), H200, None, observed=observed)
     assert found.low < found.mid < found.high
+
+
+def test_each_way_of_making_graphs_has_the_width_that_its_measurements_asked_for() -> None:
+    """A split step leaves next to nothing to Python, so that its range is narrow."""
+    observed = Observed(wall_us=2_000.0, busy_us=200.0)
+    half = [tuple(range(COUNT // 2))]
+    for calls, width in (
+        (Calls(glue=1), SPLIT_FROM_EAGER),
+        (Calls(module=1), PARTS_FROM_EAGER),
+        (Calls(trained_module=1), PARTS_FROM_EAGER),
+        (Calls(segment=1), SEGMENTS_FROM_EAGER),
+        (Calls(trained_segment=1), SEGMENTS_FROM_EAGER),
+    ):
+        found = fitted_speedup(chain(), H200, half, observed=observed, calls=calls)
+        assert log(found.high / found.mid) == pytest.approx(width.least)
+        assert log(found.mid / found.low) == pytest.approx(width.least)
+    assert SPLIT_FROM_EAGER.least < PARTS_FROM_EAGER.least < SEGMENTS_FROM_EAGER.least

@@ -6,6 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.estimate import launches
+from graphdoctor.estimate.costs import op_cost
+from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.estimate.products import (
     Product,
     computed_flops,
@@ -91,3 +93,26 @@ def test_products_of_float32_take_as_long_as_one_block_walks() -> None:
     assert walk_us(sized(gradient)) == pytest.approx(3.84)
     assert walk_us(sized(mm(256, 256, 256, is_half=True))) == 0.0
     assert walk_us(sized(mm(1, 256, 256))) == 0.0
+
+
+@pytest.mark.parametrize(("rows", "share"), [(1, "stream"), (8, "stream"), (9, "matmul")])
+def test_a_decoder_s_product_reads_its_weights_as_a_stream(rows: int, share: str) -> None:
+    """Of few rows there is nothing but weights to read; from nine on tensor cores take tiles."""
+    profile = load_profile("h200")
+    wide = 16_384
+    took = op_cost(mm(rows, wide, wide, is_half=True), profile).device_us.mid
+    moved = 2 * (wide * wide + 2 * rows * wide)
+    rate = profile.memory_gb_s.mid * getattr(profile.memory_share, share).mid
+    count = launches(mm(rows, wide, wide, is_half=True))
+    floor = profile.smallest_kernel_us.matmul.mid * 0.5 * (count + 1)
+    assert took == pytest.approx(floor + moved / 1e3 / rate)
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "kernels"),
+    [(2, 64, 1), (8, 255, 1), (8, 256, 2), (6, 256, 2), (9, 255, 2), (8, 512, 3)],
+)
+def test_few_rows_are_split_where_the_inner_size_is_worth_it(
+    rows: int, inner: int, kernels: int
+) -> None:
+    assert sized(mm(rows, inner, 128)).launches == kernels

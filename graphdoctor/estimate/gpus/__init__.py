@@ -54,8 +54,7 @@ class HostCosts(Struct, frozen=True, forbid_unknown_fields=True):
     backward_node: Figure  # the autograd engine runs one node
     optimizer_foreach: Figure  # added to one _foreach or fused operator: grouping its lists
     backward_pass: Figure  # once each: autograd's engine starts, hands work to its thread, and ends
-    parameter: Figure  # once for each trained parameter: what its optimizer does in Python
-    gradient: Figure  # once for each trained parameter: what the engine does for its gradient
+    gradient: Figure  # once for each trained parameter: what the engine does for it
     view: Figure  # an operator that only makes a view
     allocation: Figure  # one block from the caching allocator
 

@@ -109,7 +109,6 @@ def _slowed_by(profile: DeviceProfile, host: HostProfile) -> DeviceProfile:
             backward_node=_times(costs.backward_node, host.autograd),
             gradient=_times(costs.gradient, host.autograd),
             backward_pass=_times(costs.backward_pass, host.autograd),
-            parameter=_times(costs.parameter, host.optimizer),
             optimizer_foreach=_times(costs.optimizer_foreach, host.optimizer),
             allocation=_times(costs.allocation, host.launches),
         ),
