@@ -280,8 +280,9 @@ def _wrong_signs(rows: Sequence[Row]) -> Iterator[str]:
     yield _WHY_WRONG if wrong else ""
 
 
-_WHY_WRONG = """Small steps say more than others of what a call of a part costs. Left out of the fit, as they are here, they meet a
-figure that larger models chose (for GELU 80 us a segment, where all families together give 50 us).
+_WHY_WRONG = """Small steps say more than others of what a call of a part costs. Left out of the fit, as they
+are here, they meet a figure that larger models chose (for GELU 80 us a segment, where all families together
+give 50 us).
 """
 
 
