@@ -1,10 +1,12 @@
 """Eager steps on a quiet machine whose host was calibrated -> benchmarks/data/eager_<gpu>_torch<version>.jsonl.
 
-    python benchmarks/gpu/eager.py OUT.jsonl [--processes 8] [--budget-s 60] [--only PATTERN]
+    python benchmarks/gpu/eager.py OUT.jsonl [--processes 8] [--budget-s 120] [--rounds 3] [--only PATTERN]
 
 Eager's wall time hangs on the host, and is off by a half where anything else runs there. So every process first
 builds its workloads and warms them up; when all are ready, one after the other is timed, and nothing else runs.
-The first line tells the machine and what `graphdoctor calibrate --host` says of its host.
+All are timed in several rounds, a row each: what differs between rounds was disturbed by another user of the
+machine, who only ever makes a step take longer. The first line tells the machine and what `graphdoctor calibrate
+--host` says of its host.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 
 from kernels import ROOT, about, cases, write
 
-MEASURE_S = 0.3
+MEASURE_S = 0.15
 CALLS = 3
 BLOCK = 10  # calls in a row: a step may count them
 
@@ -32,7 +34,8 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path)
     parser.add_argument("--processes", type=int, default=8)
-    parser.add_argument("--budget-s", type=float, default=60.0)
+    parser.add_argument("--budget-s", type=float, default=120.0)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="a pattern of workloads")
     parser.add_argument("--work", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -48,12 +51,13 @@ def main() -> None:
         for worker in workers:  # each says so once it has built all it can
             _heard(worker)
         print(f"all are ready, {ends - time.monotonic():.0f} s are left", flush=True)
-        for turn in range(max(map(len, shares))):
+        for number in range(args.rounds):
             for worker, share in zip(workers, shares, strict=False):
-                if turn < len(share) and time.monotonic() < ends:
-                    row = {"case": share[turn], **_heard(worker, f"{turn}")}
-                    write(args.out, row)
-                    print(row, flush=True)
+                for turn, case in enumerate(share):
+                    if time.monotonic() < ends:
+                        row = {"case": case, "round": number, **_heard(worker, f"{turn}")}
+                        write(args.out, row)
+                        print(row, flush=True)
     finally:
         for worker in workers:
             worker.kill()

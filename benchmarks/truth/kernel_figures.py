@@ -28,6 +28,7 @@ from graphdoctor.estimate.convolutions import is_convolution
 from graphdoctor.estimate.costs import KnownCosts
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, load_profile
 from graphdoctor.estimate.kernels import kernel_kind, launches
+from graphdoctor.estimate.products import FEW_ROWS
 from graphdoctor.values.recording import Op
 
 _LITTLE_BYTES, _MUCH_BYTES = 100_000, 10_000_000
@@ -38,6 +39,7 @@ _CORRECTED = (
     "strided",
     "columns",
     "normalize",
+    "concat",
     "matmul",
     "convolution",
     "attention",
@@ -291,6 +293,8 @@ def _kernels() -> Iterator[Kernel]:
                 yield from _product(row["case"], us / runs, uses)
                 continue
             most = max(count * size for count, size, *_ in uses)
+            if kind == "gather":  # a few rows of the table that it is given
+                moved -= most
             writes_itself = operator.endswith(("copy_", "fill_"))  # it is among what it is given
             if kind in ("stream", "strided", "normalize") and not writes_itself:
                 moved += most
@@ -307,6 +311,8 @@ def _product(case: str, us: float, uses: Sequence[tuple[int, int, Any, str]]) ->
         return
     flops = 2.0 * batches * rows * inner * columns
     moved = batches * (rows * inner + inner * columns + rows * columns) * size
+    if rows <= FEW_ROWS and moved >= _MUCH_BYTES:  # reads its weights as fast as any stream
+        return
     yield Kernel(case, "matmul", us, moved, flops, _PEAKS[kind])
 
 

@@ -4,8 +4,8 @@
 
 The measured steps are those of benchmarks/data: samples_*, results/, families/, kernels_*, eager_*. For each family of
 workloads (one model, at whatever size, in whichever precision) the fitted figures are fitted to all other
-families and the family is predicted with them: without a GPU for the host that ran it, and from its
-measured eager step. Then the ranges' widths are chosen for each family by the errors of the others.
+families and the family is predicted with them: without a GPU for the host that ran it, and each strategy from the
+eager step that was measured beside it. Then the ranges' widths are chosen for each family by the errors of the others.
 Printed are the figures and widths from all families, which are those to be committed.
 Needs transformers, torchvision and diffusers for the larger workloads; takes some ten minutes.
 """
@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from folds import Fitted, fitted_to
+from host_figures import Hosts
 from kernel_figures import Seen, traced
 from measured_steps import (
     Measured,
     measured_families,
     measured_on_calibrated,
-    measured_since,
     measured_steps,
+    rounds,
 )
 from recorded_steps import ROOT, UNRECORDED, Step, recorded
 from residuals import Judged, judged_of, with_ranges
@@ -51,30 +52,30 @@ def main() -> None:
         help="take the fitted figures from the result that is there, and judge anew",
     )
     args = parser.parse_args()
-    measured = list(measured_steps())
-    since = [*measured_since({one.family for one in measured}), *measured_families()]
-    judging = [*measured, *since, *_only_traced({one.case for one in (*measured, *since)})]
-    judging += measured_on_calibrated()
+    profiled = [*measured_steps(), *measured_families()]
+    calibrated = list(measured_on_calibrated())
+    judging = [*profiled, *_only_traced({one.case for one in profiled}), *calibrated]
     with tempfile.TemporaryDirectory() as temporary:
         steps = _recorded([one.case for one in judging], args.recordings or Path(temporary))
-    known = [one for one in measured if one.case in steps]
+    known = [one for one in judging if one.case in steps]
     folds = _kept() if args.keep_figures else {}
     seen = Seen(steps)
     family_of = {one.case: one.family for one in judging}
-    of_all = seen.figures(but="", family_of=family_of)
+    hosts = Hosts(known, steps)
+    of_all = seen.figures(but="", family_of=family_of) | hosts.figures()
     every = folds.pop(EVERY, None) or fitted_to(known, steps, of_all)
     print(f"all: {every.text}")
     judged: list[Judged] = []
     for family in sorted(set(family_of.values())):
         own = [one for one in judging if one.family == family and one.case in steps]
         if family not in folds:
-            kernels = seen.figures(but=family, family_of=family_of)
+            found = seen.figures(but=family, family_of=family_of) | hosts.figures(but=family)
             others = [one for one in known if one.family != family]
-            is_fitted = len(others) < len(known)  # else only kernels were fitted to it
+            is_fitted = any(one.timed for one in known if one.family == family)
             folds[family] = (
-                fitted_to(others, steps, kernels)
-                if is_fitted
-                else Fitted({**every.figures, **kernels})
+                fitted_to(others, steps, found)
+                if is_fitted  # else only kernels and hosts were fitted to it
+                else Fitted(every.figures | found)
             )
         print(f"{family}: {folds[family].text}", flush=True)
         for one in own:
@@ -82,7 +83,7 @@ def main() -> None:
     ranged, widths = with_ranges(judged)
     for name, times in widths.items():
         print(f"width of {name}: {times:.2f}")
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "families": sorted({one.family for one in judging if one.case in steps}),
         "cases": sorted({one.case for one in judging if one.case in steps}),
         "left_out": UNRECORDED,
@@ -95,9 +96,10 @@ def main() -> None:
             if case in steps
         },
         "memory": list(_memory(steps)),
+        "rounds": rounds(),
         "rows": [one.row for one in ranged],
     }
-    OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    OUT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {OUT.relative_to(ROOT)}: {len(ranged)} predictions")
 
 

@@ -12,7 +12,7 @@ from math import ceil, log
 from typing import Any
 
 from folds import Fitted, regions_or_whole
-from measured_steps import CALIBRATED, DISTURBED, Measured, Timed, idle_graphs
+from measured_steps import Measured, calibrated_hosts, idle_graphs, judges
 from recorded_steps import Step
 
 from graphdoctor.estimate import NO_CALLS, Observed
@@ -21,11 +21,14 @@ from graphdoctor.estimate.predict import corners
 from graphdoctor.estimate.widths import LEAST, Width, capped
 from graphdoctor.values.report import Range
 
-GRAPHS = idle_graphs()
 INSIDE = 0.8  # of held-out measurements that ranges are to hold
 # Predictions from the measured eager step; those of one name share a width.
-WHOLE, PARTS, SEGMENTS = "whole from eager", "parts from eager", "segments from eager"
-_CONSTANT = (PARTS, SEGMENTS)
+WHOLE = "whole from eager"
+_WIDTHS = {
+    "split-step": "split from eager",
+    "modules": "parts from eager",
+    "segments": "segments from eager",
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Judged:
     @property
     def is_constant(self) -> bool:
         """Whether its range is as wide as any other's, whatever its corners."""
-        return self.width in _CONSTANT
+        return self.width in _WIDTHS.values()
 
     @property
     def needed(self) -> float:
@@ -84,20 +87,18 @@ def judged_of(one: Measured, step: Step, fitted: Fitted) -> Iterator[Judged]:
     if not one.is_fitted:
         for quantity, found, truth in _without_gpu(one, step, fitted):
             yield judged(quantity, quantity, "", found, truth)
-    if one.host == CALIBRATED:
-        return
-    observed = Observed(one.eager_us, one.busy_us)
     profile = fitted.profile("server")
     for timed in one.timed:
         graphed = step.graphed.get(timed.strategy)
-        if graphed is None or one.is_fitted or _is_disturbed(timed, GRAPHS.get(one.case)):
+        if graphed is None or one.is_fitted or not judges(one, timed):
             continue
         regions = regions_or_whole(graphed.regions, step)
+        observed = Observed(timed.eager_us, timed.busy_us)
         found = corners_from_eager(
             step.iteration, profile, regions, observed=observed, calls=graphed.calls
         )
         is_whole = regions is None and graphed.calls == NO_CALLS
-        width = WHOLE if is_whole else SEGMENTS if timed.strategy == "segments" else PARTS
+        width = WHOLE if is_whole else _WIDTHS.get(timed.strategy, _WIDTHS["modules"])
         made = judged("speed-up from eager", width, timed.strategy, found, timed.speedup)
         yield replace(made, printed=timed.printed)
 
@@ -105,26 +106,24 @@ def judged_of(one: Measured, step: Step, fitted: Fitted) -> Iterator[Judged]:
 def _without_gpu(one: Measured, step: Step, fitted: Fitted) -> Iterator[tuple[str, Range, float]]:
     profile = fitted.profile(one.host)
     found = corners(step.iteration, profile)
-    idle_us = GRAPHS.get(one.case)
-    if one.host == CALIBRATED:
+    is_calibrated = one.host in calibrated_hosts()
+    graph_us = _graph_us(one) if "whole" in step.graphed else None
+    if not is_calibrated:
+        yield "busy", found.busy_us, one.busy_us
+        if graph_us is not None:
+            yield "graph", found.graph_us, graph_us
+    if one.is_quiet:
         yield "eager", found.eager_us, one.eager_us
-        yield "speed-up", found.speedup, one.timed[0].speedup
-        return
-    yield "busy", found.busy_us, one.busy_us
+        if graph_us is not None:
+            yield "speed-up", found.speedup, one.eager_us / graph_us
+
+
+def _graph_us(one: Measured) -> float | None:
+    """What the whole step takes as a graph; the samples have been timed on their own host."""
     whole = next((timed for timed in one.timed if timed.strategy == "whole"), None)
-    if idle_us is not None and "whole" in step.graphed and one.host != "server":
-        yield "graph", found.graph_us, idle_us
-    if not one.is_quiet:
-        return
-    yield "eager", found.eager_us, one.eager_us
-    if whole is not None and "whole" in step.graphed and not _is_disturbed(whole, idle_us):
-        if idle_us is None or one.host == "server":
-            yield "graph", found.graph_us, whole.step_us
-        yield "speed-up", found.speedup, whole.speedup
-
-
-def _is_disturbed(timed: Timed, idle_us: float | None) -> bool:
-    return timed.strategy == "whole" and idle_us is not None and timed.step_us > DISTURBED * idle_us
+    if one.host == "server":
+        return whole.step_us if whole is not None else None
+    return idle_graphs().get(one.case)
 
 
 def with_ranges(judged: Sequence[Judged]) -> tuple[list[Judged], dict[str, float]]:
@@ -151,8 +150,13 @@ def _capped(ranged: Sequence[Judged]) -> list[Judged]:
 
 
 def _width_of(name: str, judged: Sequence[Judged], *, but: str = "") -> Width:
-    """The least that holds so many of them, rounded up to what a sample of this size can tell."""
-    needed = sorted(one.needed for one in judged if one.width == name and one.family != but)
-    place = min(len(needed), ceil(INSIDE * (len(needed) + 1)))
-    least = needed[place - 1]
-    return Width(0.0, least=least) if name in _CONSTANT else Width(least)
+    """The least that holds so many of them, rounded up to what a sample of this size can tell.
+
+    Steps of a family err alike, so that the sample is as large as it has families.
+    """
+    others = [one for one in judged if one.width == name and one.family != but]
+    needed = sorted(one.needed for one in others)
+    families = len({one.family for one in others})
+    share = min(1.0, ceil(INSIDE * (families + 1)) / families)
+    least = needed[ceil(share * len(needed)) - 1]
+    return Width(0.0, least=least) if name in _WIDTHS.values() else Width(least)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level
-from graphdoctor.estimate.layout import Case, Piece, lay_out
+from graphdoctor.estimate.layout import Case, Piece, lay_out, settled, work_of
 from graphdoctor.estimate.predict import NO_CALLS, Calls, Regions, calling, graph_pieces
 from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.timeline import eager_pieces
@@ -59,6 +59,7 @@ def fitted_speedup(
     width = from_eager(
         is_whole=regions is None and calls == NO_CALLS,
         has_segments=bool(calls.segment or calls.trained_segment),
+        has_glue=bool(calls.glue),
     )
     return width.of(found)
 
@@ -90,11 +91,10 @@ def factors_of(eager: Sequence[Piece], profile: DeviceProfile, observed: Observe
     busy_us = sum(piece.device_us.mid for piece in eager)
     device = observed.busy_us / busy_us if busy_us else 1.0
     low, high = _FASTEST_HOST, _SLOWEST_HOST
+    work = work_of(eager, profile, MIDDLE)
     for _ in range(_ROUNDS):
         middle = (low * high) ** 0.5
-        factors = Factors(middle, device)
-        pieces = tuple(scaled_piece(piece, factors) for piece in eager)
-        if lay_out(pieces, profile_scaled(profile, middle), MIDDLE).span_us < observed.wall_us:
+        if settled(work.scaled(host=middle, device=device)).span_us < observed.wall_us:
             low = middle
         else:
             high = middle

@@ -52,7 +52,11 @@ def lay_out(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> Laid
     A step that nobody waits for begins while the device still works on the one before: its first
     launch costs no idle time, and either the host or the device sets the pace.
     """
-    work = _work(pieces, profile, case)
+    return settled(work_of(pieces, profile, case))
+
+
+def settled(work: Work) -> Laid:
+    """What one of many steps in a row takes."""
     return _one_of(run(work.repeated(_SETTLED)), run(work.repeated(2 * _SETTLED)), _SETTLED)
 
 
@@ -60,7 +64,7 @@ def place(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> list[P
     """Where each piece lies in one step that begins with an idle device."""
     rows = _rows(pieces, profile, case)
     found = Positions.empty(len(rows.host))
-    run(_work_of(rows, profile, case), found)
+    run(_columns(rows, profile, case), found)
     if not rows.begins:
         return []
     begins = np.array(rows.begins)
@@ -85,8 +89,9 @@ def _one_of(few: Laid, many: Laid, steps: int) -> Laid:
     )
 
 
-def _work(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> Work:
-    return _work_of(_rows(pieces, profile, case), profile, case)
+def work_of(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> Work:
+    """The pieces as rows of work, in order."""
+    return _columns(_rows(pieces, profile, case), profile, case)
 
 
 def _rows(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> _Rows:
@@ -110,7 +115,7 @@ def _rows(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> _Rows:
     return rows
 
 
-def _work_of(rows: _Rows, profile: DeviceProfile, case: Case) -> Work:
+def _columns(rows: _Rows, profile: DeviceProfile, case: Case) -> Work:
     def host_us(value: Range) -> float:
         return towards(value, case.host, case.host_width)
 

@@ -19,7 +19,8 @@ _ADDED_TO = frozenset({"addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation
 _TILE = 64  # rows and columns that one block of threads computes
 _FEW_TILES, _FEWER_TILES = 66, 16  # half, and an eighth, of the multiprocessors of a large GPU
 _LONG, _LONGER = 512, 2048
-_FEW_ROWS = 8  # of a decoder's step: no tensor cores
+_SHORT = 256  # of few rows a shorter inner size is left in one piece, as ten products of a small decoder's step are
+FEW_ROWS = 8  # of a decoder's step: no tensor cores, and the weights are read but once
 # A block of threads walks along the inner size, and kernels of float32 that do not fill the GPU take as long as one
 # block: 4.6 us for 128, 7.4 us for 256, 22 to 29 us for 768; beyond some length it is split. What lies transposed on
 # the left, as for the gradients of weights, is split at once: 4 us for 4,096.
@@ -52,8 +53,10 @@ class Product(Struct, frozen=True):
         tiles = self.batches * ceil(self.rows / _TILE) * ceil(self.columns / _TILE)
         if tiles >= _FEW_TILES or min(self.rows, self.columns) == 1:
             return 1
+        if self.rows <= FEW_ROWS and self.inner < _SHORT:
+            return 1
         if self.itemsize <= 2:
-            return 2 if self.inner >= _LONGER and self.rows > _FEW_ROWS else 1
+            return 2 if self.inner >= _LONGER and self.rows > FEW_ROWS else 1
         return 1 + (tiles <= _FEWER_TILES) + (self.inner >= _LONG)
 
 

@@ -35,14 +35,12 @@ def eager_pieces(
     costs = known_costs(profile)
     every = tuple(ops)
     training = _Training(every, profile)
-    for position, op in enumerate(every):
+    for op in every:
         waits = False
         while stop is not None and stop <= op.index:
             waits, stop = True, next(stops, None)
         cost = costs.cost(op, autograd=autograd)
-        before_us = add(
-            _entering_us(op, inside, profile), training.before_us(position, op, previous)
-        )
+        before_us = add(_entering_us(op, inside, profile), training.before_us(op, previous))
         yield Piece(
             host_us=add(cost.host_us, before_us),
             device_us=cost.device_us,
@@ -64,27 +62,24 @@ def _entering_us(op: Op, inside: str | None, profile: DeviceProfile) -> Range:
 
 
 class _Training:
-    """What training costs the host beside operators: at the optimizers' first launches, and at each node.
+    """What training costs the host beside operators: where autograd's engine starts, and at each of its nodes.
 
-    `updates` are the parameters by the position of the first operator that launches anything for them.
-    One foreach or fused operator lists them all; else one kind of operator runs once for each.
+    A parameter's part is the engine's, which makes its gradient: an optimizer by itself costs its operators.
     """
 
     def __init__(self, ops: Sequence[Op], profile: DeviceProfile) -> None:
         self._costs = profile.host_us
-        self.updates = dict(_updates(ops))
         nodes = sum(map(_is_node, ops, (None, *ops)))
-        share = sum(self.updates.values()) / nodes if nodes else 0.0
+        share = sum(_updates(ops)) / nodes if nodes else 0.0
         gradients = scale(self._costs.gradient.range, share)
         self._node_us = add(self._costs.backward_node.range, gradients)
 
-    def before_us(self, position: int, op: Op, previous: Op | None) -> Range:
-        if op.phase == "backward":
-            return self._node_us if _is_node(op, previous) else ZERO
-        if (parameters := self.updates.get(position)) is None:
+    def before_us(self, op: Op, previous: Op | None) -> Range:
+        if op.phase != "backward":
             return ZERO
-        each = scale(self._costs.parameter.range, parameters)
-        return add(self._costs.training_step.range, each)
+        node_us = self._node_us if _is_node(op, previous) else ZERO
+        is_start = previous is not None and previous.phase != "backward"
+        return add(node_us, self._costs.backward_pass.range) if is_start else node_us
 
 
 def _is_node(op: Op, previous: Op | None) -> bool:
@@ -95,21 +90,22 @@ def _is_node(op: Op, previous: Op | None) -> bool:
     return is_new or op.forward_index is None
 
 
-def _updates(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
-    """Each run of an optimizer's operators: where it begins to launch, and its parameters."""
-    start: int | None = None
+def _updates(ops: Sequence[Op]) -> Iterator[int]:
+    """The parameters of each run of an optimizer's operators.
+
+    One foreach or fused operator lists them all; else one kind of operator runs once for each.
+    """
     written: Counter[str] = Counter()
-    for position, op in enumerate(ops):
+    for op in ops:
         if op.phase == "optimizer":
             if launches(op):
-                start = position if start is None else start
                 lists = [arg for arg in op.args if isinstance(arg, tuple)]
                 written[op.name] += len(lists[0]) if lists else min(1, len(op.writes))
-        elif start is not None:
-            yield start, max(written.values())
-            start, written = None, Counter()
-    if start is not None:
-        yield start, max(written.values())
+        elif written:
+            yield max(written.values())
+            written = Counter()
+    if written:
+        yield max(written.values())
 
 
 def _entered(module: str, before: str | None) -> int:

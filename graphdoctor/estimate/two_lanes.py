@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,15 @@ class Work:
 
     def __len__(self) -> int:
         return len(self.host_us)
+
+    def scaled(self, *, host: float, device: float) -> Work:
+        """The same work where the host's own takes `host` times as long, and the device's `device` times."""
+        return replace(
+            self,
+            host_us=self.host_us * host,
+            launch_us=self.launch_us * host,
+            busy_us=self.busy_us * device,
+        )
 
     def repeated(self, times: int) -> Work:
         """The same work several times in a row."""

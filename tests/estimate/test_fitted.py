@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from graphdoctor.estimate.fitted import (
 from graphdoctor.estimate.gpus import Figure, load_profile
 from graphdoctor.estimate.layout import lay_out
 from graphdoctor.estimate.timeline import eager_pieces
+from graphdoctor.estimate.widths import PARTS_FROM_EAGER, SEGMENTS_FROM_EAGER, SPLIT_FROM_EAGER
 from graphdoctor.values.recording import Iteration
 from tests.support.builders import iteration, op, tensor
 
@@ -125,3 +127,20 @@ def test_the_best_case_is_that_of_a_fast_host_with_a_fast_device() -> None:
     better = corners_from_eager(chain(), no_worse_than_likely(H200), None, observed=observed)
     assert better.high == pytest.approx(found.high)
     assert better.low > found.low
+
+
+def test_each_way_of_making_graphs_has_the_width_that_its_measurements_asked_for() -> None:
+    """A split step leaves next to nothing to Python, so that its range is narrow."""
+    observed = Observed(wall_us=2_000.0, busy_us=200.0)
+    half = [tuple(range(COUNT // 2))]
+    for calls, width in (
+        (Calls(glue=1), SPLIT_FROM_EAGER),
+        (Calls(module=1), PARTS_FROM_EAGER),
+        (Calls(trained_module=1), PARTS_FROM_EAGER),
+        (Calls(segment=1), SEGMENTS_FROM_EAGER),
+        (Calls(trained_segment=1), SEGMENTS_FROM_EAGER),
+    ):
+        found = fitted_speedup(chain(), H200, half, observed=observed, calls=calls)
+        assert log(found.high / found.mid) == pytest.approx(width.least)
+        assert log(found.mid / found.low) == pytest.approx(width.least)
+    assert SPLIT_FROM_EAGER.least < PARTS_FROM_EAGER.least < SEGMENTS_FROM_EAGER.least

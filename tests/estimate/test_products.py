@@ -6,6 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.estimate import launches
+from graphdoctor.estimate.costs import op_cost
+from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.estimate.products import (
     Product,
     computed_flops,
@@ -100,3 +102,26 @@ def test_an_operator_without_its_operands_is_no_product() -> None:
     made = (tensor(3, 3, 5),)
     assert product_of(op("aten.addmm.default", (tensor(9, 5),), made)) is None
     assert product_of(op("aten.mm.default", (), made)) is None
+
+
+@pytest.mark.parametrize(("rows", "share"), [(1, "stream"), (8, "stream"), (9, "matmul")])
+def test_a_decoder_s_product_reads_its_weights_as_a_stream(rows: int, share: str) -> None:
+    """Of few rows there is nothing but weights to read; from nine on tensor cores take tiles."""
+    profile = load_profile("h200")
+    wide = 16_384
+    took = op_cost(mm(rows, wide, wide, is_half=True), profile).device_us.mid
+    moved = 2 * (wide * wide + 2 * rows * wide)
+    rate = profile.memory_gb_s.mid * getattr(profile.memory_share, share).mid
+    count = launches(mm(rows, wide, wide, is_half=True))
+    floor = profile.smallest_kernel_us.matmul.mid * 0.5 * (count + 1)
+    assert took == pytest.approx(floor + moved / 1e3 / rate)
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "kernels"),
+    [(2, 64, 1), (8, 255, 1), (8, 256, 2), (6, 256, 2), (9, 255, 2), (8, 512, 3)],
+)
+def test_few_rows_are_split_where_the_inner_size_is_worth_it(
+    rows: int, inner: int, kernels: int
+) -> None:
+    assert sized(mm(rows, inner, 128)).launches == kernels

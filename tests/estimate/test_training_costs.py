@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from graphdoctor.estimate.gpus import Figure, load_profile
+from graphdoctor.estimate.hosts import load_host, on_host
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.values.recording import Iteration
 from tests.support.builders import iteration, op, tensor
@@ -52,13 +53,17 @@ def training_us(step: Iteration, **figures: float) -> float:
 
 
 @pytest.mark.parametrize("each", [False, True])
-def test_a_training_step_costs_its_optimizer_once_and_each_parameter(each: bool) -> None:
-    cost = training_us(updates(7, each=each), training_step=100.0, parameter=10.0)
-    assert cost == pytest.approx(100 + 7 * 10)
+@pytest.mark.parametrize("counts", [(7,), (3, 5)])
+def test_parameters_of_every_optimizer_cost_the_engine_once(
+    counts: tuple[int, ...], each: bool
+) -> None:
+    step = iteration([*trained(2, 1).ops[:4], *updates(*counts, each=each).ops[1:]])
+    assert training_us(step, gradient=10.0) == pytest.approx(10 * sum(counts))
 
 
-def test_two_optimizers_in_one_step_cost_twice() -> None:
-    assert training_us(updates(3, 5), training_step=100.0, parameter=1.0) == pytest.approx(208)
+def test_an_optimizer_by_itself_costs_its_operators_only() -> None:
+    """Where forward and backward are a graph, the call of the optimizer is all that Python does."""
+    assert training_us(updates(3, 5), backward_pass=100.0, gradient=10.0) == 0.0
 
 
 def test_what_an_optimizer_computes_without_writing_it_is_no_parameter() -> None:
@@ -66,12 +71,12 @@ def test_what_an_optimizer_computes_without_writing_it_is_no_parameter() -> None
     ops = list(updates(3, each=True).ops)
     made = op("aten.mul.Tensor", [tensor(1, 64), 2.0], [tensor(950, 64)], phase="optimizer")
     both = op("aten.lerp_.Scalar", [tensor(1, 64)], writes=[1, 2], phase="optimizer")
-    step = iteration([*ops, *[made] * 5, both, both])
-    assert training_us(step, parameter=10.0) == pytest.approx(3 * 10)
+    step = iteration([*trained(2, 1).ops[:4], *ops[1:], *[made] * 5, both, both])
+    assert training_us(step, gradient=10.0) == pytest.approx(3 * 10)
 
 
-def test_a_step_that_does_not_train_costs_no_optimizer() -> None:
-    assert training_us(updates(), training_step=100.0, parameter=10.0) == 0.0
+def test_a_step_that_does_not_train_costs_no_engine() -> None:
+    assert training_us(updates(), backward_pass=100.0, gradient=10.0) == 0.0
 
 
 def trained(nodes: int, parameters: int) -> Iteration:
@@ -97,3 +102,32 @@ def test_operators_of_unknown_origin_are_a_node_each() -> None:
     use = tensor(900, 64)
     lone = op("aten.mul.Tensor", [use, 2.0], [use], phase="backward")
     assert training_us(iteration([lone, lone]), backward_node=10.0) == pytest.approx(20)
+
+
+def test_the_engine_starts_once_for_each_pass_whatever_number_of_nodes_it_runs() -> None:
+    use = tensor(900, 64)
+    forward, back = (
+        op("aten.mul.Tensor", [use, 2.0], [use], phase=phase) for phase in ("forward", "backward")
+    )
+    for count in (1, 2, 5):
+        one_pass = iteration([forward, *[back] * count, forward])
+        assert training_us(one_pass, backward_pass=100.0) == pytest.approx(100)
+    two = iteration([forward, back, back, forward, back])
+    assert training_us(two, backward_pass=100.0) == pytest.approx(200)
+
+
+def test_operators_that_begin_inside_a_backward_pass_do_not_start_the_engine() -> None:
+    """A region that is looked at by itself: the engine runs before it, and after it."""
+    use = tensor(900, 64)
+    back = op("aten.mul.Tensor", [use, 2.0], [use], phase="backward")
+    assert training_us(iteration([back, back]), backward_pass=100.0) == 0.0
+
+
+def test_the_engine_is_of_the_kind_autograd_of_a_host() -> None:
+    figure = Figure(3.0, 3.0, 3.0, "a test")
+    host = structs.replace(load_host("server"), name="other", autograd=figure)
+    there = on_host(H100, host).host_us
+    for name in ("autograd", "backward_node", "backward_pass", "gradient"):
+        assert getattr(there, name).mid == pytest.approx(3 * getattr(H100.host_us, name).mid), name
+    for name in ("operator", "module_call", "view", "allocation", "optimizer_foreach"):
+        assert getattr(there, name) == getattr(H100.host_us, name), name

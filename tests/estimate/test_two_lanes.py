@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -127,3 +129,29 @@ def test_steps_without_waits_are_never_slower() -> None:
     found = replayed(builder)
     assert found.work.waits.sum() == 20
     assert run(without_waits(found.without_profiler(1.0))).span_us < 0.9 * run(found.work).span_us
+
+
+@given(works(), st.integers(1, 5))
+def test_a_host_and_a_device_that_are_as_many_times_slower_make_all_take_so_long(
+    work: Work, times: int
+) -> None:
+    bare = replace(
+        work,
+        gap_us=np.zeros(len(work)),
+        inner_us=np.zeros(len(work)),
+        latency_us=0.0,
+        sync_us=0.0,
+    )
+    slower = run(bare.scaled(host=times, device=times))
+    assert slower.span_us == pytest.approx(times * run(bare).span_us)
+
+
+def test_what_is_scaled_is_the_host_s_own_time_or_the_device_s() -> None:
+    one = [np.array([value]) for value in (7.0, 2.0, 1.0, 20.0, 3.0)]
+    work = Work(*one, np.array([True]), np.array([False]), LATENCY, SYNC)
+    host, device = work.scaled(host=3.0, device=1.0), work.scaled(host=1.0, device=3.0)
+    assert (host.host_us[0], host.launch_us[0], host.busy_us[0]) == (21.0, 6.0, 20.0)
+    assert (device.host_us[0], device.launch_us[0], device.busy_us[0]) == (7.0, 2.0, 60.0)
+    for changed in (host, device):
+        assert (changed.gap_us[0], changed.inner_us[0]) == (1.0, 3.0)
+        assert (changed.latency_us, changed.sync_us) == (LATENCY, SYNC)

@@ -53,9 +53,8 @@ class HostCosts(Struct, frozen=True, forbid_unknown_fields=True):
     library_call: Figure  # added for cuBLAS and cuDNN: choosing the kernel
     backward_node: Figure  # the autograd engine runs one node
     optimizer_foreach: Figure  # added to one _foreach or fused operator: grouping its lists
-    training_step: Figure  # once a step that trains: the engine's start, the optimizer's own Python
-    parameter: Figure  # once for each trained parameter: what its optimizer does in Python
-    gradient: Figure  # once for each trained parameter: what the engine does for its gradient
+    backward_pass: Figure  # once each: autograd's engine starts, hands work to its thread, and ends
+    gradient: Figure  # once for each trained parameter: what the engine does for it
     view: Figure  # an operator that only makes a view
     allocation: Figure  # one block from the caching allocator
 
