@@ -1,24 +1,29 @@
 """How long `graphdoctor.capture` takes, beside ten warm eager steps of the same training.
 
-    python benchmarks/speed/capture_time.py [--json FILE]
+    python benchmarks/gpu/capture_time.py [--json FILE]
 
-Needs a GPU. Each model trains with SGD; the steps are waited for once, after the last.
+Each model trains with SGD; the steps are waited for once, after the last.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from captured_call import machine
-from models.captured import subjects
+from samples_and_rules import ROOT
 from torch import nn
 
 import graphdoctor
+
+sys.path.insert(0, str(ROOT / "benchmarks/speed"))
+
+from captured_call import machine
+from models.captured import subjects
 
 STEPS = 10
 
