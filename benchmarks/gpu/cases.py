@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from samples_and_rules import sample_specs
 
 SLOWEST = "max-autotune"  # to prepare: it times kernels for minutes
+COMPILING = ("compile", "reduce-overhead", "compiled-whole", "compiled-split", SLOWEST)
 COMPARATORS = ("compile", "reduce-overhead", "cudagraphs", SLOWEST)
 INFERENCE = ("whole", "compiled-whole", "modules", *COMPARATORS)
 TRAINING = ("whole", "compiled-whole", "split-step", "compiled-split", "modules", *COMPARATORS)

@@ -9,7 +9,8 @@ caches shared; when all are ready, each times its step alone on its idle GPU, on
 that crashed or ran out of memory beside others is tried once more, alone, before that is called its result.
 `--commands` runs the sweeps and the other commands instead, `--families` the models that docs/prediction.md judges by.
 
-Resumable: what the file has already is not run again, and the deadline ends the call between turns.
+Resumable: what the file has already is not run again, and the deadline ends the call between turns. With
+`--again` those are, too, whose times docs/results.md marks, since eager was slower beside them than elsewhere.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ from cases import SLOWEST, Command, commands, families, workloads
 from samples_and_rules import ROOT
 from turns import Cell, Turn, prepared
 
+sys.path.insert(0, str(ROOT / "benchmarks/pages"))
+
+from comparison import compared
+
 LONGEST_S = 300.0
 _MACHINE_PATHS = re.compile(
     r"/[\w./+-]*/(?=(site-packages|dist-packages|sample_models|benchmarks|graphdoctor)/)"
@@ -52,6 +57,9 @@ def main() -> None:
     )
     parser.add_argument("--processes", type=int, default=24)
     parser.add_argument("--prepare-s", type=float, default=150)
+    parser.add_argument(
+        "--again", action="store_true", help="also what was timed while the host did other work"
+    )
     parser.add_argument("--commands", action="store_true")
     parser.add_argument(
         "--families", action="store_true", help="measure what predictions are judged by instead"
@@ -72,7 +80,12 @@ def main() -> None:
         for strategy in each.strategies
         if re.search(args.only, each.name) and (not asked or strategy in asked)
     ]
-    waiting = [cell for cell in cells if not results.has(cell.case, cell.strategy)]
+    marked = results.disturbed() if args.again else set()
+    waiting = [
+        cell
+        for cell in cells
+        if (cell.case, cell.strategy) in marked or not results.has(cell.case, cell.strategy)
+    ]
     waiting.sort(key=lambda cell: cell.strategy == SLOWEST)
     with tempfile.TemporaryDirectory() as folder:
         left = _measure(waiting, results, Path(folder), args=args, ends=ends)
@@ -86,11 +99,21 @@ class Results:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        rows = [row for row in map(json.loads, lines) if "case" in row and "error" not in row]
+        self._rows = list(map(json.loads, lines))
+        rows = [row for row in self._rows if "case" in row and "error" not in row]
         self._done = {(row["case"], row.get("strategy")) for row in rows}
 
     def has(self, case: str, strategy: str | None = None) -> bool:
         return (case, strategy) in self._done
+
+    def disturbed(self) -> set[tuple[str, str]]:
+        """Those that were timed while the host did other work."""
+        return {
+            (one.case, row.strategy)
+            for one in compared(self._rows)
+            for row in one.rows
+            if row.status == "verified" and row.measurement is not None and not one.is_quiet(row)
+        }
 
     def write(self, row: dict[str, Any]) -> None:
         with self._path.open("a", encoding="utf-8") as out:

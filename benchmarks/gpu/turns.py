@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cases import COMPILING
+
 TURN_S = 45.0  # the longest that one may take to time and profile
 
 
@@ -28,7 +30,9 @@ class Cell:
 class Turn:
     """benchmarks/gpu/row.py on one cell and one GPU: it prepares at once, and times when it is told to."""
 
-    def __init__(self, cell: Cell, folder: Path, *, root: Path, gpu: int) -> None:
+    def __init__(
+        self, cell: Cell, folder: Path, *, root: Path, gpu: int, compile_threads: int = 1
+    ) -> None:
         self.cell = cell
         self.gpu = gpu
         self.prepared_s: float | None = None
@@ -42,7 +46,7 @@ class Turn:
             self._popen = subprocess.Popen(
                 command,
                 cwd=root,
-                env=_environment(root, folder, gpu),
+                env=_environment(root, folder, gpu, compile_threads),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,
@@ -86,15 +90,15 @@ class Turn:
         self._settled.set()
 
 
-def _environment(root: Path, folder: Path, gpu: int) -> dict[str, str]:
-    """All compile with one thread each, into the same caches, and see one GPU."""
+def _environment(root: Path, folder: Path, gpu: int, compile_threads: int) -> dict[str, str]:
+    """All compile into the same caches, and see one GPU."""
     paths = (str(root), os.environ.get("PYTHONPATH", ""))
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "CUDA_VISIBLE_DEVICES": str(gpu),
         "OMP_NUM_THREADS": "1",
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
     }
@@ -108,7 +112,13 @@ def prepared(
     At `until_s` of time.monotonic() those that are neither are ended: a compiler that still tries kernels
     would disturb the times of the others.
     """
-    turns = [Turn(cell, folder, root=root, gpu=place % gpus) for place, cell in enumerate(cells)]
+    # Of the cells of one workload, only the first compiles at first.
+    compilers = {cell.case for cell in cells if cell.strategy in COMPILING}
+    threads = max(1, len(os.sched_getaffinity(0)) // max(1, len(compilers)))
+    turns = [
+        Turn(cell, folder, root=root, gpu=place % gpus, compile_threads=threads)
+        for place, cell in enumerate(cells)
+    ]
     for turn in turns:
         if not turn.settled(until_s):
             turn.is_late = True

@@ -17,6 +17,8 @@ NAMES = tuple(strategy.name for strategy in STRATEGIES)
 _MOST_OVER_BUSY = 1.10
 _NOISY = 1.25  # eager's time beside a row over the least beside any: the host did other work, too
 _WHOLE_GRAPHS = ("whole", "compiled-whole")
+_SLOWEST = "max-autotune"
+_LATE = "not prepared in time"
 
 
 @dataclass(slots=True)
@@ -102,6 +104,7 @@ def comparison(rows: Sequence[Row], planned: Sequence[str]) -> Iterator[str]:
     yield from table(("workload", "eager", *columns), (_cells(one, columns) for one in found))
     yield "![Speed-up over eager with its 95 % interval, for each strategy of each workload](results.svg)\n"
     yield from _aims(found)
+    yield from _why_not_tried(found)
     left = [name for name in planned if name not in {one.case for one in found}]
     if left:
         yield (
@@ -180,6 +183,23 @@ def _reasons(one: Compared) -> dict[str, list[str]]:
     for name, reason in one.errors.items():
         found.setdefault(reason, []).append(name)
     return found
+
+
+def _why_not_tried(found: Sequence[Compared]) -> Iterator[str]:
+    late = sum(_LATE in reason for one in found for reason in one.errors.values())
+    if late:
+        yield (
+            f"{late} cells were not prepared in time. In runs up to 2026-11-22 each process compiled with one thread,"
+            " and all of one workload compiled the same kernels at the same time, so that the caches that they share"
+            " spared nothing; such cells took 192 to 344 s where they were ready. Since then the first compiles alone,"
+            " with its share of the cores, and the others find its kernels.\n"
+        )
+    without = [one for one in found if _SLOWEST not in one.outcomes and _SLOWEST not in one.errors]
+    if without:
+        yield (
+            f"`{_SLOWEST}` was not tried on {len(without)} of the {len(found)} workloads: it times kernels on the GPU"
+            " for minutes before it is ready.\n"
+        )
 
 
 def _but(texts: Sequence[str]) -> str:

@@ -165,8 +165,16 @@ def measured() -> dict[str, Figures]:
     """Figures by model, of what this machine can do."""
     if torch.cuda.is_available():
         return {name: with_gpu(*subject) for name, subject in subjects("cuda").items()}
-    setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))  # noqa: B010
+    _stand_in_for_streams()
     return {name: without_gpu(*subject) for name, subject in subjects("cpu").items()}
+
+
+def _stand_in_for_streams() -> None:
+    """What a build for CUDA would ask a driver that is not there."""
+    setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))  # noqa: B010
+    setattr(torch.cuda, "current_device", lambda: 0)  # noqa: B010
+    if hasattr(torch._C, "_cuda_getCurrentRawStream"):
+        setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)  # noqa: B010
 
 
 def machine() -> dict[str, object]:

@@ -26,7 +26,6 @@ from graphdoctor.values.errors import UsageError
 
 OWN_NAMES = ("plan", "coverage", "fallbacks", "hits", "explain", "release")
 _SLOT = "_graphdoctor_captured"
-_CALL_SLOT = "_graphdoctor_call"
 Call = Callable[[tuple[Any, ...], dict[str, Any]], object]
 
 
@@ -113,7 +112,12 @@ def become(module: object, captured: CapturedModel) -> None:
 
 def answer_with(module: object, call: Call) -> None:
     """Let a captured module answer its calls by a function of their arguments."""
-    object.__setattr__(module, _CALL_SLOT, call)
+
+    def answer(self: object, /, *args: Any, **kwargs: Any) -> object:
+        return call(args, kwargs)
+
+    # Its class is of this one module, so that no call has to look up whose it is.
+    type.__setattr__(type(module), "__call__", answer)
 
 
 def is_captured(module: object) -> bool:
@@ -125,10 +129,6 @@ def behind(module: object) -> CapturedModel:
     """What is behind a captured module; also where the model has a `plan` or `release` itself."""
     found: CapturedModel = object.__getattribute__(module, _SLOT)
     return found
-
-
-def _call(self: object, *args: Any, **kwargs: Any) -> object:
-    return object.__getattribute__(self, _CALL_SLOT)(args, kwargs)
 
 
 def _plan(self: object) -> object:
@@ -175,9 +175,8 @@ def _reduce_ex(self: object, protocol: Any) -> object:
 
 
 _MEMBERS: dict[str, object] = {
-    "__slots__": (_SLOT, _CALL_SLOT),
+    "__slots__": (_SLOT,),
     "__module__": __name__,
-    "__call__": _call,
     "__deepcopy__": _deepcopy,
     "__reduce_ex__": _reduce_ex,
     "plan": property(_plan),

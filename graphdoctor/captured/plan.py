@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from graphdoctor.values.figures import bytes_text, count_text
+from graphdoctor.values.figures import bytes_text, count_text, memory_text
 from graphdoctor.values.report import GraphMemory, Mode
 
 if TYPE_CHECKING:
@@ -120,12 +120,7 @@ def _memory(plan: CapturePlan) -> Iterator[str]:
     if found is None:
         return
     holds = "Its graphs hold" if plan.how == "whole" else "A graph of it would hold"
-    measured = found.measured_bytes
-    truth = "" if measured is None else f" ({bytes_text(measured)} measured)"
-    yield (
-        f"{holds} {bytes_text(found.total_bytes)}: copies of inputs {bytes_text(found.inputs_bytes)}, a pool of "
-        f"{bytes_text(found.pool_bytes)}{truth} and cuBLAS's workspace {bytes_text(found.workspace_bytes)}."
-    )
+    yield f"{holds} {bytes_text(found.total_bytes)}: {memory_text(found)}."
 
 
 def _use(use: SizeUse) -> str:

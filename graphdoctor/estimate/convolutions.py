@@ -128,6 +128,9 @@ def _lies_in_order(use: TensorUse) -> bool:
 
 
 def is_contiguous(use: TensorUse) -> bool:
+    """Whether it lies densely, in order; as a tensor does that has no strides, or none for each dimension."""
+    if len(use.stride) != len(use.shape):
+        return True
     expected = 1
     for size, stride in zip(reversed(use.shape), reversed(use.stride), strict=True):
         if size != 1 and stride != expected:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import compress
 
-import networkx as nx
-
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.partition.hazards import Hazards, Signatures, cutting, hazards
-from graphdoctor.partition.plan import Plan, PlannedRegion
+from graphdoctor.partition.plan import Plan
 from graphdoctor.partition.regions import (
     Surroundings,
     described,
@@ -21,7 +19,7 @@ from graphdoctor.partition.regions import (
     safe_modules,
     unified,
 )
-from graphdoctor.partition.schedule import Schedule, schedule
+from graphdoctor.partition.schedule import schedule
 from graphdoctor.rules.rule import Hit
 from graphdoctor.values.recording import Iteration, Recording
 
@@ -55,13 +53,6 @@ def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProf
         whole=not any(each.hit or each.cuts or each.followers for each in blocked)
         and len(regions) == 1
         and all(len(of_iteration) == 1 for of_iteration in found),
-        orders=tuple(
-            (each.index, tuple(each.ops[position].index for position in plan.order))
-            for each, plan in zip(runs, schedules, strict=True)
-        ),
-        dependencies=tuple(
-            _condensed(each, plan, regions) for each, plan in zip(runs, schedules, strict=True)
-        ),
     )
 
 
@@ -88,19 +79,3 @@ def _unsafe_places(
         for position in (*found.hit, *found.followers):
             if iteration.ops[position].phase == "forward":
                 yield iteration.ops[position].module
-
-
-def _condensed(
-    iteration: Iteration, plan: Schedule, regions: Sequence[PlannedRegion]
-) -> nx.DiGraph:
-    """The dependencies between regions, and between them and the operators that no region has."""
-    place: dict[int, str | int] = {index: index for index in range(len(iteration.ops))}
-    for planned in regions:
-        place.update(dict.fromkeys(planned.ops_in(iteration.index), planned.region.name))
-    graph = nx.DiGraph()
-    for position in plan.order:
-        graph.add_node(place[position])
-        for earlier in plan.after[position]:
-            if place[earlier] != place[position]:
-                graph.add_edge(place[earlier], place[position])
-    return graph

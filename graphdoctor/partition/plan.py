@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import networkx as nx
-
 from graphdoctor.estimate import launches
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import Region
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 class PlannedRegion:
     """A region and where it lies: for each iteration that runs it, the indices of its operators.
 
-    The indices rise; gaps are operators that move out of the region's way (`Plan.orders`).
+    The indices rise; gaps are operators that move out of the region's way.
     """
 
     region: Region
@@ -45,14 +43,9 @@ class Plan:
     """Which operators of the captured iterations can become graphs.
 
     `whole`: nothing stands in the way and one region holds all device operators of every
-    iteration. `safe_modules` are paths of modules that could be captured by themselves. `orders`
-    has, for each iteration, all operator indices in the order in which the plan runs them.
-    `dependencies` has, for each, what must run before what: its nodes are the names of regions and
-    the indices of the operators outside them.
+    iteration. `safe_modules` are paths of modules that could be captured by themselves.
     """
 
     regions: tuple[PlannedRegion, ...]
     safe_modules: tuple[str, ...]
     whole: bool
-    orders: tuple[tuple[int, tuple[int, ...]], ...]
-    dependencies: tuple[nx.DiGraph, ...] = field(repr=False)

@@ -279,6 +279,10 @@ def _listed(sizes: tuple[int, ...]) -> list[str]:
 
 _SETTINGS = (
     (
+        "graphdoctor; pads where that is proved, and says where not; dim=1 for lengths",
+        ("fast = graphdoctor.capture(model, *inputs, sizes=sizes)",),
+    ),
+    (
         "vLLM, where a size is a number of tokens",
         ('LLM(model, compilation_config={"cudagraph_capture_sizes": sizes})',),
     ),

@@ -11,9 +11,10 @@ from graphdoctor.partition import Plan, partition
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import share_of
 from graphdoctor.strategies.strategy import Regions
+from graphdoctor.values.figures import ratio_range
 from graphdoctor.values.locations import in_place
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import Finding, Range
+from graphdoctor.values.report import Finding
 
 _MOST_TRIED = 3  # each cuts the recording anew
 
@@ -34,7 +35,7 @@ def next_finding(evidence: Evidence, profile: DeviceProfile) -> str:
         return (
             f"{' and '.join(named)}{in_place(blocking[0].location)} {'is' if is_one else 'are'} all"
             f" that {'keeps' if is_one else 'keep'} the step from being one graph: without"
-            f" {'it' if is_one else 'them'}, {_ratio(whole)} is predicted."
+            f" {'it' if is_one else 'them'}, {ratio_range(whole)} is predicted."
         )
     now = share_of(_regions(evidence.plan, iteration), iteration)
     found = [(one, _without(one, evidence, profile)) for one in blocking[:_MOST_TRIED]]
@@ -45,7 +46,7 @@ def next_finding(evidence: Evidence, profile: DeviceProfile) -> str:
     speedup = estimate(iteration, profile, regions).speedup
     return (
         f"{_name(finding)} adds the most when it is fixed next: regions with {share:.0%} of the"
-        f" launches could be captured instead of {now:.0%}, {_ratio(speedup)} is predicted."
+        f" launches could be captured instead of {now:.0%}, {ratio_range(speedup)} is predicted."
     )
 
 
@@ -55,10 +56,6 @@ def _places(findings: Sequence[Finding]) -> set[object]:
 
 def _name(finding: Finding) -> str:
     return f"{finding.rule} {finding.name}{in_place(finding.location)}"
-
-
-def _ratio(speedup: Range) -> str:
-    return f"{speedup.mid:.2f}x ({speedup.low:.2f} to {speedup.high:.2f})"
 
 
 def _without(finding: Finding, evidence: Evidence, profile: DeviceProfile) -> Regions:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from graphdoctor.rules.not_launch_bound import NotLaunchBound
 from graphdoctor.strategies.timing import break_even_calls
-from graphdoctor.values.figures import time_text
+from graphdoctor.values.figures import ratio_range, ratio_text, time_text
 from graphdoctor.values.report import (
     NO_STRATEGY,
     Finding,
@@ -107,11 +107,10 @@ def _best_predicted(rows: Sequence[StrategyOutcome]) -> StrategyOutcome | None:
 def _sentence(best: StrategyOutcome, contest: _Measured) -> str:
     if best.measurement is None:
         assert best.predicted is not None
-        low, mid, high = best.predicted.low, best.predicted.mid, best.predicted.high
-        caution = "" if low > 1.0 else ", so it may not be faster at all"
+        caution = "" if best.predicted.low > 1.0 else ", so it may not be faster at all"
         return (
             f"{best.strategy}: {best.title}; its answers were verified, and the prediction is"
-            f" {mid:.2f}x ({low:.2f} to {high:.2f}){caution}."
+            f" {ratio_range(best.predicted)}{caution}."
         )
     fair = contest.speedup(best.measurement)
     text = (
@@ -167,7 +166,7 @@ def would_pay_more(rows: Sequence[StrategyOutcome]) -> str:
         return ""
     if best.predicted.mid <= max([_LITTLE, *(mid * _LITTLE for mid in verified)]):
         return ""
-    return f"On a GPU, {best.strategy} can be tried: {best.predicted.mid:.2f}x is predicted for it."
+    return f"On a GPU, {best.strategy} can be tried: {ratio_text(best.predicted.mid)} is predicted for it."
 
 
 def reference_us(rows: Iterable[StrategyOutcome]) -> float:

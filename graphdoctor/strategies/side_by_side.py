@@ -28,6 +28,7 @@ from graphdoctor.strategies.recommend import (
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
 from graphdoctor.strategies.whole_row import whole_row
+from graphdoctor.values.figures import ratio_text
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Estimate, Report, StrategyOutcome
 
@@ -39,9 +40,7 @@ _NO_FILE = (
 )
 _NO_RANKS = "on a GPU each strategy runs in a process of its own, which has no other ranks"
 _NOT_ELSEWHERE = "it is not tried on another rank, and ranks try it together or not at all"
-_NO_GAIN = (
-    "it is predicted to take {times} as long as eager, so that it is not tried unless asked for"
-)
+_NO_GAIN = "it is predicted to take {times} times as long as eager, so that it is not tried unless asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +232,7 @@ def _why_not(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOu
     if whole is not None and whole.status == "verified" and not may_beat_whole:
         return _NOTHING_LEFT
     if strategy.compiles and predicted is not None and predicted.mid < 1.0:
-        return _NO_GAIN.format(times=f"{1 / predicted.mid:.2f} times")
+        return _NO_GAIN.format(times=ratio_text(1 / predicted.mid).removesuffix("x"))
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -41,10 +42,14 @@ _NO_GRAPH = "torch launched no part of it through CUDA graphs, and did not say w
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a trial is held to: the GPU that is predicted for, seconds to measure for, eager's own times."""
+    """What a trial is held to: the GPU that is predicted for, seconds to measure for, eager's own times.
+
+    `await_turn` returns when it may time: benchmarks/gpu/row.py prepares beside others, and times alone.
+    """
 
     profile: DeviceProfile
     measure_s: float = MEASURE_S
+    await_turn: Callable[[], None] | None = None
     observed: Observed | None = None
 
 
@@ -95,6 +100,8 @@ class _Trial:
             judge = self._judge()
             row = self._verified(with_cost(row, cost), step, batches, judge)
             if self._may_be_timed(row, judge):
+                if self.terms.await_turn is not None:
+                    self.terms.await_turn()
                 row = with_times(row, self._timed(step))
             return _with_note(row, self._note(built, row))
         finally:

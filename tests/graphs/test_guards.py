@@ -16,6 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.guards import Guard, Modes, modes
+from graphdoctor.graphs.guards.written_out import all_of, written_out
 from graphdoctor.target.state import dict_versions
 from graphdoctor.target.state.dict_versions import DictVersions
 from tests.support.emulated import device as device
@@ -329,3 +330,19 @@ def test_the_driver_is_asked_about_captures_only_on_streams_that_can_have_one(
     assert (ask(), asked) == (False, [])
     stream[0] = 7
     assert (ask(), asked) == (True, [7])
+
+
+class TestWrittenOut:
+    def test_it_holds_where_every_term_does(self) -> None:
+        state = {"a": 1, "b": 2}
+        terms = ["state['a'] == 1", "state['b'] == 2"]
+        holds = written_out(all_of(terms), {"state": state})
+        assert holds()
+        state["b"] = 3
+        assert not holds()
+
+    def test_what_cannot_be_evaluated_does_not_hold(self) -> None:
+        assert not written_out("state['gone'] == 1", {"state": {}})()
+
+    def test_nothing_to_ask_holds(self) -> None:
+        assert written_out(all_of([]), {})()

@@ -110,7 +110,7 @@ def test_of_equal_predictions_the_first_is_taken_and_never_what_was_only_planned
     assert advised(*rows).strategy == "first"
     script = outcome("script", predicted=9.0, is_ours=False)
     assert advised(script, *rows).strategy == "first"  # not on the strength of a prediction
-    assert would_pay_more(rows).startswith("On a GPU, planned can be tried: 5.00x")
+    assert would_pay_more(rows).startswith("On a GPU, planned can be tried: 5x")
     assert would_pay_more((outcome("first", predicted=4.9), planned)) == ""
 
 

@@ -67,6 +67,20 @@ def test_dynamo_finds_the_graphs_and_python_stays_between_them() -> None:
     torch._dynamo.reset()
 
 
+def test_a_norm_is_planned_by_the_strides_of_its_input() -> None:
+    """Its kernels are counted by how its input lies, which Dynamo's graph tells as a recording does."""
+    backend = Segments(capture=False, where=lambda tensor: "cuda:0")
+    norm = torch.nn.LayerNorm(4)
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        return norm(norm(x).t())
+
+    with settings(), torch.no_grad():
+        torch.compile(turned, backend=backend, dynamic=False)(torch.randn(4, 4))
+    (graph,) = backend.plan.graphs
+    assert graph.launches == 3  # of the second its input is copied first
+
+
 def test_dynamo_notices_a_parameter_of_other_strides() -> None:
     """So the graphs ask where parameters lie, and not how: the same memory may be read transposed."""
     model = torch.nn.Linear(4, 4)

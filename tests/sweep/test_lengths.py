@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -153,3 +156,19 @@ def test_the_sizes_to_sweep_reach_from_the_shortest_to_the_longest() -> None:
     assert sizes_to_sweep(Counter({4: 9})) == (4,)
     found = sizes_to_sweep(Counter({1: 9, 512: 1}))
     assert (found[0], found[-1], len(found)) == (1, 512, 8)
+
+
+def test_the_page_says_what_the_published_logs_waste(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[2]
+    monkeypatch.syspath_prepend(str(root / "benchmarks" / "truth"))
+    waste: Any = importlib.import_module("padding_waste")
+    log = json.loads(waste.LOGS.read_text(encoding="utf-8"))["Azure, code"]
+    first, second = Counter(dict(log["first_half"])), Counter(dict(log["second_half"]))
+    line = waste._line(
+        "Azure, code, up to 512",
+        waste._up_to(first, 512),
+        waste._up_to(second, 512),
+        "powers of two",
+        powers_of_two(512),
+    )
+    assert line in (root / "docs" / "sweep.md").read_text(encoding="utf-8").splitlines()

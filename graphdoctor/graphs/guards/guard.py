@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MethodType
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from graphdoctor.graphs.addresses import are_at
 from graphdoctor.graphs.calls.signature import is_constant
 from graphdoctor.graphs.guards.reached import Held, Reached, joined
+from graphdoctor.graphs.guards.written_out import all_of, written_out
 from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.dict_versions import DictVersions
 
@@ -27,6 +28,7 @@ _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed as
 _contents = operator.attrgetter("cell_contents")
 _address = torch.Tensor.data_ptr
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_WANTED = "(not grad or [*map(gradients, tensors)] == wanted)"
 
 
 class Guard:
@@ -82,44 +84,51 @@ class Guard:
         self._versioned = [*self._inside.own, *self._live_dicts]
         self._split_exact()
         self._dicts = DictVersions(self._versioned, self._dicts_are_equal)
+        # Whether nothing has changed; with `grad`, nor have the tensors that want gradients. It is
+        # fast, and may be wrong in one way: `difference` may find that what was put in anew is as good
+        # as what was there, and another function has to be asked then.
+        self.is_same: Callable[..., bool] = self._look()
 
     def _split_exact(self) -> None:
         known = set(map(id, self._versioned))
         rows = list(zip(self._exact_in, self._exact_keys, self._exact, strict=True))
         self._dict_exact = _columns([row for row in rows if id(row[0]) in known], 3)
-        self._rest_exact = _columns([row for row in rows if id(row[0]) not in known], 3)
+        self._exact_outside = [at for at, row in enumerate(rows) if id(row[0]) not in known]
 
-    def is_same(self, *, grad: bool = False) -> bool:
-        """Whether nothing has changed; with `grad`, nor have the tensors that want gradients.
-
-        It is fast, and may be wrong in one way: `difference` may find that what was put in anew is
-        as good as what was there.
-        """
-        try:
-            return (
-                not any(self._nothing)
-                and self._dicts.are_same()
-                and (self._around is None or self._around.is_same())
-                and self._live_rest == self._saved_rest
-                and _are_exact(*self._rest_exact)
-                and (not self._asked or _are_identical(map(_call, self._asked), self._answers))
-                and (not self._cells or _are_identical(map(_contents, self._cells), self._in_cells))
-                and self._are_in_place()
-                and (not grad or list(map(_wants_gradient, self.tensors)) == self._wanted)
-            )
-        # A tensor in another's place has no truth value; a deleted attribute cannot be read.
-        except Exception:
-            return False
+    def _look(self) -> Callable[..., bool]:
+        """`is_same`, which asks what is there to be asked, and nothing else."""
+        terms = ["not any(nothing)", "are_dicts_same()"]
+        given: dict[str, Any] = {"nothing": self._nothing, "are_dicts_same": self._dicts.are_same}
+        if self._around is not None:
+            terms.append("is_around_same()")
+            given["is_around_same"] = self._around.is_same
+        if self._live_rest:
+            terms.append("live == saved")
+            given |= {"live": self._live_rest, "saved": self._saved_rest}
+        for place in self._exact_outside:
+            terms.append(f"get(held{place}, key{place}) is exact[{place}]")
+            given |= {f"held{place}": self._exact_in[place], f"key{place}": self._exact_keys[place]}
+        for place, ask in enumerate(self._asked):
+            terms.append(f"ask{place}() is answers[{place}]")
+            given[f"ask{place}"] = ask
+        for place, cell in enumerate(self._cells):
+            terms.append(f"cell{place}.cell_contents is in_cells[{place}]")
+            given[f"cell{place}"] = cell
+        # `difference` writes into these lists.
+        given |= {"exact": self._exact, "answers": self._answers, "in_cells": self._in_cells}
+        given["get"] = _get
+        terms += ["are_at(tensors, addresses, every)", _WANTED]
+        given |= {"are_at": are_at, "tensors": self.tensors, "addresses": self._addresses}
+        given |= {"every": self._every, "gradients": _wants_gradient, "wanted": self._wanted}
+        return written_out(all_of(terms), given, parameters="*, grad=False")
 
     def _dicts_are_equal(self) -> bool:
+        exact_in, exact_keys, exact = self._dict_exact
         return (
             self._inside.are_same()
             and self._live_dicts == self._saved_dicts
-            and _are_exact(*self._dict_exact)
+            and all(map(operator.is_, map(_get, exact_in, exact_keys), exact))
         )
-
-    def _are_in_place(self) -> bool:
-        return are_at(self.tensors, self._addresses, self._every)
 
     def difference(self, *, grad: bool = False) -> str:
         """What changed, in one sentence; "" where nothing did, whatever objects were replaced."""
@@ -222,14 +231,6 @@ class _Outermost:
         return len(own) - ("forward" in own) == self._count and bool(
             self._read(own) == self._values
         )
-
-
-def _are_identical(now: Iterator[object], before: list[object]) -> bool:
-    return all(map(operator.is_, now, before))
-
-
-def _are_exact(containers: list[Held], keys: list[Any], before: list[object]) -> bool:
-    return not containers or all(map(operator.is_, map(_get, containers, keys), before))
 
 
 def _columns(rows: list[Any], count: int) -> list[list[Any]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.autograd import forward_ad
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
+from graphdoctor.graphs.guards.written_out import all_of, written_out
 
 # What a forward pass may look at, or kernels are chosen by; each a name and where it is asked for.
 # What this torch lacks is left out.
@@ -36,7 +36,7 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("the number of dispatch modes", lambda: torch._C._len_torch_dispatch_stack),
     ("the number of function modes", lambda: torch._C._len_torch_function_stack),
     ("torch.func", lambda: torch._C._functorch.maybe_current_level),
-    ("tracing", lambda: torch._C._get_tracing_state),
+    ("tracing", lambda: torch._C._is_tracing),
     ("the level of forward-mode gradients", lambda: partial(getattr, forward_ad, "_current_level")),
     (
         "the hooks on saved tensors, as of activation checkpointing,",
@@ -52,7 +52,6 @@ _AT_ONCE = frozenset(
 )
 _FIELDS = ("autocast_state", "default_dtype", "deterministic_algorithms")
 _REDUCE = ("allow_fp16_reduce", "allow_bf16_reduce")
-_call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed asks for more)
 
 
 class Modes:
@@ -67,20 +66,8 @@ class Modes:
         self._asked = [ask for _, ask in found]
         self._hooks = OF_ALL_MODULES
         self._before = [ask() for ask in self._asked]
-        self._is_global_state = _global_state()
-        rest = [place for place, name in enumerate(self._names) if name not in _AT_ONCE]
-        self._rest = [self._asked[place] for place in rest]
-        self._rest_before = [self._before[place] for place in rest]
-
-    def is_same(self) -> bool:
-        if any(self._hooks):
-            return False
-        try:
-            if self._is_global_state():
-                return list(map(_call, self._rest)) == self._rest_before
-            return list(map(_call, self._asked)) == self._before
-        except RuntimeError:  # torch will not tell while old and new names of a setting are mixed
-            return False
+        # Whether nothing is set otherwise. Asked before every replay.
+        self.is_same: Callable[..., bool] = _look(found, self._before, self._hooks)
 
     def difference(self) -> str:
         """What is set otherwise, in one sentence; "" where nothing is."""
@@ -96,8 +83,26 @@ class Modes:
         return ""
 
 
-def _global_state() -> Callable[[], bool]:
-    """Whether nothing in torch's global state is another; where it says no, each switch is to be asked.
+def _look(
+    found: list[tuple[str, Callable[[], object]]], before: list[object], hooks: Sequence[object]
+) -> Callable[..., bool]:
+    """Whether all is as `before`, and nothing hooked.
+
+    torch does not tell some settings while their old and new names are mixed: no answer is a no.
+    """
+    off, on = _global_state()
+    given: dict[str, object] = {f"hook{place}": hook for place, hook in enumerate(hooks)}
+    terms = [f"not {name}" for name in given]
+    of_global_state: list[str] = []
+    for place, ((name, ask), was) in enumerate(zip(found, before, strict=True)):
+        given |= {f"ask{place}": ask, f"was{place}": was}
+        (of_global_state if name in _AT_ONCE else terms).append(f"ask{place}() == was{place}")
+    at_once = f"(off() or on() or {all_of(of_global_state)})"
+    return written_out(all_of([at_once, *terms]), {**given, "off": off, "on": on})
+
+
+def _global_state() -> tuple[Callable[[], bool], Callable[[], bool]]:
+    """Whether nothing in torch's global state is another; where both say no, each switch is to be asked.
 
     Gradients are part of that state, so that there is a guard for each.
     """
@@ -109,13 +114,16 @@ def _global_state() -> Callable[[], bool]:
             wanted = guard()
         seen = json.loads(without.__getstate__())
         if not all(field in seen for field in (*_FIELDS, *_REDUCE)):
-            return lambda: False
+            return _never, _never
         if "dtype" not in seen["autocast_state"]:
-            return lambda: False
+            return _never, _never
     except Exception:  # another torch's guard tells no fields
-        return lambda: False
-    off, on = without.check, wanted.check
-    return lambda: off() or on()
+        return _never, _never
+    return without.check, wanted.check
+
+
+def _never() -> bool:
+    return False
 
 
 def emulated_device() -> EmulatedDevice | None:

@@ -90,12 +90,19 @@ class _Reader:
         return TensorUse(
             storage=self._numbers.setdefault(memory, len(self._numbers)),
             shape=tuple(map(_size, tensor.shape)),
-            stride=(),
+            stride=_strides(tensor),
             offset=0,
             dtype=str(tensor.dtype).removeprefix("torch."),
             device=self._where(tensor),
             itemsize=tensor.element_size(),
         )
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    try:
+        return tuple(map(_size, tensor.stride()))
+    except (NotImplementedError, RuntimeError):  # a sparse tensor has none
+        return ()
 
 
 def _size(size: Any) -> int:

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from graphdoctor.reporters.page import Page
 from graphdoctor.values.figures import (
     bytes_text,
+    memory_text,
     ratio_range,
     ratio_text,
     share_range,
     time_range,
     time_text,
 )
-from graphdoctor.values.report import Estimate, GraphMemory, LaunchSkew, Measurement, Report
+from graphdoctor.values.report import Estimate, LaunchSkew, Measurement, Report
 
 _SPEEDS = {2.0: "half as fast", 0.5: "twice as fast"}
 _SPEEDUP = "Speed-up"
@@ -28,19 +29,9 @@ def write_gain(page: Page, report: Report) -> None:
     if report.estimate is not None:
         _write_estimate(page, report.estimate)
     if report.memory is not None:
-        page.labelled("  Memory", memory_text(report.memory))
-
-
-def memory_text(memory: GraphMemory) -> str:
-    """Whose memory it is that a graph holds, and what its pool really took where one was made."""
-    measured = memory.measured_bytes
-    truth = "" if measured is None else f" ({bytes_text(measured)} measured)"
-    return (
-        f"{bytes_text(memory.total_bytes)} for as long as the graph lives: inputs"
-        f" {bytes_text(memory.inputs_bytes)}; a pool of {bytes_text(memory.pool_bytes)}{truth}, for outputs"
-        f" {bytes_text(memory.outputs_bytes)} and intermediate values {bytes_text(memory.intermediates_bytes)}"
-        f" at the peak; cuBLAS's workspace {bytes_text(memory.workspace_bytes)}"
-    )
+        total = bytes_text(report.memory.total_bytes)
+        whose = memory_text(report.memory)
+        page.labelled("  Memory", f"{total} for as long as the graph lives: {whose}")
 
 
 def basis_text(estimate: Estimate) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphdoctor.strategies.patch.edits import CannotEdit, Insertion, after_imports, source_of
+from graphdoctor.values.figures import ratio_range, ratio_text
 from graphdoctor.values.locations import is_library
 from graphdoctor.values.program import CalledModule, ProgramStep
 from graphdoctor.values.report import Range, Report, StrategyOutcome
@@ -98,16 +99,15 @@ def _figure(row: StrategyOutcome) -> str:
     if timed is not None:
         if timed.word != "faster":
             raise NoProposal(f"graphs of its modules were measured: {timed.word}")
-        return f"{_ratio(Range(timed.speedup_low, timed.speedup, timed.speedup_high))} measured"
+        measured = Range(timed.speedup_low, timed.speedup, timed.speedup_high)
+        return f"{ratio_range(measured)}, measured"
     if row.predicted is None:
         return "no gain is predicted or measured"
     if row.predicted.mid < _LEAST_GAIN:
-        raise NoProposal(f"graphs of its modules would gain too little: {row.predicted.mid:.2f}x")
-    return f"{_ratio(row.predicted)} predicted"
-
-
-def _ratio(speedup: Range) -> str:
-    return f"{speedup.mid:.2f}x, {speedup.low:.2f} to {speedup.high:.2f},"
+        raise NoProposal(
+            f"graphs of its modules would gain too little: {ratio_text(row.predicted.mid)}"
+        )
+    return f"{ratio_range(row.predicted)}, predicted"
 
 
 def _capturing(module: CalledModule) -> Iterator[Insertion]:

@@ -37,11 +37,13 @@ class DictVersions:
 
     def are_same(self) -> bool:
         """Whether each still equals what was saved. Raises what `compare` raises."""
-        return (self._check is not None and self._check(self._dicts)) or self._look()
-
-    def _look(self) -> bool:
         if self._version is None:
             return self._compare()
+        if self._check is not None:
+            return self._check(self._dicts) or self._look()
+        return [*map(self._version, self._dicts)] == self._versions or self._look()
+
+    def _look(self) -> bool:
         now = self._now()  # before the comparison, lest a write in between be taken for seen
         if now == self._versions:
             self._calmed()
