@@ -16,7 +16,14 @@ from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.assumptions import assumptions, cut_short
 from graphdoctor.diagnose.diagnose import excerpt_at
 from graphdoctor.diagnose.other_dropout import about_other_dropout
-from graphdoctor.diagnose.python_state import about_stopped, decided_by_stopped, stopped_state
+from graphdoctor.diagnose.python_state import (
+    about_stopped,
+    decided_by_clocks,
+    decided_by_stopped,
+    in_other_threads,
+    stopped_state,
+    taken_from_outside,
+)
 from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.diagnose.verdict import judge
 from graphdoctor.record import Session
@@ -81,6 +88,9 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
     doubts = (
         *_doubts(recording),
         *decided_by_stopped(recording),
+        *decided_by_clocks(recording),
+        *taken_from_outside(recording),
+        *in_other_threads(recording),
         *_rebound(session.target, recording),
     )
     verdict, reason = judge(
