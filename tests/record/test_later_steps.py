@@ -371,3 +371,40 @@ def test_work_for_another_thread_is_unknown_and_where_it_is_all_the_error_says_s
         assert "gives work to another thread (test_later_steps.py" in reported(beside).reason
         with pytest.raises(UsageError, match="another thread"):
             reported(lambda x: pool.submit(LINEAR, x).result())
+
+
+def test_python_numbers_that_the_step_is_called_with_are_named() -> None:
+    def step(x: torch.Tensor, rate: float, flag: bool) -> torch.Tensor:
+        return LINEAR(x) * rate if flag else x
+
+    report = graphdoctor.analyze(
+        step, torch.randn(4, 8), 0.5, True, device="emulated", strategies=()
+    )
+    (said,) = (one for one in report.limits if "Python numbers" in one)
+    assert "`inputs[1]`" in said and "inputs[2]" not in said
+
+
+def test_a_model_behind_the_step_s_object_is_put_on_the_device_too() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.layers = [nn.Linear(8, 8)]
+
+        def step(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers[0](x)  # type: ignore[no-any-return]
+
+    assert reported(Trainer().step).verdict == "safe"
+
+
+def test_what_kept_a_gradient_s_accumulation_alive_is_forgotten_with_it() -> None:
+    model = nn.Linear(8, 8).cuda() if torch.cuda.is_available() else nn.Linear(8, 8)
+    held = [model(torch.randn(4, 8)).sum()]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        model.zero_grad()
+        loss = model(x).square().mean() * (len(held) + 1)
+        loss.backward()
+        return loss.detach()
+
+    assert [found.rule for found in reported(step).findings][:1] == ["GD117"]
+    held.clear()
+    assert reported(step).verdict == "safe"
