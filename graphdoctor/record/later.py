@@ -7,15 +7,17 @@ So the state is set to what it will be, as far as each step changes it in the sa
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from graphdoctor.record.moves import Move
+from graphdoctor.record.python_state import own_name
 from graphdoctor.target.frames import is_machinery, locate_from
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
 from graphdoctor.values.recording import Arg, External, Op, TensorUse
@@ -25,7 +27,7 @@ from graphdoctor.values.report import Location
 # be so far on, since it counts places of something for example, is asked for less.
 FAR = (1_920_000, 9_600, 240, 12)
 _MOST_RUNS = 16
-_MOST_OPERATORS = 60_000  # in all runs
+_MOST_OPERATORS = 6_000  # in all of them
 _MORE_LINES = 2_000
 _TIMES_LINES = 4
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -118,7 +120,8 @@ def first_other_way(
         if search.has_run:
             break
     runs = min(_MOST_RUNS, _MOST_OPERATORS // max(1, len(usual.ops)))
-    for steps in _near(moves, [*constants(lines.codes), *numbers])[:runs]:
+    names = {own_name(move.path) for move in moves}
+    for steps in sorted(_near(moves, [*constants(lines.codes, names), *numbers])[:runs]):
         search.look(steps, is_far=False)
     return search.found if search.found is not None and is_as_usual(run, usual, lines) else None
 
@@ -239,18 +242,28 @@ def _writes(args: tuple[Any, ...]) -> bool:
 _INSIDE = _Inside()
 
 
-def constants(codes: dict[CodeType, None]) -> list[int]:
-    """The whole numbers in code that ran, and in functions that it makes."""
+def constants(codes: Iterable[CodeType], names: Set[str] = frozenset()) -> list[int]:
+    """The whole numbers in code that ran, and in functions that it makes; first those of code that names the state."""
     found: dict[int, None] = {}
-    waiting = list(codes)
+    waiting = sorted(codes, key=lambda code: not _names_one(code, names), reverse=True)
     while waiting:
         for const in waiting.pop().co_consts:
             if isinstance(const, CodeType):
                 waiting.append(const)
             for each in const if isinstance(const, (tuple, frozenset)) else (const,):
-                if type(each) in (int, float) and each == int(each):
+                if type(each) in (int, float) and math.isfinite(each) and each == int(each):
                     found.setdefault(int(each))
     return list(found)
+
+
+def _names_one(code: CodeType, names: Set[str]) -> bool:
+    return not names.isdisjoint(
+        (*code.co_names, *code.co_freevars, *filter(_is_text, code.co_consts))
+    )
+
+
+def _is_text(const: object) -> bool:
+    return isinstance(const, str)
 
 
 def _far(moves: Sequence[Move], far: int) -> list[int]:
@@ -265,9 +278,12 @@ def _far(moves: Sequence[Move], far: int) -> list[int]:
 
 
 def _near(moves: Sequence[Move], numbers: Sequence[int]) -> list[int]:
-    """Steps before and after which what is counted is one of these numbers; the nearest first."""
-    found = {steps for move in moves for each in numbers for steps in move.until(each)}
-    return sorted({each for steps in found for each in (steps - 1, steps) if each > 0})
+    """Steps before and after which what is counted is one of these numbers, in their order."""
+    found: dict[int, None] = {}
+    for each in numbers:
+        for steps in (steps for move in moves for steps in move.until(each)):
+            found.update(dict.fromkeys(one for one in (steps - 1, steps) if 0 < one <= FAR[0]))
+    return list(found)
 
 
 def first_difference(usual: Ran, other: Ran) -> Op | None:

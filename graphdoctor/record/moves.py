@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import sys
 from collections import deque
@@ -21,6 +22,7 @@ from graphdoctor.target.state.walk import Walk, dict_items
 
 _MOST_ITEMS = 20_000  # that a container gets, or that are compared
 _MOST_DOUBLINGS = 60  # of what multiplies
+_MISSING = object()
 _MOST_NUMBERS = 64  # that the state may be compared with
 
 
@@ -225,9 +227,9 @@ def _put(holder: Any, path: str, value: object) -> None:
     elif isinstance(holder, ContextVar):
         holder.set(value)
     elif isinstance(holder, dict):
-        for index, (key, _) in enumerate(dict_items(holder)):
-            if path.endswith(_ends(key, index)):
-                dict.__setitem__(holder, key, value)
+        key = _key_in(holder, path)
+        if key is not _MISSING:
+            dict.__setitem__(holder, key, value)
     elif isinstance(holder, (list, deque)) and path.endswith("]"):
         with suppress(ValueError, IndexError):
             index = int(path.rpartition("[")[2][:-1])
@@ -244,11 +246,18 @@ def _put(holder: Any, path: str, value: object) -> None:
                 descriptor.__set__(holder, value)
 
 
-def _ends(key: object, index: int) -> str:
-    """How the path of a dictionary's value ends."""
-    if isinstance(key, str):
-        return f".{key}"
-    return f"[{key!r}]" if isinstance(key, SCALARS) else f"[{index}]"
+def _key_in(held: dict[Any, Any], path: str) -> object:
+    """The key of a dictionary's value: a word, a number, or by its place where it is an object."""
+    word = path.rpartition(".")[2]
+    if not path.endswith("]"):
+        return word if word in held else _MISSING
+    with suppress(ValueError, SyntaxError):
+        key = ast.literal_eval(path.rpartition("[")[2][:-1])
+        if key in held:
+            return key
+        if isinstance(key, int) and 0 <= key < len(held):
+            return next(islice(held, key, None))
+    return _MISSING
 
 
 def _put_variable(function: FunctionType, name: str, value: object) -> None:
