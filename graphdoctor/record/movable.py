@@ -25,8 +25,9 @@ def movable(target: Target) -> Iterator[torch.Tensor]:
 
 def _of(value: object) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.nn.Module):
-        yield from _with_grads(value.parameters(recurse=False))  # the walk comes to those inside
-        yield from value.buffers(recurse=False)
+        is_whole = isinstance(value, torch.jit.ScriptModule)  # else the walk comes to those inside
+        yield from _with_grads(value.parameters(recurse=is_whole))
+        yield from value.buffers(recurse=is_whole)
     elif isinstance(value, torch.optim.Optimizer):
         for group in value.param_groups:
             yield from _with_grads(group["params"])
