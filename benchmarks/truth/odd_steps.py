@@ -1381,6 +1381,185 @@ def padded_sequences():
     return step, (x8(2, 4, 8),)
 
 
+@odd
+def wrapper_made_in_step():
+    model = mlp()
+
+    def step(x):
+        return (Wrapped(x) * 2 + 1).inner + model(x)
+
+    return step, (x8(),)
+
+
+@odd
+def wrapper_as_parameter():
+    weight = nn.Parameter(Wrapped(x8()), requires_grad=False)
+    return lambda x: F.linear(x, weight).inner + 1, (x8(),)
+
+
+class Wrapped(torch.Tensor):
+    """Holds a tensor, and says so to nobody."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, device=inner.device
+        )
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        from torch.utils._pytree import tree_map
+
+        args, kwargs = tree_map(lambda t: t.inner if isinstance(t, Wrapped) else t, (args, kwargs))
+        result = func(*args, **(kwargs or {}))
+        return tree_map(lambda t: Wrapped(t) if isinstance(t, torch.Tensor) else t, result)
+
+
+@odd
+def subclass_that_counts():
+    class Counting(torch.Tensor):
+        calls = 0
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            Counting.calls += 1
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    model = mlp()
+    return lambda x: model(x).relu() + 1, (x8().as_subclass(Counting),)
+
+
+@odd
+def storage_freed_between_steps():
+    weight = x8()
+    shard = weight.clone()
+
+    def step(x):
+        weight.untyped_storage().resize_(weight.numel() * 4)
+        weight.copy_(shard)
+        y = x @ weight
+        weight.untyped_storage().resize_(0)
+        return y
+
+    return step, (x8(),)
+
+
+@odd
+def work_in_a_pool_of_threads():
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool, model = ThreadPoolExecutor(1), mlp()
+    return lambda x: x * 2 + pool.submit(model, x).result(), (x8(),)
+
+
+@odd
+def lazy_batch_norm():
+    return nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d()).cuda().eval(), (x8(),)
+
+
+@odd
+def jagged_by_offsets():
+    offsets = torch.tensor([0, 3, 8], device=CUDA)
+
+    def step(x):
+        return (torch.nested.nested_tensor_from_jagged(x, offsets) * 2).values()
+
+    return step, (x8(),)
+
+
+@odd
+def ensemble_by_vmap():
+    from torch.func import functional_call, stack_module_state, vmap
+
+    parameters, buffers = stack_module_state([mlp() for _ in range(3)])
+    base = mlp().to("meta")
+
+    def one(parameters, buffers, x):
+        return functional_call(base, (parameters, buffers), (x,))
+
+    return lambda x: vmap(one, (0, 0, None))(parameters, buffers, x), (x8(),)
+
+
+@odd
+def grad_scaler_of_a_fused_optimizer():
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), fused=True, capturable=True)
+    scaler = torch.amp.GradScaler(CUDA)
+
+    def step(x):
+        optimizer.zero_grad()
+        with torch.autocast(CUDA, torch.float16):
+            loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
+
+    return step, (x8(),), model
+
+
+@odd
+def muon():
+    model = nn.Linear(8, 8, bias=False).cuda()
+    return trained(model, torch.optim.Muon(model.parameters(), 0.01)), (x8(),), model
+
+
+@odd
+def backward_twice():
+    model = mlp()
+
+    def step(x):
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        return loss.detach()
+
+    return step, (x8(),), model
+
+
+@odd
+def fake_quantized():
+    from torch.ao.quantization import FakeQuantize, MovingAverageMinMaxObserver
+
+    quantize = FakeQuantize(MovingAverageMinMaxObserver, 0, 255).cuda()
+    return quantize, (x8(),)
+
+
+@odd
+def coroutine():
+    import asyncio
+
+    model = mlp()
+
+    async def forward(x):
+        await asyncio.sleep(0)
+        return model(x)
+
+    return lambda x: asyncio.run(forward(x)), (x8(),)
+
+
+@odd
+def inference_mode_in_step():
+    model = mlp()
+
+    def step(x):
+        with torch.inference_mode():
+            return model(x) + 1
+
+    return step, (x8(),)
+
+
+@odd
+def weights_held_on_the_default_stream():
+    model = nn.utils.spectral_norm(nn.Linear(8, 8)).cuda()
+    model(x8())  # leaves a weight that holds the gradient's accumulation
+    return trained(model), (x8(),), model
+
+
 # Each device
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,14 @@ from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.assumptions import assumptions, cut_short
 from graphdoctor.diagnose.diagnose import excerpt_at
 from graphdoctor.diagnose.other_dropout import about_other_dropout
-from graphdoctor.diagnose.python_state import about_stopped, decided_by_stopped, stopped_state
+from graphdoctor.diagnose.python_state import (
+    about_stopped,
+    decided_by_clocks,
+    decided_by_stopped,
+    in_other_threads,
+    stopped_state,
+    taken_from_outside,
+)
 from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.diagnose.verdict import judge
 from graphdoctor.record import Session
@@ -81,6 +89,9 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
     doubts = (
         *_doubts(recording),
         *decided_by_stopped(recording),
+        *decided_by_clocks(recording),
+        *taken_from_outside(recording),
+        *in_other_threads(recording),
         *_rebound(session.target, recording),
     )
     verdict, reason = judge(
@@ -112,6 +123,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
             *without,
             *recording.limits,
             *_parting(session.target),
+            *_numbers_given(recording),
             *doubts,
             *about_stopped(stopped),
             *about_other_dropout(recording),
@@ -247,6 +259,24 @@ def _parting(target: Target) -> Iterator[str]:
             f"The step takes another path for other values of {names_text(target.parting_inputs)}"
             f"{target.parting_place}: what is said here holds for the numbers as given."
         )
+
+
+def _numbers_given(recording: Recording) -> Iterator[str]:
+    """Python numbers among the inputs: no replay gets others."""
+    given = {leaf.path: leaf.value for one in recording.captured for leaf in one.inputs}
+    names = [path for path, text in given.items() if isinstance(text, str) and _is_number(text)]
+    if names:
+        yield (
+            f"A graph keeps the Python numbers that the step is called with, {names_text(names)}: for others"
+            " it has to be captured anew, or they have to be tensors on the device."
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False
 
 
 def _rebound(target: Target, recording: Recording) -> Iterator[str]:

@@ -48,6 +48,36 @@ def decided_by_stopped(recording: Recording) -> Iterator[str]:
             )
 
 
+def decided_by_clocks(recording: Recording) -> Iterator[str]:
+    """Lines that go another way once some time has passed."""
+    found = {event.location: event for event in _events(recording, "clock-decision")}
+    for place, event in found.items():
+        code, _, when = event.detail.rpartition("` ")
+        where = f" ({file_line(place)})" if place is not None else ""
+        yield f"{code}`{where} {when}, by {event.name}; no replay reads a clock"
+
+
+def taken_from_outside(recording: Recording) -> Iterator[str]:
+    """What a step takes from an iterator or a queue that goes on behind it."""
+    found: dict[str, HostEvent] = {}
+    for event in _events(recording, "running-iterator"):
+        if event.name not in found or found[event.name].location is None:
+            found[event.name] = event
+    for name, event in found.items():
+        where = f" ({file_line(event.location)})" if event.location is not None else ""
+        yield (
+            f"each step takes the next item of {name}{where}, which runs on behind it: what comes later may"
+            " be another one, and no replay takes any"
+        )
+
+
+def in_other_threads(recording: Recording) -> Iterator[str]:
+    """Work that no recording has."""
+    for place in dict.fromkeys(event.location for event in _events(recording, "other-thread")):
+        where = f" ({file_line(place)})" if place is not None else ""
+        yield f"the step gives work to another thread{where}: what runs there is not recorded"
+
+
 def _events(recording: Recording, kind: EventKind) -> Iterator[HostEvent]:
     return (event for event in recording.host if event.kind == kind)
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 
 from graphdoctor.graphs.compare import Gap, gap_between, has_same_bits, local_part
 from graphdoctor.graphs.static_inputs import is_same_value
-from graphdoctor.target.state.snapshot import named_tensors, named_values
+from graphdoctor.target.state.snapshot import has_memory, named_tensors, named_values
 from graphdoctor.target.target import Inputs
 
 
@@ -45,9 +45,12 @@ def _dense_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, tor
     """Of what has no elements of its own to compare, the tensors that it is made of stand for it.
 
     A nested tensor has no shape; a subclass that wraps others, such as a quantized weight, allows only
-    the operators that it defines, and the walk that named it has named its parts, too.
+    the operators that it defines, and the walk that named it has named its parts, too. A storage that the
+    step frees holds nothing until the next step fills it.
     """
     for path, tensor in tensors.items():
+        if not has_memory(tensor) and not is_traceable_wrapper_subclass(tensor):
+            continue
         if not tensor.is_nested:
             if local_part(tensor) is not tensor or not is_traceable_wrapper_subclass(tensor):
                 yield path, tensor

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import random
+import secrets
 import sys
-import time
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
 from graphdoctor.device.observe.operators import Call
+from graphdoctor.record.clocks import CLOCKS
 from graphdoctor.record.lines import Lines, Seen, Watch
-from graphdoctor.target.frames import Place, is_machinery, locate_from
+from graphdoctor.record.running import Running
+from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.recording import EventKind, HostEvent
 
-_CLOCKS = frozenset(
-    {
-        time.time, time.time_ns, time.perf_counter, time.perf_counter_ns,
-        time.monotonic, time.monotonic_ns, time.process_time, time.process_time_ns,
-    }
-)  # fmt: skip
 _RANDOM_MODULE = random.__file__
+_SECRETS = secrets.__file__
+_THREADS = {
+    threading.Thread.start.__code__: "threading.Thread",
+    ThreadPoolExecutor.submit.__code__: "concurrent.futures.ThreadPoolExecutor",
+}
 _DRAW_NOTHING = frozenset({"getstate", "setstate", "seed"})
 
 
@@ -31,10 +35,12 @@ class HostObserver:
     It sees a draw however its function was imported. A draw counts when the user's own code asked
     for it: torch and Python's library draw for purposes that never reach a kernel.
     `watches` are what shows by its state alone, after each line: NumPy's generators, the step's Python state.
+    `running` are the iterators that outlive the step.
     """
 
-    def __init__(self, watches: Sequence[Watch] = ()) -> None:
+    def __init__(self, watches: Sequence[Watch] = (), running: Running | None = None) -> None:
         self._lines = Lines(watches, self._add)
+        self._running = running or Running({})
         self.events: list[HostEvent] = []
         self._operators = 0
         self._before: Any = None
@@ -57,21 +63,36 @@ class HostObserver:
     def __exit__(self, *exc_info: object) -> None:
         _profile_by(self._before)
         self._lines.__exit__()
+        for path in self._running.moved():
+            self._add("running-iterator", path, Place(None, (), False))
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
-        found: _Found | None
-        caller: FrameType | None
         if event == "c_call":
-            found, caller = _built_in(arg), frame
-        elif event == "call" and frame.f_code.co_filename == _RANDOM_MODULE:
+            self._built_in_called(arg, frame)
+        elif event == "call" and frame.f_back is not None:
+            self._function_called(frame, frame.f_back)
+
+    def _built_in_called(self, function: Any, caller: FrameType) -> None:
+        if is_machinery(caller.f_code.co_filename):
+            return
+        found = _built_in(function)
+        if found is not None:
+            self._add(*found, locate_from(caller))
+        elif (taken := self._running.taken_by_built_in(function)) is not None:
+            self._add("running-iterator", taken, locate_from(caller))
+
+    def _function_called(self, frame: FrameType, caller: FrameType) -> None:
+        code = frame.f_code
+        if code in _THREADS:
+            if not _is_asked_by_torch(caller):
+                self._add("other-thread", _THREADS[code], locate_from(caller))
+        elif (taken := self._running.taken_in_call(frame)) is not None:
+            self._add("running-iterator", taken, locate_from(caller))
+        elif code.co_filename in (_RANDOM_MODULE, _SECRETS):
             # Where it is asked for, and not where it draws: gauss() draws in every second call.
-            found, caller = _of_random_module(frame.f_code.co_name), frame.f_back
-        else:
-            return
-        if found is None or caller is None or is_machinery(caller.f_code.co_filename):
-            return
-        kind, name = found
-        self._add(kind, name, locate_from(caller))
+            found = _of_module(code.co_filename, code.co_name)
+            if found is not None and not is_machinery(caller.f_code.co_filename):
+                self._add(*found, locate_from(caller))
 
     def _add(self, kind: EventKind, name: str, place: Place, detail: str = "") -> None:
         self.events.append(
@@ -101,19 +122,29 @@ _Found = tuple[EventKind, str]
 def _built_in(function: Any) -> _Found | None:
     """A C function that draws or reads a clock."""
     if isinstance(getattr(function, "__self__", None), random.Random):
-        return _of_random_module(function.__name__)
+        return _of_module(_RANDOM_MODULE, function.__name__)
+    if function is os.urandom:
+        return "host-random", "os.urandom()"
     try:
-        return ("host-time", f"time.{function.__name__}()") if function in _CLOCKS else None
+        return ("host-time", CLOCKS[function]) if function in CLOCKS else None
     except TypeError:  # a callable that cannot be hashed
         return None
 
 
-def _of_random_module(name: str) -> _Found | None:
-    return (
-        None
-        if name in _DRAW_NOTHING or name.startswith("_")
-        else ("host-random", f"random.{name}()")
-    )
+def _of_module(file: str, name: str) -> _Found | None:
+    """A function of Python's `random` or `secrets`."""
+    if name in _DRAW_NOTHING or name.startswith(("_", "<")):
+        return None
+    return "host-random", f"{'secrets' if file == _SECRETS else 'random'}.{name}()"
+
+
+def _is_asked_by_torch(frame: FrameType | None) -> bool:
+    """Whether torch, and not the user's code, is behind a call of Python's library."""
+    while frame is not None and is_machinery(frame.f_code.co_filename):
+        if is_torch(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def numpy_generators(roots: Mapping[str, object]) -> list[Any]:

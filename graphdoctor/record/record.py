@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,17 +13,15 @@ import torch
 from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.known_results import forget_unused_results
 from graphdoctor.device.observe.storages import StorageTable, parts_of
-from graphdoctor.record.host import HostObserver, NumpyState, numpy_generators, state_of
-from graphdoctor.record.lines import Watch
+from graphdoctor.record.host_events import host_events
+from graphdoctor.record.later import Ran, ran
 from graphdoctor.record.operators import OperatorObserver
-from graphdoctor.record.python_state import StateWatch, lasting_changes, state_watches
 from graphdoctor.record.session import Session
-from graphdoctor.target.state.snapshot import named_state
+from graphdoctor.target.state.snapshot import has_memory, named_state
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import (
-    HostEvent,
     Iteration,
     Leaf,
     OptimizerInfo,
@@ -50,7 +49,7 @@ def record(
         mode=session.target.mode,
         eager=eager,
         captured=captured,
-        host=_host_events(session, captured),
+        host=host_events(session, captured, partial(_in_a_later_state, session)),
         optimizers=tuple(_optimizers(session)),
         limits=(
             *session.start.limits,
@@ -182,6 +181,8 @@ def _output(observer: OperatorObserver, path: str, value: object, table: Storage
 def _has_nan(value: object) -> bool:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.is_nested:
         return False
+    if not has_memory(value):
+        return False
     values = parts_of(value)[0]  # of a sparse one, what it holds
     with torch._C._DisableTorchDispatch():  # our look at it is no part of the step
         return bool(values.isnan().any())
@@ -209,49 +210,13 @@ def _leaf(observer: OperatorObserver, path: str, value: object) -> Leaf:
         return Leaf(path, type(value).__name__)
 
 
-def _host_events(session: Session, captured: Sequence[Iteration]) -> tuple[HostEvent, ...]:
-    """What the host drew, read and changed in one iteration, which runs after all that are recorded.
-
-    By then Python has imported what it imports lazily; imports draw random numbers of their own.
-    Lines are watched for NumPy's draws only where a first look found that there are some, and for the
-    Python state that was seen to change.
-    """
-    roots = session.target.roots
-    generators = numpy_generators(roots)
+def _in_a_later_state(session: Session, move: Callable[[], None]) -> Ran:
+    """The step from its start, after a change of its state."""
+    before = HostState(session.target.roots, session.device.table)
     with session.from_the_start(capturing=True):
-        before = [state_of(generator) for generator in generators]
-        events = _watched(session, [])
-        drawn = [
-            generator
-            for generator, was in zip(generators, before, strict=True)
-            if state_of(generator) != was
-        ]
-    changed = lasting_changes(captured)
-    if not drawn and not changed:
-        return events
-    with session.from_the_start(capturing=True):
-        watches = state_watches(roots, changed)
-        by_line = [watch for watch in watches if watch.is_by_line]
-        events = _watched(session, [*map(NumpyState, drawn), *by_line])
-    return tuple(_of_the_step(events, watches))
-
-
-def _of_the_step(events: Sequence[HostEvent], watches: Sequence[StateWatch]) -> Iterator[HostEvent]:
-    """Without what changes around the step; with what changes at no line that was seen."""
-    outside = {watch.path for watch in watches if watch.is_from_outside}
-    yield from (one for one in events if one.name not in outside)
-    seen = {one.name for one in events}
-    for watch in watches:
-        if watch.path not in seen:
-            yield HostEvent("python-state", watch.path, op_index=0)
-
-
-def _watched(session: Session, watches: Sequence[Watch]) -> tuple[HostEvent, ...]:
-    inputs = session.inputs(0)
-    observer = HostObserver(watches)
-    with session.device.observed_by(observer), observer:
-        session.call(inputs)
-    return tuple(observer.events)
+        move()
+        observer = _observe(session, 0, run=1, before=before, look=None).observer
+    return ran(observer.ops, observer.externals.values())
 
 
 def _optimizers(session: Session) -> list[OptimizerInfo]:
@@ -282,6 +247,8 @@ def sample_of(value: object) -> Sample | None:
     if not isinstance(value, torch.Tensor) or not value.numel():
         return None
     if value.layout != torch.strided or value.is_nested or value.is_quantized:
+        return None
+    if not has_memory(value):
         return None
     with torch._C._DisableTorchDispatch():  # our look at it is no part of the step
         flat = value.detach().resolve_conj().resolve_neg()

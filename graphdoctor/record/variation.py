@@ -16,7 +16,7 @@ from graphdoctor.device.observe.operators import Call, tensors_of
 from graphdoctor.device.observe.storages import parts_of
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.clone import clone_inputs, memory_of
-from graphdoctor.target.state.snapshot import Held, always, named_tensors, snapshot
+from graphdoctor.target.state.snapshot import Held, always, has_memory, named_tensors, snapshot
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs, Target, Variation
 from graphdoctor.target.user_code import user_code
@@ -332,6 +332,8 @@ def _is_finite(result: object) -> bool:
 
 def _has_finite_values(leaf: object) -> bool:
     if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or leaf.is_nested:
+        return True
+    if not has_memory(leaf):
         return True
     values = parts_of(leaf)[0].detach()
     # float8 lacks the operator.

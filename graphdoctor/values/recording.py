@@ -26,6 +26,9 @@ EventKind = Literal[
     "host-time",  # a clock was read
     "python-state",  # a line changed Python state, named by its path; the detail says from what to what
     "python-decision",  # a line compares such state, or branches on it
+    "clock-decision",  # the step is another one when a clock, of this name, has moved on
+    "running-iterator",  # an iterator or a queue that outlives the step gave its next item
+    "other-thread",  # another thread was given work, which is not recorded
     "graph-replay",  # a CUDA graph of the user's own was replayed
     "assumed-value",  # a value was needed that no shape tells; the detail says what was assumed
     "cut-short",  # the step failed with what was assumed; the detail is its error

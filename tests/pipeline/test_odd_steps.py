@@ -32,12 +32,15 @@ H200 = measured()
 TRIED = (
     "checkpoint_reentrant_with_dropout", "checkpoint_sequential", "checkpoint_with_dropout",
     "dropout_behind_a_state_that_is_set_back", "func_hessian", "func_linearize", "lazy_linear",
-    "masked_tensor", "pruned",
+    "masked_tensor", "pruned", "wrapper_made_in_step", "wrapper_as_parameter", "subclass_that_counts",
+    "storage_freed_between_steps", "lazy_batch_norm",
 )  # fmt: skip
 # And some that were right at once, of as many kinds as can be.
 RIGHT = (
     "caught_sync", "data_parallel_of_one", "event_asked", "func_vmap_of_grad", "histogram_of_integers",
     "own_operator_that_reads", "pinned_copy_to_host", "sparse_csr_product", "weights_loaded_in_step",
+    "work_in_a_pool_of_threads", "jagged_by_offsets", "grad_scaler_of_a_fused_optimizer",
+    "weights_held_on_the_default_stream",
 )  # fmt: skip
 NEEDS_RANDOM_STATE = {name for name in TRIED if "dropout" in name or "sequential" in name}
 

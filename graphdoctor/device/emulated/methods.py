@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from graphdoctor.device.emulated import legacy
 from graphdoctor.device.emulated.copies import BASE, MoveTo, copy_to
@@ -56,7 +57,15 @@ def stand_in_for_methods(device: LogicalDevice, patches: Patches) -> None:
 
 
 def _to(device: LogicalDevice, tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return copy_to(device, tensor, MoveTo.from_to_call(device, args, kwargs))
+    return _moved(device, tensor, MoveTo.from_to_call(device, args, kwargs))
+
+
+def _moved(device: LogicalDevice, tensor: torch.Tensor, move: MoveTo) -> torch.Tensor:
+    moved = copy_to(device, tensor, move)
+    if is_lazy(tensor) and not is_lazy(moved):  # a buffer that has no shape yet
+        with torch._C.DisableTorchFunctionSubclass():
+            return moved.as_subclass(type(tensor))
+    return moved
 
 
 def _cuda(
@@ -72,7 +81,7 @@ def _cuda(
     if where is not None:
         wants_cuda(where)
     move = MoveTo(cuda=True, non_blocking=non_blocking, memory_format=memory_format)
-    return copy_to(device, tensor, move)
+    return _moved(device, tensor, move)
 
 
 def _cpu(

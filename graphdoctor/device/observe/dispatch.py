@@ -31,6 +31,7 @@ from graphdoctor.device.observe.operators import (
     unseen_of_sparse,
 )
 from graphdoctor.device.observe.storages import StorageTable, parts_of
+from graphdoctor.target.state.snapshot import wraps_others
 
 _CPU = torch.device("cpu")
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -60,8 +61,8 @@ class ObservedMode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if types and any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented  # it is made of plain tensors: their operators will come here
+        if types and _wrap_others(types, args, kwargs):
+            return NotImplemented  # they are made of plain tensors: their operators will come here
         if torch._C._get_dispatch_mode(_FAKE) is not None:
             return func(*args, **(kwargs or {}))  # somebody asks for shapes: nothing runs
         if isinstance(func, HigherOrderOperator):
@@ -98,6 +99,14 @@ class ObservedMode(TorchDispatchMode):
     @abstractmethod
     def run(self, call: Call) -> None:
         """Set the call's result, and what is known of it only then."""
+
+
+def _wrap_others(types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+    """Whether a subclass stands for other tensors: it says so, or it has no memory of its own."""
+    if any(map(is_traceable_wrapper_subclass_type, types)):
+        return True
+    given = tensors_of_call(args, kwargs or {})
+    return any(type(each) in types and wraps_others(each) for each in given)
 
 
 class LogicalDeviceMode(ObservedMode):

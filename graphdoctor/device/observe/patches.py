@@ -141,8 +141,8 @@ _PLAIN_METHOD = vars(torch.Tensor)["__torch_function__"].__func__
 
 def _overrides(value: object) -> bool:
     kind = type(value)
-    if kind in _PLAIN_TYPES:
-        return False
+    if kind in _PLAIN_TYPES or not torch._C._is_torch_function_enabled():
+        return False  # the latter while code of a subclass calls what it stands for
     method = getattr(kind, "__torch_function__", None)
     if method is None or method is torch._C._disabled_torch_function_impl:
         return False

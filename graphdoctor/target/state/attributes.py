@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Iterator
 from types import MemberDescriptorType
 
 import torch
 
 # What the standard library has for holding values; its threads, files, loggers are left alone.
-_PLAIN_STDLIB = frozenset({"types", "argparse", "collections", "dataclasses", "enum", "abc"})
+_PLAIN_STDLIB = frozenset(
+    {"types", "argparse", "collections", "dataclasses", "enum", "abc", "_thread", "weakref"}
+)
 _TORCH_WITH_STATE = (
     "torch.nn.",
     "torch.optim.",
@@ -25,8 +28,10 @@ _KINDS = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRSch
 
 def attributes(value: object) -> dict[str, object]:
     """The instance's own `__dict__`, or an empty one; never runs a property or `__getattr__`."""
+    # What is local to a thread has another one in each.
+    kind = threading.local if isinstance(value, threading.local) else object
     try:
-        found = object.__getattribute__(value, "__dict__")
+        found = kind.__getattribute__(value, "__dict__")
     except Exception:  # a `__dict__` property of the user's may raise anything
         return {}
     return found if isinstance(found, dict) else {}

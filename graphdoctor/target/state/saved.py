@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import OrderedDict, deque
+from contextvars import ContextVar
 from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any
 
@@ -124,6 +125,18 @@ def _contents(cell: CellType) -> object:
         return cell.cell_contents
     except ValueError:
         return _MISSING
+
+
+class SavedContext:
+    """What a context variable is in the context that the analysis runs in."""
+
+    def __init__(self, variable: ContextVar[object]) -> None:
+        self._variable = variable
+        self._value = variable.get(_MISSING)
+
+    def restore(self) -> None:
+        if self._value is not _MISSING and self._variable.get(_MISSING) is not self._value:
+            self._variable.set(self._value)
 
 
 class SavedNames:

@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import CellType, FunctionType
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from graphdoctor.target.state.saved import (
     SavedBytes,
     SavedCell,
     SavedClass,
+    SavedContext,
     SavedDefaults,
     SavedDeque,
     SavedDict,
@@ -141,27 +143,38 @@ def _save_tensor(
         return
     # The storage first: a tensor that is put back may look into memory that must be resized for it.
     is_new = storage._cdata not in storages and storage.device.type != "meta"
-    if is_new and _has_memory(tensor):
+    if is_new and not wraps_others(tensor):
         storages[storage._cdata] = storage
         if held(storage):
             yield SavedStorage(storage)
     yield SavedTensor(tensor)
 
 
-def _has_memory(tensor: torch.Tensor) -> bool:
-    """Not so behind a subclass that wraps others and does not say which: they are its attributes."""
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether there is memory for its elements: none in a storage that is freed, or behind what wraps others."""
+    if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel() or tensor.is_meta:
+        return True
+    return not wraps_others(tensor) and tensor.untyped_storage().nbytes() > 0
+
+
+def wraps_others(tensor: torch.Tensor) -> bool:
+    """A subclass without memory that does not say what it wraps: it is its attributes."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-        return True  # asking for its address would part memory that is shared until somebody writes
+        return (
+            False  # asking for its address would part memory that is shared until somebody writes
+        )
     try:
         tensor.untyped_storage().data_ptr()
     except RuntimeError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _save_object(value: object) -> Iterator[Saved]:
     if isinstance(value, CellType):
         yield SavedCell(value)
+    elif isinstance(value, ContextVar):
+        yield SavedContext(value)
     elif isinstance(value, type):
         if is_user_class(value):
             yield SavedClass(value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
 from enum import Enum
 from functools import cache, partial
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
@@ -78,6 +80,8 @@ class Walk:
             return [*self._of_dict(path, value, shown), *_of_object(path, value)]
         if isinstance(value, (list, tuple, deque, set, frozenset)):
             return [*_of_sequence(path, value), *_of_object(path, value)]
+        if isinstance(value, ContextVar):
+            return _of_context(path, value)
         if isinstance(value, (FunctionType, MethodType, CellType, partial)):
             return _of_callable(path, value)
         if isinstance(value, type):
@@ -208,6 +212,11 @@ def _of_class_of(value: object) -> Iterator[Visit]:
 @cache
 def _user_classes(kind: type) -> tuple[type, ...]:
     return tuple(cls for cls in kind.__mro__ if is_user_class(cls))
+
+
+def _of_context(path: str, value: ContextVar[object]) -> Iterator[Visit]:
+    with suppress(LookupError):  # one that nobody has set
+        yield Visit(path, value.get())
 
 
 def _of_class(path: str, value: type) -> Iterator[Visit]:

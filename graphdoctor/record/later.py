@@ -1,0 +1,322 @@
+"""A step whose Python state has moved on by many steps -> whether it does something else then.
+
+What decides by a counter can be spelled in any way: through a variable, a table, a property, another function.
+So the state is set to what it will be, as far as each step changes it in the same way, and the step is run.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from graphdoctor.record.moves import Move
+from graphdoctor.record.python_state import own_name
+from graphdoctor.target.frames import is_machinery, locate_from
+from graphdoctor.values.errors import GraphDoctorError, UserCodeError
+from graphdoctor.values.recording import Arg, External, Op, TensorUse
+from graphdoctor.values.report import Location
+
+# Many whole numbers divide the first: 2 to 1024, 10 to 10,000, 3, 6, 12, 24, 60, 300. A step that cannot
+# be so far on, since it counts places of something for example, is asked for less.
+FAR = (1_920_000, 9_600, 240, 12)
+_MOST_RUNS = 16
+_MOST_OPERATORS = 6_000  # in all of them
+_MORE_LINES = 2_000
+_TIMES_LINES = 4
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_WRITERS = (
+    ("torch._C", "PyTorchFileWriter"),
+    ("safetensors.torch", "serialize_file"),
+)  # in C, unseen
+_OUTWARD = (
+    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink",
+    "os.system", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "socket.sendto",
+    "shutil.",
+)  # fmt: skip
+
+
+class Later(NamedTuple):
+    """The first thing that is another one, so many steps later; or at some time before, where `is_far`."""
+
+    steps: int
+    place: Location | None
+    is_far: bool
+
+
+class Ran(NamedTuple):
+    """What a run did; `state` names the memory of the state, by its number."""
+
+    ops: Sequence[Op]
+    state: Mapping[int, str]
+
+
+class LeavesStep(BaseException):
+    """A later step does much more than this one, or writes a file: it is not run to its end."""
+
+    def __init__(self, place: Location | None) -> None:
+        super().__init__("a later step does something else")
+        self.place = place
+
+
+def ran(ops: Sequence[Op], externals: Iterable[External]) -> Ran:
+    """What was recorded of a run, as far as it is compared."""
+    return Ran(ops, {one.storage: one.name for one in externals if one.origin == "state"})
+
+
+Run = Callable[[Callable[[], None]], Ran]  # the step from its start, after a change of the state
+
+
+class Lines:
+    """How many lines of the user's a run has, and which code they are of; ends one with far too many."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.count = 0
+        self.codes: dict[CodeType, None] = {}
+        self._most = most
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        before = sys.gettrace()
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _call(self, frame: FrameType, event: str, arg: object) -> Any:
+        if is_machinery(frame.f_code.co_filename):
+            return None
+        if frame.f_code.co_filename == "<string>":  # a named tuple's, also graphdoctor's
+            return None
+        self.codes.setdefault(frame.f_code)
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, arg: object) -> Any:
+        self.count += event == "line"
+        if self._most is not None and self.count > self._most:
+            sys.settrace(None)
+            raise LeavesStep(locate_from(frame).location)
+        return self._line
+
+
+def first_other_way(
+    run: Run, usual: Ran, moves: Sequence[Move], lines: Lines, numbers: Sequence[int]
+) -> Later | None:
+    """The nearest of some later steps that issues other operators, shapes or numbers; None: all are as usual.
+
+    `lines` are those of a usual step, `numbers` what its state may be compared with.
+    """
+    search = _Search(run, usual, moves, lines)
+    for far in FAR:
+        for steps in _far(moves, far):
+            search.look(steps, is_far=True)
+        if search.has_run:
+            break
+    runs = min(_MOST_RUNS, _MOST_OPERATORS // max(1, len(usual.ops)))
+    names = {own_name(move.path) for move in moves}
+    for steps in sorted(_near(moves, [*constants(lines.codes, names), *numbers])[:runs]):
+        search.look(steps, is_far=False)
+    return search.found if search.found is not None and is_as_usual(run, usual, lines) else None
+
+
+def is_as_usual(run: Run, usual: Ran, lines: Lines) -> bool:
+    """Whether the step does the same from the same state: else it is another one each time, or writes each time."""
+    try:
+        with bounded(lines):
+            return first_difference(usual, run(lambda: None)) is None
+    except LeavesStep:
+        return False
+
+
+class _Search:
+    """Runs the step with its state some steps later, and keeps the nearest where it is another one."""
+
+    def __init__(self, run: Run, usual: Ran, moves: Sequence[Move], lines: Lines) -> None:
+        self._run, self._usual, self._moves, self._lines = run, usual, moves, lines
+        self.found: Later | None = None
+        self.has_run = False  # in some later state; else the step failed in all of them
+
+    def look(self, steps: int, *, is_far: bool) -> None:
+        if self.found is not None and steps >= self.found.steps:
+            return
+        try:
+            with bounded(self._lines):
+                ran = self._run(lambda: self._move(steps))
+        except LeavesStep as left:
+            self.found, self.has_run = Later(steps, left.place, is_far), True
+            return
+        except GraphDoctorError:  # the state cannot be that
+            return
+        self.has_run = True
+        other = first_difference(self._usual, ran)
+        if other is not None:
+            self.found = Later(steps, other.location, is_far)
+
+    def _move(self, steps: int) -> None:
+        for each in self._moves:
+            each.by(steps)
+
+
+@contextmanager
+def bounded(lines: Lines) -> Iterator[None]:
+    """A run that neither lasts for very long, nor prints, nor writes what only a later step would."""
+    most, disabled = _TIMES_LINES * lines.count + _MORE_LINES, logging.root.manager.disable
+    with (
+        open(os.devnull, "w") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+        _INSIDE.only(),
+        Lines(most).counted(),
+    ):
+        logging.disable()
+        try:
+            yield
+        except UserCodeError as error:
+            if isinstance(error.__cause__, LeavesStep):
+                raise error.__cause__ from None
+            raise
+        finally:
+            logging.disable(disabled)
+
+
+class _Inside:
+    """Ends a run that is about to change something outside the process. A hook of Python's stays for ever."""
+
+    def __init__(self) -> None:
+        self._is_hooked = self._is_on = False
+        self._thread = 0  # what others do is theirs
+
+    @contextmanager
+    def only(self) -> Iterator[None]:
+        if not self._is_hooked:
+            sys.addaudithook(self._audit)
+            self._is_hooked = True
+        writers = [
+            (vars(sys.modules[name]), kind) for name, kind in _WRITERS if name in sys.modules
+        ]
+        before = [space.get(kind) for space, kind in writers]
+        self._is_on, self._thread = True, threading.get_ident()
+        for space, kind in writers:
+            space[kind] = self._written_in_c
+        try:
+            yield
+        finally:
+            self._is_on = False
+            for (space, kind), was in zip(writers, before, strict=True):
+                space[kind] = was
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self._is_on or not (
+            _writes(args) if event == "open" else event.startswith(_OUTWARD)
+        ):
+            return
+        self._leave(sys._getframe(1))
+
+    def _written_in_c(self, *args: object, **kwargs: object) -> None:
+        self._leave(sys._getframe(1))
+
+    def _leave(self, frame: FrameType) -> None:
+        place = locate_from(frame).location
+        is_of_step = threading.get_ident() == self._thread
+        if is_of_step and place is not None:  # else it is for graphdoctor or torch itself
+            self._is_on = False
+            raise LeavesStep(place)
+
+
+def _writes(args: tuple[Any, ...]) -> bool:
+    path, mode, flags = (*args, None, None, None)[:3]
+    if path == os.devnull:
+        return False
+    if isinstance(mode, str):
+        return any(letter in mode for letter in "wxa+")
+    return isinstance(flags, int) and bool(flags & _WRITING)
+
+
+_INSIDE = _Inside()
+
+
+def constants(codes: Iterable[CodeType], names: Set[str] = frozenset()) -> list[int]:
+    """The whole numbers in code that ran, and in functions that it makes; first those of code that names the state."""
+    found: dict[int, None] = {}
+    waiting = sorted(codes, key=lambda code: not _names_one(code, names), reverse=True)
+    while waiting:
+        for const in waiting.pop().co_consts:
+            if isinstance(const, CodeType):
+                waiting.append(const)
+            for each in const if isinstance(const, (tuple, frozenset)) else (const,):
+                if type(each) in (int, float) and math.isfinite(each) and each == int(each):
+                    found.setdefault(int(each))
+    return list(found)
+
+
+def _names_one(code: CodeType, names: Set[str]) -> bool:
+    return not names.isdisjoint(
+        (*code.co_names, *code.co_freevars, *filter(_is_text, code.co_consts))
+    )
+
+
+def _is_text(const: object) -> bool:
+    return isinstance(const, str)
+
+
+def _far(moves: Sequence[Move], far: int) -> list[int]:
+    """Steps after which what is counted is a number that many others divide, or one less, or at its end."""
+    found: dict[int, None] = {}
+    for move in moves:
+        if move.end is not None:
+            found.update(dict.fromkeys((move.end // 2, move.end)))
+        for steps in move.until(far):
+            found.update(dict.fromkeys((steps - 1, steps)))
+    return [steps for steps in found if steps > 0][:4] or [far]
+
+
+def _near(moves: Sequence[Move], numbers: Sequence[int]) -> list[int]:
+    """Steps before and after which what is counted is one of these numbers, in their order."""
+    found: dict[int, None] = {}
+    for each in numbers:
+        for steps in (steps for move in moves for steps in move.until(each)):
+            found.update(dict.fromkeys(one for one in (steps - 1, steps) if 0 < one <= FAR[0]))
+    return list(found)
+
+
+def first_difference(usual: Ran, other: Ran) -> Op | None:
+    """The first operator that is another one, or one too many."""
+    for one, two in zip(usual.ops, other.ops, strict=False):
+        if signature(one, usual.state) != signature(two, other.state):
+            return two
+    if len(usual.ops) == len(other.ops):
+        return None
+    longer = max(usual.ops, other.ops, key=len)
+    return longer[min(len(usual.ops), len(other.ops))]
+
+
+def signature(op: Op, state: Mapping[int, str]) -> tuple[object, ...]:
+    """What a graph freezes of an operator; of addresses those of the state alone, by its names."""
+
+    def frozen(value: Arg) -> object:
+        if isinstance(value, TensorUse):
+            name = state.get(value.storage, "")
+            return name, value.shape, value.stride, value.offset, value.dtype, value.device
+        if isinstance(value, tuple):
+            return tuple(map(frozen, value))
+        return repr(value)  # NaN is like NaN
+
+    return (
+        op.name,
+        op.location,
+        tuple(map(frozen, op.args)),
+        tuple((name, frozen(value)) for name, value in op.kwargs),
+        tuple(map(frozen, op.outputs)),
+    )
+
+
+def are_alike(runs: Sequence[Ran]) -> bool:
+    """Whether no recorded step differs from the first: else that is a finding already."""
+    return all(first_difference(runs[0], other) is None for other in runs[1:])

@@ -1,0 +1,273 @@
+"""Python state over a few steps -> how it goes on, and a way to put it to where it will be."""
+
+from __future__ import annotations
+
+import ast
+import math
+import sys
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from decimal import Decimal
+from fractions import Fraction
+from itertools import islice
+from types import CellType, FunctionType
+from typing import Any, NamedTuple
+
+from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
+from graphdoctor.target.state.plain import SCALARS, stands_for
+from graphdoctor.target.state.variables import global_names, names_in
+from graphdoctor.target.state.walk import Walk, dict_items
+
+_MOST_ITEMS = 20_000  # that a container gets, or that are compared
+_MOST_DOUBLINGS = 60  # of what multiplies
+_MISSING = object()
+_MOST_NUMBERS = 64  # that the state may be compared with
+
+
+class Move(NamedTuple):
+    """One value: `by(steps)` puts it to where it will be.
+
+    `now` and `growth` are those of what counts; at `end` steps nothing is left of what is used up.
+    """
+
+    path: str
+    by: Callable[[int], None]
+    now: int | float | None = None
+    growth: int | float | None = None
+    end: int | None = None
+
+    def until(self, number: int) -> Iterator[int]:
+        """After how many steps it is this number, if ever."""
+        if self.now is None or not self.growth:
+            return
+        steps = (number - self.now) / self.growth
+        if steps > 0 and steps == int(steps):
+            yield int(steps)
+
+
+class _Held(NamedTuple):
+    holder: object
+    value: Any  # a number, or a copy of what a container or an array holds
+    container: Any
+
+
+Moment = dict[str, _Held]
+
+
+def moment(roots: Mapping[str, object], paths: Container[str]) -> Moment:
+    """What stands at these paths now."""
+    found: Moment = {}
+    walk = Walk(roots, with_empty=False)
+    for visit in walk:
+        if isinstance(visit.value, SCALARS) or _is_torchs(visit.value):
+            continue
+        for child in walk.children(visit):
+            stands = stands_for(child.path, child.value)
+            if stands is not None and stands[0] in paths:
+                found.setdefault(stands[0], _Held(visit.value, _copied(child.value), child.value))
+    return found
+
+
+def moves(first: Moment, second: Moment, third: Moment) -> list[Move]:
+    """How what three steps in a row begin with goes on; without what changes in no way that is known."""
+    found = []
+    for path, held in first.items():
+        if path in second and path in third:
+            move = _move(path, held, second[path].value, third[path].value)
+            found += [move] if move is not None else []
+    return found
+
+
+def numbers_in(roots: Mapping[str, object]) -> list[int]:
+    """Whole numbers in the state, keys included: what is counted may be compared with them."""
+    found: dict[int, None] = {}
+    for _, value, shown in Walk(roots, with_empty=False):
+        if shown and isinstance(value, deque) and value.maxlen is not None:
+            found.setdefault(value.maxlen)
+        elif shown and isinstance(value, dict) and not _is_torchs(value):
+            found.update((key, None) for key, _ in dict_items(value) if type(key) is int)
+        elif shown and type(value) is int:
+            found.setdefault(value)
+    return list(islice(found, _MOST_NUMBERS))
+
+
+def _is_torchs(holder: object) -> bool:
+    module = getattr(type(holder), "__module__", "")
+    return isinstance(module, str) and module.partition(".")[0] == "torch"
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, (list, deque)):
+        return list(islice(value, _MOST_ITEMS))
+    if isinstance(value, (set, dict)):
+        return len(value)
+    return value.copy() if _is_array(value) else value
+
+
+def _move(path: str, held: _Held, second: Any, third: Any) -> Move | None:
+    if isinstance(held.container, (list, deque)):
+        return _of_items(path, held.container, held.value, second)
+    if isinstance(held.container, set):
+        growth = second - held.value
+        return _of_set(path, held.container, growth) if growth > 0 else None
+    goes_on = _going_on(held.value, second, third)
+    if goes_on is None:
+        return None
+    counts = _counted(held.value, second, third)
+    if _is_array(held.container):
+        return Move(path, lambda steps: _fill(held.container, goes_on(steps)), *counts)
+    return Move(path, lambda steps: _put(held.holder, path, goes_on(steps)), *counts)
+
+
+def _counted(first: Any, second: Any, third: Any) -> tuple[float | None, float | None]:
+    """A number and what each step adds, where that is the same; of an array, of the first item that changes."""
+    if _is_array(first):
+        at = int((second != first).argmax())
+        first, second, third = (value.flat[at] for value in (first, second, third))
+    if isinstance(first, (Decimal, Fraction)) or third - second != second - first:
+        return None, None
+    return first.item() if hasattr(first, "item") else first, float(second - first)
+
+
+def _going_on(first: Any, second: Any, third: Any) -> Callable[[int], Any] | None:
+    """Adds the same each time, or comes nearer to something by the same part each time."""
+    if not _are_numbers(first, second, third):
+        return None
+    one, two = second - first, third - second
+    if _is_array(first):
+        return (lambda steps: first + one * steps) if one.any() and (one == two).all() else None
+    if not one:
+        return None
+    if one == two or (isinstance(one, float) and math.isclose(one, two, rel_tol=1e-6)):
+        return lambda steps: first + type(one)(steps) * one
+    part = float(two) / float(one)
+    if not math.isfinite(part) or part in (0.0, 1.0, -1.0) or isinstance(first, int):
+        return None
+
+    def geometric(steps: int) -> Any:
+        steps = steps if abs(part) < 1 else min(steps, _MOST_DOUBLINGS)
+        return type(first)(float(first) + float(one) * (1 - part**steps) / (1 - part))
+
+    return geometric
+
+
+def _are_numbers(*values: Any) -> bool:
+    kind = type(values[0])
+    if any(type(value) is not kind for value in values):
+        return False
+    if _is_array(values[0]):
+        shapes = {(value.shape, value.dtype.kind) for value in values}
+        return len(shapes) == 1 and values[0].dtype.kind in "iuf" and values[0].size > 0
+    return kind in (int, float, Decimal, Fraction) or _is_numpy_number(values[0])
+
+
+def _is_array(value: object) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _is_numpy_number(value: object) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.number)
+
+
+def _fill(array: Any, values: Any) -> None:
+    if array.flags.writeable:
+        array[...] = values.astype(array.dtype)
+
+
+def _of_set(path: str, held: set[object], growth: int) -> Move:
+    def by(steps: int) -> None:
+        count = min(steps * growth, _MOST_ITEMS)
+        set.update(held, (object() for _ in range(count)))
+
+    return Move(path, by, len(held), growth)
+
+
+def _of_items(
+    path: str, held: list[object] | deque[object], now: list[object], then: list[object]
+) -> Move | None:
+    """A list or a deque that grows or shrinks at one of its ends."""
+    growth = len(then) - len(now)
+    kind: Any = list if isinstance(held, list) else deque
+    if not growth or not now or len(now) >= _MOST_ITEMS:
+        return None
+    shorter, longer = sorted((now, then), key=len)
+    at_end = _same(longer[: len(shorter)], shorter)
+    if not at_end and not _same(longer[len(longer) - len(shorter) :], shorter):
+        return None
+
+    def by(steps: int) -> None:
+        if growth > 0:
+            more = [now[-1 if at_end else 0]] * min(steps * growth, _MOST_ITEMS)
+            items = [*now, *more] if at_end else [*more, *now]
+        else:
+            left = max(-growth, len(now) + steps * growth)
+            items = now[:left] if at_end else now[len(now) - left :]
+        kind.clear(held)
+        kind.extend(held, items)
+
+    end = (len(now) - 1) // -growth if growth < 0 else None
+    return Move(path, by, len(now), growth, end)
+
+
+def _same(one: list[object], other: list[object]) -> bool:
+    return all(here is there for here, there in zip(one, other, strict=True))
+
+
+def _put(holder: Any, path: str, value: object) -> None:
+    """Write past any override, and only where there is such a value already."""
+    name = path.rpartition(".")[2]
+    if isinstance(holder, FunctionType):
+        _put_variable(holder, name, value)
+    elif isinstance(holder, CellType):
+        holder.cell_contents = value
+    elif isinstance(holder, ContextVar):
+        holder.set(value)
+    elif isinstance(holder, dict):
+        key = _key_in(holder, path)
+        if key is not _MISSING:
+            dict.__setitem__(holder, key, value)
+    elif isinstance(holder, (list, deque)) and path.endswith("]"):
+        with suppress(ValueError, IndexError):
+            index = int(path.rpartition("[")[2][:-1])
+            kind: Any = list if isinstance(holder, list) else deque
+            kind.__setitem__(holder, index, value)
+    elif isinstance(holder, type):
+        if name in vars(holder):
+            type.__setattr__(holder, name, value)
+    elif name in (own := attributes(holder)):
+        own[name] = value
+    elif has_walkable_state(holder):
+        for slot, descriptor in slot_descriptors(type(holder)):
+            if slot == name:
+                descriptor.__set__(holder, value)
+
+
+def _key_in(held: dict[Any, Any], path: str) -> object:
+    """The key of a dictionary's value: a word, a number, or by its place where it is an object."""
+    word = path.rpartition(".")[2]
+    if not path.endswith("]"):
+        return word if word in held else _MISSING
+    with suppress(ValueError, SyntaxError):
+        key = ast.literal_eval(path.rpartition("[")[2][:-1])
+        if key in held:
+            return key
+        if isinstance(key, int) and 0 <= key < len(held):
+            return next(islice(held, key, None))
+    return _MISSING
+
+
+def _put_variable(function: FunctionType, name: str, value: object) -> None:
+    if name in names_in(function):
+        cells = dict(zip(names_in(function), function.__closure__ or (), strict=True))
+        cells[name].cell_contents = value
+    elif name in vars(function):
+        vars(function)[name] = value
+    else:
+        for namespace, names in global_names(function):
+            if name in names and name in namespace:
+                namespace[name] = value
+                return
