@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.estimate import estimate, on_other_hosts, step_lanes
-from graphdoctor.estimate.gpus import DeviceProfile, load_profile, profile_names
+from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.measure.endurance import blocks_for
 from graphdoctor.measure.profile import Profile, profile_step
@@ -78,7 +78,7 @@ def time_step(
     try:
         wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
         traced = eager.profile.trace
-        found = estimate_from_trace(traced, wall_us, _of_this_gpu(traced, profile))
+        found = estimate_from_trace(traced, wall_us, profile)
     except UsageError as error:
         return Speed(predicted, lanes, measurement, runs, (str(error), *limits))
     return Speed(found, lanes, measurement, runs, limits)
@@ -96,20 +96,6 @@ def _with_skew(
     captured = _captured_run(session, step, options)
     skew = launch_skew(eager.profile.trace, captured.profile.trace)
     return replace(measurement, skew=skew)
-
-
-def _of_this_gpu(trace: Trace, profile: DeviceProfile) -> DeviceProfile:
-    return profile_of_gpu(next(iter(trace.about.device_names), ""), profile)
-
-
-def profile_of_gpu(name: str, profile: DeviceProfile) -> DeviceProfile:
-    """Costs of graphs are those of the GPU that is there, unless the user brought a profile."""
-    if profile.name not in profile_names():
-        return profile
-    try:
-        return load_profile(name)
-    except UsageError:
-        return profile
 
 
 def _predicted(
