@@ -18,7 +18,6 @@ from graphdoctor.measure.wall_clock import Blocks, measure
 from graphdoctor.partition import Plan
 from graphdoctor.proof.stage import Captured
 from graphdoctor.record.session import Session
-from graphdoctor.trace import Trace
 from graphdoctor.trace.explain.estimate import estimate_from_trace
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.lanes import StepLanes

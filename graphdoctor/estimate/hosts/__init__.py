@@ -113,6 +113,7 @@ def _slowed_by(profile: DeviceProfile, host: HostProfile) -> DeviceProfile:
             costs,
             module_call=_times(costs.module_call, host.python),
             operator=_times(costs.operator, host.dispatcher),
+            collective=_times(costs.collective, host.dispatcher),
             view=_times(costs.view, host.dispatcher),
             library_call=_times(costs.library_call, host.dispatcher),
             autograd=_times(costs.autograd, host.autograd),
