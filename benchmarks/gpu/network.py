@@ -2,8 +2,8 @@
 
 `python benchmarks/gpu/network.py --json FILE` starts a process a GPU. A row is one collective of one size: `graph_us`
 is its time on the device, from a graph that holds many in a row; `eager_us` the time of one of many that are called
-in a row, and `host_us` what one call takes the host. Times are the medians of rounds, each as long as on the slowest rank.
-The last rows say what a collective of DDP's size and other work take alone, and on two streams at once.
+in a row, and `host_us` what one call takes the host. Times are the medians of rounds, each as long as on the slowest
+rank. The last rows say what a collective of DDP's size and other work take alone, and on two streams at once.
 """
 
 from __future__ import annotations

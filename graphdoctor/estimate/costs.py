@@ -198,7 +198,18 @@ def _key(op: Op) -> _Key:
     named = tuple((name, _part(arg, numbers)) for name, arg in op.kwargs)
     outputs = tuple(_part(use, numbers) for use in op.outputs)
     writes = tuple(numbers.setdefault(storage, len(numbers)) for storage in op.writes)
-    return (op.name, op.device, op.phase, op.tags, op.kernels, op.exchange, parts, named, outputs, writes)
+    return (
+        op.name,
+        op.device,
+        op.phase,
+        op.tags,
+        op.kernels,
+        op.exchange,
+        parts,
+        named,
+        outputs,
+        writes,
+    )
 
 
 def _part(arg: Arg, numbers: dict[int, int]) -> object:

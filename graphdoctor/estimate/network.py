@@ -1,19 +1,22 @@
 """A collective and a GPU's profile -> how long its data are on the way, and how much of that other work hides.
 
-Data go round a ring, as NCCL sends them: each rank passes on parts of what it has, over the links of one host. What ranks
-that come late make the others wait is no part of it.
+Data go round a ring, as NCCL sends them: each rank passes on parts of what it has, over the links of one host. How long
+ranks wait for one that comes late is no part of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from graphdoctor.estimate.gpus import LEVELS, DeviceProfile
+from msgspec.structs import astuple
+
+from graphdoctor.estimate.gpus import LEVELS, DeviceProfile, Figure, Network
 from graphdoctor.estimate.kernels import launches
 from graphdoctor.estimate.ranges import add, divide, product, scale
+from graphdoctor.values.figures import count_text, time_text
 from graphdoctor.values.recording import Arg, Op, tensors_in
-from graphdoctor.values.report import Range
+from graphdoctor.values.report import Range, Term
 
 WAIT = "wait_tensor"  # of functional collectives
 _ALL_REDUCES = ("allreduce", "all_reduce")
@@ -25,24 +28,64 @@ _OF_PARTS = (
 
 
 def network_us(op: Op, profile: DeviceProfile) -> Range:
-    """From when the last rank has come to it."""
+    """From when the last rank has come to it, with nothing beside it."""
     assert op.exchange is not None
-    hops, share = _way(op.base_name, op.exchange.ranks)
-    if not hops:
+    if op.exchange.ranks == 1:
         return profile.smallest_kernel_us.stream.range
-    figures = profile.network
-    rate = product(figures.link_gb_s.range, figures.share.range)
-    alone = add(figures.latency_us.range, scale(figures.hop_us.range, hops - 1))
-    return add(alone, divide(share * moved_bytes(op) / 1e3, rate))
+    figures, ranks = profile.network, op.exchange.ranks
+    rounds, large = 1, figures.share
+    sent = float(moved_bytes(op))
+    if op.base_name.startswith(_ALL_REDUCES):
+        rounds, sent = 2, sent * 2 * (ranks - 1) / ranks
+    elif op.base_name.startswith(_OF_PARTS):
+        large, sent = figures.parts_share, sent * (ranks - 1) / ranks
+    passed_on = scale(figures.hop_us.range, rounds * (ranks - 2))
+    return add(
+        passed_on,
+        _shorter(
+            _sent_us(sent, figures, figures.latency_us, figures.small_share),
+            _sent_us(sent, figures, figures.setup_us, large),
+        ),
+    )
 
 
-def _way(name: str, ranks: int) -> tuple[int, float]:
-    """How many times data are passed on, and how much each rank sends, as a share of all that moves."""
-    if name.startswith(_ALL_REDUCES):
-        return 2 * (ranks - 1), 2 * (ranks - 1) / ranks
-    if name.startswith(_OF_PARTS):
-        return ranks - 1, (ranks - 1) / ranks
-    return ranks - 1, 1.0 if ranks > 1 else 0.0
+def network_terms(ops: Sequence[Op], profile: DeviceProfile) -> Iterator[Term]:
+    """The figure that decides what collectives take."""
+    if _exchanges(ops):
+        link = profile.network.link_gb_s
+        bounds = "" if link.low == link.high else f" ({link.low:g} to {link.high:g})"
+        yield Term("links of one GPU to the others", f"{link.mid:g}{bounds} GB/s", link.source)
+
+
+def network_notes(
+    ops: Sequence[Op], device_us: Callable[[Op], Range], profile: DeviceProfile
+) -> Iterator[str]:
+    """What the collectives take, and what of it makes the step longer."""
+    exchanges = _exchanges(ops)
+    if not exchanges:
+        return
+    ranks = sorted({op.exchange.ranks for op in exchanges if op.exchange is not None})
+    between = f"{ranks[-1]} GPUs" if len(ranks) == 1 else f"up to {ranks[-1]} GPUs"
+    alone = sum(device_us(op).mid for op in exchanges)
+    longer = sum(us.mid for us in exposed_us(ops, device_us, profile).values())
+    yield (
+        f"{count_text(len(exchanges), 'collective')} between {between}, taken to be of one host:"
+        f" {time_text(alone)} on the network, of which {time_text(longer)} make the device's step longer;"
+        " other work hides the rest."
+    )
+
+
+def _exchanges(ops: Sequence[Op]) -> list[Op]:
+    return [op for op in ops if op.exchange is not None and op.exchange.ranks > 1]
+
+
+def _sent_us(sent: float, figures: Network, before: Figure, share: Figure) -> Range:
+    rate = product(figures.link_gb_s.range, share.range)
+    return add(before.range, divide(sent / 1e3, rate))
+
+
+def _shorter(first: Range, second: Range) -> Range:
+    return Range(*map(min, zip(astuple(first), astuple(second), strict=True)))
 
 
 def moved_bytes(op: Op) -> int:
@@ -55,47 +98,55 @@ def _nbytes(arg: Arg) -> int:
 
 
 def exposed_us(
-    ops: Sequence[Op], device_us: Callable[[Op], Range]
+    ops: Sequence[Op], device_us: Callable[[Op], Range], profile: DeviceProfile
 ) -> dict[int, Range]:
-    """For each collective, by its operator's index, the time in which nothing else can run on the device.
+    """By how much each collective, by its operator's index, makes the device's step longer.
 
-    Collectives run one after the other. What uses a result, or is called after a collective that is waited for at
-    once, waits for it; the step's end waits for all.
+    Collectives run one after the other. What uses a result, or comes after a collective that is waited for at
+    once, waits for it, and the step's end for all of them. What runs beside one takes longer.
     """
     if not any(op.exchange is not None for op in ops):
         return {}
     times = [device_us(op) for op in ops]
-    ends = [dict(_exposed_at(ops, [getattr(each, level) for each in times])) for level in LEVELS]
+    ends = []
+    for level in LEVELS:
+        alone = {op.index: getattr(us, level) for op, us in zip(ops, times, strict=True)}
+        shares = profile.network.hindrance.at(level)
+        waits = _waits_us(ops, alone)
+        ends.append({index: us + shares * (alone[index] - us) for index, us in waits.items()})
     return {index: Range(*sorted(end[index] for end in ends)) for index in ends[0]}
 
 
-def _exposed_at(ops: Sequence[Op], times_us: Sequence[float]) -> Iterator[tuple[int, float]]:
+def _waits_us(ops: Sequence[Op], alone: Mapping[int, float]) -> dict[int, float]:
+    """How long the rest of the device's work waits for each collective."""
     now = free = 0.0  # of the device, and of the network
-    under_way: dict[int, tuple[int, float]] = {}  # by storage: which collective writes it, and until when
-    exposed: dict[int, float] = {}
+    under_way: dict[
+        int, tuple[int, float]
+    ] = {}  # by storage: which collective writes it, and until when
+    waited: dict[int, float] = {}
 
     def wait_for(index: int, until: float) -> None:
         nonlocal now
-        exposed[index] += max(0.0, until - now)
+        waited[index] += max(0.0, until - now)
         now = max(now, until)
 
-    for op, us in zip(ops, times_us, strict=True):
+    for op in ops:
         for use in chain(op.inputs, op.outputs) if under_way and _works(op) else ():
             if (found := under_way.pop(use.storage, None)) is not None:
                 wait_for(*found)
         if op.exchange is None:
-            now += us
+            now += alone[op.index]
             continue
-        free = max(now, free) + us
-        exposed[op.index] = 0.0
+        free = max(now, free) + alone[op.index]
+        waited[op.index] = 0.0
         if op.exchange.is_beside:
             written = {*op.writes, *(use.storage for use in op.outputs)}
             under_way.update(dict.fromkeys(written, (op.index, free)))
         else:
             wait_for(op.index, free)
-    for index, until in sorted(under_way.values()):
-        wait_for(index, until)
-    yield from exposed.items()
+    for found in sorted(under_way.values()):
+        wait_for(*found)
+    return waited
 
 
 def _works(op: Op) -> bool:

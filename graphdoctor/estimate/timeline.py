@@ -35,7 +35,7 @@ def eager_pieces(
     previous: Op | None = None
     costs = known_costs(profile)
     every = tuple(ops)
-    exposed = exposed_us(every, lambda op: costs.cost(op, autograd=autograd).device_us)
+    exposed = exposed_us(every, lambda op: costs.cost(op, autograd=autograd).device_us, profile)
     training = _Training(every, profile)
     for position, op in enumerate(every):
         waits = False
@@ -131,7 +131,7 @@ def graph_piece(ops: Iterable[Op], profile: DeviceProfile, *, autograd: bool = F
     device, nodes = ZERO, 0
     costs = known_costs(profile)
     every = tuple(ops)
-    exposed = exposed_us(every, lambda op: costs.cost(op, autograd=autograd).device_us)
+    exposed = exposed_us(every, lambda op: costs.cost(op, autograd=autograd).device_us, profile)
     for op in every:
         cost = costs.cost(op, autograd=autograd)
         if cost.launches:

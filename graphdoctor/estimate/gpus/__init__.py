@@ -102,9 +102,13 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
     """What lies between the GPUs of one host."""
 
     link_gb_s: Figure  # that a GPU sends to the others at once, at its peak, in one direction
-    share: Figure  # of the peak, reached by large collectives
     latency_us: Figure  # of the smallest collective between two GPUs
+    small_share: Figure  # of the peak, reached by small collectives
+    setup_us: Figure  # of a large collective between two GPUs, without its data
+    share: Figure  # of the peak, reached by large all-reduces
+    parts_share: Figure  # of the peak, where ranks have or get a part each: gathers, scatters
     hop_us: Figure  # added each time that data are passed on once more
+    hindrance: Figure  # of a collective's time, by which other work beside it takes longer
 
 
 class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
