@@ -13,6 +13,7 @@ from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.measure.endurance import blocks_for
 from graphdoctor.measure.profile import Profile, profile_step
+from graphdoctor.measure.rank_times import estimate_of_ranks
 from graphdoctor.measure.skew import launch_skew
 from graphdoctor.measure.wall_clock import Blocks, measure
 from graphdoctor.partition import Plan
@@ -70,17 +71,21 @@ def time_step(
     measurement = _measured(session, step) if step is not None else None
     eager = _eager_run(session, options)
     if MEETING.has_others:
-        # A collective's time in a trace is mostly that of waiting for other ranks: nothing is estimated from it.
         measurement = _with_skew(measurement, eager, session, step, options)
-        return Speed(predicted, lanes, measurement, (eager,) if options.trace_dir else ())
-    runs, limits = _kept(eager, session, step, options)
+        runs: tuple[ProfiledRun, ...] = (eager,) if options.trace_dir else ()
+        limits: tuple[str, ...] = ()
+    else:
+        runs, limits = _kept(eager, session, step, options)
+    found: Estimate | None
     try:
         wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
-        traced = eager.profile.trace
-        found = estimate_from_trace(traced, wall_us, profile)
+        if MEETING.has_others:
+            found = estimate_of_ranks(eager.profile, wall_us, profile)
+        else:
+            found = estimate_from_trace(eager.profile.trace, wall_us, profile)
     except UsageError as error:
         return Speed(predicted, lanes, measurement, runs, (str(error), *limits))
-    return Speed(found, lanes, measurement, runs, limits)
+    return Speed(found or predicted, lanes, measurement, runs, limits)
 
 
 def _with_skew(

@@ -1,4 +1,4 @@
-"""What collectives take on the network, how much of it other work hides, and how near that is to what two H200s took."""
+"""What collectives take on the network, how much of it other work hides, and how near that is to two H200s."""
 
 from __future__ import annotations
 
