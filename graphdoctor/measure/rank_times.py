@@ -27,7 +27,7 @@ _BeginsAndEnds = tuple[list[int], list[int]]  # where collectives begin, and end
 
 
 class Times(NamedTuple):
-    """Of one step on this rank: work of its own, collectives since all ranks were there, either of both, and waiting."""
+    """Of one step on this rank: work of its own, collectives since all ranks were there, either, and waiting."""
 
     compute_us: float
     network_us: float
