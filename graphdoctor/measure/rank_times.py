@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.measure.profile import Profile
 from graphdoctor.measure.skew import is_one_host
+from graphdoctor.trace import Trace
 from graphdoctor.trace.arrays import Ints
 from graphdoctor.trace.explain.estimate import estimate_from_trace
 from graphdoctor.trace.explain.rank_lanes import RankLane, rank_lane
@@ -35,16 +35,20 @@ class Times(NamedTuple):
     waiting_us: float
 
 
-def estimate_of_ranks(eager: Profile, wall_us: float, profile: DeviceProfile) -> Estimate | None:
-    """All ranks have to ask. None where they have no clock in common, or saw different collectives.
+def estimate_of_ranks(
+    eager: Trace, wall_us: float, profile: DeviceProfile, *, steps: int
+) -> Estimate | None:
+    """`steps` eager steps under the profiler, each of which takes `wall_us` without it.
+
+    All ranks have to ask. None where they have no clock in common, or saw different collectives.
 
     Raises UsageError when the trace has no device events.
     """
-    lane = rank_lane(eager.trace)
-    times = _times(lane, eager.steps)
+    lane = rank_lane(eager)
+    times = _times(lane, steps)
     if times is None:
         return None
-    found = estimate_from_trace(eager.trace, wall_us, profile)
+    found = estimate_from_trace(eager, wall_us, profile)
     gap = profile.node_gap_us
     graph_us = Range(
         min(max(times.compute_us, times.network_us), wall_us),

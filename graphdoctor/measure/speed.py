@@ -80,7 +80,8 @@ def time_step(
     try:
         wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
         if MEETING.has_others:
-            found = estimate_of_ranks(eager.profile, wall_us, profile)
+            traced = eager.profile.trace
+            found = estimate_of_ranks(traced, wall_us, profile, steps=_steps(session))
         else:
             found = estimate_from_trace(eager.profile.trace, wall_us, profile)
     except UsageError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -99,8 +98,8 @@ def test_the_estimate_calls_measured_what_was_and_takes_a_graph_to_wait_for_nobo
         rank_times, "rank_lane", lambda trace: lane([(10, 80)], [(0, 20), (70, 100)])
     )
     monkeypatch.setattr(rank_times, "estimate_from_trace", lambda *args: traced)
-    profile: Any = SimpleNamespace(trace=None, steps=1)
-    found = estimate_of_ranks(profile, 500.0, h200)
+    trace: Any = None
+    found = estimate_of_ranks(trace, 500.0, h200, steps=1)
     assert found is not None
     assert found.basis == "measured"
     assert found.device_busy_us.mid == 60  # 0 to 20, and 60 to 100
