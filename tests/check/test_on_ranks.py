@@ -17,7 +17,6 @@ import os, time
 from torch.nn.parallel import DistributedDataParallel
 {AGREEING}"""
     + """
-
 def waiting():
     return agreeing(torch.cuda.synchronize)
 

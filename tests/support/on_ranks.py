@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support import warm
 
 # A step whose collective all ranks call; what rank 1 does before it is `bad`.
-AGREEING = """
+AGREEING = """\
 import torch
 import torch.distributed as dist
 
