@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,14 @@ def test_a_sentence_of_the_page_has_its_test(words: str) -> None:
     tree = ast.parse((ROOT / "tests" / file).read_text())
     tests = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     assert (name or "test_") in (tests if name else "".join(tests))
+
+
+def test_predictions_on_the_page_are_those_of_the_data() -> None:
+    page = (ROOT / "docs" / "ranks.md").read_text()
+    data = json.loads((ROOT / "benchmarks/data/ranks_predicted_2xh200.json").read_text())
+    for row in data["rows"]:
+        for key in ("eager_us", "graph_us"):
+            low, mid, high = (f"{row[key][end] / 1e3:.1f}" for end in ("low", "mid", "high"))
+            assert f"{mid} ms ({low} to {high})" in page, row["name"]
+        low, mid, high = (f"{row['speedup'][end]:.2f}" for end in ("low", "mid", "high"))
+        assert f"{mid} ({low} to {high})" in page, row["name"]
