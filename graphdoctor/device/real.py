@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.device.observe.data_parallel import WhereMade
 from graphdoctor.device.observe.dispatch import ObservedMode
 from graphdoctor.device.observe.earlier_graphs import EarlierGraphs
 from graphdoctor.device.observe.host_calls import (
@@ -65,8 +66,12 @@ class WatchedDevice:
         self._observers: tuple[Observer, ...] = ()
         self._lock = threading.Lock()
         self._patches = Patches()  # of all threads
+        self._lasting = Patches()
+        self._where_made = WhereMade(self, _is_on_default_stream)
 
     def __enter__(self) -> WatchedDevice:
+        if torch.distributed.is_available():
+            self._where_made.look_at_making(self._lasting)
         return self
 
     def __exit__(
@@ -75,6 +80,7 @@ class WatchedDevice:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._lasting.__exit__(kind, error, trace)
         self.table.close()
 
     def event(self, kind: str, name: str, detail: str = "") -> None:
@@ -158,6 +164,8 @@ class WatchedDevice:
         )
         for module in (torch.cuda, torch.cuda.graphs):
             patches.replace(module, "is_current_stream_capturing", self._telling_of_question)
+        if torch.distributed.is_available():
+            self._where_made.tell_of_runs(patches)
         graph = torch.cuda.CUDAGraph
         patches.replace(graph, "replay", telling("graph-replay", "torch.cuda.CUDAGraph.replay()"))
 
@@ -179,6 +187,10 @@ class WatchedDevice:
             return original(*args, **kwargs)
 
         return call
+
+
+def _is_on_default_stream() -> bool:
+    return bool(torch.cuda.current_stream() == torch.cuda.default_stream())
 
 
 def _current_seed() -> int:

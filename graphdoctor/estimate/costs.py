@@ -17,6 +17,7 @@ from graphdoctor.estimate.kernels import (
     launches,
     syncs,
 )
+from graphdoctor.estimate.network import network_us
 from graphdoctor.estimate.products import (
     FEW_ROWS,
     computed_flops,
@@ -64,7 +65,7 @@ def _host_us(op: Op, profile: DeviceProfile, *, autograd: bool) -> Range:
         return ZERO  # a part of what is one call on the GPU
     if op.is_view and not op.kernels:
         return costs.view.range
-    total = costs.operator.range
+    total = costs.operator.range if op.exchange is None else costs.collective.range
     fresh = _allocations(op)
     if fresh:
         total = add(total, scale(costs.allocation.range, fresh))
@@ -83,6 +84,8 @@ def _allocations(op: Op) -> int:
 
 
 def _device_us(op: Op, profile: DeviceProfile, *, count: float) -> Range:
+    if op.exchange is not None:
+        return network_us(op, profile)
     if is_copy_between_devices(op) or op.base_name == "_local_scalar_dense":
         moved = sum(use.nbytes for use in op.outputs) or sum(use.nbytes for use in op.inputs)
         return add(
@@ -209,7 +212,18 @@ def _key(op: Op) -> _Key:
     named = tuple((name, _part(arg, numbers)) for name, arg in op.kwargs)
     outputs = tuple(_part(use, numbers) for use in op.outputs)
     writes = tuple(numbers.setdefault(storage, len(numbers)) for storage in op.writes)
-    return (op.name, op.device, op.phase, op.tags, op.kernels, parts, named, outputs, writes)
+    return (
+        op.name,
+        op.device,
+        op.phase,
+        op.tags,
+        op.kernels,
+        op.exchange,
+        parts,
+        named,
+        outputs,
+        writes,
+    )
 
 
 def _part(arg: Arg, numbers: dict[int, int]) -> object:

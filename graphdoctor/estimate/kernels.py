@@ -140,6 +140,7 @@ _NO_KERNEL = frozenset(
         "unsafe_split",
         "unsafe_split_with_sizes",
         "unsafe_chunk",
+        "wait_tensor",
     }
 )
 _ATTENTION_MARKS = ("scaled_dot_product", "flash_attention", "efficient_attention")
@@ -205,6 +206,8 @@ def syncs(op: Op) -> bool:
         return has_mask_index(op) and not is_masked_fill(op)
     if op.base_name == "_local_scalar_dense" or not _SYNC_TAGS.isdisjoint(op.tags):
         return True
+    if all(use.numel == 0 for use in op.outputs):
+        return False  # nothing is copied
     return is_copy_between_devices(op) and not _is_non_blocking(op)
 
 

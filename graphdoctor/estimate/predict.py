@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from graphdoctor.estimate.costs import known_costs
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level, assumed_figures
 from graphdoctor.estimate.hosts import slowed
 from graphdoctor.estimate.layout import Case, Piece, lay_out
+from graphdoctor.estimate.network import network_notes, network_terms
 from graphdoctor.estimate.ranges import ZERO, add, around, pooled_width, scale
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
 from graphdoctor.estimate.two_lanes import Laid
@@ -67,7 +69,11 @@ def estimate(
         graph_us=GRAPH.of(found.graph_us) if is_graphed else eager_us,
         launch_bound_share=found.launch_bound_share,
         speedup=SPEEDUP.of(found.speedup) if is_graphed else _AS_IT_IS,
-        terms=(*_terms(profile, count), *_copy_terms(found.graph)),
+        terms=(
+            *_terms(profile, count),
+            *_copy_terms(found.graph),
+            *network_terms(iteration.ops, profile),
+        ),
         notes=tuple(_notes(iteration, profile, regions, eager)),
         host=profile.host,
     )
@@ -256,6 +262,10 @@ def _notes(
             f"The host waits for the device {times} a step; "
             "the graph's time assumes that it no longer does."
         )
+    costs = known_costs(profile)
+    yield from network_notes(
+        iteration.ops, lambda op: costs.cost(op, autograd=False).device_us, profile
+    )
     if any(map(_is_float32_product, iteration.ops)):
         yield (
             "float32 matrix products are taken at full precision, "

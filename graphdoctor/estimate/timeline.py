@@ -9,6 +9,7 @@ from graphdoctor.estimate.costs import bandwidth_gb_s, known_costs, transfer_us
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.kernels import launches
 from graphdoctor.estimate.layout import Piece
+from graphdoctor.estimate.network import exposed_us
 from graphdoctor.estimate.ranges import ZERO, add, scale
 from graphdoctor.values.recording import HostEvent, Op, TensorUse
 from graphdoctor.values.report import Range
@@ -34,6 +35,7 @@ def eager_pieces(
     previous: Op | None = None
     costs = known_costs(profile)
     every = tuple(ops)
+    exposed = exposed_us(every, lambda op: costs.cost(op, autograd=autograd).device_us, profile)
     training = _Training(every, profile)
     for op in every:
         waits = False
@@ -43,7 +45,7 @@ def eager_pieces(
         before_us = add(_entering_us(op, inside, profile), training.before_us(op, previous))
         yield Piece(
             host_us=add(cost.host_us, before_us),
-            device_us=cost.device_us,
+            device_us=exposed.get(op.index, cost.device_us),
             launches=cost.launches,
             is_sync=cost.is_sync,
             waits_before=waits,
@@ -124,10 +126,12 @@ def graph_piece(ops: Iterable[Op], profile: DeviceProfile, *, autograd: bool = F
     """The replay of these operators as one graph; what cannot be in a graph is taken to be gone."""
     device, nodes = ZERO, 0
     costs = known_costs(profile)
-    for op in ops:
+    every = tuple(ops)
+    exposed = exposed_us(every, lambda op: costs.cost(op, autograd=autograd).device_us, profile)
+    for op in every:
         cost = costs.cost(op, autograd=autograd)
         if cost.launches:
-            device = add(device, cost.device_us)
+            device = add(device, exposed.get(op.index, cost.device_us))
             nodes += cost.launches
     return Piece(profile.launch_of_graph_us(nodes), device, 1, nodes=nodes) if nodes else _NOTHING
 

@@ -21,7 +21,7 @@ def launch_skew(eager: Trace, captured: Trace) -> LaunchSkew | None:
     mine = tuple(rank_lane(trace).start_ns.tolist() for trace in (eager, captured))
     answers = MEETING.answers(msgspec.json.encode(mine).decode())
     ranks = [msgspec.json.decode(answer, type=tuple[list[int], list[int]]) for answer in answers]
-    if not _is_one_host():
+    if not is_one_host():
         return None
     found = [_skew([rank[run] for rank in ranks]) for run in range(2)]
     if found[0] is None or found[1] is None:
@@ -29,7 +29,7 @@ def launch_skew(eager: Trace, captured: Trace) -> LaunchSkew | None:
     return LaunchSkew(found[0], found[1])
 
 
-def _is_one_host() -> bool:
+def is_one_host() -> bool:
     """Times of the profiler are those of a host's clock."""
     return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
 

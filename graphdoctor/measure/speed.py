@@ -9,16 +9,16 @@ from msgspec.structs import replace
 
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.estimate import estimate, on_other_hosts, step_lanes
-from graphdoctor.estimate.gpus import DeviceProfile, load_profile, profile_names
+from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.measure.endurance import blocks_for
 from graphdoctor.measure.profile import Profile, profile_step
+from graphdoctor.measure.rank_times import estimate_of_ranks
 from graphdoctor.measure.skew import launch_skew
 from graphdoctor.measure.wall_clock import Blocks, measure
 from graphdoctor.partition import Plan
 from graphdoctor.proof.stage import Captured
 from graphdoctor.record.session import Session
-from graphdoctor.trace import Trace
 from graphdoctor.trace.explain.estimate import estimate_from_trace
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.lanes import StepLanes
@@ -71,17 +71,22 @@ def time_step(
     measurement = _measured(session, step) if step is not None else None
     eager = _eager_run(session, options)
     if MEETING.has_others:
-        # A collective's time in a trace is mostly that of waiting for other ranks: nothing is estimated from it.
         measurement = _with_skew(measurement, eager, session, step, options)
-        return Speed(predicted, lanes, measurement, (eager,) if options.trace_dir else ())
-    runs, limits = _kept(eager, session, step, options)
+        runs: tuple[ProfiledRun, ...] = (eager,) if options.trace_dir else ()
+        limits: tuple[str, ...] = ()
+    else:
+        runs, limits = _kept(eager, session, step, options)
+    found: Estimate | None
     try:
         wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
-        traced = eager.profile.trace
-        found = estimate_from_trace(traced, wall_us, _of_this_gpu(traced, profile))
+        if MEETING.has_others:
+            traced = eager.profile.trace
+            found = estimate_of_ranks(traced, wall_us, profile, steps=_steps(session))
+        else:
+            found = estimate_from_trace(eager.profile.trace, wall_us, profile)
     except UsageError as error:
         return Speed(predicted, lanes, measurement, runs, (str(error), *limits))
-    return Speed(found, lanes, measurement, runs, limits)
+    return Speed(found or predicted, lanes, measurement, runs, limits)
 
 
 def _with_skew(
@@ -96,20 +101,6 @@ def _with_skew(
     captured = _captured_run(session, step, options)
     skew = launch_skew(eager.profile.trace, captured.profile.trace)
     return replace(measurement, skew=skew)
-
-
-def _of_this_gpu(trace: Trace, profile: DeviceProfile) -> DeviceProfile:
-    return profile_of_gpu(next(iter(trace.about.device_names), ""), profile)
-
-
-def profile_of_gpu(name: str, profile: DeviceProfile) -> DeviceProfile:
-    """Costs of graphs are those of the GPU that is there, unless the user brought a profile."""
-    if profile.name not in profile_names():
-        return profile
-    try:
-        return load_profile(name)
-    except UsageError:
-        return profile
 
 
 def _predicted(

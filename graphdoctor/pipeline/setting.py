@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
+
 from graphdoctor.device.observe.known_results import results_known
 from graphdoctor.device.open import AnyDevice, open_device
 from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.estimate.hosts import profile_for
+from graphdoctor.estimate.hosts import profile_beside, profile_for
 from graphdoctor.record.memory import memory_for_results
 from graphdoctor.target import Snapshot, Target, snapshot
 from graphdoctor.target.state.snapshot import Held, always
@@ -33,8 +35,11 @@ class Setting:
 
     @property
     def profile(self) -> DeviceProfile:
-        """The profile of the GPU that predictions are for, and of the host that feeds it."""
-        return profile_for(self.options.gpu, self.options.host)
+        """The profile of the GPU that predictions are for, the one that is there, and of the host that feeds it."""
+        options = self.options
+        if self.device.kind == "emulated":
+            return profile_for(options.gpu, options.host)
+        return profile_beside(torch.cuda.get_device_name(), options.gpu, options.host)
 
 
 @contextmanager

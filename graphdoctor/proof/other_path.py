@@ -28,6 +28,7 @@ from graphdoctor.proof.twins import FIRST_SEED, TwinTrial, gaps_of, kept, verifi
 from graphdoctor.values.errors import UserCodeError
 from graphdoctor.values.report import ON_PATH_OF_CAPTURE, Verification
 
+_ANOTHER_PATH = "the step takes another path while it is captured"
 _ELSE_WHILE_CAPTURED = "the step does something else while it is captured"
 _OTHER_NUMBERS = (
     "the step takes another path while it is captured, which draws other random numbers: its answers "
@@ -58,7 +59,8 @@ def judge_other_path(
     far = _among(steady, rounding.beyond(gaps))
     if MEETING.everywhere(not any(far)):
         first = next(gap for step in real for gap in step)
-        return verified(trial, as_captured, note=_other_path(first, "no more than rounding"))
+        note = _other_path(trial, first, "no more than rounding")
+        return verified(trial, as_captured, note=note)
     random = reached_by_other_numbers(trial, expected, as_captured)
     far = _without(far, random)
     if MEETING.everywhere(not any(far)):
@@ -75,7 +77,7 @@ def _judge_far(
         return trial.verdict("not-verified", _OTHER_NUMBERS)
     if any(gap.is_in_output for gap in gaps):
         return wrong(trial, real, detail=_ELSE_WHILE_CAPTURED)
-    return trial.verdict("not-verified", _other_path(gaps[0], "more than rounding"))
+    return trial.verdict("not-verified", _other_path(trial, gaps[0], "more than rounding"))
 
 
 def _judge_by_one_kernel(
@@ -115,11 +117,10 @@ def _without(gaps: Sequence[Sequence[Gap]], paths: Sequence[Set[str]]) -> list[l
     ]
 
 
-def _other_path(gap: Gap, how_much: str) -> str:
-    return (
-        "the step takes another path while it is captured, which replays follow exactly: "
-        f"{gap.path} differs from eager's by up to {gap.max_abs:.3g}, {how_much}"
-    )
+def _other_path(trial: TwinTrial, gap: Gap, how_much: str) -> str:
+    path = getattr(trial.captured.graph, "other_path", "") or _ANOTHER_PATH
+    how = f"differs from eager's by up to {gap.max_abs:.3g}, {how_much}"
+    return f"{path}, which replays follow exactly: {gap.path} {how}"
 
 
 _OTHER_SEED = 2 * FIRST_SEED  # any other number

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -50,17 +50,19 @@ def eager_twin(
     *,
     first_seed: int = FIRST_SEED,
     led_by: Sequence[Footprint] = (),
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[Footprint]:
     """Run the step on each batch, from the capture's state; yields what each step left behind.
 
     `led_by` are copies of what another run left behind after each step, for the next step to start with.
+    Each step runs inside `around()`: after the state is restored, which takes forwards that were put in place out.
     """
     captured.start.restore()
     state = memory_of(named_tensors(target.roots).values())
     for index, batch in enumerate(batches):
         inputs = clone_inputs(batch, kept=state)  # the step may write into them
         _seed(first_seed + index)
-        with user_code("the step"):
+        with user_code("the step"), around():
             outputs = target.step(*inputs.args, **inputs.kwargs)
         seen = footprint(target.roots, inputs, outputs)
         yield seen
@@ -143,9 +145,19 @@ class TwinTrial:
         default_factory=list
     )  # Python state after each replay
 
-    def eager(self, *, first_seed: int = FIRST_SEED) -> Iterable[Footprint]:
+    def eager(
+        self,
+        *,
+        first_seed: int = FIRST_SEED,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Iterable[Footprint]:
         return eager_twin(
-            self.target, self.captured, self.batches, first_seed=first_seed, led_by=self.led_by
+            self.target,
+            self.captured,
+            self.batches,
+            first_seed=first_seed,
+            led_by=self.led_by,
+            around=around,
         )
 
     def in_step(self, expected: Sequence[Footprint]) -> TwinTrial:
@@ -153,8 +165,7 @@ class TwinTrial:
         return replace(self, led_by=expected)
 
     def eager_as_captured(self, *, first_seed: int = FIRST_SEED) -> Iterable[Footprint]:
-        with assuming_capture(self.captured):
-            yield from self.eager(first_seed=first_seed)
+        return self.eager(first_seed=first_seed, around=lambda: assuming_capture(self.captured))
 
     def replays(self, *, seeded: bool = True) -> Iterable[Footprint]:
         self.hosts.clear()

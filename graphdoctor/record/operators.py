@@ -7,11 +7,21 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from graphdoctor.device.observe.collectives import exchange_of, runs_with_others
 from graphdoctor.device.observe.operators import Call, WholeCall, tensors_of, written_tensors
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable, use_of
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.target.frames import Place, locate
-from graphdoctor.values.recording import Arg, External, HostEvent, Op, Opaque, OriginKind, TensorUse
+from graphdoctor.values.recording import (
+    Arg,
+    Exchange,
+    External,
+    HostEvent,
+    Op,
+    Opaque,
+    OriginKind,
+    TensorUse,
+)
 from graphdoctor.values.report import Location
 
 # Operators that take a CPU tensor beside CUDA tensors on purpose, and copy it.
@@ -57,6 +67,7 @@ class OperatorObserver:
         self._forward_of: dict[int, Op] = {}  # autograd's sequence number -> forward operator
         self._whole: dict[int, WholeCall] = {}  # forward operator -> the call that it is a part of
         self._begun: set[tuple[WholeCall, bool]] = set()  # with whether in backward
+        self._stream = torch.cuda.current_stream() if runs_with_others() else None
 
     def before(self, call: Call) -> None:
         """Note the storages that come from outside, before the call can write them."""
@@ -121,11 +132,16 @@ class OperatorObserver:
             forward_index=forward.index if forward is not None else None,
             fallback=_fallback_of(call),
             kernels=self._kernels(call, forward),
+            exchange=self._exchange(call) if facts.is_collective else None,
         )
         if node is None:
             # autograd makes an operator's node just before it calls the operator
             self._forward_of.setdefault(torch.autograd._get_sequence_nr() - 1, op)
         return op
+
+    def _exchange(self, call: Call) -> Exchange | None:
+        is_other = torch.cuda.current_stream() != self._stream
+        return exchange_of(call, on_side_stream=is_other)
 
     def _kernels(self, call: Call, forward: Op | None) -> int | None:
         """Of a part of what is one call for CUDA: all that it launches, at the first part."""

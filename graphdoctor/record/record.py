@@ -97,8 +97,8 @@ def _between_ranks(captured: tuple[Iteration, ...]) -> Iterator[str]:
     """What a recording of collectives does not have."""
     if any(is_collective(op) for iteration in captured for op in iteration.ops):
         yield (
-            "Times leave out what collectives take on the network, and how ranks wait for each other;"
-            " of NCCL's own checks none is run (docs/ranks.md)."
+            "Predicted times leave out how long ranks wait for one that comes late to a collective; of NCCL's"
+            " own checks none is run (docs/ranks.md)."
         )
 
 

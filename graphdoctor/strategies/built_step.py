@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.strategy import Built
+from graphdoctor.strategies.strategy import Built, RunsApart
 from graphdoctor.strategies.whole import BuiltWhole
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors
@@ -16,9 +16,13 @@ from graphdoctor.target.target import Inputs
 
 
 class _NoGraph(Struct, frozen=True):
-    """Stands where a graph would tell more. `device` can make code believe that it is captured."""
+    """Stands where a graph would tell more. `device` can make code believe that it is captured.
+
+    `other_path` says why that may round differently, "" where it is code that asks.
+    """
 
     device: Any
+    other_path: str = ""
 
 
 class BuiltStep:
@@ -33,6 +37,8 @@ class BuiltStep:
         whole = built.captured if isinstance(built, BuiltWhole) else None
         self.start: Snapshot = whole.start if whole is not None else session.start
         self.graph: Any = whole.graph if whole is not None else _NoGraph(session.device)
+        if isinstance(built, RunsApart):
+            self.graph = _NoGraph(built, built.other_path)
         self.footprint = Footprint({}, {}, {})
         self._built = built
         self._roots = session.target.roots

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -40,6 +41,8 @@ import graphdoctor
 class BuiltModules:
     """The user's step, run with graphed modules in place; between calls the modules are as they were."""
 
+    other_path = "graphs of modules add up the gradients of their inputs in an order of their own"
+
     def __init__(self, session: Session, made: GraphedModules) -> None:
         self.made = made
         self._session = session
@@ -47,6 +50,10 @@ class BuiltModules:
     def call(self, inputs: Inputs) -> object:
         with self.made.installed():
             return self._session.call(inputs)
+
+    def assuming_capture(self) -> AbstractContextManager[None]:
+        """Only inside the modules does anything believe that it is captured."""
+        return self.made.apart(self._session.device.assuming_capture)
 
     def left_behind(self, inputs: Inputs, outputs: object) -> Footprint:
         return footprint(self._session.target.roots, inputs, outputs)

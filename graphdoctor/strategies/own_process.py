@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import msgspec
-import torch
 from msgspec.structs import replace
 
 from graphdoctor.device.open import AnyDevice, open_device
@@ -15,9 +14,7 @@ from graphdoctor.device.processes.fresh import FreshProcesses, fresh_processes
 from graphdoctor.device.processes.process import Ended
 from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.estimate.hosts import profile_for
 from graphdoctor.graphs.cause import in_words, location_of, true_cause
-from graphdoctor.measure.speed import profile_of_gpu
 from graphdoctor.record import prepare
 from graphdoctor.record.place import place
 from graphdoctor.record.variation import with_fixed_inputs
@@ -41,6 +38,7 @@ class Job:
 
     spec: str
     options: AnalyzeOptions
+    profile: DeviceProfile
     strategy: Strategy
     row: StrategyOutcome
     findings: tuple[Finding, ...]
@@ -76,10 +74,9 @@ def do(job: bytes) -> bytes:
 
 
 def _row(job: Job) -> StrategyOutcome:
-    profile = profile_for(job.options.gpu, job.options.host)
     try:
-        with open_device(job.options.device, profile) as device:
-            return _tried(job, device, profile)
+        with open_device(job.options.device, job.profile) as device:
+            return _tried(job, device)
     except BaseException as error:
         cause = true_cause(error)
         reason = str(cause) if isinstance(cause, GraphDoctorError) else in_words(cause)
@@ -88,7 +85,7 @@ def _row(job: Job) -> StrategyOutcome:
         )
 
 
-def _tried(job: Job, device: AnyDevice, profile: DeviceProfile) -> StrategyOutcome:
+def _tried(job: Job, device: AnyDevice) -> StrategyOutcome:
     options = job.options
     target = place(resolve(job.spec, mode=options.mode, inputs=options.inputs), device)
     if options.fixed_inputs:
@@ -103,9 +100,7 @@ def _tried(job: Job, device: AnyDevice, profile: DeviceProfile) -> StrategyOutco
         safe_modules=job.safe_modules,
         iteration=job.iteration,
     )
-    if job.observed is not None:  # predictions are then for the GPU that is there
-        profile = profile_of_gpu(torch.cuda.get_device_name(), profile)
-    terms = Terms(profile, measure_s=job.measure_s, observed=job.observed)
+    terms = Terms(job.profile, measure_s=job.measure_s, observed=job.observed)
     return carry_out(job.row, job.strategy, session, known, terms=terms)
 
 

@@ -13,7 +13,6 @@ from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.processes.fresh import FreshProcesses
 from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.measure.speed import profile_of_gpu
 from graphdoctor.strategies.choice import budget_for, chosen, limit_s, needed_s
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import foresee
@@ -154,12 +153,8 @@ def _contest(
 
 
 def _foreseen(contest: Contest, strategy: Strategy, estimated: Estimate | None) -> StrategyOutcome:
-    """On a GPU the eager step's own times are known, and which GPU it is."""
-    observed = _observed(estimated)
-    if estimated is None or observed is None:
-        return foresee(strategy, contest.known, contest.profile)
-    profile = profile_of_gpu(estimated.gpu, contest.profile)
-    return foresee(strategy, contest.known, profile, observed=observed)
+    """On a GPU the eager step's own times are known."""
+    return foresee(strategy, contest.known, contest.profile, observed=_observed(estimated))
 
 
 def _observed(estimated: Estimate | None) -> Observed | None:
@@ -247,6 +242,7 @@ def _job(
     known = contest.known
     limit = limit_s(strategy, later, known.iteration, left_s=contest.left_s)
     return Job(
+        profile=contest.profile,
         spec=spec,
         options=contest.options,
         strategy=strategy,

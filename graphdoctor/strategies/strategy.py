@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -68,6 +69,17 @@ class Noted(Protocol):
     """What was built says something of itself; "" for nothing."""
 
     note: str
+
+
+@runtime_checkable
+class RunsApart(Protocol):
+    """What was built knows how eager runs as its graphs do, and in words why that may round differently."""
+
+    other_path: str
+
+    def assuming_capture(self) -> AbstractContextManager[None]:
+        """Inside the block, the target's own step does so."""
+        ...
 
 
 class CannotBuild(Exception):

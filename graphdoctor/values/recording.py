@@ -97,6 +97,13 @@ else:
     Arg = Union[_Plain, tuple[_List, ...]]  # noqa: UP007
 
 
+class Exchange(Struct, frozen=True, gc=False):
+    """A collective between `ranks`. `is_beside`: what does not use its result goes on beside it."""
+
+    ranks: int
+    is_beside: bool
+
+
 class Op(Struct, frozen=True, gc=False):
     """One ATen (or custom) operator call as the dispatcher saw it, below autograd.
 
@@ -106,7 +113,8 @@ class Op(Struct, frozen=True, gc=False):
     nearest frame outside torch (for backward: of the forward operator); `stack` continues outwards.
     `fallback` says why the emulated result may differ from a GPU's, or is None. `kernels` are those
     that CUDA launches for it, where they are not the operator's own: a CPU build takes apart what CUDA has
-    one call for, and the first of the parts has that call's kernels, the others none.
+    one call for, and the first of the parts has that call's kernels, the others none. `exchange` is None
+    but for a collective.
     """
 
     index: int
@@ -124,6 +132,7 @@ class Op(Struct, frozen=True, gc=False):
     forward_index: int | None = None
     fallback: str | None = None
     kernels: int | None = None
+    exchange: Exchange | None = None
 
     @property
     def base_name(self) -> str:

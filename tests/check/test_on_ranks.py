@@ -9,31 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.on_ranks import analyzed, words
+from tests.support.on_ranks import AGREEING, analyzed, words
 
-MODEL = """
+MODEL = (
+    f"""
 import os, time
-import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-
-def rank():
-    if not dist.is_initialized():
-        dist.init_process_group("nccl")
-    return dist.get_rank()
-
-def agreeing(bad=lambda: None):
-    me = rank()
-
-    def step(x):
-        if me == 1:
-            bad()
-        y = x * (me + 1)
-        dist.all_reduce(y)
-        return y + 1
-
-    return step, (torch.ones(4, 4, device="cuda"),)
-
+{AGREEING}"""
+    + """
 def waiting():
     return agreeing(torch.cuda.synchronize)
 
@@ -158,6 +141,7 @@ def other_models():
         model = DistributedDataParallel(torch.nn.Linear(4, 4 + me).cuda())
     return model, (torch.ones(4, 4, device="cuda"),)
 """
+)
 
 
 def page(folder: Path, name: str, *arguments: str, ranks: int = 2, source: str = MODEL) -> str:

@@ -6,25 +6,13 @@ import socket
 from pathlib import Path
 
 from tests.support.launched_ranks import Ran, under_a_launcher
+from tests.support.on_ranks import AGREEING
 
-MODEL = """
+MODEL = (
+    f"""
 import time
-import torch
-import torch.distributed as dist
-
-def agreeing(bad):
-    dist.init_process_group("nccl")
-    me = dist.get_rank()
-
-    def step(x):
-        if me == 1:
-            bad()
-        y = x * (me + 1)
-        dist.all_reduce(y)
-        return y + 1
-
-    return step, (torch.ones(4, 4, device="cuda"),)
-
+{AGREEING}"""
+    + """
 def hanging():
     return agreeing(lambda: time.sleep(1000))  # here
 
@@ -33,6 +21,7 @@ def raising():
         raise ValueError("bad data")
     return agreeing(bad)
 """
+)
 
 PROGRAM = """
 import time

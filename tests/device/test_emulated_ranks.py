@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
 from graphdoctor.device.observe.operators import facts_of, python_body
 from tests.support.emulated import Seen, captured, device
 
@@ -329,3 +331,15 @@ def test_an_unused_parameter_is_read_on_the_host_and_the_module_works_after_the_
 
 def test_ddp_made_on_the_default_stream_is_refused(group: EmulatedDevice) -> None:
     assert "legacy stream" in refusal_of(training(side=False))
+
+
+def test_random_numbers_of_a_dtensor_are_drawn_and_what_a_replay_draws_is_unknown(
+    group: EmulatedDevice,
+) -> None:
+    mesh = init_device_mesh("cuda", (1,))
+    shard = distribute_tensor(torch.zeros(64, device="cuda"), mesh, [Shard(0)])
+    shard.normal_()
+    assert 0.5 < shard.to_local().std().item() < 2.0
+    if hasattr(torch._prims.rng_prims, "run_dtensor_rng_op"):  # torch 2.13 and newer
+        with pytest.raises(EmulationLimit, match="run_dtensor_rng_op"):
+            captured(lambda: shard.normal_())

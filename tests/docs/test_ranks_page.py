@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,42 @@ PROOFS = {
         "test_an_unused_parameter_is_read_on_the_host_and_the_module_works_after_the_refusal",
     ),
     "[GD121](rules/GD121.md)": (EMULATED, "test_ddp_made_on_the_default_stream_is_refused"),
+    "[GD121](rules/GD121.md), on a GPU as well": (
+        "device/test_data_parallel.py",
+        "test_a_module_that_was_made_on_the_default_stream_is_told_of_where_it_takes_gradients",
+    ),
+    "in a step *unknown* (torch 2.13 and newer)": (
+        EMULATED,
+        "test_random_numbers_of_a_dtensor_are_drawn_and_what_a_replay_draws_is_unknown",
+    ),
+    "in that order equals the replays bit for bit": (
+        "strategies/test_modules.py",
+        "test_gradients_that_a_graph_adds_up_in_its_own_order_are_told_from_an_error",
+    ),
+    "as busy from when the last rank has come to it": (
+        "measure/test_rank_times.py",
+        "test_a_collective_works_from_when_the_last_rank_has_come",
+    ),
+    "Predicted times count them, for the GPU that is there": (
+        "estimate/test_network.py",
+        "test_a_step_is_longer_by_what_nothing_hides_and_says_what_the_network_takes",
+    ),
+    "2 (n - 1) / n of its bytes": (
+        "estimate/test_network.py",
+        "test_the_data_of_an_all_reduce_go_round_twice_and_those_of_a_gather_once",
+    ),
+    "| between two H200s | predicted | measured |": (
+        "estimate/test_network.py",
+        "test_collectives_between_two_gpus_are_near_what_they_took",
+    ),
+    "What needs no result yet runs beside a collective": (
+        "estimate/test_network.py",
+        "test_work_that_needs_no_result_hides_a_collective_and_takes_longer_beside_it",
+    ),
+    "until something uses its result": (
+        "estimate/test_network.py",
+        "test_what_needs_a_result_waits_for_it",
+    ),
     "is waited for where its future is used": (
         EMULATED,
         "test_who_takes_the_future_of_a_collective_waits_for_it_there",
@@ -145,3 +182,14 @@ def test_a_sentence_of_the_page_has_its_test(words: str) -> None:
     tree = ast.parse((ROOT / "tests" / file).read_text())
     tests = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     assert (name or "test_") in (tests if name else "".join(tests))
+
+
+def test_predictions_on_the_page_are_those_of_the_data() -> None:
+    page = (ROOT / "docs" / "ranks.md").read_text()
+    data = json.loads((ROOT / "benchmarks/data/ranks_predicted_2xh200.json").read_text())
+    for row in data["rows"]:
+        for key in ("eager_us", "graph_us"):
+            low, mid, high = (f"{row[key][end] / 1e3:.1f}" for end in ("low", "mid", "high"))
+            assert f"{mid} ms ({low} to {high})" in page, row["name"]
+        low, mid, high = (f"{row['speedup'][end]:.2f}" for end in ("low", "mid", "high"))
+        assert f"{mid} ({low} to {high})" in page, row["name"]

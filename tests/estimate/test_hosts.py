@@ -8,7 +8,14 @@ import pytest
 
 from graphdoctor.estimate import estimate, on_other_hosts
 from graphdoctor.estimate.gpus import DeviceProfile, figures, load_profile
-from graphdoctor.estimate.hosts import host_names, load_host, on_host, profile_for, slowed
+from graphdoctor.estimate.hosts import (
+    host_names,
+    load_host,
+    on_host,
+    profile_beside,
+    profile_for,
+    slowed,
+)
 from graphdoctor.values.errors import UsageError
 from tests.support.builders import iteration, op, tensor
 
@@ -101,3 +108,16 @@ def test_each_end_of_a_figure_goes_with_the_same_end_of_the_host_s_factor() -> N
         expected = getattr(own, end) * getattr(host.launches, end)
         assert getattr(found, end) == pytest.approx(expected)
     assert host.launches.source in found.source and own.source in found.source
+
+
+def test_beside_a_gpu_predictions_are_for_it_unless_the_user_brings_a_profile(
+    tmp_path: Path,
+) -> None:
+    assert profile_beside("NVIDIA H200", "h100").name == "h200"
+    assert profile_beside("NVIDIA H200", "h100", "slow-server") == profile_for(
+        "h200", "slow-server"
+    )
+    assert profile_beside("NVIDIA GB300", "a100").name == "a100"
+    a100 = (ROOT / "graphdoctor/estimate/gpus/a100.toml").read_text()
+    (tmp_path / "own.toml").write_text(a100.replace('"a100"', '"mine"', 1))
+    assert profile_beside("NVIDIA H200", str(tmp_path / "own.toml")).name == "mine"

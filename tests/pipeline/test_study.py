@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -136,3 +137,13 @@ def test_the_graph_is_there_in_the_block_and_given_back_behind_it(
     with pytest.raises(ZeroDivisionError):
         proved(lambda data: data * 2, look)
     assert steps[1].outputs is None
+
+
+def test_beside_a_gpu_all_that_is_predicted_is_predicted_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    real = SimpleNamespace(kind="cuda")
+    assert Setting(real).profile.name == "h200"  # type: ignore[arg-type]
+    with EmulatedDevice() as emulated:
+        assert Setting(emulated).profile.name == "h100"

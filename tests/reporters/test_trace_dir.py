@@ -13,16 +13,14 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.measure.profile import Profile
-from graphdoctor.measure.speed import CAPTURED, EAGER, ProfiledRun, _captured_run, _of_this_gpu
+from graphdoctor.measure.speed import CAPTURED, EAGER, ProfiledRun, _captured_run
 from graphdoctor.pipeline import analyze_target
 from graphdoctor.record import prepare
 from graphdoctor.reporters.tensorboard.notes import steps_of
 from graphdoctor.reporters.tensorboard.write import _next_number, _write_events, page_of, scalars_of
 from graphdoctor.target import from_object
-from graphdoctor.trace import parse_trace
 from graphdoctor.trace.annotate import PROCESS
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Report
@@ -31,8 +29,6 @@ from tests.support.traces import launch_bound
 
 HERE = Path(__file__).parents[1]
 SAMPLES = HERE.parent / "sample_models"
-PROFILES = HERE.parent / "graphdoctor/estimate/gpus"
-REAL = HERE / "real/h100_bert_small_cut.json.gz"
 
 
 def analyzed(sample: str, folder: Path) -> Report:
@@ -233,20 +229,6 @@ def test_the_page_shows_text_of_a_model_and_never_obeys_it() -> None:
     assert "no run of a captured graph" in page
     both = page_of(PARTLY_SAFE, [run_named(EAGER), run_named(CAPTURED)])
     assert "no run of a captured graph" not in both
-
-
-def test_costs_of_graphs_are_the_traced_gpu_s_unless_the_user_brings_a_profile(
-    tmp_path: Path,
-) -> None:
-    trace = parse_trace(gzip.decompress(REAL.read_bytes()))
-    assert _of_this_gpu(trace, load_profile("a100")).name == "h100"
-    (tmp_path / "own.toml").write_text(
-        Path(PROFILES / "a100.toml").read_text().replace('"a100"', '"mine"', 1)
-    )
-    own = load_profile(str(tmp_path / "own.toml"))
-    assert _of_this_gpu(trace, own) is own
-    unknown = launch_bound(1).trace()
-    assert _of_this_gpu(unknown, load_profile("a100")).name == "a100"
 
 
 @pytest.mark.gpu

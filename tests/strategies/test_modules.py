@@ -81,6 +81,62 @@ def test_inference_keeps_the_rest_of_the_step_eager() -> None:
         built.release()
 
 
+class Residual(nn.Module):
+    """Its norm uses its input twice, and the step uses that input once more: three gradients are added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 8), nn.RMSNorm(8), block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        if x.sum().item() > 1e9:
+            x = -x
+        return self.last(x + self.norm(x))
+
+
+class OwnNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+def with_own_norm() -> nn.Module:
+    model = Residual()
+    model.norm = OwnNorm()  # type: ignore[assignment]
+    return model
+
+
+def test_gradients_that_a_graph_adds_up_in_its_own_order_are_told_from_an_error() -> None:
+    with tried(training(with_own_norm)) as known:
+        built = MODULES.build(known.session, known.known)
+        try:
+            assert "norm" in built.made.modules
+            right = known.verified(built)
+            assert right.status == "verified", right.reason
+            assert "in an order of their own" in right.reason
+            assert "no more than rounding" in right.reason
+            spoil(built)
+            assert known.verified(built).status == "wrong"
+        finally:
+            built.release()
+
+
+def spoil(built: Any) -> None:
+    """Let a graph give answers that are off by no more than rounding, in no other order of any sum."""
+    norm = built.made.modules["norm"]
+    call = type(norm).__call__
+
+    class Spoiled(type(norm)):  # type: ignore[misc]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return call(self, *args, **kwargs) * (1 + 3e-7)
+
+    norm.__class__ = Spoiled
+
+
 def test_modules_that_do_not_pay_stay_eager() -> None:
     with tried(training()) as step:
         built = MODULES.build(step.session, step.known)

@@ -31,6 +31,7 @@ def job_for(tmp_path: Path, strategy: Strategy, *, time_limit_s: float = 120.0) 
     return Job(
         spec=str(file),
         options=AnalyzeOptions(device="emulated", iterations=3),
+        profile=PROFILE,
         strategy=strategy,
         row=row,
         findings=(),

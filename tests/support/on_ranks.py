@@ -8,6 +8,29 @@ from pathlib import Path
 
 from tests.support import warm
 
+# A step whose collective all ranks call; what rank 1 does before it is `bad`.
+AGREEING = """\
+import torch
+import torch.distributed as dist
+
+def rank():
+    if not dist.is_initialized():
+        dist.init_process_group("nccl")
+    return dist.get_rank()
+
+def agreeing(bad=lambda: None):
+    me = rank()
+
+    def step(x):
+        if me == 1:
+            bad()
+        y = x * (me + 1)
+        dist.all_reduce(y)
+        return y + 1
+
+    return step, (torch.ones(4, 4, device="cuda"),)
+"""
+
 
 def analyzed(
     folder: Path, source: str, name: str, *arguments: str, ranks: int = 2

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import distributed as dist
 
+from graphdoctor.device.observe.collectives import arguments_of, group_of
 from graphdoctor.device.observe.operators import Call
 
 # The sizes that NCCL compares on no rank, and needs alike on all. Those of the others depend on the rank:
@@ -42,8 +41,8 @@ def called(call: Call) -> Called | None:
     name = call.facts.base_name.rstrip("_")
     if name not in _LIKE_SIZES:
         return None
-    given = dict(_arguments(call))
-    group = _group(given.get("process_group", given.get("group_name")))
+    given = arguments_of(call)
+    group = group_of(given)
     if group is None:
         return None
     choices = [f"{one}={given[one]}" for one in _CHOICES if isinstance(given.get(one), str | int)]
@@ -51,19 +50,6 @@ def called(call: Call) -> Called | None:
     if not _LIKE_SIZES[name]:
         sizes = list(dict.fromkeys(sizes))  # so many on one rank, and so many on another
     return Called(name, f"{name}({', '.join([*sizes, *choices])})", group)
-
-
-def _arguments(call: Call) -> Iterator[tuple[str, Any]]:
-    schema = call.func._schema
-    yield from zip((argument.name for argument in schema.arguments), call.args, strict=False)
-    yield from call.kwargs.items()
-
-
-def _group(given: Any) -> Any:
-    c10d: Any = dist.distributed_c10d
-    if isinstance(given, torch.ScriptObject):
-        given = torch._C._distributed_c10d.ProcessGroup.unbox(given).group_name
-    return c10d._resolve_process_group(given) if isinstance(given, str) else given
 
 
 def _size(tensor: torch.Tensor, *, with_count: bool) -> str:

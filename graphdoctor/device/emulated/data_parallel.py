@@ -13,7 +13,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.device.emulated.streams import StreamingDevice
-from graphdoctor.device.observe.earlier_graphs import LEGACY
+from graphdoctor.device.observe.data_parallel import WhereMade
 from graphdoctor.device.observe.operators import Call, Observer, tensors_of
 from graphdoctor.device.observe.patches import Patches
 
@@ -47,9 +47,8 @@ _TIMES_ITSELF = (
 
 @dataclass(slots=True)
 class _Made:
-    """Where a module was made, what had broken off when it last ran, and the steps that it reduced gradients in."""
+    """What had broken off when a module last ran, and the steps that it reduced gradients in."""
 
-    on_default_stream: bool
     broken_off: int
     steps: int = 0
 
@@ -62,11 +61,12 @@ class _Made:
 def stand_in_for_data_parallel(device: ReducingDevice, patches: Patches) -> None:
     """Let buckets lie where the parameters lie: the reducer asks for their physical device."""
     known: WeakKeyDictionary[Any, _Made] = WeakKeyDictionary()
+    where = WhereMade(device, lambda: device.streams.current.is_default)
 
     def initializing(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def _ddp_init_helper(self: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            known[self] = _Made(device.streams.current.is_default, device.broken_off)
+            known[self] = _Made(device.broken_off)
             with _like_its_parameters(device, self), _pinning(device, len(parameters)):
                 return original(self, parameters, *args, **kwargs)
 
@@ -79,8 +79,6 @@ def stand_in_for_data_parallel(device: ReducingDevice, patches: Patches) -> None
             if made is not None and made.broken_off != device.broken_off:
                 made.broken_off = device.broken_off
                 self.reducer._reset_state()  # a backward pass may have ended half way
-            if made is not None and made.on_default_stream and torch.is_grad_enabled():
-                device.event("default-stream-ddp", "DistributedDataParallel()", LEGACY)
             if made is not None and torch.is_grad_enabled() and self.require_backward_grad_sync:
                 if device.is_captured_by_user and made.reads_timers:
                     device.event("ddp-timing", "DistributedDataParallel()", _TIMES_ITSELF)
@@ -92,6 +90,8 @@ def stand_in_for_data_parallel(device: ReducingDevice, patches: Patches) -> None
 
     patches.replace(DistributedDataParallel, "_ddp_init_helper", initializing)
     patches.replace(DistributedDataParallel, "_pre_forward", running)
+    where.look_at_making(patches)
+    where.tell_of_runs(patches)
 
 
 def _like_its_parameters(device: ReducingDevice, module: Any) -> AbstractContextManager[None]:

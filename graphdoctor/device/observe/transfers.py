@@ -11,14 +11,15 @@ from weakref import WeakSet
 
 import torch
 
-_NAMES = frozenset({"send", "recv_", "recv_any_source_"})
+from graphdoctor.device.observe.collectives import TRANSFERS
+
 _begun: list[Any] = []
 _done: WeakSet[Any] = WeakSet()  # gloo waits for ever for what it has waited for
 
 
 def is_transfer(base_name: str, *, is_collective: bool) -> bool:
     """Whether an operator moves a tensor between two ranks."""
-    return is_collective and base_name in _NAMES
+    return is_collective and base_name in TRANSFERS
 
 
 def begin(work: torch.ScriptObject) -> None:

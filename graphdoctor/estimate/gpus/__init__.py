@@ -49,6 +49,7 @@ class HostCosts(Struct, frozen=True, forbid_unknown_fields=True):
 
     module_call: Figure  # nn.Module.__call__ and the Python of its forward
     operator: Figure  # Python binding and dispatch of one operator
+    collective: Figure  # the same of one that NCCL runs: its work, its events and its launch
     autograd: Figure  # added where the operator is recorded for backward
     library_call: Figure  # added for cuBLAS and cuDNN: choosing the kernel
     backward_node: Figure  # the autograd engine runs one node
@@ -96,6 +97,19 @@ class KernelFigures(Struct, frozen=True, forbid_unknown_fields=True):
     optimizer: Figure  # one launch for many tensors
 
 
+class Network(Struct, frozen=True, forbid_unknown_fields=True):
+    """What lies between the GPUs of one host."""
+
+    link_gb_s: Figure  # that a GPU sends to the others at once, at its peak, in one direction
+    latency_us: Figure  # of the smallest collective between two GPUs
+    small_share: Figure  # of the peak, reached by small collectives
+    setup_us: Figure  # of a large collective between two GPUs, without its data
+    share: Figure  # of the peak, reached by large all-reduces
+    parts_share: Figure  # of the peak, where ranks have or get a part each: gathers, scatters
+    hop_us: Figure  # added each time that data are passed on once more
+    hindrance: Figure  # of a collective's time, by which other work beside it takes longer
+
+
 class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that an estimate needs to know about one GPU and the host that feeds it.
 
@@ -128,6 +142,7 @@ class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
     copy_gb_s: Figure  # host to device and back
     copy_latency_us: Figure
     sync_us: Figure  # from the end of the device's work to the host going on
+    network: Network
 
     def launch_of_graph_us(self, nodes: int) -> Range:
         """Host time of launching a graph of so many nodes."""

@@ -66,6 +66,16 @@ def profile_for(gpu: str, host: str = "") -> DeviceProfile:
     return on_host(profile, load_host(host)) if host else profile
 
 
+def profile_beside(device_name: str, gpu: str, host: str = "") -> DeviceProfile:
+    """The same on a machine that has a GPU: predictions are for that one, unless `gpu` is a file or nobody knows it."""
+    if load_profile(gpu).name in profile_names():
+        try:
+            return profile_for(load_profile(device_name).name, host)
+        except UsageError:
+            pass
+    return profile_for(gpu, host)
+
+
 def on_host(profile: DeviceProfile, host: HostProfile) -> DeviceProfile:
     """The same GPU on another host. What a calibration measured of its own host is put aside."""
     return _slowed_by(_on_server(profile), host)
@@ -103,6 +113,7 @@ def _slowed_by(profile: DeviceProfile, host: HostProfile) -> DeviceProfile:
             costs,
             module_call=_times(costs.module_call, host.python),
             operator=_times(costs.operator, host.dispatcher),
+            collective=_times(costs.collective, host.dispatcher),
             view=_times(costs.view, host.dispatcher),
             library_call=_times(costs.library_call, host.dispatcher),
             autograd=_times(costs.autograd, host.autograd),

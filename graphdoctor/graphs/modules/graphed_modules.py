@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from graphdoctor.graphs.calls import Unwatchable, distinct, mismatch
 from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.graphs.modules.call_graphs import Graph
 from graphdoctor.graphs.modules.observe import Signature, signature_of
-from graphdoctor.graphs.modules.swap import put_forward, take_back
+from graphdoctor.graphs.modules.swap import put_forward, swapped_forward, take_back
 from graphdoctor.target.target import Inputs
 
 _BUSY = "an earlier call still waits for its backward pass"
@@ -146,6 +147,24 @@ class GraphedModules:
                 take_back(graphed.module, before)
 
     @contextmanager
+    def apart(self, inside: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+        """The modules run eagerly in the block, each call `inside`, with their gradients added up as graphs do.
+
+        A graph gives one gradient for each input. Where the input is used outside too, that one is added as
+        a whole to those from there, which is another order than eager's: another rounding, and nothing else.
+        """
+
+        def run(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            args, kwargs = tree_map_only(torch.Tensor, _own_input, (args, kwargs))
+            with inside():
+                return forward(*args, **kwargs)
+
+        with ExitStack() as stack:
+            for graphed in self.modules.values():
+                stack.enter_context(swapped_forward(graphed.module, run))
+            yield
+
+    @contextmanager
     def installed(self) -> Iterator[None]:
         """The graphed forwards are in place inside the block."""
         self.install()
@@ -160,3 +179,8 @@ class GraphedModules:
         for graphed in self.modules.values():
             graphed.release()
         self.modules.clear()
+
+
+def _own_input(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, in a tensor whose gradient is added up before it reaches that of the given one."""
+    return tensor.clone() if tensor.requires_grad and torch.is_grad_enabled() else tensor

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 import graphdoctor
+from graphdoctor.device.processes.launched import rank_and_count
 from graphdoctor.measure.watch.compiled import CompileCounts, ModelCounts
 from graphdoctor.measure.watch.duty import DutyCycle
 from graphdoctor.measure.watch.eager_counts import AllocatorCounts, WaitCounts
@@ -227,9 +228,8 @@ class Watcher:
 
 def rank() -> int | None:
     """The process's rank where torchrun, or what sets the same variables, started several."""
-    several = os.environ.get("WORLD_SIZE", "1") not in ("", "1")
-    number = os.environ.get("RANK", "")
-    return int(number) if several and number.isdecimal() else None
+    number, count = rank_and_count()
+    return number if count > 1 else None
 
 
 def device() -> Device:
