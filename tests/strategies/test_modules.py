@@ -297,7 +297,8 @@ class Hooked(nn.Module):
 def test_the_children_of_what_cannot_be_graphed_are_tried_if_they_pay() -> None:
     with tried(training(lambda: Hooked("1"))) as step:
         built = MODULES.build(step.session, step.known)
-        assert built.made.paths == ("body.0", "body.1", "body.2", "body.3")
+        # The first one's input needs no gradient: too few launches are left to pay for its calls.
+        assert built.made.paths == ("body.1", "body.2", "body.3")
         assert built.made.left_out == {
             "body": "the Sequential inside it has a hook, which a replay would not run"
         }

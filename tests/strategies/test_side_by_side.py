@@ -267,6 +267,8 @@ def measured_for(*, budget_s: float) -> float:
     target = SimpleNamespace(kept_inputs=())
     session = SimpleNamespace(target=target)
     evidence = SimpleNamespace(session=session, speed=SimpleNamespace(estimate=None))
-    contest: Any = SimpleNamespace(options=options, known=known, left_s=budget_s, evidence=evidence)
+    contest: Any = SimpleNamespace(
+        options=options, known=known, left_s=budget_s, evidence=evidence, profile=None
+    )
     row = outcome("fake", status="planned")
     return side_by_side._job(contest, "f.py", fakes.Fake(), row, later=[fakes.Wrong()]).measure_s
