@@ -279,7 +279,7 @@ def _listed(sizes: tuple[int, ...]) -> list[str]:
 
 _SETTINGS = (
     (
-        "graphdoctor; pads where that is proved, and says where not; dim=1 for lengths",
+        "graphdoctor; pads where that is proved, else says why; dim=1 for lengths",
         ("fast = graphdoctor.capture(model, *inputs, sizes=sizes)",),
     ),
     (
