@@ -8,6 +8,7 @@ from itertools import compress
 from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.partition.hazards import Hazards, Signatures, cutting, hazards
+from graphdoctor.partition.needs import with_needs
 from graphdoctor.partition.plan import Plan
 from graphdoctor.partition.regions import (
     Surroundings,
@@ -48,7 +49,7 @@ def partition(recording: Recording, diagnosis: Diagnosis, *, profile: DeviceProf
         for members, name in zip(unified(found), names(), strict=False)
     )
     return Plan(
-        regions=regions,
+        regions=with_needs(regions, runs, schedules, blocked),
         safe_modules=safe_modules(work.values(), _unsafe_places(runs, hits, blocked)),
         whole=not any(each.hit or each.cuts or each.followers for each in blocked)
         and len(regions) == 1

@@ -63,7 +63,7 @@ def pieces(
     iteration: Iteration, plan: Schedule, hazards: Hazards, *, signatures: Sequence[int]
 ) -> Iterator[Piece]:
     """The even slots of a schedule that launch something."""
-    rules = _rules_by_slot(plan, hazards)
+    rules = rules_by_slot(plan, hazards)
     slots: dict[int, list[int]] = {}
     for position in plan.order:
         if plan.slots[position] % 2 == 0:
@@ -82,7 +82,7 @@ def pieces(
             yield Piece(iteration, ops, counts, signed, tuple(dict.fromkeys(reasons)), moved)
 
 
-def _rules_by_slot(plan: Schedule, hazards: Hazards) -> dict[int, list[str]]:
+def rules_by_slot(plan: Schedule, hazards: Hazards) -> dict[int, list[str]]:
     """Which rules keep the operators, or the host's actions, of each odd slot out of a region.
 
     What only follows from a hit elsewhere is put down to the hits before it.

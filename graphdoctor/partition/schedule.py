@@ -17,12 +17,14 @@ _BEFORE_ALL = -1
 class Schedule:
     """Slots run in rising order: even ones are captured, odd ones (from -1) run as they do today.
 
-    `slots` and `launches` go by position, and within a slot the recorded order is kept. `cuts` are the
+    `slots` and `launches` go by position, and within a slot the recorded order is kept. `after` are
+    the earlier positions that each one depends on, the last decisive one included. `cuts` are the
     slots of what the host does between operators, by the position that it comes before.
     """
 
     slots: tuple[int, ...]
     launches: tuple[int, ...]
+    after: tuple[frozenset[int], ...]
     cuts: Mapping[int, int]
 
     @property
@@ -65,7 +67,7 @@ def schedule(ops: Sequence[Op], hazards: Hazards) -> Schedule:
         for position, op in enumerate(ops)
     ]
     _settle_free_operators(slots, before, is_free)
-    return Schedule(tuple(slots), counts, cut_slots)
+    return Schedule(tuple(slots), counts, tuple(before), cut_slots)
 
 
 def _odd(slot: int) -> int:

@@ -123,8 +123,20 @@ class Assumption(Struct, frozen=True):
     code: str = ""  # the line that needs it
 
 
+class Need(Struct, frozen=True):
+    """An earlier region that must run first, and the rules whose findings stand between the two."""
+
+    region: str
+    rules: tuple[str, ...] = ()
+
+
 class Region(Struct, frozen=True):
-    """A run of consecutive operators that can be captured as one CUDA graph."""
+    """A run of consecutive operators that can be captured as one CUDA graph.
+
+    `needs` are the regions that must run before it, since it works on what they left, directly or
+    through operators that run as they do today, host reads included; what these need in turn is not
+    repeated.
+    """
 
     name: str  # "A", "B", ... in execution order
     operators: int
@@ -138,6 +150,7 @@ class Region(Struct, frozen=True):
     worthwhile: bool
     reason: str  # why it is, or is not, worth capturing
     saving_us: Range | None = None  # host time that a replay would save, per step
+    needs: tuple[Need, ...] = ()
 
 
 class Difference(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,12 @@ from graphdoctor.estimate import launches
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.partition import Plan, PlannedRegion, partition
 from graphdoctor.partition.dependencies import is_host_read
-from graphdoctor.partition.fx import to_fx
 from graphdoctor.partition.hazards import Signatures, cutting, hazards
 from graphdoctor.partition.schedule import schedule
 from graphdoctor.rules.rule import Hit
 from graphdoctor.values.recording import External, Iteration, Op
 from tests.support.builders import external, hit, iteration, op, recording, tensor
-from tests.support.mini_recorder import record
+from tests.support.random_steps import STEPS, random_step, results_in
 
 _READ = ["data_dependent_output"]
 
@@ -375,43 +374,13 @@ def test_a_region_is_a_graph_that_runs() -> None:
     assert second.graph is second.graph
 
 
-_MAKE: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = [
-    lambda a, b: a + b,
-    lambda a, b: a.t(),
-    lambda a, b: a.add_(b.clone()),
-    lambda a, b: a.flip(0),
-    lambda a, b: b.detach(),
-    lambda a, b: a.copy_(b.clone()),
-    lambda a, b: torch.bernoulli(torch.sigmoid(a)),
-    lambda a, b: torch.empty_like(a).copy_(b),
-    lambda a, b: a * b,
-    lambda a, b: a + float(b.sum()),
-]
-_STEPS = st.lists(
-    st.tuples(st.integers(0, len(_MAKE) - 1), st.integers(0, 6), st.integers(0, 6)),
-    min_size=2,
-    max_size=14,
-)
-
-
-def _random_step(moves: list[tuple[int, int, int]]) -> Iteration:
-    def step(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
-        values = [x, y]
-        for kind, a, b in moves:
-            values.append(_MAKE[kind](values[a % len(values)], values[b % len(values)]))
-        return values[2:]
-
-    torch.manual_seed(0)
-    return record(step, [torch.rand(3, 3), torch.ones(3, 3)], device="cuda:0")
-
-
-@given(_STEPS, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30), max_size=1))
+@given(STEPS, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30), max_size=1))
 @settings(max_examples=80, deadline=None)
 def test_the_planned_order_computes_the_same_and_captures_nothing_blocked(
     moves: list[tuple[int, int, int]], blocked: set[int], cuts: set[int]
 ) -> None:
     torch.set_num_threads(1)
-    step = _random_step(moves)
+    step = random_step(moves)
     stuck = {each.index for each in step.ops if is_host_read(each)}
     stuck |= {index for index in blocked if index < len(step.ops)}
     cut_at = {index for index in cuts if index <= len(step.ops)}
@@ -427,7 +396,7 @@ def test_the_planned_order_computes_the_same_and_captures_nothing_blocked(
     for cut in cut_at:
         for kernels in (_kernels(step, region) for region in inside):
             assert max(kernels) < cut or min(kernels) >= cut
-    assert _results(step, order) == _results(step, range(len(step.ops)))
+    assert results_in(step, order) == results_in(step, range(len(step.ops)))
 
 
 def _kernels(step: Iteration, region: set[int]) -> set[int]:
@@ -444,17 +413,6 @@ def _naive_regions(step: Iteration, stuck: set[int], cuts: set[int]) -> int:
         if index not in stuck and not is_open:
             count, is_open = count + 1, True
     return count
-
-
-def _results(step: Iteration, order: Sequence[int]) -> list[list[float]]:
-    """What the operators return and leave in their inputs when they run in this order."""
-    graph = to_fx(step, [step.ops[index] for index in order])
-    torch.manual_seed(1)
-    given = {"inputs[0]": torch.rand(3, 3), "inputs[1]": torch.ones(3, 3)}
-    names = [node.meta["external"].name for node in graph.graph.nodes if node.op == "placeholder"]
-    torch.manual_seed(2)
-    results = graph(*(given[name] for name in names))
-    return [each.flatten().tolist() for each in (*results, *given.values())]
 
 
 def test_spans_of_a_region_are_kept_by_iteration() -> None:

@@ -153,7 +153,7 @@ def test_what_a_region_saves_is_less_by_the_copies_of_inputs_that_move(
 
 def test_what_follows_from_a_hit_is_put_down_to_the_nearest_hit_before_it() -> None:
     ran = iteration([op("aten.relu.default", [tensor(n, 4)], [tensor(n + 1, 4)]) for n in range(6)])
-    plan = Schedule((0, 1, 2, 3, 4, 5), (1,) * 6, {})
+    plan = Schedule((0, 1, 2, 3, 4, 5), (1,) * 6, (frozenset(),) * 6, {})
     stands = Hazards({1: ("GD101",), 3: ("GD103",)}, {}, {5: "GD999"}, frozenset())
     found = list(pieces(ran, plan, stands, signatures=range(6)))
     assert [one.blocked_by for one in found] == [("GD101",), ("GD101", "GD103"), ("GD103",)]

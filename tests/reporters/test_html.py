@@ -241,3 +241,9 @@ def test_what_is_no_report_is_a_sentence(
     assert "is not a graphdoctor report" in capsys.readouterr().err
     assert main(["view", "x.json", "-o", str(tmp_path / "none" / "x.html")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+def test_regions_say_what_they_need_only_where_one_does() -> None:
+    assert '<td class="words">region A, through GD101</td>' in page(PARTLY_SAFE)
+    alone = change(PARTLY_SAFE, regions=PARTLY_SAFE.regions[:1])
+    assert ">Needs</th>" in page(PARTLY_SAFE) and ">Needs</th>" not in page(alone)

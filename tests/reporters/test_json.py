@@ -127,3 +127,12 @@ def test_every_format_has_its_module() -> None:
     sections = {"captures", "findings", "gain", "strategies", "summary", "suppressed"}
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     assert modules - sections == set(REPORTERS)
+
+
+def test_a_report_saved_before_regions_had_needs_is_read() -> None:
+    saved = json.loads(REPORTERS["json"](PARTLY_SAFE, Look()))
+    for region in saved["regions"]:
+        region.pop("needs", None)
+    assert [
+        region.needs for region in parse(json.dumps(saved).encode(), name="r.json").regions
+    ] == [(), ()]

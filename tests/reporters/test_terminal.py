@@ -18,6 +18,7 @@ from graphdoctor.values.report import (
     NO_STRATEGY,
     Excerpt,
     IdleComment,
+    Need,
     OtherHost,
     Range,
     Recommendation,
@@ -412,3 +413,12 @@ def test_a_prediction_leads_with_the_graph_s_time_and_says_for_which_host() -> N
     assert "fed by a slower server CPU" in words
     assert "6x on a host half as fast; 1.64x on one twice as fast" in words
     assert page.index("  As a graph") < page.index("  Eager")
+
+
+def test_a_region_that_pays_says_which_it_needs_and_what_stands_between() -> None:
+    first, second = PARTLY_SAFE.regions
+    needs = (Need("A", ("GD101", "GD204")), Need("AB"))
+    last = change(second, worthwhile=True, needs=needs)
+    page = render(change(PARTLY_SAFE, regions=(first, last)), Look(base=BASE))
+    rows = [line for line in page.splitlines() if line.startswith("    Needs")]
+    assert rows == ["    Needs       region A, through GD101, GD204; region AB"]

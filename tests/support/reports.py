@@ -18,6 +18,7 @@ from graphdoctor.values.report import (
     Location,
     Machine,
     Measurement,
+    Need,
     Range,
     Recommendation,
     Region,
@@ -100,6 +101,7 @@ SMALL_REGION = Region(
     iterations=(0, 2),
     worthwhile=False,
     reason="a graph launch costs as much as the launch it replaces",
+    needs=(Need("A", ("GD101",)),),
 )
 REFUSED = CaptureOutcome("whole step", "refused", "the host reads a value", at(31))
 VERIFIED = CaptureOutcome(

@@ -97,6 +97,16 @@ def _write_region(page: Page, region: Region, outcome: CaptureOutcome | None) ->
     page.labelled("    Saves", saving + region.reason)
     if region.blocked_by:
         page.labelled("    Bounded by", ", ".join(region.blocked_by))
+    if region.needs:
+        page.labelled("    Needs", needs_text(region))
+
+
+def needs_text(region: Region) -> str:
+    """The regions that have to run first, each with the rules that stand between."""
+    return "; ".join(
+        f"region {need.region}" + (f", through {', '.join(need.rules)}" if need.rules else "")
+        for need in region.needs
+    )
 
 
 def span_text(first: Location | None, last: Location | None, base: str) -> str:

@@ -7,7 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphdoctor.reporters.analysis.captures import difference_text, outcome_text, span_text
+from graphdoctor.reporters.analysis.captures import (
+    difference_text,
+    needs_text,
+    outcome_text,
+    span_text,
+)
 from graphdoctor.reporters.analysis.findings import (
     active,
     causes_of,
@@ -153,6 +158,7 @@ _WORDS: dict[str, Any] = {
     "certainty_text": certainty_text,
     "context_text": context_text,
     "difference_text": difference_text,
+    "needs_text": needs_text,
     "outcome_text": outcome_text,
     "parts": parts,
     "place_text": place_text,
