@@ -33,11 +33,12 @@ _OF_OTHERS = re.compile(
 )
 
 
-def result_of_ranks(job: Job, *, time_limit_s: float) -> Result:
+def result_of_ranks(job: Job, *, time_limit_s: float, begun_s: float | None = None) -> Result:
     """Analyze on `job.ranks` ranks at once: what all of them found, or which one failed and why.
 
-    Nobody waits longer than `time_limit_s`, nor for a rank that has failed. Raises CannotDoItHere
-    where processes cannot be forked.
+    Nobody waits longer than `time_limit_s`, nor for a rank that has failed. The limit counts from
+    `begun_s`, by `time.time()`, or from when the ranks start. Raises CannotDoItHere where processes cannot
+    be forked.
     """
     with _meeting_place() as port:
         jobs = [replace(job, place=Place(rank, job.ranks, port)) for rank in range(job.ranks)]
@@ -48,6 +49,7 @@ def result_of_ranks(job: Job, *, time_limit_s: float) -> Result:
             time_limit_s=time_limit_s,
             ended=lambda count: None,
             together=True,
+            begun_s=begun_s,
         )
     results = [_result(ended) for ended in ranks]
     reports = [_report(rank, result) for rank, result in enumerate(results)]
@@ -60,11 +62,11 @@ def result_of_ranks(job: Job, *, time_limit_s: float) -> Result:
     return Result(fault=_fault(job, ranks, results))
 
 
-def report_of_ranks(job: Job, *, time_limit_s: float) -> Report:
+def report_of_ranks(job: Job, *, time_limit_s: float, begun_s: float | None = None) -> Report:
     """The same for a person: raises the error of the rank that failed, which names it."""
     from graphdoctor.reporters.analysis.json import parse
 
-    result = result_of_ranks(job, time_limit_s=time_limit_s)
+    result = result_of_ranks(job, time_limit_s=time_limit_s, begun_s=begun_s)
     if result.fault is None:
         assert result.report_json is not None
         return parse(result.report_json.encode(), name="the ranks' report")

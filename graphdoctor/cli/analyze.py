@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,13 +102,15 @@ class AnalyzeCommand:
         add_settings_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
+        begun_s = time.time()
         check_json_writable(args)
         check_reports_writable(args)
         from graphdoctor.check.settings.files import load
 
         project = load(Path.cwd(), overrides=args.config, isolated=args.isolated)
         with running(args) as tell:
-            together = _on_ranks(args, tell) if args.ranks > 1 else _on_this_rank(args, tell)
+            analyzed = _on_ranks if args.ranks > 1 else _on_this_rank
+            together = analyzed(args, tell, begun_s)
         if together is None:
             return 0
 
@@ -146,7 +149,9 @@ def _add_rank_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _on_this_rank(args: argparse.Namespace, tell: Callable[[str], None]) -> Report | None:
+def _on_this_rank(
+    args: argparse.Namespace, tell: Callable[[str], None], begun_s: float
+) -> Report | None:
     from graphdoctor.device.processes.launched import take_own_gpu
     from graphdoctor.device.processes.overdue import ended_after
     from graphdoctor.device.processes.thrift import collecting_rarely
@@ -155,11 +160,11 @@ def _on_this_rank(args: argparse.Namespace, tell: Callable[[str], None]) -> Repo
         from graphdoctor.pipeline import analyze_target
     if args.device != "emulated":
         take_own_gpu()
-    with ended_after(args.time_limit):
+    with ended_after(args.time_limit, begun_s=begun_s):
         return _of_all_ranks(analyze_target(args.target, _options(args), tell), args.time_limit)
 
 
-def _on_ranks(args: argparse.Namespace, tell: Callable[[str], None]) -> Report:
+def _on_ranks(args: argparse.Namespace, tell: Callable[[str], None], begun_s: float) -> Report:
     """The report of ranks that are started here. Raises the error of the rank that failed."""
     if args.trace_dir is not None:
         raise UsageError("--ranks writes no traces: leave --trace-dir out")
@@ -169,7 +174,7 @@ def _on_ranks(args: argparse.Namespace, tell: Callable[[str], None]) -> Report:
 
     root, options = str(Path.cwd()), _options(args)
     job = Job(root=root, spec=args.target, options=options, ranks=args.ranks)
-    return report_of_ranks(job, time_limit_s=args.time_limit)
+    return report_of_ranks(job, time_limit_s=args.time_limit, begun_s=begun_s)
 
 
 def _of_all_ranks(report: Report, time_limit_s: float) -> Report | None:

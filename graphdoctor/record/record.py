@@ -13,6 +13,7 @@ import torch
 from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.known_results import forget_unused_results
 from graphdoctor.device.observe.storages import StorageTable, parts_of
+from graphdoctor.record.held_by_wrappers import gathered_parameters, with_buckets
 from graphdoctor.record.host_events import host_events
 from graphdoctor.record.later import Ran, ran
 from graphdoctor.record.operators import OperatorObserver
@@ -120,7 +121,9 @@ def record_series(
             progress(f"recording the step {doing} ({index + 1} of {len(session.batches)})")
             observed = _observe(session, index, run=base + index, before=before, look=look)
             after = HostState(session.target.roots, session.device.table)
-            iterations.append(observed.iteration(index, capturing, before.changes(after)))
+            made = observed.iteration(index, capturing, before.changes(after))
+            externals = with_buckets(made.externals, made.ops, session.target.roots)
+            iterations.append(msgspec.structs.replace(made, externals=externals))
             before = after
     return tuple(iterations)
 
@@ -198,6 +201,8 @@ def _named_storages(
     for path, value in given.items():
         if isinstance(value, torch.Tensor):
             named.setdefault(session.device.table.info(value).number, ("input", path))
+    for path, tensor in gathered_parameters(session.target.roots):
+        named.setdefault(session.device.table.info(tensor).number, ("state", path))
     return named
 
 

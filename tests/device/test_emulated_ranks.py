@@ -329,8 +329,64 @@ def test_an_unused_parameter_is_read_on_the_host_and_the_module_works_after_the_
     step()
 
 
+def test_a_script_that_does_as_the_page_says_replays_what_eager_computes(
+    group: EmulatedDevice,
+) -> None:
+    """Made and warmed up on a side stream, 11 steps; the graph is given back before the group."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        model = DistributedDataParallel(Halves(uses_both=True))
+    x = torch.ones(2, 4, device="cuda")
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> torch.Tensor:
+        sgd.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        sgd.step()
+        return loss.detach()
+
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(11):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    batches = [torch.randn(2, 4, device="cuda") for _ in range(3)]
+    eager = []
+    for batch in batches:
+        x.copy_(batch)
+        eager.append(step())
+    graph, loss = captured(step)
+    model.load_state_dict(start)
+    for batch, expected in zip(batches, eager, strict=True):
+        x.copy_(batch)
+        graph.replay()
+        assert torch.equal(loss, expected)
+    del graph
+    dist.destroy_process_group()
+    assert not dist.is_initialized()
+
+
 def test_ddp_made_on_the_default_stream_is_refused(group: EmulatedDevice) -> None:
     assert "legacy stream" in refusal_of(training(side=False))
+
+
+def test_sharded_parameters_of_no_memory_yet_are_put_on_the_device_and_initialized(
+    group: EmulatedDevice,
+) -> None:
+    """As PyTorch's example of FSDP2 does: `uniform_` of a DTensor copies between fake tensors."""
+    from torch.distributed.fsdp import fully_shard
+
+    with torch.device("meta"):
+        model = torch.nn.Linear(64, 4)
+    fully_shard(model)
+    model.to_empty(device="cuda")
+    torch.nn.init.zeros_(model.weight)
+    model.reset_parameters()
+    weight = model.weight.to_local()
+    assert 0.03 < weight.std().item() < 0.13
+    assert weight.abs().max().item() <= 0.125
 
 
 def test_random_numbers_of_a_dtensor_are_drawn_and_what_a_replay_draws_is_unknown(

@@ -172,6 +172,21 @@ def test_a_job_that_fails_ends_those_that_work_with_it_and_they_say_where_they_w
     assert are_gone(pids_in(tmp_path / "pids"))
 
 
+def test_the_limit_may_count_from_before_the_processes_start(tmp_path: Path) -> None:
+    (hung,) = run_forked(
+        WORK,
+        [f"hang {tmp_path / 'pids'}".encode()],
+        at_once=1,
+        time_limit_s=1000.0,
+        ended=lambda n: None,
+        together=True,
+        begun_s=time.time() - 995.0,
+    )
+    assert hung.code is None
+    assert hung.seconds > 995
+    assert "do" in [frame["function"] for frame in hung.frames()]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("way", ["forked", "fresh"])
 def test_nothing_is_left_when_whoever_started_it_is_ended(

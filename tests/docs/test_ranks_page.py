@@ -144,6 +144,18 @@ PROOFS = {
         EMULATED,
         "test_a_capture_refuses_a_group_that_nobody_has_used",
     ),
+    "Run at least 11 steps on a side stream before the capture": (
+        EMULATED,
+        "test_a_script_that_does_as_the_page_says_replays_what_eager_computes",
+    ),
+    "Make the module on a side stream": (
+        EMULATED,
+        "test_a_script_that_does_as_the_page_says_replays_what_eager_computes",
+    ),
+    "which counts from the command's beginning": (
+        "device/test_processes.py",
+        "test_the_limit_may_count_from_before_the_processes_start",
+    ),
     "got a `device_id`": (
         EMULATED,
         "test_a_group_that_knows_its_device_has_a_communicator_from_the_start",
@@ -184,9 +196,10 @@ def test_a_sentence_of_the_page_has_its_test(words: str) -> None:
     assert (name or "test_") in (tests if name else "".join(tests))
 
 
-def test_predictions_on_the_page_are_those_of_the_data() -> None:
+@pytest.mark.parametrize("name", ["ranks_predicted_2xh200", "ranks_predicted_2xh200_torch2.11"])
+def test_predictions_on_the_page_are_those_of_the_data(name: str) -> None:
     page = (ROOT / "docs" / "ranks.md").read_text()
-    data = json.loads((ROOT / "benchmarks/data/ranks_predicted_2xh200.json").read_text())
+    data = json.loads((ROOT / f"benchmarks/data/{name}.json").read_text())
     for row in data["rows"]:
         for key in ("eager_us", "graph_us"):
             low, mid, high = (f"{row[key][end] / 1e3:.1f}" for end in ("low", "mid", "high"))

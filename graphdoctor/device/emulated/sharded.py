@@ -16,6 +16,7 @@ def stand_in_for_sharding(device: CapturingDevice, patches: Patches) -> None:
     """Let DTensor and `fully_shard` do in C++ what they do with memory, which is the CPU's."""
     patches.replace(torch.Tensor, "_make_wrapper_subclass", _wrapping)
     patches.replace(torch.UntypedStorage, "resize_", lambda original: _resizing(device, original))
+    patches.replace(torch.Tensor, "copy_", _copying)
 
 
 def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,6 +29,21 @@ def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(*args, **kwargs)
 
     return staticmethod(make_wrapper_subclass)
+
+
+def _copying(original: Callable[..., Any]) -> Callable[..., Any]:
+    """DTensor runs operators on shapes first, on fake tensors that say they are on CUDA.
+
+    `uniform_` copies there, and the method asks for a CUDA that is not linked, while its operator does not.
+    """
+
+    @wraps(original)
+    def copy_(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None:
+            return original(self, *args, **kwargs)
+        return torch.ops.aten.copy_.default(self, *args, **kwargs)
+
+    return copy_
 
 
 def _resizing(device: CapturingDevice, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """Many jobs -> how the process of each ended: forks of a server that has imported torch once for all.
 
-`python -m graphdoctor.device.processes.forked WORK FOLDER AT_ONCE TIME_LIMIT_S TOGETHER` is the server. It
+`python -m graphdoctor.device.processes.forked WORK FOLDER AT_ONCE TIME_LIMIT_S TOGETHER BEGUN_S` is the server. It
 ends jobs that take too long, and writes a line for each that ended. It runs no model itself, so
 that no model can touch the others.
 """
@@ -46,10 +46,12 @@ def run_forked(
     time_limit_s: float,
     ended: Callable[[int], None],
     together: bool = False,
+    begun_s: float | None = None,
 ) -> list[Ended]:
     """Do all jobs, so many at once; `ended` is told how many have. Raises CannotDoItHere.
 
-    Those that work `together` wait for each other: where one fails, the others are ended.
+    Those that work `together` wait for each other: where one fails, the others are ended. The limit
+    counts from `begun_s`, by `time.time()`, or without it from each job's start.
     """
     if not hasattr(os, "fork"):
         raise CannotDoItHere("this system cannot fork processes, which a check needs; use WSL")
@@ -59,7 +61,8 @@ def run_forked(
             folder.mkdir()
             (folder / JOB).write_bytes(job)
         found: dict[int, Ended] = {}
-        with _server(work, name, str(at_once), repr(time_limit_s), str(int(together))) as lines:
+        given = (str(at_once), repr(time_limit_s), str(int(together)), repr(begun_s or 0.0))
+        with _server(work, name, *given) as lines:
             for line in lines:
                 which, code, seconds = line.split()
                 found[int(which)] = Ended.of(
@@ -112,8 +115,13 @@ def main() -> None:
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: stopped.append(number))
-    together = sys.argv[5] == "1"
-    children = _Children(work, folder, time_limit_s=float(sys.argv[4]), together=together)
+    children = _Children(
+        work,
+        folder,
+        time_limit_s=float(sys.argv[4]),
+        together=sys.argv[5] == "1",
+        begun_s=float(sys.argv[6]),
+    )
     waiting = sorted((path for path in folder.iterdir() if path.is_dir()), key=_number)
     try:
         while waiting or children.running:
@@ -135,10 +143,13 @@ def _number(folder: Path) -> int:
 class _Children:
     """The running jobs by their process ids, each with its folder and when it began."""
 
-    def __init__(self, work: str, folder: Path, *, time_limit_s: float, together: bool) -> None:
+    def __init__(
+        self, work: str, folder: Path, *, time_limit_s: float, together: bool, begun_s: float
+    ) -> None:
         self.work = work
         self.time_limit_s = time_limit_s
         self.together = together
+        self.begun_s = begun_s  # of all jobs; 0.0: each has its own time
         self.lifeline, self._own_end = os.pipe()  # ends with this process
         self.running: dict[int, tuple[Path, float]] = {}
         self._late: set[int] = set()
@@ -147,20 +158,20 @@ class _Children:
 
     def start(self, folder: Path) -> None:
         """A copy of this process, which has torch already."""
+        begun_s = self.begun_s or time.time()
         pid = os.fork()
         if pid == 0:
             try:
-                self._live(folder)
+                self._live(folder, begun_s)
             except BaseException:
                 sys.excepthook(*sys.exc_info())
             finally:
                 os._exit(1)
-        self.running[pid] = (folder, time.monotonic())
+        self.running[pid] = (folder, time.monotonic() - (time.time() - begun_s))
 
-    def _live(self, folder: Path) -> None:
+    def _live(self, folder: Path, begun_s: float) -> None:
         from graphdoctor.device.processes.child import live
 
-        begun_s = time.time()
         os.setsid()  # so that the model's own processes end with it
         os.close(self._own_end)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -29,22 +29,27 @@ _WITHOUT_LOCK_S = 10.0
 
 
 @contextmanager
-def ended_after(time_limit_s: float) -> Iterator[None]:
-    """End this process with a sentence where the block takes longer, if it is one of several ranks."""
+def ended_after(time_limit_s: float, *, begun_s: float | None = None) -> Iterator[None]:
+    """End this process with a sentence where the block takes longer, if it is one of several ranks.
+
+    The limit counts from `begun_s`, by `time.time()`, or from the block's beginning.
+    """
     if rank_and_count()[1] == 1:
         yield
         return
+    gone_s = time.time() - begun_s if begun_s is not None else 0.0
+    left_s = max(0.0, time_limit_s - gone_s)
     is_over = threading.Event()
     main = threading.get_ident()
     errors = os.dup(_STDERR)  # what runs in the block may put another file there
 
     def watch() -> None:
-        if not is_over.wait(time_limit_s):
+        if not is_over.wait(left_s):
             _end(main, time_limit_s, errors)
 
     watching = threading.Thread(target=watch, daemon=True, name="graphdoctor-limit")
     watching.start()
-    faulthandler.dump_traceback_later(time_limit_s + _WITHOUT_LOCK_S, exit=True, file=errors)
+    faulthandler.dump_traceback_later(left_s + _WITHOUT_LOCK_S, exit=True, file=errors)
     try:
         yield
     finally:

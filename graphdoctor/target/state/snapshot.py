@@ -163,6 +163,8 @@ def wraps_others(tensor: torch.Tensor) -> bool:
         return (
             False  # asking for its address would part memory that is shared until somebody writes
         )
+    if type(tensor).__name__ == "FakeTensor":
+        return False  # torch warns of who asks for its address
     try:
         tensor.untyped_storage().data_ptr()
     except RuntimeError:
