@@ -22,7 +22,10 @@ def room(name: str) -> set[str]:
         ("graphdoctor/pipeline/stages.py", room("pipeline")),
         ("graphdoctor/estimate/gpus/h200.toml", room("estimate")),
         ("tests/trace/test_lanes.py", {"trace/test_lanes.py"}),
-        ("tests/support/mini_recorder.py", {"partition/test_fx.py", "partition/test_partition.py"}),
+        (
+            "tests/support/mini_recorder.py",
+            {"partition/test_fx.py", "partition/test_partition.py", "partition/test_needs.py"},
+        ),
         (
             "tests/scenarios/state.py",
             {"pipeline/test_scenarios.py"},
