@@ -276,7 +276,7 @@ def test_what_a_later_step_would_write_or_print_is_not(
 
 def written(kind: str, folder: Path) -> tuple[Callable[[int], object], Callable[[], object]]:
     """Writes a number to something that is open, and what has come there."""
-    log = open(folder / "log", "w", buffering=1)
+    log = (folder / "log").open("w", buffering=1)
     rows, database = csv.writer(log), sqlite3.connect(folder / "database")
     database.execute("create table seen (number)")
     one, other = socket.socketpair()
