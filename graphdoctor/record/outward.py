@@ -33,7 +33,7 @@ _WRITERS = (
 _AUDITED = (
     "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink",
     "os.system", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "socket.sendto",
-    "socket.sendmsg", "sqlite3.connect", "shutil.",
+    "socket.sendmsg", "sqlite3.connect", "shutil.", "os.kill",
 )  # fmt: skip
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 # Methods of C types, by the type's module and name.
@@ -46,11 +46,17 @@ _METHODS: dict[tuple[str, str], frozenset[str]] = {
     ("numpy", "ndarray"): frozenset({"tofile"}),
     ("_queue", "SimpleQueue"): frozenset({"put", "put_nowait"}),
 }
-_FUNCTIONS = {
-    getattr(os, name) for name in ("write", "writev", "pwrite", "sendfile") if hasattr(os, name)
-} | {pickle.dump, marshal.dump}
+_OF_OS = ("write", "writev", "pwrite", "sendfile", "_exit", "abort")
+_FUNCTIONS = {getattr(os, name) for name in _OF_OS if hasattr(os, name)} | {
+    pickle.dump,
+    marshal.dump,
+}
+_OF_FILES = frozenset({"write", "writelines", "truncate"})
+# Looked at first, since a step has a million calls: hardly any has such a name.
+_NAMES = _OF_FILES.union(*_METHODS.values(), (function.__name__ for function in _FUNCTIONS))
 _TO_THREADS = {threading.Thread.start.__code__, ThreadPoolExecutor.submit.__code__}
 _PUT = queue.Queue.put.__code__
+_HANDING_ON = frozenset({"start", "submit", "put"})
 _STANDARD = (1, 2)  # where output and errors go: what is printed harms nobody
 
 
@@ -69,6 +75,7 @@ class Inside:
         self._is_hooked = self._is_on = False
         self._thread = 0  # what others do is theirs
         self._streams: set[int] = set()
+        self._left: LeavesStep | None = None
 
     @contextmanager
     def only(self) -> Iterator[None]:
@@ -78,7 +85,7 @@ class Inside:
         self._streams = set(map(id, _streams()))
         replaced = list(self._stand_ins())
         before, profiled = [space[name] for space, name, _ in replaced], sys.getprofile()
-        self._is_on, self._thread = True, threading.get_ident()
+        self._is_on, self._thread, self._left = True, threading.get_ident(), None
         for space, name, put in replaced:
             space[name] = put
         sys.setprofile(self._profile)
@@ -89,6 +96,8 @@ class Inside:
             self._is_on = False
             for (space, name, _), was in zip(replaced, before, strict=True):
                 space[name] = was
+            if self._left is not None:  # also where the step's own code has caught it
+                raise self._left from None
 
     def _stand_ins(self) -> Iterator[tuple[dict[str, Any], str, Callable[..., Any]]]:
         for module, kind in _WRITERS:
@@ -125,15 +134,15 @@ class Inside:
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
-            if self._is_outward(arg):
+            if getattr(arg, "__name__", "") in _NAMES and self._is_outward(arg):
                 self._leave(frame)
-        elif event == "call" and frame.f_back is not None and _hands_on(frame):
+        elif event == "call" and frame.f_code.co_name in _HANDING_ON and _hands_on(frame):
             self._leave(frame.f_back)
 
     def _is_outward(self, function: Any) -> bool:
-        owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+        owner, name = getattr(function, "__self__", None), function.__name__
         if isinstance(owner, _FILES):
-            return name in ("write", "writelines", "truncate") and self._is_file(owner)
+            return name in _OF_FILES and self._is_file(owner)
         if any(name in names and _is_a(owner, kind) for kind, names in _METHODS.items()):
             return True
         with suppress(TypeError):  # a callable that cannot be hashed
@@ -148,12 +157,12 @@ class Inside:
             return stream.fileno() not in _STANDARD and stream.name != os.devnull
         return False
 
-    def _leave(self, frame: FrameType) -> None:
+    def _leave(self, frame: FrameType | None) -> None:
         place = locate_from(frame).location
         is_of_step = threading.get_ident() == self._thread
         if is_of_step and place is not None:  # else it is for graphdoctor or torch itself
-            self._is_on = False
-            raise LeavesStep(place)
+            self._left = self._left or LeavesStep(place)
+            raise self._left
 
 
 def _streams() -> Iterator[object]:

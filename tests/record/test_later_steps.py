@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import contextvars
 import csv
 import datetime
@@ -330,6 +331,22 @@ def test_what_a_later_step_would_write_to_what_is_open_is_not(kind: str, tmp_pat
 
     assert reported(step).verdict == "unknown"
     assert not read()
+
+
+def test_who_catches_the_end_of_a_later_step_writes_nothing_either(tmp_path: Path) -> None:
+    state = Counting()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        state.calls += 1
+        calls = state.calls
+        if not calls % 50:
+            for name in ("first", "second"):
+                with contextlib.suppress(BaseException):
+                    (tmp_path / name).write_text("here")
+        return LINEAR(x)
+
+    assert reported(step).verdict == "unknown"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_progress_bar_is_no_other_work(capsys: pytest.CaptureFixture[str]) -> None:
