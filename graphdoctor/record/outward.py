@@ -23,6 +23,7 @@ from typing import Any
 
 from graphdoctor.record.host import profile_by
 from graphdoctor.target.frames import locate_from
+from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.report import Location
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -158,7 +159,8 @@ class Inside:
         return False
 
     def _leave(self, frame: FrameType | None) -> None:
-        place = locate_from(frame).location
+        found = locate_from(frame)
+        place = next((one for one in found.stack if is_user_file(one.file)), found.location)
         is_of_step = threading.get_ident() == self._thread
         if is_of_step and place is not None:  # else it is for graphdoctor or torch itself
             self._left = self._left or LeavesStep(place)

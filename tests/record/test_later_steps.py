@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import contextvars
-import csv
 import datetime
 import functools
 import itertools
-import os
-import pickle
 import queue
-import socket
-import sqlite3
-import sys
 import threading
 import time
 import weakref
@@ -273,94 +266,6 @@ def test_what_a_later_step_would_write_or_print_is_not(
     report = reported(step)
     assert report.verdict == "unknown" and "torch.save" in report.reason
     assert not file.exists() and "saving" not in capsys.readouterr().out
-
-
-def written(kind: str, folder: Path) -> tuple[Callable[[int], object], Callable[[], object]]:
-    """Writes a number to something that is open, and what has come there."""
-    log = (folder / "log").open("w", buffering=1)
-    rows, database = csv.writer(log), sqlite3.connect(folder / "database")
-    database.execute("create table seen (number)")
-    one, other = socket.socketpair()
-    other.setblocking(False)
-    waiting: queue.Queue[int] = queue.Queue()
-    got: list[int] = []
-    if kind == "thread":
-        threading.Thread(target=lambda: got.append(waiting.get()), daemon=True).start()
-        while not waiting.not_empty._waiters:  # type: ignore[attr-defined]
-            time.sleep(0.001)
-
-    def received() -> bytes:
-        try:
-            return other.recv(100)
-        except BlockingIOError:
-            return b""
-
-    def lines() -> str:
-        return (folder / "log").read_text()
-
-    ways: dict[str, tuple[Callable[[int], object], Callable[[], object]]] = {
-        "file": (lambda number: log.write(f"{number}\n"), lines),
-        "print": (lambda number: print(number, file=log), lines),
-        "pickle": (lambda number: pickle.dump(number, log.buffer), lines),
-        "rows": (lambda number: rows.writerow([number]), lines),
-        "descriptor": (lambda number: os.write(log.fileno(), b"1"), lines),
-        "database": (
-            lambda number: database.execute("insert into seen values (?)", (number,)),
-            database.execute("select * from seen").fetchall,
-        ),
-        "socket": (lambda number: one.send(b"1"), received),
-        "thread": (waiting.put, lambda: got),
-    }
-    return ways[kind]
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["file", "print", "pickle", "rows", "descriptor", "database", "socket", "thread"],
-)
-def test_what_a_later_step_would_write_to_what_is_open_is_not(kind: str, tmp_path: Path) -> None:
-    state = Counting()
-    write, read = written(kind, tmp_path)
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        state.calls += 1
-        calls = state.calls
-        if not calls % 50:
-            write(calls)
-        return LINEAR(x)
-
-    assert reported(step).verdict == "unknown"
-    assert not read()
-
-
-def test_who_catches_the_end_of_a_later_step_writes_nothing_either(tmp_path: Path) -> None:
-    state = Counting()
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        state.calls += 1
-        calls = state.calls
-        if not calls % 50:
-            for name in ("first", "second"):
-                with contextlib.suppress(BaseException):
-                    (tmp_path / name).write_text("here")
-        return LINEAR(x)
-
-    assert reported(step).verdict == "unknown"
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_progress_bar_is_no_other_work(capsys: pytest.CaptureFixture[str]) -> None:
-    state, bar = Counting(), sys.stderr  # as tqdm keeps it
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        state.calls += 1
-        calls = state.calls
-        if not calls % 50:
-            bar.write("half way")
-            time.sleep(0 if calls < 1000 else 1000)
-        return LINEAR(x)
-
-    assert reported(step).verdict == "safe"
 
 
 def test_a_step_that_would_never_end_in_a_later_state_is_left() -> None:
