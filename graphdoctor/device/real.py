@@ -20,6 +20,7 @@ from graphdoctor.device.observe.host_calls import (
     answer_as_captured,
     note_refused_optimizers,
     refusal_of_rng_call,
+    rng_call_name,
     telling_repr,
 )
 from graphdoctor.device.observe.operators import Call, Observer, tensors_of
@@ -183,7 +184,7 @@ class WatchedDevice:
             refusal = refusal_of_rng_call(
                 method, argument, current_seed=_current_seed, seed_of=_seed_of_state
             )
-            self.event("rng-state", f"torch.cuda.{method}()", refusal)
+            self.event("rng-state", rng_call_name(method, sys._getframe(1)), refusal)
             return original(*args, **kwargs)
 
         return call

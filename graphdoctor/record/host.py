@@ -61,7 +61,7 @@ class HostObserver:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        _profile_by(self._before)
+        profile_by(self._before)
         self._lines.__exit__()
         for path in self._running.moved():
             self._add("running-iterator", path, Place(None, (), False))
@@ -107,7 +107,7 @@ class HostObserver:
         )
 
 
-def _profile_by(before: Any) -> None:
+def profile_by(before: Any) -> None:
     """Put back what profiled. cProfile's hook is in C, which only the profiler itself can set."""
     if before is None or callable(before):
         sys.setprofile(before)

@@ -9,7 +9,6 @@ from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.record.clocks import clocks_ahead
 from graphdoctor.record.host import HostObserver, NumpyState, numpy_generators, state_of
 from graphdoctor.record.later import (
-    LeavesStep,
     Lines,
     Ran,
     Run,
@@ -22,6 +21,7 @@ from graphdoctor.record.later import (
 )
 from graphdoctor.record.lines import Watch
 from graphdoctor.record.moves import moment, moves, numbers_in
+from graphdoctor.record.outward import LeavesStep
 from graphdoctor.record.python_state import StateWatch, lasting_changes, state_watches
 from graphdoctor.record.running import Running
 from graphdoctor.record.session import Session

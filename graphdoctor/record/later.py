@@ -10,13 +10,13 @@ import logging
 import math
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from graphdoctor.record.moves import Move
+from graphdoctor.record.outward import Inside, LeavesStep
 from graphdoctor.record.python_state import own_name
 from graphdoctor.target.frames import is_machinery, locate_from
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
@@ -30,16 +30,6 @@ _MOST_RUNS = 16
 _MOST_OPERATORS = 6_000  # in all of them
 _MORE_LINES = 2_000
 _TIMES_LINES = 4
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_WRITERS = (
-    ("torch._C", "PyTorchFileWriter"),
-    ("safetensors.torch", "serialize_file"),
-)  # in C, unseen
-_OUTWARD = (
-    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink",
-    "os.system", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "socket.sendto",
-    "shutil.",
-)  # fmt: skip
 
 
 class Later(NamedTuple):
@@ -55,14 +45,6 @@ class Ran(NamedTuple):
 
     ops: Sequence[Op]
     state: Mapping[int, str]
-
-
-class LeavesStep(BaseException):
-    """A later step does much more than this one, or writes a file: it is not run to its end."""
-
-    def __init__(self, place: Location | None) -> None:
-        super().__init__("a later step does something else")
-        self.place = place
 
 
 def ran(ops: Sequence[Op], externals: Iterable[External]) -> Ran:
@@ -169,10 +151,10 @@ def bounded(lines: Lines) -> Iterator[None]:
     """A run that neither lasts for very long, nor prints, nor writes what only a later step would."""
     most, disabled = _TIMES_LINES * lines.count + _MORE_LINES, logging.root.manager.disable
     with (
+        _INSIDE.only(),
         open(os.devnull, "w") as nowhere,
         redirect_stdout(nowhere),
         redirect_stderr(nowhere),
-        _INSIDE.only(),
         Lines(most).counted(),
     ):
         logging.disable()
@@ -186,60 +168,7 @@ def bounded(lines: Lines) -> Iterator[None]:
             logging.disable(disabled)
 
 
-class _Inside:
-    """Ends a run that is about to change something outside the process. A hook of Python's stays for ever."""
-
-    def __init__(self) -> None:
-        self._is_hooked = self._is_on = False
-        self._thread = 0  # what others do is theirs
-
-    @contextmanager
-    def only(self) -> Iterator[None]:
-        if not self._is_hooked:
-            sys.addaudithook(self._audit)
-            self._is_hooked = True
-        writers = [
-            (vars(sys.modules[name]), kind) for name, kind in _WRITERS if name in sys.modules
-        ]
-        before = [space.get(kind) for space, kind in writers]
-        self._is_on, self._thread = True, threading.get_ident()
-        for space, kind in writers:
-            space[kind] = self._written_in_c
-        try:
-            yield
-        finally:
-            self._is_on = False
-            for (space, kind), was in zip(writers, before, strict=True):
-                space[kind] = was
-
-    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if not self._is_on or not (
-            _writes(args) if event == "open" else event.startswith(_OUTWARD)
-        ):
-            return
-        self._leave(sys._getframe(1))
-
-    def _written_in_c(self, *args: object, **kwargs: object) -> None:
-        self._leave(sys._getframe(1))
-
-    def _leave(self, frame: FrameType) -> None:
-        place = locate_from(frame).location
-        is_of_step = threading.get_ident() == self._thread
-        if is_of_step and place is not None:  # else it is for graphdoctor or torch itself
-            self._is_on = False
-            raise LeavesStep(place)
-
-
-def _writes(args: tuple[Any, ...]) -> bool:
-    path, mode, flags = (*args, None, None, None)[:3]
-    if path == os.devnull:
-        return False
-    if isinstance(mode, str):
-        return any(letter in mode for letter in "wxa+")
-    return isinstance(flags, int) and bool(flags & _WRITING)
-
-
-_INSIDE = _Inside()
+_INSIDE = Inside()
 
 
 def constants(codes: Iterable[CodeType], names: Set[str] = frozenset()) -> list[int]:

@@ -413,3 +413,29 @@ def test_inference_mode_hides_no_operator(device: EmulatedDevice, name: str) -> 
                 PARTS[name](x)
         called.append(seen.calls)
     assert called[0] == called[1]
+
+
+@pytest.mark.parametrize("classes", [-1, 5])
+def test_one_hot_makes_its_result_on_the_device(device: EmulatedDevice, classes: int) -> None:
+    made = F.one_hot(torch.tensor([[0, 2], [3, 1]]).cuda(), classes)
+    assert made.is_cuda and device.table.is_cuda(made)
+    known = F.one_hot(torch.tensor([[0, 2], [3, 1]]), classes)
+    assert torch.equal(made.cpu(), known)
+
+
+@pytest.mark.parametrize("classes", [0, -2, -1])
+def test_one_hot_refuses_what_torch_refuses(device: EmulatedDevice, classes: int) -> None:
+    given = torch.zeros(0 if classes == -1 else 3, dtype=torch.long)
+    for indices in (given, given.cuda()):
+        with pytest.raises(RuntimeError, match="classes"):
+            F.one_hot(indices, classes)
+
+
+def test_a_seed_is_told_as_the_call_that_was_written(device: EmulatedDevice) -> None:
+    seen = Seen()
+    with device.observed_by(seen):
+        torch.manual_seed(0)
+        torch.cuda.manual_seed_all(0)
+        torch.cuda.manual_seed(0)
+    names = ["torch.manual_seed()", "torch.cuda.manual_seed_all()", "torch.cuda.manual_seed()"]
+    assert [name for kind, name in seen.events if kind == "rng-state"] == names

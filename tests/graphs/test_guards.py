@@ -19,6 +19,8 @@ from graphdoctor.graphs.guards import Guard, Modes, modes
 from graphdoctor.graphs.guards.written_out import all_of, written_out
 from graphdoctor.target.state import dict_versions
 from graphdoctor.target.state.dict_versions import DictVersions
+from graphdoctor.target.state.globals import SavedGlobals
+from graphdoctor.target.state.precision import has_precisions, read_precision, set_precision
 from tests.support.emulated import device as device
 from tests.support.torch_versions import (
     TELLS_DICT_WRITES,
@@ -304,6 +306,25 @@ class TestModes:
         finally:
             torch._C._set_cudnn_allow_tf32(before)
         assert modes.is_same()
+
+    @pytest.mark.skipif(not has_precisions(), reason="torch 2.9 brought these switches")
+    @pytest.mark.parametrize("op", ["matmul", "conv", "rnn"])
+    def test_precisions_are_watched_where_the_old_switches_do_not_answer(
+        self, device: EmulatedDevice, op: str
+    ) -> None:
+        saved = SavedGlobals()
+        for each, precision in (("matmul", "tf32"), ("conv", "ieee"), ("rnn", "tf32")):
+            set_precision(("cuda", each), precision)
+        try:
+            modes = Modes()
+            assert modes.is_same() and modes.difference() == ""
+            before = read_precision(("cuda", op))
+            set_precision(("cuda", op), "tf32" if before == "ieee" else "ieee")
+            assert not modes.is_same() and "changed from" in modes.difference()
+            set_precision(("cuda", op), before)
+            assert modes.is_same()
+        finally:
+            saved.restore()
 
     def test_autocast_may_be_left_to_the_signature(self, device: EmulatedDevice) -> None:
         modes = Modes(autocast=False)

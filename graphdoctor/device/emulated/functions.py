@@ -148,8 +148,12 @@ def _one_hot(device: LogicalDevice, tensor: torch.Tensor, num_classes: int = -1)
 
     Source: aten/src/ATen/native/Onehot.cpp. Measured with torch 2.11.0 on an H200.
     """
-    if num_classes <= 0 or not device.table.is_cuda(tensor):
+    if not device.table.is_cuda(tensor) or not (num_classes > 0 or tensor.numel()):
         return torch._C._nn.one_hot(tensor, num_classes)
+    if num_classes == -1:
+        num_classes = int(tensor.max().item()) + 1
+    if num_classes <= 0:
+        return torch._C._nn.one_hot(tensor, num_classes)  # raises
     shape = (*tensor.shape, num_classes)
     kwargs = {"dtype": torch.long, "device": CPU}
     zeros = device.run_with_target(True, torch.zeros, (shape,), kwargs)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from graphdoctor.device.emulated.logical import LogicalDevice
-from graphdoctor.device.observe.host_calls import refusal_of_rng_call
+from graphdoctor.device.observe.host_calls import refusal_of_rng_call, rng_call_name
 from graphdoctor.device.observe.patches import Patches
 
 
@@ -17,7 +18,8 @@ def stand_in_for_random_state(device: LogicalDevice, patches: Patches) -> None:
 
     def telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            _tell(device, f"torch.cuda.{name}()", torch.default_generator, (name, args, kwargs))
+            called = rng_call_name(name, sys._getframe(1))
+            _tell(device, called, torch.default_generator, (name, args, kwargs))
             result = function(*args, **kwargs)
             if name in ("get_rng_state", "get_rng_state_all"):
                 device.state_was_read(generator.get_state())

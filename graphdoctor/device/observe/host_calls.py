@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +16,8 @@ RNG_CALLS = (
     "get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all", "manual_seed",
     "manual_seed_all", "seed", "seed_all", "initial_seed",
 )  # fmt: skip
+_TORCH_RANDOM = torch.random.__file__
+_SEED_ALL = frozenset({"manual_seed", "seed"})
 _NOT_IN_CAPTURE = (
     "Cannot call CUDAGeneratorImpl::{} during CUDA graph capture. If you need this call to be "
     "captured, please file an issue."
@@ -48,6 +51,16 @@ def refusal_of_rng_call(
     wanted = [seed_of(x) if isinstance(x, torch.Tensor) else int(x) for x in states]
     same = all(seed % 2**64 == current_seed() % 2**64 for seed in wanted)
     return "" if same else _OTHER_SEED
+
+
+def rng_call_name(method: str, caller: FrameType | None) -> str:
+    """The call as its author wrote it: torch.manual_seed() calls torch.cuda's function for all devices."""
+    name = f"torch.cuda.{method}()"
+    while caller is not None and caller.f_code.co_filename == _TORCH_RANDOM:
+        if caller.f_code.co_name in _SEED_ALL:
+            name = f"torch.{caller.f_code.co_name}()"
+        caller = caller.f_back
+    return name
 
 
 class Tells(Protocol):

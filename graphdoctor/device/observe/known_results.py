@@ -38,6 +38,7 @@ from graphdoctor.device.observe.operators import Call, tensors_of
 from graphdoctor.device.observe.storages import copied_when_written
 from graphdoctor.device.observe.wider import lies_on_cpu
 from graphdoctor.target.state.contents import contents_of
+from graphdoctor.target.state.precision import has_precisions, read_precision
 
 # torch's own, without a word in its stubs.
 _is_shared: Callable[[torch.Tensor], bool] = vars(torch._C)["_is_cow_tensor"]
@@ -224,16 +225,10 @@ def _settings() -> tuple[object, ...]:
 
 
 def _rounding() -> tuple[str, ...]:
-    """How the CPU's kernels may round float32 within.
-
-    Since 2.9 torch has a switch for each backend and operator, and the old one, which sets them too, raises
-    where somebody has used the new ones.
-    """
-    precision_of: Callable[[str, str], str] | None
-    precision_of = getattr(torch._C, "_get_fp32_precision_getter", None)
-    if precision_of is None:
+    """How the CPU's kernels may round float32 within."""
+    if not has_precisions():
         return (torch.get_float32_matmul_precision(),)
-    return precision_of("mkldnn", "matmul"), precision_of("mkldnn", "conv")
+    return read_precision(("mkldnn", "matmul")), read_precision(("mkldnn", "conv"))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

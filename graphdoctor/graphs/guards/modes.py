@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
 from graphdoctor.graphs.guards.written_out import all_of, written_out
+from graphdoctor.target.state.precision import read_precision
 
 # What a forward pass may look at, or kernels are chosen by; each a name and where it is asked for.
 # What this torch lacks is left out.
@@ -22,8 +23,11 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("the default dtype", lambda: torch.get_default_dtype),
     ("deterministic algorithms", lambda: torch._C._get_deterministic_algorithms),
     ("the current device", lambda: _of_cuda("current_device", "_cuda_getDevice")),
-    ("the precision of matrix products", lambda: torch._C._get_float32_matmul_precision),
-    ("TF32 in cudnn", lambda: torch._C._get_cudnn_allow_tf32),
+    (
+        "the precision of matrix products",
+        lambda: _of_precision("_get_float32_matmul_precision", "matmul"),
+    ),
+    ("TF32 in cudnn", lambda: _of_precision("_get_cudnn_allow_tf32", "conv", "rnn")),
     ("half-precision sums", lambda: torch._C._get_cublas_allow_fp16_reduced_precision_reduction),
     ("bfloat16 sums", lambda: torch._C._get_cublas_allow_bf16_reduced_precision_reduction),
     ("cudnn.enabled", lambda: torch._C._get_cudnn_enabled),
@@ -140,6 +144,19 @@ def _of_cuda(name: str, in_c: str) -> Callable[[], object]:
     """torch.cuda's function, or what it asks in C, which spares two calls in Python."""
     found = getattr(torch._C, in_c, None) if emulated_device() is None else None
     return found if found is not None else getattr(torch.cuda, name)  # type: ignore[no-any-return]
+
+
+def _of_precision(old: str, *ops: str) -> Callable[[], object]:
+    """The old switch, which is quicker; where the newer ones keep it from answering, those.
+
+    It answers only while they agree with it, so that one that answers leaves nothing out.
+    """
+    ask: Callable[[], object] = getattr(torch._C, old)
+    try:
+        ask()
+    except RuntimeError:
+        return lambda: ", ".join(read_precision(("cuda", op)) for op in ops)
+    return ask
 
 
 def _is_capturing() -> Callable[[], object]:

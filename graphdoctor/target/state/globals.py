@@ -7,9 +7,17 @@ import random
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+
+from graphdoctor.target.state.precision import (
+    PRECISIONS,
+    has_precisions,
+    read_precision,
+    set_precision,
+)
 
 Switch = tuple[Callable[[], Any], Callable[[Any], None]]
 
@@ -39,6 +47,11 @@ _SWITCHES: tuple[Switch, ...] = (
     _by_name("cublas_allow_tf32"),
     _by_name("float32_matmul_precision"),
     (torch.is_anomaly_enabled, lambda on: torch.set_anomaly_enabled(on)),
+    # After those that set them, too.
+    *(
+        (partial(read_precision, switch), partial(set_precision, switch))
+        for switch in (PRECISIONS if has_precisions() else ())
+    ),
 )
 
 

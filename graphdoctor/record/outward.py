@@ -1,0 +1,194 @@
+"""A run of the step that leaves no trace outside the process: it ends where the user's code is about to leave one.
+
+Python's audit hooks tell what is opened, started and removed. What goes through something that is open already
+(a file, a socket, a database) tells nobody: there each call of a C function is looked at before it is made.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import marshal
+import os
+import pickle
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from graphdoctor.record.host import profile_by
+from graphdoctor.target.frames import locate_from
+from graphdoctor.target.user_code import is_user_file
+from graphdoctor.values.report import Location
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_WRITERS = (
+    ("torch._C", "PyTorchFileWriter"),
+    ("safetensors.torch", "serialize_file"),
+)  # in C, unseen
+_AUDITED = (
+    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink",
+    "os.system", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "socket.sendto",
+    "socket.sendmsg", "sqlite3.connect", "shutil.", "os.kill",
+)  # fmt: skip
+_FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+# Methods of C types, by the type's module and name.
+_METHODS: dict[tuple[str, str], frozenset[str]] = {
+    ("_csv", "writer"): frozenset({"writerow", "writerows"}),
+    ("sqlite3", "Connection"): frozenset({"execute", "executemany", "executescript", "commit"}),
+    ("sqlite3", "Cursor"): frozenset({"execute", "executemany", "executescript"}),
+    ("_socket", "socket"): frozenset({"send", "sendall", "sendto", "sendmsg"}),
+    ("mmap", "mmap"): frozenset({"write", "write_byte", "flush", "resize"}),
+    ("numpy", "ndarray"): frozenset({"tofile"}),
+    ("_queue", "SimpleQueue"): frozenset({"put", "put_nowait"}),
+}
+_OF_OS = ("write", "writev", "pwrite", "sendfile", "_exit", "abort")
+_FUNCTIONS = {getattr(os, name) for name in _OF_OS if hasattr(os, name)} | {
+    pickle.dump,
+    marshal.dump,
+}
+_OF_FILES = frozenset({"write", "writelines", "truncate"})
+# Looked at first, since a step has a million calls: hardly any has such a name.
+_NAMES = _OF_FILES.union(*_METHODS.values(), (function.__name__ for function in _FUNCTIONS))
+_TO_THREADS = {threading.Thread.start.__code__, ThreadPoolExecutor.submit.__code__}
+_PUT = queue.Queue.put.__code__
+_HANDING_ON = frozenset({"start", "submit", "put"})
+_STANDARD = (1, 2)  # where output and errors go: what is printed harms nobody
+
+
+class LeavesStep(BaseException):
+    """A later step does much more than this one, or changes something outside: it is not run to its end."""
+
+    def __init__(self, place: Location | None) -> None:
+        super().__init__("a later step does something else")
+        self.place = place
+
+
+class Inside:
+    """Ends a run that is about to change something outside the process. A hook of Python's stays for ever."""
+
+    def __init__(self) -> None:
+        self._is_hooked = self._is_on = False
+        self._thread = 0  # what others do is theirs
+        self._streams: set[int] = set()
+        self._left: LeavesStep | None = None
+
+    @contextmanager
+    def only(self) -> Iterator[None]:
+        if not self._is_hooked:
+            sys.addaudithook(self._audit)
+            self._is_hooked = True
+        self._streams = set(map(id, _streams()))
+        replaced = list(self._stand_ins())
+        before, profiled = [space[name] for space, name, _ in replaced], sys.getprofile()
+        self._is_on, self._thread, self._left = True, threading.get_ident(), None
+        for space, name, put in replaced:
+            space[name] = put
+        sys.setprofile(self._profile)
+        try:
+            yield
+        finally:
+            profile_by(profiled)
+            self._is_on = False
+            for (space, name, _), was in zip(replaced, before, strict=True):
+                space[name] = was
+            if self._left is not None:  # also where the step's own code has caught it
+                raise self._left from None
+
+    def _stand_ins(self) -> Iterator[tuple[dict[str, Any], str, Callable[..., Any]]]:
+        for module, kind in _WRITERS:
+            if module in sys.modules:
+                space = vars(sys.modules[module])
+                yield space, kind, self._in_place_of(space[kind], lambda kwargs: self._leave_here())
+        yield vars(builtins), "print", self._in_place_of(print, self._before_print)
+        yield vars(time), "sleep", self._in_place_of(time.sleep, lambda kwargs: True)
+
+    def _in_place_of(
+        self, original: Callable[..., Any], skips: Callable[[Mapping[str, Any]], bool]
+    ) -> Callable[..., Any]:
+        """The same, but for the thread of the step, where `skips` may end the run, or say that nothing is called."""
+
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == self._thread and skips(kwargs):
+                return None
+            return original(*args, **kwargs)
+
+        return stand_in
+
+    def _before_print(self, given: Mapping[str, Any]) -> bool:
+        if self._is_file(given.get("file")):
+            self._leave_here()
+        return False
+
+    def _leave_here(self) -> bool:
+        self._leave(sys._getframe(3))
+        return False
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        if self._is_on and (_writes(args) if event == "open" else event.startswith(_AUDITED)):
+            self._leave(sys._getframe(1))
+
+    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "c_call":
+            if getattr(arg, "__name__", "") in _NAMES and self._is_outward(arg):
+                self._leave(frame)
+        elif event == "call" and frame.f_code.co_name in _HANDING_ON and _hands_on(frame):
+            self._leave(frame.f_back)
+
+    def _is_outward(self, function: Any) -> bool:
+        owner, name = getattr(function, "__self__", None), function.__name__
+        if isinstance(owner, _FILES):
+            return name in _OF_FILES and self._is_file(owner)
+        if any(name in names and _is_a(owner, kind) for kind, names in _METHODS.items()):
+            return True
+        with suppress(TypeError):  # a callable that cannot be hashed
+            return function in _FUNCTIONS
+        return False
+
+    def _is_file(self, stream: Any) -> bool:
+        """A file that is open, and neither a standard stream nor the null device."""
+        if not isinstance(stream, _FILES) or id(stream) in self._streams:
+            return False
+        with suppress(OSError, ValueError):  # closed, or a file of no descriptor
+            return stream.fileno() not in _STANDARD and stream.name != os.devnull
+        return False
+
+    def _leave(self, frame: FrameType | None) -> None:
+        found = locate_from(frame)
+        place = next((one for one in found.stack if is_user_file(one.file)), found.location)
+        is_of_step = threading.get_ident() == self._thread
+        if is_of_step and place is not None:  # else it is for graphdoctor or torch itself
+            self._left = self._left or LeavesStep(place)
+            raise self._left
+
+
+def _streams() -> Iterator[object]:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        yield stream
+        yield getattr(stream, "buffer", None)
+
+
+def _is_a(owner: object, kind: tuple[str, str]) -> bool:
+    return any((base.__module__, base.__name__) == kind for base in type(owner).__mro__)
+
+
+def _hands_on(frame: FrameType) -> bool:
+    """Whether a function that begins gives work to another thread: one that it starts, or that waits for it."""
+    if frame.f_code is not _PUT:
+        return frame.f_code in _TO_THREADS
+    waiting = getattr(getattr(frame.f_locals.get("self"), "not_empty", None), "_waiters", None)
+    return bool(waiting)
+
+
+def _writes(args: tuple[Any, ...]) -> bool:
+    path, mode, flags = (*args, None, None, None)[:3]
+    if path == os.devnull:
+        return False
+    if isinstance(mode, str):
+        return any(letter in mode for letter in "wxa+")
+    return isinstance(flags, int) and bool(flags & _WRITING)
