@@ -145,8 +145,7 @@ def _contest(
     known = Known(
         mode=target.mode,
         roots=target.roots,
-        # What could not be checked speaks against no strategy: the verdict tells of it.
-        findings=tuple(one for one in report.findings if one.certainty != "unknown"),
+        findings=report.findings,
         safe_modules=report.safe_modules,
         iteration=evidence.recording.captured[-1],
         varying=varying_shapes(evidence.recording.captured),
