@@ -24,6 +24,7 @@ from graphdoctor.strategies import STRATEGIES
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.strategy import Known
 from graphdoctor.strategies.trial import Terms, carry_out
+from graphdoctor.strategies.varying import varying_shapes
 from graphdoctor.target import Target, resolve
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import StrategyOutcome
@@ -56,6 +57,7 @@ def _row(
         findings=studied.diagnosis.findings,
         safe_modules=studied.plan.safe_modules,
         iteration=studied.recording.captured[-1],
+        varying=varying_shapes(studied.recording.captured),
         ran=studied.ran,
     )
     row = foresee(strategy, known, setting.profile)

@@ -24,6 +24,7 @@ from graphdoctor.record.without_values import without_values
 from graphdoctor.strategies import STRATEGIES
 from graphdoctor.strategies.evidence import Studied
 from graphdoctor.strategies.strategy import Known
+from graphdoctor.strategies.varying import varying_shapes
 from graphdoctor.target import resolve
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.recording import Iteration
@@ -121,6 +122,7 @@ def _step(case: str, studied: Studied) -> Step:
         findings=studied.diagnosis.findings,
         safe_modules=studied.plan.safe_modules,
         iteration=iteration,
+        varying=varying_shapes(studied.recording.captured),
     )
     worth = (planned for planned in studied.plan.regions if planned.region.worthwhile)
     regions = tuple(tuple(ops) for each in worth if (ops := each.ops_in(iteration.index)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphdoctor.values.figures import count_text, names_text
-from graphdoctor.values.locations import file_line
 from graphdoctor.values.report import (
     ON_FRESH_INPUTS,
     CaptureOutcome,
@@ -38,8 +37,7 @@ def judge(
     of which the step is known to take another path: a graph holds one. `stopped` is Python state that
     replays leave alone: no tensor depends on it, so that the step is safe, and still does less.
     """
-    hazards = [finding for finding in findings if finding.effect != "replay-is-slow"]
-    blocking = [finding for finding in hazards if finding.certainty != "unknown"]
+    blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
     whole = outcome_of_whole_step(captures)
     if blocking:
         is_open = not has_values and (is_cut_short or any(one.worthwhile for one in regions))
@@ -53,13 +51,6 @@ def judge(
         return "unknown", f"No hazard was found, but the replay could not be verified: {reason}"
     if verification.status == "wrong":
         return "unsafe", f"It captures, but a replay computes something else: {verification.reason}"
-    if hazards:
-        place = hazards[0].location
-        where = f" ({file_line(place)})" if place is not None else ""
-        return "unknown", (
-            f"The whole step can be captured, but {hazards[0].rule} {hazards[0].name}{where} could not be"
-            " checked."
-        )
     if reasons:
         return "unknown", f"No hazard was found, but the result is not verified: {reasons[0]}"
     if parting_inputs:

@@ -68,7 +68,7 @@ def _basis(sweep: Sweep) -> str:
 
 def _columns(batch: str, eager: str, graph: str, speedup: str, *shares: str) -> str:
     bound, busy, samples = shares
-    return f"  {batch:>7} {eager:>8} {graph:>8}  {speedup:<20}{bound:>6} {busy:>5}  {samples}"
+    return f"  {batch:>7} {eager:>8} {graph:>8}  {speedup:<23}{bound:>6} {busy:>5}  {samples}"
 
 
 def _row_text(row: SweepRow, is_mixed: bool) -> str:
@@ -97,7 +97,7 @@ def _style(row: SweepRow) -> str:
 
 
 def _speedup(ratio: Range) -> str:
-    return f"{ratio.mid:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
+    return f"{ratio.mid:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _percent(share: Range | None) -> str:

@@ -39,8 +39,16 @@ class ModuleChoice:
         return big or {path: self.modules[path] for path in paths}
 
     @cached_property
+    def varying(self) -> frozenset[str]:
+        """The modules that run other shapes in other iterations, of which a graph would hold one."""
+        ops = (op for op in self._known.iteration.ops if op.index in self._known.varying.ops)
+        return frozenset(path for op in ops for path in self._owners(op))
+
+    @cached_property
     def _safe(self) -> tuple[str, ...]:
-        return ("", *self._beside_root) if self._root_is_safe else self._known.safe_modules
+        safe = self._known.safe_modules
+        safe = ("", *self._beside_root) if self._root_is_safe else safe
+        return tuple(path for path in safe if path not in self.varying)
 
     @property
     def _beside_root(self) -> list[str]:

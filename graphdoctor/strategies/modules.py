@@ -37,6 +37,10 @@ import graphdoctor
 
 """
 
+_OTHER_SHAPES = (
+    "its safe modules work on other shapes in other iterations, and a graph of one holds one shape"
+)
+
 
 class BuiltModules:
     """The user's step, run with graphed modules in place; between calls the modules are as they were."""
@@ -86,7 +90,10 @@ class Modules(Strategy):
             return (
                 "the step works on nested tensors, whose sizes no graph of a module can be held to"
             )
-        if not ModuleChoice(known).chosen:
+        choice = ModuleChoice(known)
+        if not choice.chosen:
+            if choice.varying.intersection(known.safe_modules):
+                return _OTHER_SHAPES
             return "no module of it can be captured by itself"
         return ""
 

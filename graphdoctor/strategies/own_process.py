@@ -20,6 +20,7 @@ from graphdoctor.record.place import place
 from graphdoctor.record.variation import with_fixed_inputs
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import Terms, carry_out
+from graphdoctor.strategies.varying import Varying
 from graphdoctor.target import resolve
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.values.errors import GraphDoctorError
@@ -32,7 +33,7 @@ from graphdoctor.values.report import Finding, Location, StrategyOutcome
 class Job:
     """One strategy on one target, which the process finds again by its `spec`.
 
-    `row` is what was foreseen; `findings`, `safe_modules` and `iteration` are those of `Known`. The
+    `row` is what was foreseen; `findings`, `safe_modules`, `iteration` and `varying` are those of `Known`. The
     process has `time_limit_s` from its start signal on.
     """
 
@@ -44,6 +45,7 @@ class Job:
     findings: tuple[Finding, ...]
     safe_modules: tuple[str, ...]
     iteration: Iteration
+    varying: Varying
     measure_s: float
     time_limit_s: float
     kept_inputs: tuple[str, ...] = ()
@@ -99,6 +101,7 @@ def _tried(job: Job, device: AnyDevice) -> StrategyOutcome:
         findings=job.findings,
         safe_modules=job.safe_modules,
         iteration=job.iteration,
+        varying=job.varying,
     )
     terms = Terms(job.profile, measure_s=job.measure_s, observed=job.observed)
     return carry_out(job.row, job.strategy, session, known, terms=terms)

@@ -35,6 +35,8 @@ import graphdoctor
 # call it as before; the first calls trace and capture
 """
 
+_OTHER_SHAPES = "the models work on other shapes in other iterations, and a CUDA graph holds one"
+
 
 class Segments(Strategy):
     """Dynamo finds graphs, and keeps the Python between them; FX cuts each at what cannot be captured.
@@ -51,6 +53,8 @@ class Segments(Strategy):
         if reason := reason_against_dynamo(known.roots):
             return reason
         foreseen = _foreseen(known)
+        if not foreseen.regions and foreseen.has_varying:
+            return _OTHER_SHAPES
         if not foreseen.regions:
             return f"no part of a graph has enough launches to pay: {foreseen.plan.summary}"
         return ""
@@ -149,6 +153,11 @@ def _foreseen(known: Known) -> Forecast:
     found = _FORECASTS.get(known)
     if found is None:
         tops, models = tops_of(known.roots), models_of(known.roots)
-        found = forecast(known.iteration, left_out=tops.keys() - models.keys())
+        found = forecast(
+            known.iteration,
+            left_out=tops.keys() - models.keys(),
+            varying=known.varying.ops,
+            by_inputs=known.varying.by_inputs,
+        )
         _FORECASTS[known] = found
     return found

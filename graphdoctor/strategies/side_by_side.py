@@ -26,6 +26,7 @@ from graphdoctor.strategies.recommend import (
 )
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import MEASURE_S, Terms, carry_out
+from graphdoctor.strategies.varying import varying_shapes
 from graphdoctor.strategies.whole_row import whole_row
 from graphdoctor.values.figures import ratio_text
 from graphdoctor.values.options import AnalyzeOptions
@@ -39,6 +40,8 @@ _NO_FILE = (
 )
 _NO_RANKS = "on a GPU each strategy runs in a process of its own, which has no other ranks"
 _NOT_ELSEWHERE = "it is not tried on another rank, and ranks try it together or not at all"
+_SAME_GRAPHS = "{same}, which makes the same graphs of eager's kernels, {what}"
+_DID = {"refused": "was refused", "wrong": "computed something else"}
 _NO_GAIN = "it is predicted to take {times} times as long as eager, so that it is not tried unless asked for"
 
 
@@ -142,10 +145,10 @@ def _contest(
     known = Known(
         mode=target.mode,
         roots=target.roots,
-        # What could not be checked speaks against no strategy: the verdict tells of it.
-        findings=tuple(one for one in report.findings if one.certainty != "unknown"),
+        findings=report.findings,
         safe_modules=report.safe_modules,
         iteration=evidence.recording.captured[-1],
+        varying=varying_shapes(evidence.recording.captured),
         ran=evidence.ran,
     )
     deadline = time.monotonic() + options.budget_s
@@ -217,8 +220,8 @@ def _is_to_try(contest: Contest, strategy: Strategy, rows: Mapping[str, Strategy
 def _why_not(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOutcome]) -> str:
     """Why one of ours that fits is not tried unless it is asked for; "" where it is.
 
-    A captured whole step may leave it nothing to gain; and what has to compile is not tried where it is
-    predicted to be slower than eager.
+    A captured whole step may leave it nothing to gain; what has to compile is not tried where it is
+    predicted to be slower than eager; nor are graphs of compiled kernels where those of eager's did not do.
     """
     if contest.options.strategies is not None or not strategy.is_ours:
         return ""
@@ -226,6 +229,9 @@ def _why_not(contest: Contest, strategy: Strategy, rows: Mapping[str, StrategyOu
     may_beat_whole = strategy.with_eager_kernels == WHOLE_NAME
     if whole is not None and whole.status == "verified" and not may_beat_whole:
         return _NOTHING_LEFT
+    eager = rows.get(strategy.with_eager_kernels)
+    if eager is not None and eager.status in ("refused", "wrong"):
+        return _SAME_GRAPHS.format(same=eager.strategy, what=_DID[eager.status])
     if strategy.compiles and predicted is not None and predicted.mid < 1.0:
         return _NO_GAIN.format(times=ratio_text(1 / predicted.mid).removesuffix("x"))
     return ""
@@ -250,6 +256,7 @@ def _job(
         findings=known.findings,
         safe_modules=known.safe_modules,
         iteration=known.iteration,
+        varying=known.varying,
         measure_s=min(MEASURE_S, limit / 6),
         time_limit_s=limit,
         kept_inputs=contest.evidence.session.target.kept_inputs,

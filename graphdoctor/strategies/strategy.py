@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -13,6 +13,7 @@ from graphdoctor.estimate import NO_CALLS, Calls
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.record.session import Session
+from graphdoctor.strategies.varying import Varying
 from graphdoctor.target import Inputs
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import Finding, Mode
@@ -26,7 +27,8 @@ class Known:
 
     `safe_modules` are the paths of the outermost modules whose forward and backward can be
     captured by themselves, as `Plan.safe_modules` has them. `iteration` is a recorded steady-state
-    iteration as it runs while captured. `ran` are the eager iterations, where their bits were noted.
+    iteration as it runs while captured, and `varying` its operators that work on other shapes in
+    other iterations. `ran` are the eager iterations, where their bits were noted.
     """
 
     mode: Mode
@@ -34,6 +36,7 @@ class Known:
     findings: tuple[Finding, ...]
     safe_modules: tuple[str, ...]
     iteration: Iteration
+    varying: Varying = field(default_factory=Varying)
     ran: EagerRuns | None = None
 
 

@@ -84,8 +84,8 @@ def test_the_page_says_where_the_gain_ends_and_shows_every_size() -> None:
     for part in (
         "From batch 16 on",
         "measured on NVIDIA H200; ~ predicted",
-        "2.96x (2.94-3.04)",
-        "~1.01x (1.00-1.02)",
+        "2.96x (2.94 to 3.04)",
+        "~1.01x (1.00 to 1.02)",
         "424, 1.25k",
         "60%   30%",
         "Batch 1       safe",

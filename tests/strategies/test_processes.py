@@ -37,6 +37,7 @@ def job_for(tmp_path: Path, strategy: Strategy, *, time_limit_s: float = 120.0) 
         findings=(),
         safe_modules=("",),
         iteration=known.iteration,
+        varying=known.varying,
         measure_s=1.0,
         time_limit_s=time_limit_s,
     )

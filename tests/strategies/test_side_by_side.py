@@ -18,6 +18,7 @@ from graphdoctor.pipeline import analyze, analyze_target
 from graphdoctor.strategies import choice, side_by_side
 from graphdoctor.strategies.own_process import Job
 from graphdoctor.strategies.strategy import Strategy
+from graphdoctor.strategies.varying import Varying
 from graphdoctor.strategies.whole import Whole
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.options import AnalyzeOptions
@@ -241,6 +242,26 @@ def test_what_compiles_and_is_predicted_to_be_slower_is_tried_only_when_it_is_as
     assert asked.strategies[0].status == "planned"
 
 
+def test_compiled_kernels_are_not_promised_where_the_same_graphs_of_eagers_are_refused() -> None:
+    optimizer = torch.optim.SGD((layer := torch.nn.Linear(8, 8)).parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = layer(x).pow(2).sum()
+        loss = loss * 2 if loss.item() > 1e9 else loss
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    report = analyze((step, (torch.randn(4, 8),)), device="emulated")
+    rows = {row.strategy: row for row in report.strategies}
+    assert rows["split-step"].status == "refused"
+    assert rows["compiled-split"].status == "unfit"
+    assert "split-step" in rows["compiled-split"].reason
+    assert report.recommendation is not None
+    assert "compiled-split" not in report.recommendation.then
+
+
 @pytest.mark.usefixtures("believed_gpu")
 def test_a_budget_that_is_too_small_for_all_is_said_at_once(listed: Any, tmp_path: Path) -> None:
     listed(Whole(), fakes.OneGraph(), fakes.Exiting())
@@ -262,7 +283,9 @@ def test_a_strategy_is_measured_for_four_seconds_or_a_sixth_of_its_time() -> Non
 
 def measured_for(*, budget_s: float) -> float:
     iteration = SimpleNamespace(ops=())
-    known: Any = SimpleNamespace(findings=(), safe_modules=(), iteration=iteration)
+    known: Any = SimpleNamespace(
+        findings=(), safe_modules=(), iteration=iteration, varying=Varying()
+    )
     options = AnalyzeOptions(budget_s=budget_s)
     target = SimpleNamespace(kept_inputs=())
     session = SimpleNamespace(target=target)

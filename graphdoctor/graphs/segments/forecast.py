@@ -20,25 +20,39 @@ _ENDING_EVENTS = frozenset(
 )
 
 _TAKING = frozenset({"index", "_unsafe_index", "index_select", "gather", "take", "embedding"})
-_VARIES = "works on a size that depends on values"
+_OF_VALUES = "works on a size that depends on values"
+_OF_ITERATION = "works on another shape in other iterations"
+_MADE_ANEW = "is in a graph that Dynamo makes anew for each shape of the state"
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What would be captured. `regions` are the operators of each captured part, by index."""
+    """What would be captured. `regions` are the operators of each captured part, by index.
+
+    `has_varying`: some would be, did they not work on other shapes in other iterations.
+    """
 
     plan: SegmentsPlan
     regions: tuple[tuple[int, ...], ...]
+    has_varying: bool = False
 
 
-def forecast(iteration: Iteration, *, left_out: Collection[str] = ()) -> Forecast:
+def forecast(
+    iteration: Iteration,
+    *,
+    left_out: Collection[str] = (),
+    varying: frozenset[int] = frozenset(),
+    by_inputs: bool = False,
+) -> Forecast:
     """Cut the operators of the models, but for the modules `left_out`, as Dynamo and the splitter would.
 
     A graph ends where the host reads a value or a size, and where Python does what Dynamo cannot
-    trace; other reasons of Dynamo's are not seen in a recording. What runs outside the models, such as
-    the optimizer, stays with Python. Each forward graph has a backward graph where it is trained.
+    trace; other reasons of Dynamo's are not seen in a recording. A CUDA graph holds one shape, so that
+    the operators `varying`, by index, stay outside. Where the shapes of inputs vary, Dynamo makes their
+    sizes symbolic; where others do, it makes the whole graph anew for each shape. What runs outside the models,
+    such as the optimizer, stays with Python. Each forward graph has a backward graph where it is trained.
     """
-    step = _Step(iteration, frozenset(left_out))
+    step = _Step(iteration, frozenset(left_out), varying, by_inputs)
     forward = list(step.forward_graphs())
     groups = [("forward", ops) for ops in forward]
     groups += [("backward", ops) for ops in _backward_graphs(iteration, forward)]
@@ -50,22 +64,36 @@ def forecast(iteration: Iteration, *, left_out: Collection[str] = ()) -> Forecas
         graphs.append(graph)
         regions.extend(captured)
     plan = SegmentsPlan(tuple(graphs), tuple(dict.fromkeys(step.breaks())))
-    return Forecast(plan, tuple(sorted(regions)))
+    return Forecast(plan, tuple(sorted(regions)), step.has_varying)
 
 
 class _Step:
     """One iteration, and which of its operators belong to models."""
 
-    def __init__(self, iteration: Iteration, left_out: Collection[str]) -> None:
+    def __init__(
+        self,
+        iteration: Iteration,
+        left_out: Collection[str],
+        varying: frozenset[int],
+        by_inputs: bool,
+    ) -> None:
         self._iteration = iteration
         self._left_out = left_out
         self._has_models = any(op.module for op in iteration.ops)
-        self._varying = varying_sizes(iteration)
+        self._of_values = varying_sizes(iteration)
+        self._varying, self._by_inputs = varying - self._of_values, by_inputs
+        self.has_varying = False
 
     def planned(self, ops: Sequence[Op], name: str) -> tuple[GraphPlan, Iterator[tuple[int, ...]]]:
         from graphdoctor.partition.fx import to_fx
 
-        parts = split(to_fx(self._iteration, ops).graph, name, also=self._also)
+        reasons = self._reasons(ops)
+
+        def also(node: fx.Node) -> str:
+            op = node.meta.get("op")
+            return reasons.get(op.index, "") if isinstance(op, Op) else ""
+
+        parts = split(to_fx(self._iteration, ops).graph, name, also=also)
         members: dict[int, list[int]] = {}
         for node, number in parts.numbers.items():
             op = node.meta.get("op")
@@ -73,10 +101,15 @@ class _Step:
                 members.setdefault(number, []).append(op.index)
         return parts.plan, (tuple(dict.fromkeys(found)) for found in members.values())
 
-    def _also(self, node: fx.Node) -> str:
-        op = node.meta.get("op")
-        varies = isinstance(op, Op) and op.index in self._varying and launches(op)
-        return _VARIES if varies else ""
+    def _reasons(self, ops: Sequence[Op]) -> dict[int, str]:
+        """Why operators of one graph stay outside, by index."""
+        varying = {op.index for op in ops if op.index in self._varying and launches(op)}
+        self.has_varying |= bool(varying)
+        reasons = dict.fromkeys(varying, _OF_ITERATION)
+        if varying and not self._by_inputs:
+            reasons = dict.fromkeys((op.index for op in ops if launches(op)), _MADE_ANEW)
+        of_values = {op.index for op in ops if op.index in self._of_values and launches(op)}
+        return reasons | dict.fromkeys(of_values, _OF_VALUES)
 
     def forward_graphs(self) -> Iterator[list[Op]]:
         """Runs of forward operators inside models, between what ends a graph."""
