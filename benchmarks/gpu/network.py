@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from started_ranks import run_on_ranks
 
 PORT = 29_543
 TINY = os.environ.get("RANKS_TINY") == "1"  # to try it out where there is no GPU
@@ -40,20 +40,7 @@ def main() -> None:
     if "RANK" in os.environ:
         worker(args.json)
         return
-    shared = {
-        "WORLD_SIZE": str(args.ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(PORT),
-        "NCCL_NVLS_ENABLE": "0",
-    }
-    command = [sys.executable, __file__, "--json", str(args.json)]
-    started = [
-        subprocess.Popen(
-            command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        )
-        for rank in range(args.ranks)
-    ]
-    sys.exit(max(abs(each.wait()) for each in started))
+    sys.exit(run_on_ranks(__file__, args.json, ranks=args.ranks, port=PORT))
 
 
 def worker(path: Path) -> None:

@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from started_ranks import run_on_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -96,20 +96,7 @@ def main() -> None:
     if "RANK" in os.environ:
         worker(args.json)
         return
-    shared = {
-        "WORLD_SIZE": str(RANKS),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(PORT),
-        "NCCL_NVLS_ENABLE": "0",
-    }
-    command = [sys.executable, __file__, "--json", str(args.json)]
-    started = [
-        subprocess.Popen(
-            command, env={**os.environ, **shared, "RANK": str(r), "LOCAL_RANK": str(r)}
-        )
-        for r in range(RANKS)
-    ]
-    sys.exit(max(abs(each.wait()) for each in started))
+    sys.exit(run_on_ranks(__file__, args.json, ranks=RANKS, port=PORT))
 
 
 def worker(path: Path) -> None:

@@ -62,6 +62,22 @@ def trained(model: nn.Module, optimizer: Any = None, loss: Any = None) -> Callab
     return step
 
 
+def scaled(model: nn.Module, optimizer: Any) -> Callable[..., Any]:
+    """A step of float16, its gradients scaled."""
+    scaler = torch.amp.GradScaler(CUDA)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        with torch.autocast(CUDA, dtype=torch.float16):
+            loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
+
+    return step
+
+
 # torch.func
 
 
@@ -421,19 +437,7 @@ def ema_by_load_state_dict():
 @odd
 def grad_scaler():
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    scaler = torch.amp.GradScaler(CUDA)
-
-    def step(x):
-        optimizer.zero_grad()
-        with torch.autocast(CUDA, dtype=torch.float16):
-            loss = model(x).square().mean()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        return loss.detach()
-
-    return step, (x8(),), model
+    return scaled(model, torch.optim.SGD(model.parameters(), lr=0.01)), (x8(),), model
 
 
 @odd
@@ -1487,18 +1491,7 @@ def ensemble_by_vmap():
 def grad_scaler_of_a_fused_optimizer():
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters(), fused=True, capturable=True)
-    scaler = torch.amp.GradScaler(CUDA)
-
-    def step(x):
-        optimizer.zero_grad()
-        with torch.autocast(CUDA, torch.float16):
-            loss = model(x).square().mean()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        return loss.detach()
-
-    return step, (x8(),), model
+    return scaled(model, optimizer), (x8(),), model
 
 
 @odd

@@ -90,8 +90,8 @@ def _later_ways(
     """
     if MEETING.has_others or not session.device.has_values:
         return
-    first = captured[0]
-    alike = [ran(one.ops, one.externals) for one in captured if _shapes(one) == _shapes(first)]
+    shapes = captured[0].input_shapes
+    alike = [ran(one.ops, one.externals) for one in captured if one.input_shapes == shapes]
     if not are_alike(alike):
         return
     clocks = [event for event in events if event.kind == "host-time"]
@@ -100,13 +100,6 @@ def _later_ways(
     stops = [watch.path for watch in watches if not watch.is_from_outside]
     if stops and not any(event.kind == "python-decision" for event in events):
         yield from _in_a_later_state(session, run, alike[0], stops)
-
-
-def _shapes(iteration: Iteration) -> tuple[object, ...]:
-    return tuple(
-        leaf.path if isinstance(leaf.value, str) else (leaf.path, leaf.value.shape)
-        for leaf in iteration.inputs
-    )
 
 
 def _in_a_later_state(

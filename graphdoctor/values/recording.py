@@ -234,6 +234,16 @@ class Iteration(Struct, frozen=True):
     outputs: tuple[Leaf, ...]
     changes: tuple[StateChange, ...]
 
+    @property
+    def input_shapes(self) -> tuple[object, ...]:
+        """Path, shape and dtype of each input; of what is no tensor the path alone."""
+        return tuple(
+            leaf.path
+            if isinstance(leaf.value, str)
+            else (leaf.path, leaf.value.shape, leaf.value.dtype)
+            for leaf in self.inputs
+        )
+
 
 class OptimizerInfo(Struct, frozen=True):
     """An optimizer of the target, as far as capture cares. `lr_kind` tells a frozen rate from a live one."""

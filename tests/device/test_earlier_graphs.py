@@ -102,18 +102,25 @@ def test_the_backward_pass_of_a_step_tells_once_of_what_is_held() -> None:
         ]
 
 
-@pytest.mark.skipif(
+takes_stream_of_capture = pytest.mark.skipif(
     not hasattr(torch.autograd.graph, "set_override_stale_capture_stream"),
     reason="this torch always keeps to the stream of that time",
 )
-def test_nothing_is_in_the_way_where_torch_was_told_to_take_the_capture_s_stream() -> None:
-    model = torch.nn.Linear(4, 1)
-    output = model(torch.ones(2, 4))
+
+
+def mark_where_the_capture_s_stream_is_taken(model: torch.nn.Module) -> None:
     torch.autograd.graph.set_override_stale_capture_stream(True)
     try:
         mark_held_accumulations({"model": model})
     finally:
         torch.autograd.graph.set_override_stale_capture_stream(False)
+
+
+@takes_stream_of_capture
+def test_nothing_is_in_the_way_where_torch_was_told_to_take_the_capture_s_stream() -> None:
+    model = torch.nn.Linear(4, 1)
+    output = model(torch.ones(2, 4))
+    mark_where_the_capture_s_stream_is_taken(model)
     assert marks_of(model) == [] and output.requires_grad
 
 
@@ -154,18 +161,11 @@ def test_what_only_a_cycle_that_nobody_reaches_holds_is_not_held() -> None:
     assert marks_of(model) == []
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.autograd.graph, "set_override_stale_capture_stream"),
-    reason="this torch always keeps to the stream of that time",
-)
+@takes_stream_of_capture
 def test_the_mark_of_an_earlier_analysis_is_taken_off() -> None:
     model = torch.nn.Linear(4, 1)
     output = model(torch.ones(2, 4))
     mark_held_accumulations({"model": model})
     assert len(marks_of(model)) == 2 and output.requires_grad
-    torch.autograd.graph.set_override_stale_capture_stream(True)
-    try:
-        mark_held_accumulations({"model": model})
-    finally:
-        torch.autograd.graph.set_override_stale_capture_stream(False)
+    mark_where_the_capture_s_stream_is_taken(model)
     assert marks_of(model) == []

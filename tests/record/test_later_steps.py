@@ -25,18 +25,13 @@ from torch import nn
 
 import graphdoctor
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.report import Report
+from tests.support.diagnosing import reported
 
 LINEAR = nn.Linear(8, 8)
 OTHER = nn.Linear(8, 8)
 COUNT = 0
 IN_CONTEXT = contextvars.ContextVar("in_context", default=0)
 LOCAL = threading.local()
-
-
-def reported(step: Callable[..., object]) -> Report:
-    x = torch.randn(4, 8)
-    return graphdoctor.analyze(step, x, device="emulated", strategies=(), iterations=3)
 
 
 class Counting:

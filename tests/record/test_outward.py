@@ -19,15 +19,9 @@ import pytest
 import torch
 from torch import nn
 
-import graphdoctor
-from graphdoctor.values.report import Report
+from tests.support.diagnosing import reported
 
 LINEAR = nn.Linear(8, 8)
-
-
-def reported(step: Callable[..., object]) -> Report:
-    x = torch.randn(4, 8)
-    return graphdoctor.analyze(step, x, device="emulated", strategies=(), iterations=3)
 
 
 class Counting:

@@ -16,18 +16,12 @@ import pytest
 import torch
 from torch import nn
 
-import graphdoctor
 from graphdoctor.record import decisions
-from graphdoctor.values.report import Report
+from tests.support.diagnosing import reported
 
 LINEAR = nn.Linear(8, 4)
 SEEN: list[int] = []
 COUNTED = {"calls": 0}
-
-
-def reported(step: Callable[..., object]) -> Report:
-    x = torch.randn(4, 8)
-    return graphdoctor.analyze(step, x, device="emulated", strategies=(), iterations=3)
 
 
 def line_of(text: str) -> str:

@@ -6,6 +6,9 @@ import inspect
 import re
 from collections.abc import Callable
 
+import torch
+
+import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
 from graphdoctor.graphs.cause import Refusal
@@ -15,7 +18,7 @@ from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
 from graphdoctor.target import from_object
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import WHOLE_STEP, CaptureOutcome
+from graphdoctor.values.report import WHOLE_STEP, CaptureOutcome, Report
 
 _MARK = re.compile(r"#\s*<- (GD\d{3})\s*$")
 
@@ -28,6 +31,12 @@ def recorded(example: Callable[[], object], *, iterations: int = 4) -> Recording
             return record(session, progress=lambda doing: None)
         finally:
             target.close()
+
+
+def reported(step: Callable[..., object]) -> Report:
+    """Of a step that takes one batch of four rows, without strategies."""
+    x = torch.randn(4, 8)
+    return graphdoctor.analyze(step, x, device="emulated", strategies=(), iterations=3)
 
 
 def diagnosed(example: Callable[[], object]) -> Diagnosis:

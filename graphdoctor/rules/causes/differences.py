@@ -71,18 +71,9 @@ def _pairs(recording: Recording) -> Iterator[tuple[Iteration, Iteration]]:
     """Consecutive iterations whose inputs have equal shapes: others may well differ."""
     by_shapes: dict[tuple[object, ...], list[Iteration]] = {}
     for iteration in recording.captured:
-        by_shapes.setdefault(input_shapes(iteration), []).append(iteration)
+        by_shapes.setdefault(iteration.input_shapes, []).append(iteration)
     for alike in by_shapes.values():
         yield from pairwise(alike)
-
-
-def input_shapes(iteration: Iteration) -> tuple[object, ...]:
-    return tuple(
-        leaf.path
-        if isinstance(leaf.value, str)
-        else (leaf.path, leaf.value.shape, leaf.value.dtype)
-        for leaf in iteration.inputs
-    )
 
 
 def _may_settle(recording: Recording, first: Iteration) -> bool:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from graphdoctor.operators import draws
 from graphdoctor.rules.causes.align import Pair, align
 from graphdoctor.rules.causes.difference import Difference, changes_between, shapes_of
-from graphdoctor.rules.causes.differences import differences, input_shapes
+from graphdoctor.rules.causes.differences import differences
 from graphdoctor.rules.causes.other_result import OtherResult, other_results
 from graphdoctor.rules.causes.pair import Comparison
 from graphdoctor.rules.causes.sources import sources_of
@@ -35,7 +35,7 @@ def partings(recording: Recording) -> Iterator[Hit]:
     What other random numbers reach is left out: whether that is another function, no value tells.
     """
     for eager, captured in zip(recording.eager, recording.captured, strict=False):
-        if input_shapes(eager) != input_shapes(captured):
+        if eager.input_shapes != captured.input_shapes:
             return
         drawing = other_draws(eager, captured)
         results = other_results(eager, captured)

@@ -8,6 +8,7 @@ import torch
 from msgspec import Struct
 
 from graphdoctor.estimate.work import matrix_flops
+from graphdoctor.target.state.precision import read_precision
 from graphdoctor.values.recording import Iteration, Op
 
 _TF32 = 2.0**-11  # ten bits of mantissa
@@ -53,5 +54,4 @@ def _may_be_tf32(*, is_convolution: bool) -> bool:
     try:
         return bool(backend.allow_tf32)
     except RuntimeError:  # torch 2.9 and newer: set by name, which the old switch does not answer
-        named = backend.conv if is_convolution else backend
-        return str(named.fp32_precision) == "tf32"
+        return read_precision(("cuda", "conv" if is_convolution else "matmul")) == "tf32"
