@@ -42,7 +42,8 @@ class OtherRounding:
         """What each step left behind, with eager's values where a gradient is 0 in truth.
 
         A parameter and its optimizer's state keep theirs where they are farther from eager's than
-        so many steps of eager move them.
+        so many steps of eager move them, and than the square of what rounding leaves of a gradient:
+        a second moment holds squares, and another run's rounding may be many times eager's.
         """
         for index, seen in enumerate(runs):
             tensors = dict(seen.tensors)
@@ -72,7 +73,8 @@ class OtherRounding:
         expected = self._expected[index].tensors.get(path)
         if expected is None or not _are_alike(expected, tensors[path], rounded):
             return
-        farthest = _BOTH_WAYS * (index + 1) * self._moved(path, rounded)
+        squared = (max(torch.finfo(expected.dtype).eps, self._eps) * self._largest) ** 2
+        farthest = max(squared, _BOTH_WAYS * (index + 1) * self._moved(path, rounded))
         is_near = (expected.double() - tensors[path].double()).abs() <= farthest
         tensors[path] = _chosen(rounded & is_near, expected, tensors[path])
 

@@ -75,6 +75,14 @@ def test_an_optimizer_moves_an_element_whose_gradient_is_all_rounding_either_way
     assert left_over(step(-NOISE, math.nan, 5e-8)) == [[KEY]]
 
 
+def test_a_second_moment_may_differ_by_the_square_of_what_rounding_leaves() -> None:
+    square = (8 * EPS) ** 2  # of the largest gradient, 8.0
+    second = OtherRounding([step(NOISE, 0.1, 0.0)]).aligned([step(-NOISE, 0.1, 0.9 * square)])
+    assert [float(each.tensors[MOMENT][0]) for each in second] == [0.0]
+    second = OtherRounding([step(NOISE, 0.1, 0.0)]).aligned([step(-NOISE, 0.1, 1.1 * square)])
+    assert [float(each.tensors[MOMENT][0]) for each in second] == pytest.approx([1.1 * square])
+
+
 def test_an_element_whose_gradient_agrees_must_agree_too() -> None:
     assert left_over(step(NOISE, -0.1, 5e-8)) == [[KEY]]
 
