@@ -189,8 +189,8 @@ def _why_not_tried(found: Sequence[Compared]) -> Iterator[str]:
     late = sum(_LATE in reason for one in found for reason in one.errors.values())
     if late:
         yield (
-            f"{late} cells were not prepared in time, in the last run 330 s beside eighteen others on 32 cores. What was"
-            " ready then took 150 to 256 s.\n"
+            f"{late} cells were not prepared in time: in the last run 330 s, beside eighteen others on 32 cores, where"
+            " those that were ready had taken 150 to 256 s.\n"
         )
     without = [one for one in found if _SLOWEST not in one.outcomes and _SLOWEST not in one.errors]
     if without:
