@@ -18,7 +18,7 @@ from graphdoctor.operators import CONDITIONS, EFFECTS, OperatorFact, evidence_wo
 from graphdoctor.reporters.plain_json import NOT_FINITE
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.compared_traces import AnyTrace
-from graphdoctor.values.figures import EFFECT_WORDS
+from graphdoctor.values.finding import EFFECT_WORDS
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
 from graphdoctor.values.report import SCHEMA_VERSION, Report
 from graphdoctor.values.sweep import SWEEP_SCHEMA_VERSION, Sweep

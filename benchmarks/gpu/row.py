@@ -27,7 +27,7 @@ from graphdoctor.strategies.trial import Terms, carry_out
 from graphdoctor.strategies.varying import varying_shapes
 from graphdoctor.target import Target, resolve
 from graphdoctor.values.options import AnalyzeOptions
-from graphdoctor.values.report import StrategyOutcome
+from graphdoctor.values.speed import StrategyOutcome
 
 MEASURE_S = 1.5  # six pairs of blocks at least
 

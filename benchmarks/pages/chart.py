@@ -8,7 +8,7 @@ from math import log10
 
 from comparison import NAMES, Compared
 
-from graphdoctor.values.report import Measurement
+from graphdoctor.values.speed import Measurement
 
 _WIDTH, _LEFT, _RIGHT, _LINE, _GAP, _TOP = 860, 300, 70, 16, 12, 34
 _LOW, _TICKS = 0.5, (0.5, 1, 2, 5, 10, 20)

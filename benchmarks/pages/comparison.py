@@ -11,7 +11,7 @@ from tables import Cells, Row, table
 
 from graphdoctor.strategies import STRATEGIES
 from graphdoctor.strategies.recommend import recommend, step_us
-from graphdoctor.values.report import Recommendation, StrategyOutcome
+from graphdoctor.values.speed import Recommendation, StrategyOutcome
 
 NAMES = tuple(strategy.name for strategy in STRATEGIES)
 _MOST_OVER_BUSY = 1.10

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 
 from graphdoctor.rules.causes.align import align
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op
-from graphdoctor.values.report import Location
 
 
 def _op(key: int) -> Op:

@@ -19,8 +19,10 @@ from raw_capture import attempt
 from zoo import Built, Case, Inputs
 
 import graphdoctor
+from graphdoctor.values.captures import outcome_of_whole_step
 from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.report import Finding, Report, outcome_of_whole_step
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.report import Report
 
 ASKING = {"raw": attempt, "dynamo": breaks, "export": exported}
 TRACERS = ("dynamo", "export")  # others' tools: on the CPU, and no word about memory or streams

@@ -100,7 +100,7 @@ def _analyzed(draws: Sequence[Sample], device: Any) -> Outcome:
     from graphdoctor.record import prepare, record
     from graphdoctor.record.place import place
     from graphdoctor.target import from_object
-    from graphdoctor.values.report import WHOLE_STEP
+    from graphdoctor.values.captures import WHOLE_STEP
 
     target = place(from_object(lambda: _step_of(draws)), device)
     try:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from graphdoctor.sweep.lengths import of_vllm, plan_lengths, powers_of_two
-from graphdoctor.values.report import Range
+from graphdoctor.values.figures import Range
 from graphdoctor.values.sweep import SweepRow
 
 LOGS = Path(__file__).parents[1] / "data" / "lengths.json"

@@ -19,7 +19,7 @@ from graphdoctor.estimate import NO_CALLS, Observed
 from graphdoctor.estimate.fitted import corners_from_eager
 from graphdoctor.estimate.predict import corners
 from graphdoctor.estimate.widths import LEAST, Width, capped
-from graphdoctor.values.report import Range
+from graphdoctor.values.figures import Range
 
 INSIDE = 0.8  # of held-out measurements that ranges are to hold
 # Predictions from the measured eager step; those of one name share a width.

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from graphdoctor.values.figures import bytes_text, count_text, memory_text
-from graphdoctor.values.report import GraphMemory, Mode
+from graphdoctor.values.figures import bytes_text, count_text
+from graphdoctor.values.report import Mode
+from graphdoctor.values.speed import GraphMemory, memory_text
 
 if TYPE_CHECKING:
     from graphdoctor.captured.parts import Parts

@@ -17,7 +17,7 @@ from graphdoctor.graphs.guards import Modes
 from graphdoctor.target import Inputs
 from graphdoctor.target.user_code import is_out_of_memory
 from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.report import GraphMemory
+from graphdoctor.values.speed import GraphMemory
 
 
 def capture_sizes(

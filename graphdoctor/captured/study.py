@@ -30,8 +30,9 @@ from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
 from graphdoctor.target.state.tree import leaves, map_leaves
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Recording
-from graphdoctor.values.report import GraphMemory, Location
+from graphdoctor.values.speed import GraphMemory
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,13 @@ from pathlib import Path
 from graphdoctor.check.fingerprint import Key, keys_of
 from graphdoctor.check.relative_paths import RelativePaths
 from graphdoctor.check.step_figures import figures_of
+from graphdoctor.values.captures import Region
 from graphdoctor.values.diff import Changes, FigureChange, Moved, RegionChange, TargetChange
-from graphdoctor.values.report import (
-    Estimate,
-    Finding,
-    Location,
-    Measurement,
-    Range,
-    Region,
-    Report,
-)
+from graphdoctor.values.figures import Range
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location
+from graphdoctor.values.report import Report
+from graphdoctor.values.speed import Estimate, Measurement
 
 Reports = Mapping[str, Report]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graphdoctor.values.escape import visible
-from graphdoctor.values.report import Finding
+from graphdoctor.values.finding import Finding
 
 _DIGITS = 32
 

@@ -33,7 +33,8 @@ from graphdoctor.values.check import (
     StaleEntry,
     fails,
 )
-from graphdoctor.values.report import Finding, Report
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.report import Report
 
 # In a pytest node id: those entries are the plugin's, and only a run of that test can judge them.
 TEST_MARK = "::"

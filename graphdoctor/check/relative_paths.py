@@ -11,7 +11,9 @@ import msgspec
 
 from graphdoctor.check.settings.files import repository_of
 from graphdoctor.values.escape import with_texts
-from graphdoctor.values.report import Finding, Location, Report
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location
+from graphdoctor.values.report import Report
 
 LIBRARIES = "site-packages/"
 PYTHON = "python/"

@@ -9,8 +9,9 @@ import msgspec
 from graphdoctor.check.relative_paths import RelativePaths, is_inside
 from graphdoctor.check.settings.files import Project
 from graphdoctor.values.figures import first_of
+from graphdoctor.values.finding import Finding, IdleComment, Suppression
 from graphdoctor.values.program import ProgramReport
-from graphdoctor.values.report import Finding, IdleComment, Report, Suppression
+from graphdoctor.values.report import Report
 
 _NAMED = 3
 

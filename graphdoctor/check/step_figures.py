@@ -9,6 +9,7 @@ import msgspec
 
 from graphdoctor.check.settings.settings import Budgets
 from graphdoctor.rules import ALL_RULES
+from graphdoctor.values.captures import CaptureOutcome, Region
 from graphdoctor.values.check import (
     SEVERITIES,
     Breach,
@@ -18,7 +19,7 @@ from graphdoctor.values.check import (
     fails,
 )
 from graphdoctor.values.figures import share_text
-from graphdoctor.values.report import CaptureOutcome, Region, Report
+from graphdoctor.values.report import Report
 
 SYNC_RULES = frozenset(rule.id for rule in ALL_RULES if rule.makes_host_wait)
 _DIGITS = 4

@@ -108,7 +108,7 @@ def _named(rules: Iterable[Rule | type[Rule]]) -> str:
 
 
 def _list(page: Page, rules: Sequence[Rule | type[Rule]]) -> None:
-    from graphdoctor.values.figures import EFFECT_WORDS
+    from graphdoctor.values.finding import EFFECT_WORDS
 
     effect = None
     for rule in sorted(rules, key=lambda rule: rule.id):
@@ -122,7 +122,7 @@ def write_page(page: Page, rule: Rule | type[Rule]) -> None:
     """The explanation as a page for a terminal."""
     import inspect
 
-    from graphdoctor.values.figures import EFFECT_WORDS
+    from graphdoctor.values.finding import EFFECT_WORDS
 
     page.line((f"{rule.id} {rule.name}", "bold"), (f"  {EFFECT_WORDS[rule.effect]}", "bold red"))
     page.paragraph(rule.title(), style="bold")
@@ -141,7 +141,7 @@ def markdown(rule: Rule | type[Rule]) -> str:
     """The explanation as a page of docs/rules/."""
     import inspect
 
-    from graphdoctor.values.figures import EFFECT_WORDS
+    from graphdoctor.values.finding import EFFECT_WORDS
 
     return "\n".join(
         (

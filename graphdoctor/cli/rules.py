@@ -18,7 +18,7 @@ class RulesCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         from graphdoctor.rules import ALL_RULES
-        from graphdoctor.values.figures import EFFECT_WORDS
+        from graphdoctor.values.finding import EFFECT_WORDS
 
         rules = sorted(ALL_RULES, key=lambda rule: rule.id)
         names = max(len(rule.name) for rule in rules)

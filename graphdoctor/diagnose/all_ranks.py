@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.program import ProgramReport, ProgramStep
-from graphdoctor.values.report import Finding, RankOutcome, Report, Verdict
+from graphdoctor.values.report import RankOutcome, Report, Verdict
 
 _WORST_FIRST: tuple[Verdict, ...] = ("unsafe", "partly-safe", "unknown", "safe")
 

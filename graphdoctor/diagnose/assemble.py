@@ -34,26 +34,15 @@ from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.not_launch_bound import not_launch_bound
 from graphdoctor.target import Target
 from graphdoctor.target.user_code import user_frames
+from graphdoctor.values.captures import CaptureOutcome, Region, outcome_of_whole_step
 from graphdoctor.values.errors import RaisesInCapture
 from graphdoctor.values.figures import names_text
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.lanes import StepLanes
-from graphdoctor.values.locations import file_line
+from graphdoctor.values.locations import Location, file_line
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import (
-    SCHEMA_VERSION,
-    CaptureOutcome,
-    Estimate,
-    Finding,
-    GraphMemory,
-    Location,
-    Machine,
-    Measurement,
-    Region,
-    Report,
-    TargetInfo,
-    Verdict,
-    outcome_of_whole_step,
-)
+from graphdoctor.values.report import SCHEMA_VERSION, Machine, Report, TargetInfo, Verdict
+from graphdoctor.values.speed import Estimate, GraphMemory, Measurement
 
 _WHY_RAISES = (
     "Code may ask whether it is being captured, and take another path then. Here that path raises, so"

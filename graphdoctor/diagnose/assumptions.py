@@ -6,9 +6,9 @@ import linecache
 from collections.abc import Iterator
 
 from graphdoctor.values.figures import shortened
-from graphdoctor.values.locations import with_place
+from graphdoctor.values.finding import Assumption
+from graphdoctor.values.locations import Location, with_place
 from graphdoctor.values.recording import EventKind, HostEvent, Recording
-from graphdoctor.values.report import Assumption, Location
 
 
 def assumptions(recording: Recording) -> tuple[Assumption, ...]:

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.rule import Hit, RecordingRule, Rule
 from graphdoctor.target.frames import bytes_of_expression
-from graphdoctor.values.locations import own_line
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Columns, Excerpt, Location, own_line
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import Columns, Excerpt, Finding, Location
 
 _CONTEXT_LINES = 3
 _EFFECTS = ("capture-fails", "replay-is-wrong", "replay-is-slow")

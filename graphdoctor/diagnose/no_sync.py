@@ -20,9 +20,9 @@ from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.errors import CannotDoItHere, HostWaited, UsageError
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Iteration, Recording
-from graphdoctor.values.report import Finding
 
 _WAITING = tuple(rule for rule in ALL_RULES if rule.makes_host_wait)
 _GPU = WatchedDevice()  # one for all threads: what it replaces in torch belongs to all of them

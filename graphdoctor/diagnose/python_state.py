@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from graphdoctor.values.figures import names_text
-from graphdoctor.values.locations import file_line
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location, file_line
 from graphdoctor.values.recording import EventKind, HostEvent, Recording
-from graphdoctor.values.report import Finding, Location
 
 _MOST = 3  # places and names that a sentence has
 

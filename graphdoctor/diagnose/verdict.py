@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphdoctor.values.figures import count_text, names_text
-from graphdoctor.values.report import (
+from graphdoctor.values.captures import (
     ON_FRESH_INPUTS,
     CaptureOutcome,
-    Finding,
     Region,
-    Verdict,
     outcome_of_whole_step,
 )
+from graphdoctor.values.figures import count_text, names_text
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.report import Verdict
 
 _OPEN = "whether the rest of the step can be captured is not verified"
 

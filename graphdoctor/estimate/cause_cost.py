@@ -13,9 +13,10 @@ from graphdoctor.estimate.layout import Piece, lay_out
 from graphdoctor.estimate.predict import corner_cases
 from graphdoctor.estimate.ranges import ZERO, around
 from graphdoctor.estimate.timeline import eager_pieces
-from graphdoctor.values.locations import own_line
+from graphdoctor.values.figures import Range
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location, own_line
 from graphdoctor.values.recording import HostEvent, Iteration, Op, Recording
-from graphdoctor.values.report import Finding, Location, Range
 
 _GONE = Piece(ZERO, ZERO, 0)
 

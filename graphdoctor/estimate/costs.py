@@ -27,8 +27,8 @@ from graphdoctor.estimate.products import (
 )
 from graphdoctor.estimate.ranges import ZERO, add, divide, product, scale
 from graphdoctor.estimate.work import bytes_moved, longest_block_us, matrix_flops, walked_us
+from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Arg, Op, TensorUse
-from graphdoctor.values.report import Range
 
 _LIBRARY_CALLS = ("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "convolution_backward")
 _Key = tuple[object, ...]

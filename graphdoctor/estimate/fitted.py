@@ -18,8 +18,8 @@ from graphdoctor.estimate.predict import NO_CALLS, Calls, Regions, calling, grap
 from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.estimate.widths import from_eager
+from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import Range
 
 _SLOWEST_HOST, _FASTEST_HOST = 100.0, 0.01  # times the profile's
 _ROUNDS = 24  # of halving the factor's bounds, which leaves a millionth of it

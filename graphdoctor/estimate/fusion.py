@@ -16,8 +16,8 @@ from graphdoctor.estimate.kernels import (
     launches,
 )
 from graphdoctor.estimate.predict import Regions, estimate
+from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration, Op, TensorUse
-from graphdoctor.values.report import Range
 
 # Pointwise work, reductions and normalizations, reads and writes by index, and concatenations are what
 # Inductor generates kernels for; products, attention, sorts and bags of embeddings stay library calls.

@@ -13,7 +13,7 @@ from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.kernels import kernel_kind
 from graphdoctor.estimate.pool_blocks import Blocks, rounded
 from graphdoctor.values.recording import Iteration, TensorUse
-from graphdoctor.values.report import GraphMemory
+from graphdoctor.values.speed import GraphMemory
 
 # CUDABlas.cpp, parseChosenWorkspaceSize: 4096 KiB eight times on Hopper, else twice and 16 KiB eight times.
 _BLAS_HOPPER, _BLAS_OTHER = 4096 * 1024 * 8, 4096 * 1024 * 2 + 16 * 1024 * 8

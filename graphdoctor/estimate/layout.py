@@ -11,8 +11,8 @@ from msgspec import Struct
 from graphdoctor.estimate.gpus import DeviceProfile, Level
 from graphdoctor.estimate.ranges import towards
 from graphdoctor.estimate.two_lanes import Laid, Positions, Work, run
+from graphdoctor.values.figures import Range
 from graphdoctor.values.lanes import Placement
-from graphdoctor.values.report import Range
 
 _SETTLED = 3  # steps, until each takes as long as the one before
 _DECIMALS = 2  # of a placement: finer than any figure is known

@@ -14,9 +14,9 @@ from msgspec.structs import astuple
 from graphdoctor.estimate.gpus import LEVELS, DeviceProfile, Figure, Network
 from graphdoctor.estimate.kernels import launches
 from graphdoctor.estimate.ranges import add, divide, product, scale
-from graphdoctor.values.figures import count_text, time_text
+from graphdoctor.values.figures import Range, count_text, time_text
 from graphdoctor.values.recording import Arg, Op, tensors_in
-from graphdoctor.values.report import Range, Term
+from graphdoctor.values.speed import Term
 
 WAIT = "wait_tensor"  # of functional collectives
 _ALL_REDUCES = ("allreduce", "all_reduce")

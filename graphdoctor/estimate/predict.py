@@ -17,8 +17,9 @@ from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
 from graphdoctor.estimate.two_lanes import Laid
 from graphdoctor.estimate.widths import BUSY, EAGER, GRAPH, SPEEDUP, capped
 from graphdoctor.estimate.work import matrix_flops
+from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration, Op, TensorUse
-from graphdoctor.values.report import Estimate, OtherHost, Range, Term
+from graphdoctor.values.speed import Estimate, OtherHost, Term
 
 _AS_IT_IS = Range.exact(1.0)
 _OTHER_HOSTS = (2.0, 0.5)  # times as long

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from math import exp, log, sqrt
 
 from graphdoctor.estimate.gpus import Level
-from graphdoctor.values.report import Range
+from graphdoctor.values.figures import Range
 
 ZERO = Range.exact(0.0)
 

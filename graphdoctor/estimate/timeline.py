@@ -11,8 +11,8 @@ from graphdoctor.estimate.kernels import launches
 from graphdoctor.estimate.layout import Piece
 from graphdoctor.estimate.network import exposed_us
 from graphdoctor.estimate.ranges import ZERO, add, scale
+from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import HostEvent, Op, TensorUse
-from graphdoctor.values.report import Range
 
 _NOTHING = Piece(ZERO, ZERO, 0)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from graphdoctor.estimate.ranges import stretched
-from graphdoctor.values.report import Range
+from graphdoctor.values.figures import Range
 
 LEAST = 0.05  # in log, to either side: the same step measured twice differs by as much
 

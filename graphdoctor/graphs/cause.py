@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.user_code import is_out_of_memory
+from graphdoctor.values.captures import CaptureOutcome, Scope
 from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.report import CaptureOutcome, Location, Scope
+from graphdoctor.values.locations import Location
 
 # What CUDA says -> what it means; in the order in which the texts are looked for.
 _IN_WORDS = (

@@ -22,8 +22,8 @@ from graphdoctor.device.observe.tape import Tape
 from graphdoctor.graphs.generator import generator_state
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.saved_tensor import contents_now
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import Location
 
 _SEED = (
     "it takes the random state of a forward outside it, which only a captured forward can hand over"

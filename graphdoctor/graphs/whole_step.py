@@ -19,7 +19,7 @@ from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.state.tree import map_leaves
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
-from graphdoctor.values.report import WHOLE_STEP, CaptureOutcome, Verification
+from graphdoctor.values.captures import WHOLE_STEP, CaptureOutcome, Verification
 
 
 class CapturedStep:

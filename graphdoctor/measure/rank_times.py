@@ -20,8 +20,8 @@ from graphdoctor.trace.arrays import Ints
 from graphdoctor.trace.explain.estimate import estimate_from_trace
 from graphdoctor.trace.explain.rank_lanes import RankLane, rank_lane
 from graphdoctor.trace.windows import union
-from graphdoctor.values.figures import time_text
-from graphdoctor.values.report import Estimate, Range, Term
+from graphdoctor.values.figures import Range, time_text
+from graphdoctor.values.speed import Estimate, Term
 
 _BeginsAndEnds = tuple[list[int], list[int]]  # where collectives begin, and end
 

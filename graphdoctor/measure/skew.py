@@ -11,7 +11,7 @@ import msgspec
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.trace import Trace
 from graphdoctor.trace.explain.rank_lanes import rank_lane
-from graphdoctor.values.report import LaunchSkew, Skew
+from graphdoctor.values.speed import LaunchSkew, Skew
 
 _P95 = 0.95
 

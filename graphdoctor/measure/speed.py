@@ -24,7 +24,7 @@ from graphdoctor.values.errors import UsageError
 from graphdoctor.values.lanes import StepLanes
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import Estimate, Measurement
+from graphdoctor.values.speed import Estimate, Measurement
 
 _BUDGET_S = 10.0
 _PROFILED_STEPS = 3

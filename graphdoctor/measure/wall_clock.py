@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.measure.gpu_state import clock_note, gpu_state
-from graphdoctor.values.report import Measurement
+from graphdoctor.values.speed import Measurement
 
 Step = Callable[[], object]
 Clock = Callable[[], float]

@@ -11,8 +11,8 @@ from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.rule import Hit
 from graphdoctor.rules.scalars_differ import ScalarsDiffer
 from graphdoctor.rules.shapes_differ import ShapesDiffer
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Arg, Iteration, Leaf, Op, Opaque, Recording, TensorUse
-from graphdoctor.values.report import Location
 
 _Key = tuple[str, Location | None, str, str, int]
 _Rules = dict[str, None]  # an ordered set

@@ -13,8 +13,8 @@ from graphdoctor.partition.hazards import Hazards
 from graphdoctor.partition.plan import PlannedRegion
 from graphdoctor.partition.regions import rules_by_slot
 from graphdoctor.partition.schedule import Schedule
+from graphdoctor.values.captures import Need
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import Need
 
 _Place = str | int  # the name of a region, or the position of an operator outside them
 _Rules = frozenset[str]

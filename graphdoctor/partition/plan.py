@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from graphdoctor.estimate import launches
+from graphdoctor.values.captures import Region
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import Region
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule

@@ -14,10 +14,10 @@ from graphdoctor.estimate.timeline import copy_pieces
 from graphdoctor.partition.hazards import Hazards
 from graphdoctor.partition.plan import PlannedRegion
 from graphdoctor.partition.schedule import Schedule
-from graphdoctor.values.figures import count_text
+from graphdoctor.values.captures import Region
+from graphdoctor.values.figures import Range, count_text
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Iteration, Op, TensorUse
-from graphdoctor.values.report import Range, Region
 
 FEWEST_LAUNCHES = 10  # below this, launching the graph costs about what it saves
 

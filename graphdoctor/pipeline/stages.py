@@ -27,7 +27,8 @@ from graphdoctor.strategies.side_by_side import compare_strategies
 from graphdoctor.target import Target
 from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import GraphMemory, Report
+from graphdoctor.values.report import Report
+from graphdoctor.values.speed import GraphMemory
 
 
 def study(target: Target, setting: Setting) -> Studied:

@@ -9,8 +9,10 @@ from graphdoctor.partition import PlannedRegion
 from graphdoctor.proof.regions import verify_regions
 from graphdoctor.record.session import Session
 from graphdoctor.rules.rule import Hit
+from graphdoctor.values.captures import CaptureOutcome, Region
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Recording
-from graphdoctor.values.report import CaptureOutcome, Finding, Location, Region
 
 
 def refuted_alone(

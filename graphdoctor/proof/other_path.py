@@ -25,8 +25,8 @@ from graphdoctor.graphs.generator import generator_state
 from graphdoctor.operators import call_draws
 from graphdoctor.proof.other_rounding import OtherRounding
 from graphdoctor.proof.twins import FIRST_SEED, TwinTrial, gaps_of, kept, verified, wrong
+from graphdoctor.values.captures import ON_PATH_OF_CAPTURE, Verification
 from graphdoctor.values.errors import UserCodeError
-from graphdoctor.values.report import ON_PATH_OF_CAPTURE, Verification
 
 _ANOTHER_PATH = "the step takes another path while it is captured"
 _ELSE_WHILE_CAPTURED = "the step does something else while it is captured"

@@ -22,8 +22,9 @@ from graphdoctor.graphs.region_run import Part, RegionRun, RegionWatcher
 from graphdoctor.partition import PlannedRegion
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.saved_tensor import is_same_memory
+from graphdoctor.values.captures import CaptureOutcome, Difference, Scope, Verification
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import CaptureOutcome, Difference, Location, Scope, Verification
 
 _OURS = 1  # a region's run holds each storage itself
 

@@ -18,15 +18,10 @@ from graphdoctor.proof.flagged import refuted_alone
 from graphdoctor.proof.regions import verify_regions
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record.session import Session
-from graphdoctor.values.locations import file_line
+from graphdoctor.values.captures import WHOLE_STEP, CaptureOutcome, Verification
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location, file_line
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import (
-    WHOLE_STEP,
-    CaptureOutcome,
-    Finding,
-    Location,
-    Verification,
-)
 
 Cut = Callable[[Diagnosis], Plan]
 

@@ -33,7 +33,8 @@ from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
-from graphdoctor.values.report import Difference, Location, Verification
+from graphdoctor.values.captures import Difference, Verification
+from graphdoctor.values.locations import Location
 
 FIRST_SEED = 20_000  # any number: each step gets one of its own, the same in every twin
 Status = Literal["verified", "wrong", "not-verified"]

@@ -34,7 +34,7 @@ from graphdoctor.proof.twins import ReplayFailed, TwinTrial, gaps_of, kept, veri
 from graphdoctor.target.state.snapshot import Snapshot, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import is_out_of_memory
-from graphdoctor.values.report import Verification
+from graphdoctor.values.captures import Verification
 
 _EAGER_RERUNS = 2
 _FACTOR = 4.0  # beyond what was seen; the eager runs are few

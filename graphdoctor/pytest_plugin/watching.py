@@ -16,8 +16,7 @@ from torch.utils._pytree import tree_map
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import joined
-from graphdoctor.values.locations import file_line
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location, file_line
 
 _READS = frozenset({"item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__"})
 

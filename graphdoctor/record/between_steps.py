@@ -7,7 +7,7 @@ from collections import Counter
 from graphdoctor.device.observe.operators import Call
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.target.frames import locate
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 _READS = frozenset({"_local_scalar_dense", "equal", "nonzero"})
 _COPIES = frozenset({"_to_copy", "copy_"})

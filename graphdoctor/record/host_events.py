@@ -27,8 +27,8 @@ from graphdoctor.record.running import Running
 from graphdoctor.record.session import Session
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.figures import count_text, shortened
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import HostEvent, Iteration
-from graphdoctor.values.report import Location
 
 
 def host_events(session: Session, captured: Sequence[Iteration], run: Run) -> tuple[HostEvent, ...]:

@@ -20,8 +20,8 @@ from graphdoctor.record.outward import Inside, LeavesStep
 from graphdoctor.record.python_state import own_name
 from graphdoctor.target.frames import is_machinery, locate_from
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Arg, External, Op, TensorUse
-from graphdoctor.values.report import Location
 
 # Many whole numbers divide the first: 2 to 1024, 10 to 10,000, 3, 6, 12, 24, 60, 300. A step that cannot
 # be so far on, since it counts places of something for example, is asked for less.

@@ -12,6 +12,7 @@ from graphdoctor.device.observe.operators import Call, WholeCall, tensors_of, wr
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable, use_of
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.target.frames import Place, locate
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
     Arg,
     Exchange,
@@ -22,7 +23,6 @@ from graphdoctor.values.recording import (
     OriginKind,
     TensorUse,
 )
-from graphdoctor.values.report import Location
 
 # Operators that take a CPU tensor beside CUDA tensors on purpose, and copy it.
 _TAKES_BOTH = frozenset(

@@ -24,7 +24,7 @@ from typing import Any
 from graphdoctor.record.host import profile_by
 from graphdoctor.target.frames import locate_from
 from graphdoctor.target.user_code import is_user_file
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _WRITERS = (

@@ -21,8 +21,7 @@ from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs, Target, Variation
 from graphdoctor.target.user_code import user_code
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
-from graphdoctor.values.locations import file_line
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location, file_line
 
 FIXED = "every iteration gets the inputs as they were given"
 _MOST_TRIALS = 24  # each runs the step once

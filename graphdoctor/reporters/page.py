@@ -14,7 +14,8 @@ from rich.text import Text
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
 from graphdoctor.values.figures import first_of
-from graphdoctor.values.report import Columns, Finding
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Columns
 
 Piece = tuple[str, str]  # text, rich style
 LABEL_COLUMNS = 16

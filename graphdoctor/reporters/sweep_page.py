@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
-from graphdoctor.values.figures import count_text, share_range, time_range, time_text
+from graphdoctor.values.figures import Range, count_text, share_range, time_range, time_text
 from graphdoctor.values.locations import path_text
-from graphdoctor.values.report import Range
 from graphdoctor.values.sweep import SMALLEST_GAIN, Capturing, EndKind, LengthPlan, Sweep, SweepRow
 
 _TITLES: dict[EndKind, tuple[str, str]] = {

@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from graphdoctor.reporters.page import Page
 from graphdoctor.values.figures import shortened
-from graphdoctor.values.locations import place_text
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location, place_text
 
 _Row = TypeVar("_Row")
 _ROWS = 6

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import HORIZONTAL, Page
 from graphdoctor.values.figures import count_text, shortened
-from graphdoctor.values.locations import path_text, place_text
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location, path_text, place_text
 from graphdoctor.values.watched import (
     Rate,
     SampledCalls,

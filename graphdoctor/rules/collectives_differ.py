@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from graphdoctor.rules.rule import Rule
-from graphdoctor.values.report import Finding, Location
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location
 
 
 class CollectivesDiffer(Rule):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphdoctor.rules.rule import Rule
+from graphdoctor.values.captures import Region
 from graphdoctor.values.figures import count_text
-from graphdoctor.values.report import Finding, Region
+from graphdoctor.values.finding import Finding
 
 
 class Fragmented(Rule):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from graphdoctor.rules.rule import Rule
-from graphdoctor.values.report import Estimate, Finding, Range
+from graphdoctor.values.figures import Range
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.speed import Estimate
 
 # Removing all launches of a step that waits for them this little brings at most 1 / (1 - 0.15) = 1.18,
 # and less in practice: two steps with shares of 0.04 and 0.13 gained 1.02 on an H200

@@ -9,8 +9,8 @@ from graphdoctor.rules.causes.differences import Found
 from graphdoctor.rules.causes.words import operator_words, place_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import Location
 
 
 class OperatorsDiffer(RecordingRule):

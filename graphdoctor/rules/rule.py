@@ -10,8 +10,9 @@ from typing import ClassVar, Literal, TypeVar
 
 from msgspec import Struct
 
+from graphdoctor.values.finding import Effect, Finding
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import EventKind, HostEvent, Op, Recording
-from graphdoctor.values.report import Effect, Finding, Location
 
 Result = TypeVar("Result")
 # Both examples did there what the rule says: benchmarks/data/rules_h200_torch2.11.jsonl.

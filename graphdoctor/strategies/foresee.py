@@ -14,7 +14,7 @@ from graphdoctor.strategies.strategy import (
     Strategy,
 )
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import StrategyOutcome
+from graphdoctor.values.speed import StrategyOutcome
 
 _NEEDS_GPU = "planned only: trying it takes a real GPU"
 _NEEDS_KERNELS = (

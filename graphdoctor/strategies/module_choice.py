@@ -12,8 +12,9 @@ from graphdoctor.estimate import launches
 from graphdoctor.graphs.modules import modules_by_path
 from graphdoctor.partition.regions import FEWEST_LAUNCHES
 from graphdoctor.strategies.strategy import Known
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op
-from graphdoctor.values.report import Finding, Location
 
 
 class ModuleChoice:

@@ -12,9 +12,9 @@ from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import share_of
 from graphdoctor.strategies.strategy import Regions
 from graphdoctor.values.figures import ratio_range
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import in_place
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import Finding
 
 _MOST_TRIED = 3  # each cuts the recording anew
 

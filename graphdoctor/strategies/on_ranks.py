@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from graphdoctor.device.observe.meeting import MEETING
-from graphdoctor.values.report import StrategyOutcome, StrategyStatus
+from graphdoctor.values.speed import StrategyOutcome, StrategyStatus
 
 # From the worst; what is missing here is no failure of a rank.
 _WORST = ("wrong", "failed", "refused", "not-verified", "timed-out", "unfit")

@@ -24,9 +24,11 @@ from graphdoctor.strategies.varying import Varying
 from graphdoctor.target import resolve
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import Finding, Location, StrategyOutcome
+from graphdoctor.values.speed import StrategyOutcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,9 @@ from msgspec.structs import replace
 
 from graphdoctor.rules.not_launch_bound import NotLaunchBound
 from graphdoctor.strategies.timing import break_even_calls
-from graphdoctor.values.figures import ratio_range, ratio_text, time_text
-from graphdoctor.values.report import (
-    NO_STRATEGY,
-    Finding,
-    Measurement,
-    Range,
-    Recommendation,
-    StrategyOutcome,
-)
+from graphdoctor.values.figures import Range, ratio_range, ratio_text, time_text
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.speed import NO_STRATEGY, Measurement, Recommendation, StrategyOutcome
 
 _MOST_APART = 0.15  # of the usual time: eager steps that differ by more are noise
 _LITTLE = 1.05  # a prediction is not that precise

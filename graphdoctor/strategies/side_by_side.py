@@ -30,7 +30,8 @@ from graphdoctor.strategies.varying import varying_shapes
 from graphdoctor.strategies.whole_row import whole_row
 from graphdoctor.values.figures import ratio_text
 from graphdoctor.values.options import AnalyzeOptions
-from graphdoctor.values.report import Estimate, Report, StrategyOutcome
+from graphdoctor.values.report import Report
+from graphdoctor.values.speed import Estimate, StrategyOutcome
 
 WHOLE_NAME = "whole"
 _NOTHING_LEFT = "the whole step is captured, so that nothing is left to gain"

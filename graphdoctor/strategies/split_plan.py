@@ -13,9 +13,9 @@ from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.frozen_learning_rate import FrozenLearningRate
 from graphdoctor.strategies.strategy import Known, Regions
 from graphdoctor.target.frames import Place
-from graphdoctor.values.locations import in_place
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location, in_place
 from graphdoctor.values.recording import Iteration, Op, TensorUse
-from graphdoctor.values.report import Finding, Location
 
 _RULES_OF_GLUE = frozenset(rule.id for rule in ALL_RULES if rule.is_glue)
 _READS = frozenset({"_local_scalar_dense"})

@@ -15,8 +15,9 @@ from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.varying import Varying
 from graphdoctor.target import Inputs
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import Finding, Mode
+from graphdoctor.values.report import Mode
 
 Regions = Sequence[Sequence[int]]  # the operators of each graph, by index, in execution order
 

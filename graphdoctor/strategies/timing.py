@@ -23,7 +23,7 @@ from graphdoctor.trace.api import is_graph_launch
 from graphdoctor.trace.explain.estimate import estimate_from_trace
 from graphdoctor.trace.join import launch_of
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.report import Measurement
+from graphdoctor.values.speed import Measurement
 
 _PROFILED_STEPS = 3
 

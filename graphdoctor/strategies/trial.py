@@ -32,8 +32,9 @@ from graphdoctor.strategies.strategy import (
 )
 from graphdoctor.strategies.timing import Timed, break_even_calls, time_built
 from graphdoctor.target import Inputs
+from graphdoctor.values.captures import Verification
 from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.report import StrategyOutcome, Verification
+from graphdoctor.values.speed import StrategyOutcome
 
 MEASURE_S = 4.0  # six pairs are timed whatever they take; an interval seldom needs more
 _NOT_ELSEWHERE = "it could not be built on another rank"

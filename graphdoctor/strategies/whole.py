@@ -8,8 +8,8 @@ from graphdoctor.graphs.whole_step import CapturedStep, capture_from_start
 from graphdoctor.record.session import Session, warm_ups_for
 from graphdoctor.strategies.strategy import CannotBuild, Known, Regions, Strategy
 from graphdoctor.target import Inputs
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import in_place, with_place
-from graphdoctor.values.report import Finding
 
 _INFERENCE = """\
 static_input = example.clone()  # in evaluation mode, on the GPU

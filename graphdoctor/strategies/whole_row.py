@@ -9,7 +9,8 @@ from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.strategy import Known
 from graphdoctor.strategies.timing import Timed, profile_beside
 from graphdoctor.strategies.trial import with_cost, with_times, with_verification
-from graphdoctor.values.report import CaptureOutcome, StrategyOutcome, outcome_of_whole_step
+from graphdoctor.values.captures import CaptureOutcome, outcome_of_whole_step
+from graphdoctor.values.speed import StrategyOutcome
 
 _MAY_BE_WRONG = "its replays were right in this run, but "
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from graphdoctor.values.report import Measurement, Range, Report
+from graphdoctor.values.figures import Range
+from graphdoctor.values.report import Report
+from graphdoctor.values.speed import Measurement
 from graphdoctor.values.sweep import SMALLEST_GAIN, GainEnd, RowStatus, Scope, SweepRow
 
 

@@ -11,8 +11,7 @@ from itertools import islice
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from graphdoctor.values.locations import is_library
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location, is_library
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RULES = os.path.join(_HERE, "rules") + os.sep  # their examples are user code

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from graphdoctor.values.captures import ON_FRESH_INPUTS
 from graphdoctor.values.figures import names_text
-from graphdoctor.values.report import ON_FRESH_INPUTS, Mode
+from graphdoctor.values.report import Mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.values.report import Finding, Report
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.report import Report
 
 CHECK_SCHEMA_VERSION = 1
 

@@ -6,7 +6,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.values.report import Finding, Location, Verdict
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location
+from graphdoctor.values.report import Verdict
 
 
 class Moved(Struct, frozen=True):

@@ -5,15 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graphdoctor.values.report import Effect, GraphMemory, Range
+from msgspec import Struct
 
 UNKNOWN = "unknown"
 MICROSECONDS = "\u00b5s"
-EFFECT_WORDS: dict[Effect, str] = {
-    "capture-fails": "capture fails",
-    "replay-is-wrong": "replay is wrong",
-    "replay-is-slow": "replay is slow",
-}
+
+
+class Range(Struct, frozen=True):
+    """A figure that is known only within bounds."""
+
+    low: float
+    mid: float
+    high: float
+
+    @classmethod
+    def exact(cls, value: float) -> Range:
+        """A figure that is known."""
+        return cls(value, value, value)
 
 
 def time_text(time_us: float) -> str:
@@ -98,19 +106,6 @@ def bytes_text(count: int) -> str:
             break
         size, unit = size / 1000.0, larger
     return f"{_short(size)} {unit}"
-
-
-def memory_text(memory: GraphMemory) -> str:
-    """Whose memory it is that a graph holds, and what its pool really took where one was made."""
-    measured = memory.measured_bytes
-    truth = "" if measured is None else f" ({bytes_text(measured)} measured)"
-    workspace = bytes_text(memory.workspace_bytes)
-    return (
-        f"inputs {bytes_text(memory.inputs_bytes)}; a pool of {bytes_text(memory.pool_bytes)}{truth}, for outputs"
-        f" {bytes_text(memory.outputs_bytes)} and intermediate values {bytes_text(memory.intermediates_bytes)}"
-        " at the peak, which the allocator reserves in blocks of 2 and 20 MB"
-        + (f"; cuBLAS's workspace {workspace}" if memory.workspace_bytes else "")
-    )
 
 
 def many_text(count: int) -> str:

@@ -5,10 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from graphdoctor.values.escape import visible
-from graphdoctor.values.report import Finding, Location
 
 _PACKAGES = ("site-packages/", "dist-packages/")
+
+
+class Location(Struct, frozen=True, gc=False):
+    """A line of Python. `file` is the path Python knows it by; `line` counts from 1."""
+
+    file: str
+    line: int
+    function: str = ""
+
+
+class Columns(Struct, frozen=True):
+    """An expression within its line: characters from 1, `end` is the first one behind it."""
+
+    start: int
+    end: int
+
+
+class Excerpt(Struct, frozen=True):
+    """Source lines around a location, kept so that a saved report can show them anywhere."""
+
+    first_line: int
+    lines: tuple[str, ...]
 
 
 def is_library(path: str) -> bool:
@@ -22,13 +45,6 @@ def own_line(frames: Iterable[Location | None]) -> Location | None:
     return next(
         (frame for frame in frames if frame is not None and not is_library(frame.file)), None
     )
-
-
-def caller_of(finding: Finding) -> Location | None:
-    """The user's line that led to a finding in a library; None where it is the finding's own."""
-    if finding.location is None or not is_library(finding.location.file):
-        return None
-    return own_line(finding.stack)
 
 
 def place_text(location: Location, base: str = "") -> str:

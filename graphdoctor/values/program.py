@@ -6,7 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.values.report import Location, Machine, Mode, Report
+from graphdoctor.values.locations import Location
+from graphdoctor.values.report import Machine, Mode, Report
 
 PROGRAM_SCHEMA_VERSION = 1
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Union
 
 from msgspec import Struct
 
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 Phase = Literal["forward", "backward", "optimizer"]
 OriginKind = Literal["input", "state", "previous-iteration", "unknown"]

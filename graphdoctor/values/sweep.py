@@ -6,7 +6,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.values.report import Machine, Measurement, Range, TargetInfo, Verdict
+from graphdoctor.values.figures import Range
+from graphdoctor.values.report import Machine, TargetInfo, Verdict
+from graphdoctor.values.speed import Measurement
 
 SWEEP_SCHEMA_VERSION = 1
 SMALLEST_GAIN = 1.05  # below, a graph is not worth its memory and its rules

@@ -6,7 +6,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.values.report import Location, Range, Term
+from graphdoctor.values.figures import Range
+from graphdoctor.values.locations import Location
+from graphdoctor.values.speed import Term
 from graphdoctor.values.trace_lanes import TraceLanes
 from graphdoctor.values.trace_work import DeviceWork, GraphUse
 

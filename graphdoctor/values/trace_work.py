@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 
 class KernelCost(Struct, frozen=True):

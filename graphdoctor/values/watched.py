@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from graphdoctor.values.locations import Location
 from graphdoctor.values.program import Ending
-from graphdoctor.values.report import Location
 
 WATCH_SCHEMA_VERSION = 2
 

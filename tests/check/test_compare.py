@@ -14,8 +14,10 @@ from graphdoctor.reporters.analysis import REPORTERS
 from graphdoctor.reporters.check import CHECK_REPORTERS
 from graphdoctor.reporters.diff import CHANGES_REPORTERS
 from graphdoctor.reporters.look import Look
+from graphdoctor.values.captures import Region
 from graphdoctor.values.diff import TargetChange
-from graphdoctor.values.report import Range, Region, Report
+from graphdoctor.values.figures import Range
+from graphdoctor.values.report import Report
 from tests.support.checking import HOSTILE, checked, finding, report
 from tests.support.reports import ESTIMATE, MEASUREMENT, PARTLY_SAFE, REGION
 

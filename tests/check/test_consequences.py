@@ -11,7 +11,7 @@ from graphdoctor.check.baseline import Accepted, Baseline, make
 from graphdoctor.reporters.check import CHECK_REPORTERS
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.check import Check
-from graphdoctor.values.report import Finding
+from graphdoctor.values.finding import Finding
 from tests.support.checking import checked, finding, report
 from tests.support.reports import ESTIMATE
 

@@ -16,8 +16,10 @@ from graphdoctor.check.gate import Outcome, entries_of, gate
 from graphdoctor.check.settings.settings import Budgets, TargetSettings
 from graphdoctor.check.step_figures import SYNC_RULES, beyond_baseline, beyond_budget, figures_of
 from graphdoctor.rules import ALL_RULES
+from graphdoctor.values.captures import CaptureOutcome, Verification
 from graphdoctor.values.check import Fault, Figures, occurrences
-from graphdoctor.values.report import CaptureOutcome, Location, Report, Verification
+from graphdoctor.values.locations import Location
+from graphdoctor.values.report import Report
 from tests.support.checking import checked, finding, project, report, target
 from tests.support.reports import ESTIMATE, MEASUREMENT, PARTLY_SAFE, REGION, SAFE, VERIFIED
 

@@ -6,7 +6,9 @@ import pytest
 
 from graphdoctor.check.relative_paths import nearest_place
 from graphdoctor.check.selection import selected, unused_comments
-from graphdoctor.values.report import IdleComment, Location, Suppression, TargetInfo
+from graphdoctor.values.finding import IdleComment, Suppression
+from graphdoctor.values.locations import Location
+from graphdoctor.values.report import TargetInfo
 from tests.support.checking import finding, project, report
 
 PLACE = Location("models/net.py", 3)

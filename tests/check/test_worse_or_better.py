@@ -12,7 +12,9 @@ from graphdoctor.check.settings.settings import Budgets
 from graphdoctor.check.step_figures import beyond_baseline, beyond_budget, improvements
 from graphdoctor.values.check import Figures
 from graphdoctor.values.diff import FigureChange
-from graphdoctor.values.report import Estimate, Range, Report
+from graphdoctor.values.figures import Range
+from graphdoctor.values.report import Report
+from graphdoctor.values.speed import Estimate
 from tests.support.checking import finding, report
 from tests.support.reports import ESTIMATE, MEASUREMENT, PARTLY_SAFE
 

@@ -6,7 +6,7 @@ import pytest
 
 from graphdoctor.cli import main
 from graphdoctor.rules import ALL_RULES
-from graphdoctor.values.figures import EFFECT_WORDS
+from graphdoctor.values.finding import EFFECT_WORDS
 
 
 def test_every_rule_has_one_line_with_all_that_a_choice_needs(

@@ -14,8 +14,8 @@ import pytest
 from graphdoctor.cli import main
 from graphdoctor.reporters import program_page
 from graphdoctor.reporters.look import Look
+from graphdoctor.values.locations import Location
 from graphdoctor.values.program import ProgramReport, ProgramStep
-from graphdoctor.values.report import Location
 from tests.support.schemas import schema_of
 
 PROGRAM = """\

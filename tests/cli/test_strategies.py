@@ -17,7 +17,8 @@ from graphdoctor.reporters.analysis.json import parse
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.figures import many_text, more_bytes_text
 from graphdoctor.values.options import AnalyzeOptions
-from graphdoctor.values.report import Recommendation, Report, StrategyOutcome
+from graphdoctor.values.report import Report
+from graphdoctor.values.speed import Recommendation, StrategyOutcome
 from tests.support.reports import BASE, COMPARED_ON_GPU, PARTLY_SAFE, STRATEGIES_ON_GPU
 
 ROOT = Path(__file__).parents[2]

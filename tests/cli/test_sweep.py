@@ -14,7 +14,8 @@ from graphdoctor.cli import main
 from graphdoctor.reporters import sweep_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import written
-from graphdoctor.values.report import Machine, Range, TargetInfo
+from graphdoctor.values.figures import Range
+from graphdoctor.values.report import Machine, TargetInfo
 from graphdoctor.values.sweep import GainEnd, Sweep, SweepRow, SweptInput
 from tests.support.schemas import schema_of
 

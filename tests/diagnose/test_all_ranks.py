@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from graphdoctor.diagnose.all_ranks import merged, merged_programs
+from graphdoctor.values.locations import Location
 from graphdoctor.values.program import ProgramReport, ProgramStep
-from graphdoctor.values.report import Location, Report
+from graphdoctor.values.report import Report
 from tests.support.checking import finding, report
 
 

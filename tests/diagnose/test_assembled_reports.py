@@ -20,16 +20,12 @@ from graphdoctor.diagnose.assemble import (
     ranks_differ,
 )
 from graphdoctor.target import from_object
+from graphdoctor.values.captures import CaptureOutcome, Difference, Verification
 from graphdoctor.values.errors import RaisesInCapture
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import External, HostEvent, Recording
-from graphdoctor.values.report import (
-    CaptureOutcome,
-    Difference,
-    Finding,
-    Location,
-    Report,
-    Verification,
-)
+from graphdoctor.values.report import Report
 from tests.diagnose.test_diagnose import iteration, op, recording
 from tests.support.checking import finding
 from tests.support.reports import PARTLY_SAFE, SAFE

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphdoctor.diagnose.assumptions import assumptions, cut_short
+from graphdoctor.values.finding import Assumption
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import EventKind, HostEvent, Recording
-from graphdoctor.values.report import Assumption, Location
 from tests.diagnose.test_diagnose import iteration, recording
 
 

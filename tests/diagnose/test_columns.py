@@ -12,7 +12,8 @@ import graphdoctor
 from graphdoctor.diagnose import diagnose as diagnose_module
 from graphdoctor.diagnose.diagnose import columns_at
 from graphdoctor.target.frames import locate
-from graphdoctor.values.report import Columns, Finding, Location
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Columns, Location
 
 MODEL = """
 import torch

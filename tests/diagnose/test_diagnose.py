@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose, excerpt_at
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.rule import Hit
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
     External,
     HostEvent,
@@ -21,7 +22,6 @@ from graphdoctor.values.recording import (
     Recording,
     TensorUse,
 )
-from graphdoctor.values.report import Location
 from tests.support.checking import finding
 
 

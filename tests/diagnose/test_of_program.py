@@ -10,8 +10,8 @@ import pytest
 from graphdoctor.diagnose.of_program import NO_STEPS, program_report
 from graphdoctor.target.program.launch import Ended, Program
 from graphdoctor.target.program.step import SeenStep
+from graphdoctor.values.locations import Location
 from graphdoctor.values.program import HostWait, ProgramReport
-from graphdoctor.values.report import Location
 
 PLACE = Location("train.py", 7)
 

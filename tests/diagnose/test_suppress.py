@@ -18,10 +18,11 @@ from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.pipeline import analyze_target
 from graphdoctor.reporters.check import CHECK_REPORTERS
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.locations import caller_of
+from graphdoctor.values.finding import Finding, IdleComment, Suppression, caller_of
+from graphdoctor.values.locations import Location
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.recording import Op
-from graphdoctor.values.report import Finding, IdleComment, Location, Report, Suppression
+from graphdoctor.values.report import Report
 from tests.diagnose.test_diagnose import iteration, op, recording
 from tests.support.checking import checked, finding, project, report, run
 

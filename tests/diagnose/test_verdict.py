@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.diagnose.verdict import judge
-from graphdoctor.values.report import CaptureOutcome, Finding, Region, Verification
+from graphdoctor.values.captures import CaptureOutcome, Region, Verification
+from graphdoctor.values.finding import Finding
 from tests.support.checking import finding
 from tests.support.reports import PARTLY_SAFE
 

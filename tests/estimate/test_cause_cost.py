@@ -7,9 +7,10 @@ from msgspec.structs import replace
 
 from graphdoctor.estimate import estimate, with_costs
 from graphdoctor.estimate.gpus import load_profile
-from graphdoctor.values.figures import cost_text
+from graphdoctor.values.figures import Range, cost_text
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import HostEvent, Iteration, Op
-from graphdoctor.values.report import Finding, Location, Range
 from tests.support.builders import iteration, op, recording, tensor
 
 H100 = load_profile("h100")

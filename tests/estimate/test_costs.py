@@ -17,8 +17,10 @@ from graphdoctor.estimate.predict import corners
 from graphdoctor.estimate.ranges import around, divide, pooled_width, stretched, towards
 from graphdoctor.estimate.two_lanes import Work, run
 from graphdoctor.estimate.widths import LEAST, from_eager
+from graphdoctor.values.figures import Range
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Arg, HostEvent, Iteration, Op, TensorUse
-from graphdoctor.values.report import Finding, Location, Range
 from tests.support.builders import iteration, op, recording, tensor
 
 ROUND = {

@@ -8,8 +8,8 @@ from graphdoctor.estimate import estimate
 from graphdoctor.estimate.fusion import fused, with_fusion
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.estimate.work import bytes_moved
+from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration, Op
-from graphdoctor.values.report import Range
 from tests.support.builders import iteration, op, tensor
 
 H200 = load_profile("h200")

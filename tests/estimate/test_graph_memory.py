@@ -10,7 +10,7 @@ import graphdoctor
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import GraphMemory
+from graphdoctor.values.speed import GraphMemory
 from tests.support.builders import external, iteration, op, tensor
 
 MIB = 1 << 20

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from graphdoctor.estimate.gpus import Figure, load_profile
 from graphdoctor.estimate.layout import Case, Piece, lay_out, place
-from graphdoctor.values.report import Range
+from graphdoctor.values.figures import Range
 
 
 def known(value: float) -> Figure:

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from graphdoctor.estimate import estimate, op_cost
 from graphdoctor.estimate.gpus import DeviceProfile, figures, load_profile, profile_names
 from graphdoctor.estimate.network import exposed_us, network_us
+from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Exchange, Iteration, Op
-from graphdoctor.values.report import Range
 from tests.support.builders import iteration, op, tensor
 
 H200 = load_profile("h200")

@@ -14,8 +14,9 @@ from graphdoctor.estimate.costs import KnownCosts
 from graphdoctor.estimate.gpus import load_profile, profile_names
 from graphdoctor.estimate.predict import corners
 from graphdoctor.estimate.work import bytes_moved
+from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import HostEvent, Iteration, Leaf, Op, TensorUse
-from graphdoctor.values.report import Estimate, Range
+from graphdoctor.values.speed import Estimate
 from tests.support.builders import iteration, op, tensor
 
 H100 = load_profile("h100")

@@ -18,8 +18,8 @@ from graphdoctor.graphs.whole_step import capture_whole_step
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.target.state.snapshot import named_tensors, named_values
 from graphdoctor.target.target import Inputs
+from graphdoctor.values.captures import WHOLE_STEP
 from graphdoctor.values.errors import UserCodeError
-from graphdoctor.values.report import WHOLE_STEP
 from tests.support.whole_steps import ScaledLoss, captured, line_of, sgd_step, target_of, verified
 
 

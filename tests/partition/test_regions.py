@@ -26,8 +26,8 @@ from graphdoctor.partition.regions import (
     safe_modules,
 )
 from graphdoctor.partition.schedule import Schedule
+from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import External, Op
-from graphdoctor.values.report import Range
 from tests.support.builders import iteration, op, tensor
 
 

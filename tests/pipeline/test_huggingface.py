@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import graphdoctor
-from graphdoctor.values.report import Finding, Report
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.report import Report
 from tests.models.huggingface import BUILDERS
 
 # What stops a capture, from reading the models' source as it runs on "cuda" in float32, with

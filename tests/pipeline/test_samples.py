@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from graphdoctor.pipeline import analyze_target
+from graphdoctor.values.captures import CaptureOutcome
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.options import AnalyzeOptions
-from graphdoctor.values.report import CaptureOutcome, Finding, Report
+from graphdoctor.values.report import Report
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 EXPECT = re.compile(

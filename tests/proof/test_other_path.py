@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from graphdoctor.proof.other_path import _DrawLog
-from graphdoctor.values.report import ON_PATH_OF_CAPTURE
+from graphdoctor.values.captures import ON_PATH_OF_CAPTURE
 from tests.support.whole_steps import target_of, verified
 
 

@@ -24,8 +24,8 @@ from graphdoctor.record.place import place
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.rule import Hit, RecordingRule, Rule
 from graphdoctor.target import from_object
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import Location
 from tests.support import builders
 from tests.support.builders import tensor
 

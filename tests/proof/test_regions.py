@@ -24,8 +24,8 @@ from graphdoctor.proof.regions import _beyond_noise, verify_regions
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
 from graphdoctor.target import from_object
+from graphdoctor.values.captures import CaptureOutcome
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import CaptureOutcome
 from tests.support.reports import REGION
 from tests.support.whole_steps import line_of
 

@@ -18,8 +18,8 @@ from graphdoctor.proof.verify import Noise, verify_whole_step
 from graphdoctor.target.state.clone import clone_inputs
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.target.target import Inputs, Target
+from graphdoctor.values.captures import Verification
 from graphdoctor.values.errors import UserCodeError
-from graphdoctor.values.report import Verification
 
 
 @pytest.fixture(autouse=True)

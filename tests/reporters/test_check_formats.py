@@ -22,14 +22,9 @@ from graphdoctor.cli.check import FORMATS
 from graphdoctor.reporters.check import CHECK_REPORTERS, github, markdown, sarif
 from graphdoctor.reporters.check.json import parse
 from graphdoctor.reporters.look import Look
+from graphdoctor.values.captures import ON_FRESH_INPUTS, CaptureOutcome, Verification
 from graphdoctor.values.check import Check, Fault
-from graphdoctor.values.report import (
-    ON_FRESH_INPUTS,
-    CaptureOutcome,
-    Columns,
-    Location,
-    Verification,
-)
+from graphdoctor.values.locations import Columns, Location
 from tests.support.checking import HOSTILE, checked, finding, hostile_check, report
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "sarif-2.1.0.json").read_bytes())

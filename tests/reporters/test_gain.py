@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from graphdoctor.reporters.analysis.gain import measurement_rows
-from graphdoctor.values.report import LaunchSkew, Skew
+from graphdoctor.values.speed import LaunchSkew, Skew
 from tests.support.reports import MEASUREMENT
 
 

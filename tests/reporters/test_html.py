@@ -19,7 +19,8 @@ from graphdoctor.cli import main
 from graphdoctor.reporters.analysis import REPORTERS
 from graphdoctor.reporters.analysis.json import parse
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.report import IdleComment, Report, Suppression
+from graphdoctor.values.finding import IdleComment, Suppression
+from graphdoctor.values.report import Report
 from tests.support.checking import HOSTILE
 from tests.support.lanes import many_lanes
 from tests.support.parsed import Parsed

@@ -13,18 +13,12 @@ from rich.cells import cell_len
 from graphdoctor.reporters.analysis import REPORTERS
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page, wrap
-from graphdoctor.values.figures import ratio_range, share_range, time_range, time_text
-from graphdoctor.values.report import (
-    NO_STRATEGY,
-    Excerpt,
-    IdleComment,
-    Need,
-    OtherHost,
-    Range,
-    Recommendation,
-    Report,
-    Suppression,
-)
+from graphdoctor.values.captures import Need
+from graphdoctor.values.figures import Range, ratio_range, share_range, time_range, time_text
+from graphdoctor.values.finding import IdleComment, Suppression
+from graphdoctor.values.locations import Excerpt
+from graphdoctor.values.report import Report
+from graphdoctor.values.speed import NO_STRATEGY, OtherHost, Recommendation
 from tests.support.reports import (
     BASE,
     COMPARED,

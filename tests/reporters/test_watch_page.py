@@ -7,7 +7,7 @@ import msgspec
 from graphdoctor.reporters import watch_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import written
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 from graphdoctor.values.watched import (
     Rate,
     Recompiled,

@@ -16,8 +16,9 @@ from graphdoctor.partition import partition
 from graphdoctor.record.record import sample_of
 from graphdoctor.rules.causes.other_result import other_results
 from graphdoctor.rules.causes.parting import partings
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import HostEvent, Iteration, Leaf, Recording, Sample
-from graphdoctor.values.report import Finding, Location
 from tests.steps.making import data
 from tests.support.builders import iteration, op, tensor
 from tests.support.diagnosing import captured_and_verified, diagnosed, found, marked

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.diagnose.diagnose import diagnose
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import HostEvent, Iteration, Op
-from graphdoctor.values.report import Location
 from tests.support.builders import iteration, op, recording, tensor
 
 

@@ -22,7 +22,9 @@ from graphdoctor.rules.mutated_input import MutatedInput
 from graphdoctor.rules.not_launch_bound import not_launch_bound
 from graphdoctor.rules.rule import MEASURED, RecordingRule, Rule
 from graphdoctor.target import Inputs, from_object
-from graphdoctor.values.report import Estimate, Range, Region
+from graphdoctor.values.captures import Region
+from graphdoctor.values.figures import Range
+from graphdoctor.values.speed import Estimate
 from tests.support.diagnosing import captured_and_verified, diagnosed, found, marked
 
 FOLDER = Path(graphdoctor.rules.__file__).parent

@@ -14,7 +14,7 @@ from graphdoctor.strategies import side_by_side
 from graphdoctor.strategies.foresee import foresee, share_of
 from graphdoctor.strategies.strategy import Captured, Known
 from graphdoctor.strategies.trial import Terms
-from graphdoctor.values.report import Range
+from graphdoctor.values.figures import Range
 from tests.support import fake_strategies as fakes
 from tests.support.strategy_rows import (
     PROFILE,

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from graphdoctor.values.report import StrategyOutcome
+from graphdoctor.values.speed import StrategyOutcome
 
 GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
 if str(GPU) not in sys.path:

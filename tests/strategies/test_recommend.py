@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from graphdoctor.strategies.recommend import recommend, with_noise_told, would_pay_more
-from graphdoctor.values.report import Finding, StrategyOutcome
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.speed import StrategyOutcome
 from tests.support.strategy_rows import (
     outcome,
 )

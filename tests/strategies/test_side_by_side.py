@@ -22,7 +22,7 @@ from graphdoctor.strategies.varying import Varying
 from graphdoctor.strategies.whole import Whole
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.options import AnalyzeOptions
-from graphdoctor.values.report import StrategyOutcome
+from graphdoctor.values.speed import StrategyOutcome
 from tests.support import fake_strategies as fakes
 from tests.support.strategy_rows import (
     STEP_FILE,

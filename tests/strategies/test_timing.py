@@ -13,7 +13,7 @@ import pytest
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.strategies import timing
 from graphdoctor.strategies.timing import break_even_calls
-from graphdoctor.values.report import Measurement
+from graphdoctor.values.speed import Measurement
 from tests.support import fake_strategies as fakes
 from tests.support.strategy_rows import (
     a_session,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from graphdoctor.pipeline import analyze
-from graphdoctor.values.report import StrategyOutcome
+from graphdoctor.values.speed import StrategyOutcome
 
 
 class Long(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from graphdoctor.rules.rule import Hit
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
     Arg,
     External,
@@ -15,7 +16,6 @@ from graphdoctor.values.recording import (
     Recording,
     TensorUse,
 )
-from graphdoctor.values.report import Location
 
 _NO_ARGS: tuple[Arg, ...] = ()
 

@@ -16,7 +16,9 @@ from graphdoctor.check.gate import Outcome, gate
 from graphdoctor.check.settings.files import Project
 from graphdoctor.check.settings.settings import Settings, TargetSettings
 from graphdoctor.values.check import Check, Fault
-from graphdoctor.values.report import Excerpt, Finding, Location, Report
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Excerpt, Location
+from graphdoctor.values.report import Report
 from tests.support import warm
 from tests.support.reports import SAFE
 

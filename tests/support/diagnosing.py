@@ -17,8 +17,9 @@ from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
 from graphdoctor.target import from_object
+from graphdoctor.values.captures import WHOLE_STEP, CaptureOutcome
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import WHOLE_STEP, CaptureOutcome, Report
+from graphdoctor.values.report import Report
 
 _MARK = re.compile(r"#\s*<- (GD\d{3})\s*$")
 

@@ -7,27 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from graphdoctor.values.captures import CaptureOutcome, Difference, Need, Region, Verification
+from graphdoctor.values.figures import Range
+from graphdoctor.values.finding import Finding
+from graphdoctor.values.locations import Excerpt, Location
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport, ProgramStep
-from graphdoctor.values.report import (
-    SCHEMA_VERSION,
-    CaptureOutcome,
-    Difference,
-    Estimate,
-    Excerpt,
-    Finding,
-    Location,
-    Machine,
-    Measurement,
-    Need,
-    Range,
-    Recommendation,
-    Region,
-    Report,
-    StrategyOutcome,
-    TargetInfo,
-    Term,
-    Verification,
-)
+from graphdoctor.values.report import SCHEMA_VERSION, Machine, Report, TargetInfo
+from graphdoctor.values.speed import Estimate, Measurement, Recommendation, StrategyOutcome, Term
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FILE = "/repo/project/models/branch.py"

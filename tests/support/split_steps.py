@@ -12,7 +12,7 @@ from graphdoctor.graphs.split.built_split import BuiltSplit
 from graphdoctor.graphs.split.glue import GlueCall
 from graphdoctor.strategies.split_step import SplitStep
 from graphdoctor.target import named_tensors, named_values
-from graphdoctor.values.report import Verification
+from graphdoctor.values.captures import Verification
 from tests.support.trying import Tried
 
 SPLIT = SplitStep()

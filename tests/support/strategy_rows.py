@@ -17,8 +17,9 @@ from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.trial import Terms, carry_out
 from graphdoctor.target import Inputs, Target
+from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration
-from graphdoctor.values.report import Measurement, Range, StrategyOutcome
+from graphdoctor.values.speed import Measurement, StrategyOutcome
 
 PROFILE = load_profile("h100")
 TERMS = Terms(PROFILE)

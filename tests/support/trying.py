@@ -17,8 +17,8 @@ from graphdoctor.record.session import Session
 from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.strategy import Built, Known, Strategy
 from graphdoctor.target import from_object
+from graphdoctor.values.captures import Verification
 from graphdoctor.values.options import DeviceChoice
-from graphdoctor.values.report import Verification
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.target.target import Inputs, Target
-from graphdoctor.values.report import Verification
+from graphdoctor.values.captures import Verification
 
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])

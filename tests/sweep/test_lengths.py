@@ -20,7 +20,7 @@ from graphdoctor.sweep.lengths import (
     sizes_to_sweep,
 )
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.report import Range
+from graphdoctor.values.figures import Range
 from graphdoctor.values.sweep import LengthPlan, SweepRow
 
 

@@ -18,8 +18,8 @@ from graphdoctor.sweep.rows import gain_end, row_of
 from graphdoctor.target import Inputs, Target, from_object, named_tensors
 from graphdoctor.target.inputs.rebatch import find_batch, rebatch, shapes_of
 from graphdoctor.values.errors import UsageError, UserCodeError
+from graphdoctor.values.figures import Range
 from graphdoctor.values.options import AnalyzeOptions
-from graphdoctor.values.report import Range
 from graphdoctor.values.sweep import RowStatus, Sweep, SweepRow
 from tests.support.reports import ESTIMATE, MEASUREMENT, SAFE
 from tests.support.sweeps import sweep_object

@@ -10,7 +10,7 @@ from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.trace import Trace, read_trace
 from graphdoctor.trace.explain.estimate import estimate_from_trace
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.report import Range
+from graphdoctor.values.figures import Range
 from tests.support.traces import TraceBuilder, launch_bound
 
 H100 = load_profile("h100")

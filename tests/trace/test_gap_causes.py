@@ -8,7 +8,7 @@ from graphdoctor.trace.explain.activity import activity
 from graphdoctor.trace.explain.gap_causes import Doings, doings
 from graphdoctor.trace.explain.gaps import gaps
 from graphdoctor.trace.explain.lanes import whole_span
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 from tests.support.traces import TraceBuilder
 
 IDLE_NS = 1_000_000_000  # a second, so that shares are readable

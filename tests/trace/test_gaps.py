@@ -9,7 +9,7 @@ from graphdoctor.trace.explain.activity import activity
 from graphdoctor.trace.explain.gaps import Gaps, gaps
 from graphdoctor.trace.explain.graph_use import in_graphs
 from graphdoctor.trace.explain.longest import longest_gaps, longest_places
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 from tests.support.traces import TraceBuilder
 
 

@@ -10,7 +10,7 @@ from graphdoctor.trace import Trace
 from graphdoctor.trace.arrays import About
 from graphdoctor.trace.explain.graphed_steps import _range, _Shrink, _speedup, factors_of
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
-from graphdoctor.values.report import Range
+from graphdoctor.values.figures import Range
 from graphdoctor.values.trace import TracePrediction
 from tests.support.traces import TraceBuilder, launch_bound
 

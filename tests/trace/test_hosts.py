@@ -15,7 +15,7 @@ from graphdoctor.trace.explain.hosts import (
     sync_costs,
 )
 from graphdoctor.trace.explain.straggler import phases_of
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 from graphdoctor.values.trace import HostCost
 from tests.support.traces import TraceBuilder
 

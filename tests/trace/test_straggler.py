@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.trace.explain.straggler import _cause, _most, _slower_kernel
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 from graphdoctor.values.trace import GapCause, TraceReport
 from graphdoctor.values.trace_work import DeviceWork, KernelCost
 from tests.support.traces import launch_bound

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from graphdoctor.trace import Lanes
 from graphdoctor.trace.explain.gap_causes import Doings
 from graphdoctor.trace.explain.verdict import Judgement, judge_trace
-from graphdoctor.values.report import Location, Range
+from graphdoctor.values.figures import Range
+from graphdoctor.values.locations import Location
 from graphdoctor.values.trace import Doubt, GapCause, IdleKind, SyncCost, TracePrediction
 
 LAUNCHING = Doings(kinds=(), causes=(), elsewhere_share=0.0)  # nothing but launching

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphdoctor.values.figures import count_text, shortened
-from graphdoctor.values.locations import file_line, line_of, with_place
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location, file_line, line_of, with_place
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from graphdoctor.values.report import WHOLE_STEP, CaptureOutcome, Scope, outcome_of_whole_step
+from graphdoctor.values.captures import WHOLE_STEP, CaptureOutcome, Scope, outcome_of_whole_step
 
 
 @pytest.mark.parametrize(

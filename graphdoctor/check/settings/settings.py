@@ -16,8 +16,9 @@ from msgspec import Meta
 from graphdoctor.check.baseline import FILE_NAME
 from graphdoctor.values.check import FailOn
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.options import DeviceChoice, InputsChoice, ValuesChoice
-from graphdoctor.values.report import Finding, Mode
+from graphdoctor.values.report import Mode
 from graphdoctor.values.spelling import meant, nearest
 
 _LARGEST = 1e12

@@ -21,7 +21,7 @@ from graphdoctor.device.observe.operators import Call, Observer, written_tensors
 from graphdoctor.device.observe.storages import StorageInfo, Values, parts_of
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.target.frames import locate
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 _POOLS = count(1)
 _OWN_CAPTURES = "graphdoctor.graphs.capture"

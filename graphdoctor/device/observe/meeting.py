@@ -18,8 +18,7 @@ from torch import distributed as dist
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.target.frames import locate
 from graphdoctor.values.errors import UserCodeError
-from graphdoctor.values.locations import file_line
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location, file_line
 
 _LIMIT_S = 120.0
 _PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02  # between two looks

@@ -26,7 +26,7 @@ from graphdoctor.device.observe.storages import (
     parts_of,
 )
 from graphdoctor.device.observe.transfers import finish
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 _RESIZE = OperatorFacts(
     name="storage.resize_", base_name="resize_", tags=(), written_args=(), written_kwargs=(),

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.report import Range
+from graphdoctor.values.figures import Range
 from graphdoctor.values.spelling import meant
 
 Level = Literal["low", "mid", "high"]

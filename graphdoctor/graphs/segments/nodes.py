@@ -14,8 +14,8 @@ from graphdoctor.device.observe.operators import OperatorFacts, facts_of, tensor
 from graphdoctor.operators import fact_about, load_table
 from graphdoctor.partition.fx_operators import operator_named
 from graphdoctor.target.frames import is_machinery
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Arg, Op, Opaque, TensorUse, tensors_in
-from graphdoctor.values.report import Location
 
 DeviceOf = Callable[[torch.Tensor], str]
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphdoctor.values.figures import count_text
-from graphdoctor.values.locations import file_line
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location, file_line
 
 _SHOWN = 3  # reasons of one part
 

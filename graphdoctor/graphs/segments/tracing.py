@@ -10,7 +10,7 @@ from torch import fx
 
 from graphdoctor.graphs.segments.parts import Break
 from graphdoctor.target.frames import is_machinery
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 # What the graphs rely on: name in torch._dynamo.config -> its value here.
 _DYNAMO = {

@@ -15,7 +15,7 @@ from graphdoctor.graphs.static_inputs import StaticInputs
 from graphdoctor.target import Inputs
 from graphdoctor.target.state.snapshot import Snapshot
 from graphdoctor.target.state.tree import Tree
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 
 @dataclass(frozen=True, slots=True)

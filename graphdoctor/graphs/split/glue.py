@@ -16,8 +16,7 @@ from graphdoctor.graphs.split.pending import Pending, Watch, read
 from graphdoctor.target.frames import Place
 from graphdoctor.target.state.clone import copy_values
 from graphdoctor.target.state.walk import Walk, grad_of
-from graphdoctor.values.locations import line_of
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location, line_of
 
 _GLUE = frozenset({"step", "unscale_", "update", "update_parameters"})
 _READING = frozenset({"item", "tolist"})

@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from graphdoctor.graphs.calls.tally import tallies
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 from graphdoctor.values.watched import Recompiled, WatchedCompile, WatchedModel
 
 _MOST_REASONS = 32

@@ -13,7 +13,7 @@ from weakref import ref
 from graphdoctor.measure.watch.gate import Gate
 from graphdoctor.measure.watch.replaced import replaced
 from graphdoctor.target.frames import locate
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 from graphdoctor.values.watched import WatchedGraphs
 
 _CAPTURING = "it captured a CUDA graph"

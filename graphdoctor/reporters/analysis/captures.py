@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from graphdoctor.reporters.page import LABEL_COLUMNS, Page, listed
+from graphdoctor.values.captures import CaptureOutcome, Difference, Region, Verification
 from graphdoctor.values.figures import count_text, time_range
-from graphdoctor.values.locations import place_text
-from graphdoctor.values.report import (
-    CaptureOutcome,
-    Difference,
-    Location,
-    Region,
-    Report,
-    Verification,
-)
+from graphdoctor.values.locations import Location, place_text
+from graphdoctor.values.report import Report
 
 REGIONS_SHOWN = 6
 MODULES_SHOWN = 4

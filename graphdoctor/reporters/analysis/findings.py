@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from graphdoctor.reporters.page import POINTER, VERTICAL, Page, blocks, rows
 from graphdoctor.values.escape import visible
-from graphdoctor.values.figures import EFFECT_WORDS, cost_text
-from graphdoctor.values.locations import caller_of, is_library, place_text
-from graphdoctor.values.report import Effect, Finding
+from graphdoctor.values.figures import cost_text
+from graphdoctor.values.finding import EFFECT_WORDS, Effect, Finding, caller_of
+from graphdoctor.values.locations import is_library, place_text
 
 SHOWN_IN_FULL = 8
 INDENT = 4

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from graphdoctor.reporters.page import Page
 from graphdoctor.values.figures import (
     bytes_text,
-    memory_text,
     ratio_range,
     ratio_text,
     share_range,
     time_range,
     time_text,
 )
-from graphdoctor.values.report import Estimate, LaunchSkew, Measurement, Report
+from graphdoctor.values.report import Report
+from graphdoctor.values.speed import Estimate, LaunchSkew, Measurement, memory_text
 
 _SPEEDS = {2.0: "half as fast", 0.5: "twice as fast"}
 _SPEEDUP = "Speed-up"

@@ -36,9 +36,11 @@ from graphdoctor.reporters.web import document
 from graphdoctor.reporters.web.code import Numbered, files_of, parts, prose
 from graphdoctor.reporters.web.drawn_step import SCRIPTS, lanes_data
 from graphdoctor.reporters.web.modules import module_rows
-from graphdoctor.values.figures import EFFECT_WORDS, count_text, share_range, time_range, time_text
-from graphdoctor.values.locations import caller_of, place_text
-from graphdoctor.values.report import Range, Report, StrategyOutcome
+from graphdoctor.values.figures import Range, count_text, share_range, time_range, time_text
+from graphdoctor.values.finding import EFFECT_WORDS, caller_of
+from graphdoctor.values.locations import place_text
+from graphdoctor.values.report import Report
+from graphdoctor.values.speed import StrategyOutcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,8 @@ from graphdoctor.reporters.analysis.gain import SPEED_STYLES
 from graphdoctor.reporters.page import Page, Piece
 from graphdoctor.values.figures import many_text, more_bytes_text, ratio_range, time_text
 from graphdoctor.values.locations import place_text
-from graphdoctor.values.report import (
-    NO_STRATEGY,
-    Recommendation,
-    Report,
-    StrategyOutcome,
-    StrategyStatus,
-)
+from graphdoctor.values.report import Report
+from graphdoctor.values.speed import NO_STRATEGY, Recommendation, StrategyOutcome, StrategyStatus
 
 _INDENT = "  "
 _DETAIL_INDENT = "    "

@@ -10,16 +10,12 @@ from graphdoctor.reporters.analysis.findings import active, worst_first
 from graphdoctor.reporters.analysis.gain import basis_text, fed_by_text
 from graphdoctor.reporters.analysis.strategies import advice_label
 from graphdoctor.reporters.page import Page, blocks
+from graphdoctor.values.captures import outcome_of_whole_step
 from graphdoctor.values.figures import ratio_range, share_range, time_range
+from graphdoctor.values.finding import Effect
 from graphdoctor.values.locations import place_text
-from graphdoctor.values.report import (
-    NO_STRATEGY,
-    Effect,
-    Report,
-    StrategyOutcome,
-    Verdict,
-    outcome_of_whole_step,
-)
+from graphdoctor.values.report import Report, Verdict
+from graphdoctor.values.speed import NO_STRATEGY, StrategyOutcome
 
 WHOLE = "whole"  # the strategy whose gain is that of the graph that was captured
 VERDICTS: dict[Verdict, tuple[str, str]] = {

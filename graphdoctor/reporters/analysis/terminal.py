@@ -11,9 +11,10 @@ from graphdoctor.reporters.analysis.strategies import write_strategies
 from graphdoctor.reporters.analysis.summary import write_summary
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
-from graphdoctor.values.figures import EFFECT_WORDS, count_text
+from graphdoctor.values.figures import count_text
+from graphdoctor.values.finding import EFFECT_WORDS, Assumption, Finding
 from graphdoctor.values.locations import path_text, place_text
-from graphdoctor.values.report import Assumption, Finding, Report
+from graphdoctor.values.report import Report
 
 _NOT_CHECKED, _ASSUMED = _DOUBTS = ("Not checked", "Assumed")
 

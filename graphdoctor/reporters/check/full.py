@@ -5,10 +5,10 @@ from __future__ import annotations
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page, listed, rows
+from graphdoctor.values.captures import ON_FRESH_INPUTS, outcome_of_whole_step
 from graphdoctor.values.check import Check, CheckedTarget, Occurrence, Severity, occurrences
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text
-from graphdoctor.values.report import ON_FRESH_INPUTS, outcome_of_whole_step
 
 SHOWN_IN_FULL = 10
 STALE_SHOWN = 5

@@ -12,8 +12,7 @@ from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.check import Check, CheckedFinding, Occurrence, Severity, occurrences
 from graphdoctor.values.escape import visible
-from graphdoctor.values.figures import EFFECT_WORDS
-from graphdoctor.values.report import Finding
+from graphdoctor.values.finding import EFFECT_WORDS, Finding
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -16,8 +16,9 @@ from graphdoctor.values.check import (
     occurrences,
 )
 from graphdoctor.values.escape import visible, visible_lines
-from graphdoctor.values.figures import EFFECT_WORDS, count_text, joined, share_text
-from graphdoctor.values.report import Columns, Finding
+from graphdoctor.values.figures import count_text, joined, share_text
+from graphdoctor.values.finding import EFFECT_WORDS, Finding
+from graphdoctor.values.locations import Columns
 
 PRUNE = "`graphdoctor baseline --prune`"
 

@@ -7,8 +7,8 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
 from graphdoctor.values.diff import Changes, FigureChange, TargetChange
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import place_text
-from graphdoctor.values.report import Finding
 
 _STYLES = {True: "green", False: "red", None: ""}
 

@@ -10,8 +10,8 @@ from graphdoctor.reporters.diff.full import verdicts
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.diff import Changes, TargetChange
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import place_text
-from graphdoctor.values.report import Finding
 
 MARKER = "<!-- graphdoctor diff -->"
 _MARKS = {True: " (better)", False: " (worse)", None: ""}

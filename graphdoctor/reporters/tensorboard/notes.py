@@ -14,9 +14,9 @@ from graphdoctor.trace.annotations import Note, anchor_in
 from graphdoctor.trace.api import is_step_mark
 from graphdoctor.trace.arrays import Ints
 from graphdoctor.trace.nesting import NONE, nest
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import place_text
 from graphdoctor.values.recording import Iteration, Op
-from graphdoctor.values.report import Finding
 
 Step = tuple[int, int]
 

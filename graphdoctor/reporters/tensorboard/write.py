@@ -20,9 +20,10 @@ from graphdoctor.trace.explain.lanes import busiest_device, lanes_in
 from graphdoctor.trace.read.names import KeptTrace
 from graphdoctor.trace.steps import find_steps
 from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError
-from graphdoctor.values.figures import EFFECT_WORDS, ratio_range, share_range, time_range, time_text
+from graphdoctor.values.figures import Range, ratio_range, share_range, time_range, time_text
+from graphdoctor.values.finding import EFFECT_WORDS, Finding
 from graphdoctor.values.locations import place_text
-from graphdoctor.values.report import Finding, Range, Report
+from graphdoctor.values.report import Report
 
 PAGE_TAG = "graphdoctor/report"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from graphdoctor.reporters.page import blocks
 from graphdoctor.values.escape import TAB_COLUMNS
+from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import path_text
-from graphdoctor.values.report import Finding
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from graphdoctor.operators.conditions import has_nested
 from graphdoctor.rules.causes.branch_points import Branch
 from graphdoctor.rules.causes.copies import Transfer
 from graphdoctor.rules.causes.source import statement_at, written
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op
-from graphdoctor.values.report import Location
 
 NESTED = (
     "Keep the padded tensor and a mask: nested tensors hold their sizes on the host. For "

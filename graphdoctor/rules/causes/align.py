@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op
-from graphdoctor.values.report import Location
 
 Pair = tuple[int | None, int | None]
 _Key = tuple[str, Location | None, str, str]

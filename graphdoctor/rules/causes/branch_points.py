@@ -19,7 +19,7 @@ from graphdoctor.rules.causes.source import (
     tests_of,
 )
 from graphdoctor.values.figures import shortened
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 
 class Branch(Struct, frozen=True):

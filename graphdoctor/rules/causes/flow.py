@@ -19,7 +19,7 @@ from graphdoctor.rules.causes.source import (
     statements_of,
     targets_of,
 )
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 Line = tuple[str, int]
 _BLOCKS = (ast.With, ast.Try, ast.FunctionDef, ast.ClassDef)

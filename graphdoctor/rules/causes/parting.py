@@ -17,8 +17,8 @@ from graphdoctor.rules.causes.sources import sources_of
 from graphdoctor.rules.causes.words import operator_words, place_words, value_words
 from graphdoctor.rules.rule import Hit
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import HostEvent, Iteration, Op, Recording, TensorUse
-from graphdoctor.values.report import Location
 
 
 class _Parting(Struct, frozen=True):

@@ -10,8 +10,8 @@ from graphdoctor.operators import fact_about
 from graphdoctor.rules.causes.copies import is_list_read, transfer_of
 from graphdoctor.rules.causes.flow import Flow, Line, value_flow
 from graphdoctor.rules.rule import once
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Op, Recording, TensorUse
-from graphdoctor.values.report import Location
 
 _SCALER_OPERATORS = frozenset({"_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"})
 # aten/src/ATen/native/cudnn/RNN.cpp, get_dropout_state: after the generator's state was set, the

@@ -10,7 +10,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from graphdoctor.values.figures import shortened
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 _READING_METHODS = frozenset({"item", "tolist", "equal", "allclose", "is_nonzero", "cpu", "numpy"})
 

@@ -10,8 +10,8 @@ from msgspec import Struct, structs
 from graphdoctor.rules.causes.flow import Flow
 from graphdoctor.rules.causes.reads import cpu_reads, flow_from, host_reads, tensor_lines
 from graphdoctor.rules.rule import Hit, at_event, once
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import EventKind, HostEvent, Iteration, Recording
-from graphdoctor.values.report import Location
 
 _VALUE_EVENTS: tuple[EventKind, ...] = ("host-random", "host-time")
 

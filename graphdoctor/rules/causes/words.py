@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphdoctor.values.locations import file_line
+from graphdoctor.values.locations import Location, file_line
 from graphdoctor.values.recording import Arg, Op, Opaque, TensorUse
-from graphdoctor.values.report import Location
 
 
 def tensor_words(use: TensorUse) -> str:

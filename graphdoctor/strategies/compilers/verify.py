@@ -12,7 +12,7 @@ from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.proof.other_rounding import OtherRounding
 from graphdoctor.proof.twins import TwinTrial, gaps_of, kept, verified, wrong
 from graphdoctor.strategies.compilers.arithmetic import OWN_DIGITS, Digits
-from graphdoctor.values.report import Verification
+from graphdoctor.values.captures import Verification
 
 _METHOD = "to half of {whose}'s digits"
 _RANDOM = (

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphdoctor.strategies.patch.edits import CannotEdit, Insertion, after_imports, source_of
-from graphdoctor.values.figures import ratio_range, ratio_text
+from graphdoctor.values.figures import Range, ratio_range, ratio_text
 from graphdoctor.values.locations import is_library
 from graphdoctor.values.program import CalledModule, ProgramStep
-from graphdoctor.values.report import Range, Report, StrategyOutcome
+from graphdoctor.values.report import Report
+from graphdoctor.values.speed import StrategyOutcome
 
 _LEAST_GAIN = 1.05
 # On a GPU no process of its own finds a program's step again; the changed program itself is then the proof.

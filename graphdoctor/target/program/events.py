@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import dataloader
 
 from graphdoctor.target.frames import is_machinery
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 Kind = Literal[
     "forward", "backward", "zero-grad", "step", "stepped", "clip", "scaler", "schedule", "made",

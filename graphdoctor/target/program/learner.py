@@ -14,7 +14,7 @@ import torch
 from graphdoctor.target.program.events import Event, location_of, without_frames
 from graphdoctor.target.program.loops import Loop, learn
 from graphdoctor.target.program.rebuild import NotRebuilt
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 
 _MOST_NODES = 200_000
 _MOST_EVENTS = 20_000  # older ones say nothing about a step

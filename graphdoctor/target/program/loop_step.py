@@ -30,7 +30,8 @@ from graphdoctor.target.roots import roots_of
 from graphdoctor.target.state.accumulations import mark_all, marked
 from graphdoctor.target.state.tree import Tree
 from graphdoctor.target.target import Inputs, Target
-from graphdoctor.values.report import Location, Mode
+from graphdoctor.values.locations import Location
+from graphdoctor.values.report import Mode
 
 
 @dataclass

@@ -19,8 +19,9 @@ from graphdoctor.target.program.kept import Kept, Turn, in_turn
 from graphdoctor.target.roots import roots_among
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import is_user_file
+from graphdoctor.values.locations import Location
 from graphdoctor.values.program import CalledModule
-from graphdoctor.values.report import Location, Mode
+from graphdoctor.values.report import Mode
 
 _MOST_PERIODS = 64
 

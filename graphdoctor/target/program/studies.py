@@ -14,8 +14,8 @@ from graphdoctor.target.program.rebuild import NotRebuilt
 from graphdoctor.target.program.step import SeenStep
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.target.target import Target
+from graphdoctor.values.locations import Location
 from graphdoctor.values.options import Bounds
-from graphdoctor.values.report import Location
 
 Diagnose = Callable[[Target], object]
 Waits = Counter[tuple[Location | None, str]]

@@ -27,8 +27,8 @@ from graphdoctor.target.program.statements import Span, block_of_with, whole_fun
 from graphdoctor.target.program.step import CallStep, SeenStep
 from graphdoctor.target.program.studies import Diagnose, Observe, Studies
 from graphdoctor.target.user_code import is_user_file
+from graphdoctor.values.locations import Location
 from graphdoctor.values.options import Bounds
-from graphdoctor.values.report import Location
 
 _PATIENCE = 4  # forward passes with gradients and no backward pass: they are no training ...
 _WITH_OPTIMIZER = 2_000  # ... but where there is an optimizer they may be an episode of it

@@ -14,7 +14,8 @@ from graphdoctor.trace.explain.lanes import busiest_device, lanes_in
 from graphdoctor.trace.explain.replay import replay_of
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.report import Estimate, Range
+from graphdoctor.values.figures import Range
+from graphdoctor.values.speed import Estimate
 
 _ENOUGH_EXPLAINED = 0.9
 

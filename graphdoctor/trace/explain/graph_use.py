@@ -16,7 +16,7 @@ from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
 from graphdoctor.trace.steps import Basis
 from graphdoctor.trace.windows import Window, window_of
 from graphdoctor.values.figures import count_text, time_text
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 from graphdoctor.values.trace_work import GraphReplay, GraphUse
 
 # Who replays, by what is around the launch; the first that fits. A server's own runner may replay a

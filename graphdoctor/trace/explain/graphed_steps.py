@@ -16,7 +16,8 @@ from graphdoctor.trace.explain.lanes import lanes_in
 from graphdoctor.trace.explain.replay import Replay, replay_of
 from graphdoctor.trace.explain.what_if import Graphed, with_graphs, without_waits
 from graphdoctor.trace.steps import Steps
-from graphdoctor.values.report import Range, Term
+from graphdoctor.values.figures import Range
+from graphdoctor.values.speed import Term
 from graphdoctor.values.trace import TracePrediction
 
 # How much torch.profiler slows the host, by what it records. Measured with torch 2.13 on a

@@ -22,7 +22,7 @@ from graphdoctor.trace.nesting import (
     value_at,
 )
 from graphdoctor.trace.windows import Window, inside
-from graphdoctor.values.report import Location
+from graphdoctor.values.locations import Location
 from graphdoctor.values.trace import HostCost, SyncCost
 
 _FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")

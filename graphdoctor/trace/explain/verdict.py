@@ -9,8 +9,7 @@ from msgspec import Struct
 from graphdoctor.trace.explain.gap_causes import Doings
 from graphdoctor.trace.explain.known_work import ELSEWHERE
 from graphdoctor.trace.explain.lanes import Lanes
-from graphdoctor.values.figures import count_text
-from graphdoctor.values.report import Range
+from graphdoctor.values.figures import Range, count_text
 from graphdoctor.values.trace import (
     WORK_WORDS,
     Confidence,

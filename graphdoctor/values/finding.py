@@ -1,0 +1,90 @@
+"""What a rule found in a step, whom it concerns, and what a comment says of it; plain data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from graphdoctor.values.figures import Range
+from graphdoctor.values.locations import Columns, Excerpt, Location, is_library, own_line
+
+Effect = Literal["capture-fails", "replay-is-wrong", "replay-is-slow"]
+EFFECT_WORDS: dict[Effect, str] = {
+    "capture-fails": "capture fails",
+    "replay-is-wrong": "replay is wrong",
+    "replay-is-slow": "replay is slow",
+}
+
+
+class Suppression(Struct, frozen=True):
+    """Why a finding does not count: a comment at `location` says so, or else the settings do."""
+
+    reason: str
+    location: Location | None = None
+
+
+class IdleComment(Struct, frozen=True):
+    """A suppression comment that does nothing. `rule` is what it names, as it is written there."""
+
+    location: Location
+    rule: str
+    kind: Literal["unused", "unknown-rule", "misplaced", "not-understood"]
+    message: str
+
+
+class Finding(Struct, frozen=True):
+    """One reason why the step is not safe, or not worth it, as a CUDA graph.
+
+    `count` is how often one step does it. `stack` leads from the location outwards to the caller.
+    `cost_us` is the time one eager step would save without its waits and copies, all else being as
+    it is; None where nothing is known of it. `cost_source` says how it is known.
+    `certainty` is "confirmed" where the (emulated) machine showed the effect in this run,
+    "likely" where the mechanism was seen, "unknown" where it could not be checked.
+    What is `suppressed` is still true, and still counts for the verdict.
+    `columns` are those of the location's expression; None where Python does not say, or where it
+    reaches over several lines.
+    """
+
+    rule: str
+    name: str
+    effect: Effect
+    message: str
+    why: str
+    fix: str
+    location: Location | None
+    excerpt: Excerpt | None = None
+    stack: tuple[Location, ...] = ()
+    module: str = ""
+    phase: str = "forward"
+    operator: str = ""
+    count: int = 1
+    certainty: Literal["confirmed", "likely", "unknown"] = "likely"
+    suppressed: Suppression | None = None
+    cost_us: Range | None = None
+    cost_source: str = ""
+    columns: Columns | None = None
+
+    @property
+    def code(self) -> str | None:
+        """The location's line, as far as the excerpt has it."""
+        if self.location is None or self.excerpt is None:
+            return None
+        index = self.location.line - self.excerpt.first_line
+        return self.excerpt.lines[index] if 0 <= index < len(self.excerpt.lines) else None
+
+
+class Assumption(Struct, frozen=True):
+    """A value that a step on shapes only needed: `what` was assumed, such as "False", at this place."""
+
+    what: str
+    operator: str
+    location: Location | None = None
+    code: str = ""  # the line that needs it
+
+
+def caller_of(finding: Finding) -> Location | None:
+    """The user's line that led to a finding in a library; None where it is the finding's own."""
+    if finding.location is None or not is_library(finding.location.file):
+        return None
+    return own_line(finding.stack)
