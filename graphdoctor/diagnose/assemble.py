@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,15 +15,8 @@ from graphdoctor.device.observe.meeting import RanksDiffer
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.diagnose.assumptions import assumptions, cut_short
 from graphdoctor.diagnose.diagnose import excerpt_at
-from graphdoctor.diagnose.other_dropout import about_other_dropout
-from graphdoctor.diagnose.python_state import (
-    about_stopped,
-    decided_by_clocks,
-    decided_by_stopped,
-    in_other_threads,
-    stopped_state,
-    taken_from_outside,
-)
+from graphdoctor.diagnose.limits import doubts_of, limits_of
+from graphdoctor.diagnose.python_state import stopped_state
 from graphdoctor.diagnose.suppress import suppress
 from graphdoctor.diagnose.verdict import judge
 from graphdoctor.record import Session
@@ -36,12 +28,11 @@ from graphdoctor.target import Target
 from graphdoctor.target.user_code import user_frames
 from graphdoctor.values.captures import CaptureOutcome, Region, outcome_of_whole_step
 from graphdoctor.values.errors import RaisesInCapture
-from graphdoctor.values.figures import names_text
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.lanes import StepLanes
-from graphdoctor.values.locations import Location, file_line
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Recording
-from graphdoctor.values.report import SCHEMA_VERSION, Machine, Report, TargetInfo, Verdict
+from graphdoctor.values.report import SCHEMA_VERSION, Machine, Report, TargetInfo
 from graphdoctor.values.speed import Estimate, GraphMemory, Measurement
 
 _WHY_RAISES = (
@@ -75,14 +66,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
     ends = cut_short(recording)
     without = () if has_values else (_NO_VALUES, *ends)
     stopped = stopped_state(recording, found)
-    doubts = (
-        *_doubts(recording),
-        *decided_by_stopped(recording),
-        *decided_by_clocks(recording),
-        *taken_from_outside(recording),
-        *in_other_threads(recording),
-        *_rebound(session.target, recording),
-    )
+    doubts = doubts_of(session.target, recording)
     verdict, reason = judge(
         findings,
         results.regions,
@@ -93,11 +77,8 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
         is_cut_short=bool(ends),
         stopped=stopped,
     )
-    return Report(
-        schema_version=SCHEMA_VERSION,
-        tool_version=__version__,
-        target=target_info(session.target),
-        machine=machine_info(session.device),  # type: ignore[arg-type]
+    return replace(
+        _empty(session.target, session.device),  # type: ignore[arg-type]
         verdict=verdict,
         reason=reason,
         findings=findings,
@@ -108,17 +89,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
         measurement=results.measurement,
         operators=len(recording.captured[-1].ops),
         iterations=len(recording.captured),
-        limits=(
-            *without,
-            *recording.limits,
-            *_parting(session.target),
-            *_numbers_given(recording),
-            *doubts,
-            *about_stopped(stopped),
-            *about_other_dropout(recording),
-            *_held_by_nobody(recording),
-            *results.limits,
-        ),
+        limits=(*without, *limits_of(session.target, recording, doubts, stopped), *results.limits),
         idle_comments=idle_comments,
         memory=results.memory,
         values="real" if has_values else "none",
@@ -129,9 +100,7 @@ def assemble(session: Session, recording: Recording, results: Results) -> Report
 
 def could_not_run(target: Target, device: AnyDevice, why: str) -> Report:
     """The report of a step that the emulated device cannot run: nothing is known, and that is said."""
-    return _without_recording(
-        target, device, verdict="unknown", reason=f"Not verified: {why}", limits=(why,)
-    )
+    return replace(_empty(target, device), reason=f"Not verified: {why}", limits=(why,))
 
 
 def raises_in_capture(target: Target, device: AnyDevice, error: RaisesInCapture) -> Report:
@@ -147,9 +116,8 @@ def raises_in_capture(target: Target, device: AnyDevice, error: RaisesInCapture)
         excerpt=excerpt_at(place),
         certainty="confirmed",
     )
-    return _without_recording(
-        target,
-        device,
+    return replace(
+        _empty(target, device),
         verdict="unsafe",
         reason="The step raises where torch.cuda.is_current_stream_capturing() is true.",
         findings=(finding,),
@@ -157,23 +125,16 @@ def raises_in_capture(target: Target, device: AnyDevice, error: RaisesInCapture)
     )
 
 
-def _without_recording(
-    target: Target,
-    device: AnyDevice,
-    *,
-    verdict: Verdict,
-    reason: str,
-    limits: tuple[str, ...],
-    findings: tuple[Finding, ...] = (),
-) -> Report:
+def _empty(target: Target, device: AnyDevice) -> Report:
+    """The report of a step of which nothing is known."""
     return Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         target=target_info(target),
         machine=machine_info(device),
-        verdict=verdict,
-        reason=reason,
-        findings=findings,
+        verdict="unknown",
+        reason="",
+        findings=(),
         regions=(),
         safe_modules=(),
         captures=(),
@@ -181,7 +142,6 @@ def _without_recording(
         measurement=None,
         operators=0,
         iterations=0,
-        limits=limits,
     )
 
 
@@ -239,73 +199,3 @@ def _about_speed(results: Results) -> Iterator[Finding]:
     for finding in (not_launch_bound(results.estimate), fragmented(results.regions)):
         if finding is not None:
             yield finding
-
-
-def _parting(target: Target) -> Iterator[str]:
-    """That nothing is said of values for which the step does something else."""
-    if target.parting_inputs:
-        yield (
-            f"The step takes another path for other values of {names_text(target.parting_inputs)}"
-            f"{target.parting_place}: what is said here holds for the numbers as given."
-        )
-
-
-def _numbers_given(recording: Recording) -> Iterator[str]:
-    """Python numbers among the inputs: no replay gets others."""
-    given = {leaf.path: leaf.value for one in recording.captured for leaf in one.inputs}
-    names = [path for path, text in given.items() if isinstance(text, str) and _is_number(text)]
-    if names:
-        yield (
-            f"A graph keeps the Python numbers that the step is called with, {names_text(names)}: for others"
-            " it has to be captured anew, or they have to be tensors on the device."
-        )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return not math.isnan(float(text))
-    except ValueError:
-        return False
-
-
-def _rebound(target: Target, recording: Recording) -> Iterator[str]:
-    """State that the step reads, and that other code replaces between the steps."""
-    read = {external.name for iteration in recording.captured for external in iteration.externals}
-    for path in target.rebound:
-        if path in read:
-            yield (
-                f"The program puts another tensor into {path} between its steps, while a replay reads"
-                " the one that was there when it was captured: copy into it with copy_() instead."
-            )
-
-
-def _held_by_nobody(recording: Recording) -> Iterator[str]:
-    """Memory of the device that neither inputs nor state lead to, such as that of a cache: each line once."""
-    places: dict[Location | None, None] = {}
-    for iteration in recording.captured:
-        foreign = {one.storage for one in iteration.externals if one.origin == "unknown"}
-        for op in iteration.ops:
-            if any(use.is_cuda and use.storage in foreign for use in op.inputs):
-                places.setdefault(op.location)
-    for place in places:
-        where = f" ({file_line(place)})" if place is not None else ""
-        yield (
-            "The step reads a tensor on the device that neither its inputs nor its state lead to"
-            f"{where}, as one in a functools.lru_cache: hold it as long as a graph that reads it lives,"
-            " since nothing would tell when its memory is given back."
-        )
-
-
-def _doubts(recording: Recording) -> Iterator[str]:
-    """Where the emulated result may not be a GPU's: each reason once, with its first place."""
-    seen: dict[str, Location | None] = {}
-    for iteration in recording.captured:
-        for op in iteration.ops:
-            if op.fallback is not None:
-                seen.setdefault(op.fallback, op.location)
-    for reason, place in seen.items():
-        yield _at(reason, place)
-
-
-def _at(reason: str, place: Location | None) -> str:
-    return f"{reason} ({file_line(place)})" if place is not None else reason

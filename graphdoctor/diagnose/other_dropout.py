@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from graphdoctor.rules.causes.words import place_words
 from graphdoctor.values.figures import count_text
-from graphdoctor.values.locations import file_line
+from graphdoctor.values.locations import bracketed
 from graphdoctor.values.recording import HostEvent, Iteration, Recording
 
 _ADVICE = (
@@ -36,10 +36,9 @@ def about_other_dropout(recording: Recording) -> Iterator[str]:
 def _told(before: HostEvent, now: HostEvent, captured: Iteration, *, count: int) -> str:
     # That the math kernel draws otherwise than the fused ones was seen on GPUs (two H200s, in float32).
     may = "takes" if "math attention" in (before.name, now.name) else "may take"
-    at = f" ({file_line(now.location)})" if now.location is not None else ""
     calls = f" in {count_text(count, 'call')}" if count > 1 else ""
     return (
-        f"Attention with dropout{at} has {now.detail} while it is captured, and {before.detail} in"
+        f"Attention with dropout{bracketed(now.location)} has {now.detail} while it is captured, and {before.detail} in"
         f" eager{calls}{_asked_before(now, captured)}. A GPU {may} {now.name} instead of {before.name} then, which"
         f" drops other elements from the same seed: {_ADVICE}"
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from graphdoctor.values.figures import names_text
 from graphdoctor.values.finding import Finding
-from graphdoctor.values.locations import Location, file_line
+from graphdoctor.values.locations import Location, bracketed
 from graphdoctor.values.recording import EventKind, HostEvent, Recording
 
 _MOST = 3  # places and names that a sentence has
@@ -19,7 +19,7 @@ def stopped_state(recording: Recording, findings: Collection[Finding]) -> tuple[
     return tuple(dict.fromkeys(_said(one) for one in events if not _is_on(one.location, told)))
 
 
-def about_stopped(stopped: tuple[str, ...]) -> Iterator[str]:
+def about_stopped(stopped: Sequence[str]) -> Iterator[str]:
     """What that means, in one remark."""
     if stopped:
         yield (
@@ -35,15 +35,14 @@ def decided_by_stopped(recording: Recording) -> Iterator[str]:
     for event in _events(recording, "python-decision"):
         by_place.setdefault(event.location, {}).setdefault(_plain(event.name), event)
     for place, events in by_place.items():
-        where = f" ({file_line(place)})" if place is not None else ""
         names = names_text(tuple(events))
         known = next((event.detail for event in events.values() if event.detail), "")
         if known:
             code, _, when = known.rpartition("` ")
-            yield f"{code}`{where} {when}, since each step changes {names} in Python; no replay does"
+            yield f"{code}`{bracketed(place)} {when}, since each step changes {names} in Python; no replay does"
         else:
             yield (
-                f"each step changes {names} in Python, by which it chooses its way{where}: a later step may"
+                f"each step changes {names} in Python, by which it chooses its way{bracketed(place)}: a later step may"
                 " go another one, and no replay does"
             )
 
@@ -53,8 +52,7 @@ def decided_by_clocks(recording: Recording) -> Iterator[str]:
     found = {event.location: event for event in _events(recording, "clock-decision")}
     for place, event in found.items():
         code, _, when = event.detail.rpartition("` ")
-        where = f" ({file_line(place)})" if place is not None else ""
-        yield f"{code}`{where} {when}, by {event.name}; no replay reads a clock"
+        yield f"{code}`{bracketed(place)} {when}, by {event.name}; no replay reads a clock"
 
 
 def taken_from_outside(recording: Recording) -> Iterator[str]:
@@ -64,18 +62,16 @@ def taken_from_outside(recording: Recording) -> Iterator[str]:
         if event.name not in found or found[event.name].location is None:
             found[event.name] = event
     for name, event in found.items():
-        where = f" ({file_line(event.location)})" if event.location is not None else ""
         yield (
-            f"each step takes the next item of {name}{where}, which runs on behind it: what comes later may"
-            " be another one, and no replay takes any"
+            f"each step takes the next item of {name}{bracketed(event.location)}, which runs on behind it: what"
+            " comes later may be another one, and no replay takes any"
         )
 
 
 def in_other_threads(recording: Recording) -> Iterator[str]:
     """Work that no recording has."""
     for place in dict.fromkeys(event.location for event in _events(recording, "other-thread")):
-        where = f" ({file_line(place)})" if place is not None else ""
-        yield f"the step gives work to another thread{where}: what runs there is not recorded"
+        yield f"the step gives work to another thread{bracketed(place)}: what runs there is not recorded"
 
 
 def _events(recording: Recording, kind: EventKind) -> Iterator[HostEvent]:
@@ -83,8 +79,7 @@ def _events(recording: Recording, kind: EventKind) -> Iterator[HostEvent]:
 
 
 def _said(event: HostEvent) -> str:
-    where = f" ({file_line(event.location)})" if event.location is not None else ""
-    return f"{_plain(event.name)}{where}"
+    return f"{_plain(event.name)}{bracketed(event.location)}"
 
 
 def _plain(path: str) -> str:

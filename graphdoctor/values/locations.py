@@ -63,6 +63,11 @@ def file_line(location: Location) -> str:
     return f"{os.path.basename(location.file)}:{location.line}"
 
 
+def bracketed(location: Location | None) -> str:
+    """ " (train.py:31)", or nothing where the line is not known."""
+    return f" ({file_line(location)})" if location is not None else ""
+
+
 def line_of(location: Location | None) -> str:
     """ "line 31 of train.py", or "the step" where the line is not known."""
     if location is None:

@@ -1,0 +1,111 @@
+"""A step and its recording -> what a report cannot vouch for: doubts, by which it is not safe, and other remarks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from graphdoctor.diagnose.other_dropout import about_other_dropout
+from graphdoctor.diagnose.python_state import (
+    about_stopped,
+    decided_by_clocks,
+    decided_by_stopped,
+    in_other_threads,
+    taken_from_outside,
+)
+from graphdoctor.target import Target
+from graphdoctor.values.figures import names_text
+from graphdoctor.values.locations import Location, bracketed
+from graphdoctor.values.recording import Recording
+
+
+def doubts_of(target: Target, recording: Recording) -> tuple[str, ...]:
+    """Why a replay that was verified here may still differ from eager elsewhere, or later."""
+    return (
+        *_fallbacks(recording),
+        *decided_by_stopped(recording),
+        *decided_by_clocks(recording),
+        *taken_from_outside(recording),
+        *in_other_threads(recording),
+        *_rebound(target, recording),
+    )
+
+
+def limits_of(
+    target: Target, recording: Recording, doubts: Sequence[str], stopped: Sequence[str]
+) -> tuple[str, ...]:
+    """All that could not be seen or does not hold for every input, with the doubts among it."""
+    return (
+        *recording.limits,
+        *_parting(target),
+        *_numbers_given(recording),
+        *doubts,
+        *about_stopped(stopped),
+        *about_other_dropout(recording),
+        *_held_by_nobody(recording),
+    )
+
+
+def _fallbacks(recording: Recording) -> Iterator[str]:
+    """Where the emulated result may not be a GPU's: each reason once, with its first place."""
+    seen: dict[str, Location | None] = {}
+    for iteration in recording.captured:
+        for op in iteration.ops:
+            if op.fallback is not None:
+                seen.setdefault(op.fallback, op.location)
+    for reason, place in seen.items():
+        yield f"{reason}{bracketed(place)}"
+
+
+def _rebound(target: Target, recording: Recording) -> Iterator[str]:
+    """State that the step reads, and that other code replaces between the steps."""
+    read = {external.name for iteration in recording.captured for external in iteration.externals}
+    for path in target.rebound:
+        if path in read:
+            yield (
+                f"The program puts another tensor into {path} between its steps, while a replay reads"
+                " the one that was there when it was captured: copy into it with copy_() instead."
+            )
+
+
+def _parting(target: Target) -> Iterator[str]:
+    """That nothing is said of values for which the step does something else."""
+    if target.parting_inputs:
+        yield (
+            f"The step takes another path for other values of {names_text(target.parting_inputs)}"
+            f"{target.parting_place}: what is said here holds for the numbers as given."
+        )
+
+
+def _numbers_given(recording: Recording) -> Iterator[str]:
+    """Python numbers among the inputs: no replay gets others."""
+    given = {leaf.path: leaf.value for one in recording.captured for leaf in one.inputs}
+    names = [path for path, text in given.items() if isinstance(text, str) and _is_number(text)]
+    if names:
+        yield (
+            f"A graph keeps the Python numbers that the step is called with, {names_text(names)}: for others"
+            " it has to be captured anew, or they have to be tensors on the device."
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False
+
+
+def _held_by_nobody(recording: Recording) -> Iterator[str]:
+    """Memory of the device that neither inputs nor state lead to, such as that of a cache: each line once."""
+    places: dict[Location | None, None] = {}
+    for iteration in recording.captured:
+        foreign = {one.storage for one in iteration.externals if one.origin == "unknown"}
+        for op in iteration.ops:
+            if any(use.is_cuda and use.storage in foreign for use in op.inputs):
+                places.setdefault(op.location)
+    for place in places:
+        yield (
+            "The step reads a tensor on the device that neither its inputs nor its state lead to"
+            f"{bracketed(place)}, as one in a functools.lru_cache: hold it as long as a graph that reads it lives,"
+            " since nothing would tell when its memory is given back."
+        )
