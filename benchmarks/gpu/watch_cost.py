@@ -30,10 +30,10 @@ from typing import Any
 
 import torch
 
-from graphdoctor.measure.watch.duty import SHARE
 from graphdoctor.measure.watch.gate import Gate
 from graphdoctor.measure.watch.graph_counts import GraphCounts
 from graphdoctor.measure.watch.profiler import Profiler, prepare_environment
+from graphdoctor.measure.watch.sampling import SHARE
 from graphdoctor.measure.watch.watcher import Watcher
 from graphdoctor.reporters import watch_page
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.checking import (
+from graphdoctor.cli.arguments import (
+    DEFAULT_BUDGET_S,
+    DEFAULT_LIMIT_S,
     add_input_arguments,
     add_settings_arguments,
     add_step_arguments,
-    running,
+    at_least,
+    names,
+    seconds,
 )
+from graphdoctor.cli.checking import running
 from graphdoctor.cli.output import (
     add_json_argument,
     add_page_arguments,
@@ -34,11 +38,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("html", "json", "terminal")
 FEWEST_ITERATIONS = 2
-DEFAULT_BUDGET_S = 120.0
-DEFAULT_LIMIT_S = 600.0
-NO_STRATEGIES = "none"
-_TIME = re.compile(r"(?P<number>\d+(\.\d+)?|\.\d+)\s*(?P<unit>s|m|min|h)?")
-_UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class AnalyzeCommand:
@@ -219,30 +218,3 @@ def _options(args: argparse.Namespace) -> AnalyzeOptions:
         fixed_inputs=args.inputs == "fixed",
         values=args.values,
     )
-
-
-def names(text: str) -> tuple[str, ...]:
-    """The names between commas; what they name is known once torch is there."""
-    names = tuple(name for part in text.split(",") if (name := part.strip()))
-    if not names:
-        raise argparse.ArgumentTypeError("expected names such as whole,modules, or none; got none")
-    return () if names == (NO_STRATEGIES,) else names
-
-
-def seconds(text: str) -> float:
-    found = _TIME.fullmatch(text.strip().lower())
-    seconds = float(found["number"]) * _UNITS_S[found["unit"] or "s"] if found else 0.0
-    if seconds <= 0.0:
-        raise argparse.ArgumentTypeError(f"expected a time such as 120s or 2m, got {text!r}")
-    return seconds
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """What reads a whole number that is no smaller."""
-
-    def count(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"expected a number of at least {least}, got {text!r}")
-        return int(text)
-
-    return count

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.checking import add_run_arguments, choose, load_project, run
+from graphdoctor.cli.arguments import add_run_arguments
+from graphdoctor.cli.checking import choose, load_project, run
 from graphdoctor.cli.output import show
 from graphdoctor.reporters.files import check_writable, save
 from graphdoctor.values.errors import UsageError

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.checking import add_run_arguments, choose, load_project, run
+from graphdoctor.cli.arguments import add_run_arguments
+from graphdoctor.cli.checking import choose, load_project, run
 from graphdoctor.cli.output import (
     add_page_arguments,
     add_report_argument,

@@ -24,33 +24,6 @@ if TYPE_CHECKING:
 _NAMED = 3
 
 
-def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of every command that reads `[tool.graphdoctor]`."""
-    parser.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting, such as fail-on=error, or a file like graphdoctor.toml; may be repeated",
-    )
-    parser.add_argument(
-        "--isolated", action="store_true", help="ignore the settings files of the project"
-    )
-
-
-def add_step_arguments(parser: argparse.ArgumentParser) -> None:
-    """The target, and how and where it runs."""
-    add = parser.add_argument
-    add("target", metavar="TARGET", help="file.py, file.py:name or package.module:name")
-    add("--mode", choices=("inference", "training"), help="default: what the target describes")
-    add(
-        "--device",
-        choices=("auto", "cuda", "emulated"),
-        default="auto",
-        help="auto (the default) takes a GPU where there is one, and else emulates one",
-    )
-
-
 @contextmanager
 def running(args: argparse.Namespace) -> Iterator[Callable[[str], None]]:
     """Around the run of the target; what the model prints goes to stderr: stdout is for the page.
@@ -73,70 +46,6 @@ def running(args: argparse.Namespace) -> Iterator[Callable[[str], None]]:
             f"{args.target} ended the interpreter with exit code {error.code!r} instead of running"
             " to its end"
         ) from error
-
-
-def add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tensors for a module without inputs, and the machine that is predicted for."""
-    add = parser.add_argument
-    add(
-        "--input",
-        action="append",
-        default=[],
-        metavar="SHAPE:DTYPE",
-        help="a tensor for a module that comes without inputs, such as"
-        " 8x3x224x224:float16; once for each argument",
-    )
-    add_inputs_argument(parser, default="vary")
-    add_machine_arguments(parser)
-
-
-def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
-    """The GPU that is predicted for, and the host that feeds it."""
-    parser.add_argument(
-        "--gpu", default="h100", help="predict for this GPU: h100 (the default), h200, a100 ..."
-    )
-    parser.add_argument(
-        "--host",
-        default="",
-        help="predict for this host of the GPU: server (the default), slow-server, or a file of"
-        " `graphdoctor calibrate --host`",
-    )
-
-
-def add_inputs_argument(parser: argparse.ArgumentParser, *, default: str | None) -> None:
-    """Whether given inputs get other values; without a `default` each target's settings say it."""
-    parser.add_argument(
-        "--inputs",
-        choices=("vary", "fixed"),
-        default=default,
-        help="vary (the default): other values of the same make for each step, where the step"
-        " accepts them; fixed: the inputs as given, and a verdict on them only",
-    )
-
-
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to analyse and how."""
-    parser.add_argument(
-        "paths",
-        nargs="*",
-        metavar="PATH",
-        help="file.py, file.py:name, a folder, or the name of a target in the settings;"
-        " default: every target in the settings",
-    )
-    parser.add_argument("--device", choices=("emulated", "cuda", "auto"), help="default: emulated")
-    add_inputs_argument(parser, default=None)
-    parser.add_argument(
-        "--jobs", type=int, metavar="N", help="targets analyzed at once (default: one per core)"
-    )
-    parser.add_argument(
-        "--time-limit", type=float, metavar="SECONDS", help="for each target (default: 300)"
-    )
-    parser.add_argument(
-        "--no-cache",
-        action="store_true",
-        help="analyze again what has not changed since an earlier check",
-    )
-    add_settings_arguments(parser)
 
 
 def load_project(args: argparse.Namespace) -> Project:

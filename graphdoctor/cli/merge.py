@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from graphdoctor.cli.arguments import add_settings_arguments
 from graphdoctor.cli.check import add_format_arguments, report_all
-from graphdoctor.cli.checking import add_settings_arguments, load_project
+from graphdoctor.cli.checking import load_project
 from graphdoctor.cli.output import check_reports_writable
 
 

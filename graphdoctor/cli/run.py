@@ -10,8 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.analyze import DEFAULT_BUDGET_S, DEFAULT_LIMIT_S, at_least, names, seconds
-from graphdoctor.cli.checking import add_machine_arguments, add_settings_arguments
+from graphdoctor.cli.arguments import (
+    DEFAULT_BUDGET_S,
+    DEFAULT_LIMIT_S,
+    add_machine_arguments,
+    add_program_arguments,
+    add_settings_arguments,
+    at_least,
+    names,
+    program_of,
+    seconds,
+)
 from graphdoctor.cli.output import (
     STDOUT,
     add_json_argument,
@@ -240,45 +249,6 @@ def _stdout_for_json(args: argparse.Namespace) -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(saved, 1)
         os.close(saved)
-
-
-def add_program_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which program, as Python's own command line names it: `program_of` reads it."""
-    parser.add_argument(
-        "-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does"
-    )
-    parser.add_argument(
-        "program",
-        nargs=argparse.REMAINDER,
-        metavar="SCRIPT [--] ARGUMENTS",
-        help="the script, and its own arguments",
-    )
-
-
-def program_of(args: argparse.Namespace) -> Program:
-    """What `run` and `watch` are to run: a script or -m module, with its own arguments."""
-    words = list(args.program)
-    if args.module is not None:
-        from graphdoctor.target.program.launch import Program
-
-        return Program(args.module, tuple(words[1:] if words[:1] == ["--"] else words), True)
-    if words[:1] == ["--"]:
-        del words[0]
-    if not words:
-        raise UsageError(
-            "there is nothing to run: name a script and its arguments, such as"
-            f" `{args.parser.prog} train.py -- --epochs 1`, or a module with -m"
-        )
-    if words[0].startswith("-"):
-        raise UsageError(f"unrecognized arguments: {words[0]} (see `{args.parser.prog} --help`)")
-    if not Path(words[0]).is_file():  # said before torch is imported
-        raise UsageError(
-            f"{words[0]} is no file in {Path.cwd()}: name a script, or a module as -m package.module"
-        )
-    from graphdoctor.target.program.launch import Program
-
-    rest = words[2:] if words[1:2] == ["--"] else words[1:]
-    return Program(words[0], tuple(rest))
 
 
 def _options(args: argparse.Namespace) -> RunOptions:

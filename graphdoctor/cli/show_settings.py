@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from graphdoctor.cli.checking import add_settings_arguments, load_project
+from graphdoctor.cli.arguments import add_settings_arguments
+from graphdoctor.cli.checking import load_project
 from graphdoctor.cli.output import show
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from graphdoctor.cli.checking import add_input_arguments, add_step_arguments, running
+from graphdoctor.cli.arguments import add_input_arguments, add_step_arguments, at_least
+from graphdoctor.cli.checking import running
 from graphdoctor.cli.output import (
     add_color_argument,
     add_json_argument,
@@ -47,7 +48,7 @@ class SweepCommand:
         )
         add(
             "--max-graphs",
-            type=graph_count,
+            type=at_least(1),
             default=MOST_GRAPHS,
             metavar="N",
             help=f"the most graphs to capture for --lengths (default: {MOST_GRAPHS})",
@@ -109,12 +110,3 @@ def batch_sizes(text: str) -> tuple[int, ...]:
             )
         sizes.add(int(number))
     return tuple(sorted(sizes))
-
-
-def graph_count(text: str) -> int:
-    """A whole number from 1; raises argparse.ArgumentTypeError."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= LARGEST):
-        raise argparse.ArgumentTypeError(
-            f"expected how many graphs, a whole number from 1, got {text!r}"
-        )
-    return int(text)

@@ -9,9 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from graphdoctor.cli.analyze import seconds
+from graphdoctor.cli.arguments import add_program_arguments, program_of, seconds
 from graphdoctor.cli.output import add_color_argument, check_json_writable, look_of
-from graphdoctor.cli.run import add_program_arguments, program_of
 from graphdoctor.values.errors import GraphDoctorError
 
 if TYPE_CHECKING:
@@ -51,8 +50,7 @@ class WatchCommand:
     def run(self, args: argparse.Namespace) -> int:
         check_json_writable(args)
         program, process = program_of(args), os.getpid()
-        from graphdoctor.measure.watch.watched_program import watch_program
-        from graphdoctor.measure.watch.watcher import device, rank
+        from graphdoctor.measure.watch.watcher import device, rank, watch_program
         from graphdoctor.reporters import watch_page
 
         # The program may change directory, and put another stream in stderr's place.

@@ -51,70 +51,54 @@ KERNELS: dict[str, Kernels] = {
     "convolution": Kernels(1, "convolution"),
     "convolution_backward": Kernels(2, "convolution"),
     "constant_pad_nd": Kernels(2, "strided"),  # filled first
-    "slice_backward": Kernels(2, "strided"),
-    "select_backward": Kernels(2, "strided"),
-    "as_strided_scatter": Kernels(2, "strided"),
-    "_softmax": _ONE_NORMALIZE,
-    "_log_softmax": _ONE_NORMALIZE,
-    "_softmax_backward_data": _ONE_NORMALIZE,
-    "_log_softmax_backward_data": _ONE_NORMALIZE,
-    "native_layer_norm": _ONE_NORMALIZE,
+    **dict.fromkeys(
+        ("slice_backward", "select_backward", "as_strided_scatter"), Kernels(2, "strided")
+    ),
+    **dict.fromkeys(("_softmax", "_log_softmax", "native_layer_norm"), _ONE_NORMALIZE),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _ONE_NORMALIZE),
     "native_layer_norm_backward": Kernels(2, "columns"),
     "native_group_norm": Kernels(3, "normalize"),
     "native_group_norm_backward": Kernels(5, "normalize"),
     "_fused_rms_norm": _ONE_NORMALIZE,
     "_fused_rms_norm_backward": Kernels(2, "normalize"),
-    "native_batch_norm": Kernels(1, "normalize"),
-    "_native_batch_norm_legit": Kernels(1, "normalize"),
-    "_native_batch_norm_legit_functional": Kernels(1, "normalize"),
-    "_batch_norm_with_update": Kernels(1, "normalize"),
-    "cudnn_batch_norm": Kernels(1, "normalize"),
-    "native_batch_norm_backward": Kernels(1, "columns"),
-    "batch_norm_backward": Kernels(1, "columns"),
-    "cudnn_batch_norm_backward": Kernels(1, "columns"),
+    **dict.fromkeys(("native_batch_norm", "_batch_norm_with_update"), _ONE_NORMALIZE),
+    **dict.fromkeys(
+        ("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "cudnn_batch_norm"),
+        _ONE_NORMALIZE,
+    ),
+    **dict.fromkeys(
+        ("native_batch_norm_backward", "batch_norm_backward", "cudnn_batch_norm_backward"),
+        Kernels(1, "columns"),
+    ),
     **dict.fromkeys(
         ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "all", "any", "prod"),
         _ONE_REDUCE,
     ),
     **dict.fromkeys(("norm", "linalg_vector_norm", "logsumexp", "nansum"), _ONE_REDUCE),
     **dict.fromkeys(("var", "std", "var_mean", "std_mean", "_local_scalar_dense"), _ONE_REDUCE),
-    "cumsum": _ONE_REDUCE,
-    "cumprod": _ONE_REDUCE,
-    "nll_loss_forward": _ONE_REDUCE,
+    **dict.fromkeys(("cumsum", "cumprod", "nll_loss_forward", "nll_loss2d_forward"), _ONE_REDUCE),
     "nll_loss_backward": Kernels(2, "gather"),  # zeros first
-    "nll_loss2d_forward": _ONE_REDUCE,
-    "mse_loss": Kernels(2, "reduce"),
-    "equal": Kernels(2, "reduce"),
-    "sort": Kernels(4, "reduce"),
-    "argsort": Kernels(4, "reduce"),
-    "topk": Kernels(3, "reduce"),
-    "nonzero": Kernels(4, "reduce"),
+    **dict.fromkeys(("mse_loss", "equal"), Kernels(2, "reduce")),
+    **dict.fromkeys(("topk", "histc", "bincount"), Kernels(3, "reduce")),
+    **dict.fromkeys(
+        ("sort", "argsort", "nonzero", "multinomial", "randperm"), Kernels(4, "reduce")
+    ),
     "masked_select": Kernels(5, "reduce"),
-    "_unique2": Kernels(8, "reduce"),
-    "unique_dim": Kernels(8, "reduce"),
-    "multinomial": Kernels(4, "reduce"),
-    "randperm": Kernels(4, "reduce"),
-    "histc": Kernels(3, "reduce"),
-    "bincount": Kernels(3, "reduce"),
-    "stack": Kernels(1, "concat"),
-    "cat": Kernels(1, "concat"),
+    **dict.fromkeys(("_unique2", "unique_dim"), Kernels(8, "reduce")),
+    **dict.fromkeys(("stack", "cat"), Kernels(1, "concat")),
     **dict.fromkeys(("index_select", "embedding", "index", "gather", "take"), _ONE_GATHER),
-    "_embedding_bag": _ONE_GATHER,
-    "_embedding_bag_forward_only": _ONE_GATHER,
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _ONE_GATHER),
     **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), Kernels(2, "gather")),
     **dict.fromkeys(("scatter_", "scatter_add_", "index_add_", "index_copy_"), _ONE_GATHER),
     "index_put": Kernels(2, "gather"),  # copied first
-    "index_put_": _ONE_GATHER,
-    "_index_put_impl_": _ONE_GATHER,
+    **dict.fromkeys(("index_put_", "_index_put_impl_"), _ONE_GATHER),
     "embedding_dense_backward": Kernels(10, "gather"),  # sorts the indices first
     "_embedding_bag_dense_backward": Kernels(6, "gather"),
     # Measured: 12.3 and 12.9 more than one in two steps of DLRM on an H200 (benchmarks/data).
     "_embedding_bag_backward": Kernels(13, "stream"),
     "max_pool2d_with_indices_backward": Kernels(2, "gather"),
     "upsample_bilinear2d_backward": Kernels(2, "gather"),
-    "triu_indices": Kernels(1, "stream"),
-    "tril_indices": Kernels(1, "stream"),
-    "linspace": Kernels(1, "stream"),
+    **dict.fromkeys(("triu_indices", "tril_indices", "linspace"), Kernels(1, "stream")),
 }
 
 _NO_KERNEL = frozenset(
@@ -238,7 +222,7 @@ def kernel_kind(op: Op) -> KernelKind:
     known = KERNELS.get(op.base_name)
     if known is not None:
         return known.kind
-    return "stream" if _is_contiguous(op) else "strided"
+    return "stream" if _lie_alike(op) else "strided"
 
 
 def is_column_sum(op: Op) -> bool:
@@ -251,7 +235,7 @@ def is_column_sum(op: Op) -> bool:
     return not {-1, last}.intersection(dim for dim in op.args[1] if isinstance(dim, int))
 
 
-def _is_contiguous(op: Op) -> bool:
+def _lie_alike(op: Op) -> bool:
     """Whether all operands can be read and written as one run of memory, in the same order."""
     uses = [use for use in (*op.inputs, *op.outputs) if use.numel > 1]
     if not uses:

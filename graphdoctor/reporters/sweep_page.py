@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
@@ -169,8 +169,8 @@ def _write_reasons(page: Page, sweep: Sweep) -> None:
         for row in sweep.rows:
             if row.verdict is not None:
                 page.labelled(f"  Batch {row.batch}", f"{row.verdict}{_of_regions([row])}")
-    for reason, batches in _by_reason(silent).items():
-        page.labelled(f"  Batch {', '.join(batches)}", reason, style="yellow")
+    for reason, batches in _by_text((row.reason, row) for row in silent).items():
+        page.labelled(f"  Batch {batches}", reason, style="yellow")
 
 
 def _of_regions(rows: Sequence[SweepRow]) -> str:
@@ -178,11 +178,12 @@ def _of_regions(rows: Sequence[SweepRow]) -> str:
     return ": the gain is that of the regions that can be captured" if is_part else ""
 
 
-def _by_reason(rows: Sequence[SweepRow]) -> dict[str, list[str]]:
+def _by_text(said: Iterable[tuple[str, SweepRow]]) -> dict[str, str]:
+    """Each text once, with the batch sizes that it is said of."""
     batches: dict[str, list[str]] = {}
-    for row in rows:
-        batches.setdefault(row.reason, []).append(str(row.batch))
-    return batches
+    for text, row in said:
+        batches.setdefault(text, []).append(str(row.batch))
+    return {text: ", ".join(sizes) for text, sizes in batches.items()}
 
 
 def _write_inputs(page: Page, sweep: Sweep) -> None:
@@ -199,15 +200,11 @@ def _write_inputs(page: Page, sweep: Sweep) -> None:
 
 
 def _write_remarks(page: Page, sweep: Sweep) -> None:
-    notes: dict[str, list[str]] = {}
-    for row in sweep.rows:
-        for note in row.notes:
-            notes.setdefault(note, []).append(str(row.batch))
     page.heading("Remarks")
     for note in sweep.notes:
         page.labelled("  Note", note, style="yellow")
-    for note, batches in notes.items():
-        page.labelled("  Not checked", f"batch {', '.join(batches)}: {note}", style="yellow")
+    for note, batches in _by_text((note, row) for row in sweep.rows for note in row.notes).items():
+        page.labelled("  Not checked", f"batch {batches}: {note}", style="yellow")
     for note in sweep.target.notes:
         page.labelled("  Note", note)
     machine = sweep.machine

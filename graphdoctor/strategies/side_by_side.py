@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from msgspec.structs import replace
 
@@ -17,7 +18,6 @@ from graphdoctor.strategies.choice import budget_for, chosen, limit_s, needed_s
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import foresee
 from graphdoctor.strategies.next_finding import next_finding
-from graphdoctor.strategies.on_ranks import as_on_all_ranks
 from graphdoctor.strategies.own_process import Job, in_own_process, own_processes
 from graphdoctor.strategies.recommend import (
     recommend,
@@ -31,7 +31,7 @@ from graphdoctor.strategies.whole_row import whole_row
 from graphdoctor.values.figures import ratio_text
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Report
-from graphdoctor.values.speed import Estimate, StrategyOutcome
+from graphdoctor.values.speed import Estimate, StrategyOutcome, StrategyStatus
 
 WHOLE_NAME = "whole"
 _NOTHING_LEFT = "the whole step is captured, so that nothing is left to gain"
@@ -43,6 +43,8 @@ _NO_RANKS = "on a GPU each strategy runs in a process of its own, which has no o
 _NOT_ELSEWHERE = "it is not tried on another rank, and ranks try it together or not at all"
 _SAME_GRAPHS = "{same}, which makes the same graphs of eager's kernels, {what}"
 _DID = {"refused": "was refused", "wrong": "computed something else"}
+# From the worst; what is missing here is no failure of a rank.
+_WORST = ("wrong", "failed", "refused", "not-verified", "timed-out", "unfit")
 _NO_GAIN = "it is predicted to take {times} times as long as eager, so that it is not tried unless asked for"
 
 
@@ -269,3 +271,30 @@ def _then(contest: Contest, rows: tuple[StrategyOutcome, ...]) -> str:
     """What would bring more than what is recommended."""
     sentences = (next_finding(contest.evidence, contest.profile), would_pay_more(rows))
     return " ".join(filter(None, sentences))
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What a rank says of a strategy."""
+
+    status: StrategyStatus
+    reason: str
+
+
+def as_on_all_ranks(row: StrategyOutcome) -> StrategyOutcome:
+    """The row as the rank has it where it came off worst; every rank has to ask.
+
+    Where one broke off, the others may wait for it still: all begin to count anew.
+    """
+    MEETING.afresh()
+    mine = _Said(row.status, row.reason)
+    answers = MEETING.answers(msgspec.json.encode(mine).decode())
+    ranks = [msgspec.json.decode(answer, type=_Said) for answer in answers]
+    worst = min(ranks, key=lambda said: _place(said.status))
+    if _place(worst.status) == _place(row.status):
+        return row
+    reason = f"on rank {ranks.index(worst)}: {worst.reason}"
+    return replace(row, status=worst.status, reason=reason, code="")
+
+
+def _place(status: StrategyStatus) -> int:
+    return _WORST.index(status) if status in _WORST else len(_WORST)

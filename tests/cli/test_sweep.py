@@ -219,4 +219,4 @@ def test_a_wrong_log_or_count_is_said_before_anything_runs(
     assert main(["sweep", str(file), "--lengths", str(log)]) == 2
     assert "is no size" in capsys.readouterr().err
     assert main(["sweep", str(file), "--lengths", str(log), "--max-graphs", "0"]) == 2
-    assert "expected how many graphs" in capsys.readouterr().err
+    assert "expected a number of at least 1, got '0'" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from graphdoctor.trace.explain.occupied import occupied
+from graphdoctor.trace.explain.device_work import occupied
 from graphdoctor.trace.explain.verdict import Judgement
 from graphdoctor.values.trace import TraceReport
 from graphdoctor.values.trace_work import Communication, DeviceWork

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,12 +16,13 @@ import torch
 import graphdoctor
 from graphdoctor.device.processes.launched import rank_and_count
 from graphdoctor.measure.watch.compiled import CompileCounts, ModelCounts
-from graphdoctor.measure.watch.duty import DutyCycle
 from graphdoctor.measure.watch.eager_counts import AllocatorCounts, WaitCounts
 from graphdoctor.measure.watch.gate import Gate
 from graphdoctor.measure.watch.graph_counts import GraphCounts
-from graphdoctor.measure.watch.profiler import Profiler
-from graphdoctor.measure.watch.sampling import Windows
+from graphdoctor.measure.watch.profiler import Profiler, prepare_environment
+from graphdoctor.measure.watch.sampling import DutyCycle, Windows
+from graphdoctor.measure.watch.signals import SharedSignals
+from graphdoctor.target.program.launch import Program, run_program
 from graphdoctor.values.watched import (
     WATCH_SCHEMA_VERSION,
     Device,
@@ -35,6 +37,7 @@ Tell = Callable[
 ]  # the report now, and that of the last line
 _RETRY_S = 1.0  # after a window that the program was in the way of
 _FORKING = "fork"
+_LAST_WORD_S = 5.0
 
 
 class Watcher:
@@ -245,3 +248,32 @@ def _has_cuda() -> bool:
         return False
     count: Any = getattr(torch.cuda, "_device_count_nvml", None)
     return count is None or count() != 0
+
+
+def watch_program(
+    program: Program,
+    every_s: float,
+    tell: Tell,
+    write: Callable[[WatchReport], None],
+    *,
+    with_cupti: bool = False,
+) -> tuple[WatchReport, str]:
+    """Run it to its end. `write` gets a report on SIGUSR1, and before SIGTERM ends the program.
+
+    Raises UsageError where there is no such program. In a child that the program forked it returns
+    as the program does, and the report is nobody's.
+    """
+    if with_cupti:
+        prepare_environment()
+    watcher = Watcher(program.command, every_s, tell, write, with_cupti=with_cupti)
+    signals = SharedSignals(
+        {
+            signal.SIGUSR1: lambda: watcher.ask("report"),
+            signal.SIGTERM: lambda: watcher.ask_and_wait("terminated", _LAST_WORD_S),
+        },
+        ends=frozenset({signal.SIGTERM}),
+    )
+    os.register_at_fork(after_in_child=signals.off)
+    with signals.on(), watcher.on():
+        ended = run_program(program, lambda: False)
+    return watcher.report(ended.ending, ended.exit_code), ended.text

@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from graphdoctor.trace.api import is_backward, is_read, is_step_mark, is_upload
 from graphdoctor.trace.arrays import KINDS, Ints, Spans, Trace, distinct, median
 from graphdoctor.trace.explain.communication import communication
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.hosts import frame_nesting, host_ns_by_name, location, user_frames
+from graphdoctor.trace.explain.verdict import Judgement
 from graphdoctor.trace.join import launch_of, operators_of_events
 from graphdoctor.trace.kernel_families import family_of
 from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
@@ -29,6 +31,17 @@ _MODULE = "nn.Module: "
 _NUMBERED = re.compile(r"_\d+$")
 _DIRECTION = re.compile(
     r"^(?:Memcpy|Copy)\s*(?P<way>[HDP]to[HDP]|\w+To\w+)(?:\s*\((?P<ends>[^)]*)\))?"
+)
+_MOST_OF_THE_TIME = 0.5
+_COPIES = (
+    "copies between host and device",
+    "Keep on the device what every step copies, or copy it while kernels run: from pinned memory, with"
+    " non_blocking=True, on a stream of its own.",
+)
+_COLLECTIVES = (
+    "collectives, waiting for other ranks included",
+    "Give `graphdoctor trace` a folder with the traces of all ranks: it tells waiting from working, and names the"
+    " rank that the others wait for.",
 )
 
 
@@ -248,3 +261,25 @@ def _in_gaps(found: Gaps, moments: Ints) -> Ints:
         np.int64
     )
     return is_inside
+
+
+def occupied(judged: Judgement, work: DeviceWork, step_us: float) -> Judgement:
+    """The judgement of a busy device, with what it does instead of computing where that is most of the step.
+
+    "Look at the kernels" would be wrong advice for it.
+    """
+    if judged.verdict != "gpu-bound":
+        return judged
+    for exposed_us, (what, advice) in _exposed(work):
+        share = exposed_us / step_us if step_us else 0.0
+        if share > _MOST_OF_THE_TIME:
+            reason = f" For {share:.0%} of the time there is nothing on it but {what}."
+            return replace(judged, reason=judged.reason + reason, advice=advice)
+    return judged
+
+
+def _exposed(work: DeviceWork) -> Iterator[tuple[float, tuple[str, str]]]:
+    """What may run alone on the device, and how long it does in a step."""
+    yield work.copies_exposed_us, _COPIES
+    if work.communication is not None:
+        yield work.communication.exposed_us, _COLLECTIVES

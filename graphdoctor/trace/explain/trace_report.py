@@ -13,7 +13,7 @@ from graphdoctor import __version__
 from graphdoctor.estimate.gpus import DeviceProfile, load_profile, unknown_profile
 from graphdoctor.trace.arrays import KINDS, Trace
 from graphdoctor.trace.explain.activity import activity
-from graphdoctor.trace.explain.device_work import device_work
+from graphdoctor.trace.explain.device_work import device_work, occupied
 from graphdoctor.trace.explain.doubts import doubts
 from graphdoctor.trace.explain.drawn import trace_lanes
 from graphdoctor.trace.explain.gap_causes import doings
@@ -23,7 +23,6 @@ from graphdoctor.trace.explain.graphed_steps import predict_from_trace
 from graphdoctor.trace.explain.hosts import line_costs, operator_costs, sync_costs
 from graphdoctor.trace.explain.lanes import Lanes, busiest_device, lanes_in
 from graphdoctor.trace.explain.longest import longest_gaps
-from graphdoctor.trace.explain.occupied import occupied
 from graphdoctor.trace.explain.queue import launch_totals, queue
 from graphdoctor.trace.explain.verdict import judge_trace
 from graphdoctor.trace.steps import Steps, find_steps
@@ -65,7 +64,10 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
     found = gaps(trace, device)
     windows, hosts = steps.windows, steps.hosts
     times = lanes_in(trace, device, windows, found)
-    doubtful = _doubts(trace, device, steps, found, times, options)
+    doubtful = (
+        *_inflation(trace, options, _profiled_us(steps, times)),
+        *doubts(trace, device, steps, found, times),
+    )
     profile, carried_over = _profile(_gpu(trace, device), options.gpu)
     _check_wall(options.wall_us, steps, times)
     predicted = predict_from_trace(
@@ -76,8 +78,11 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
     acted = activity(trace, found, windows)
     did = doings(trace, acted, len(windows), times.idle_ns, options.rows)
     work = device_work(trace, device, found, (windows, hosts), options.rows)
-    judged = judge_trace(times, prediction, doubtful, syncs, did)
-    judged = occupied(judged, work, times.span_ns / 1e3 / len(windows))
+    judged = occupied(
+        judge_trace(times, prediction, doubtful, syncs, did),
+        work,
+        times.span_ns / 1e3 / len(windows),
+    )
     own = _device_time(trace, device, windows, times)
     return TraceReport(
         **structs.asdict(own),
@@ -146,16 +151,6 @@ def _check_has_device_work(trace: Trace, file: Path) -> None:
     raise UsageError(
         f"{file} has no GPU events (no kernel, copy or fill; it has {seen}): record on a GPU with"
         " torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
-    )
-
-
-def _doubts(
-    trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes, options: TraceOptions
-) -> tuple[Doubt, ...]:
-    profiled = _profiled_us(steps, times)
-    return (
-        *_inflation(trace, options, profiled),
-        *doubts(trace, device, steps, found, times),
     )
 
 

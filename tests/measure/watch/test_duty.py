@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphdoctor.measure.watch.duty import EXPECTED_COST_S, SHARE, DutyCycle
+from graphdoctor.measure.watch.sampling import EXPECTED_COST_S, SHARE, DutyCycle
 
 costs = st.lists(st.floats(0.001, 20.0), min_size=1, max_size=50)
 

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from graphdoctor.measure.watch import duty, watcher
+from graphdoctor.measure.watch import sampling, watcher
 from graphdoctor.measure.watch.sampling import Seen
 from graphdoctor.measure.watch.watcher import Watcher
 from graphdoctor.values.watched import WatchReport
@@ -56,7 +56,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.setattr(watcher.Profiler, "look", look)
     monkeypatch.setattr(watcher, "_RETRY_S", 0.001)
     monkeypatch.setattr(torch.cuda, "_lazy_call", lambda starts: starts())
-    monkeypatch.setattr(duty, "EXPECTED_COST_S", 1e-6)
+    monkeypatch.setattr(sampling, "EXPECTED_COST_S", 1e-6)
     return found
 
 
@@ -205,8 +205,8 @@ def test_a_program_s_eager_work_waits_and_replays_are_counted_on_a_gpu() -> None
 @pytest.mark.gpu
 def test_a_program_s_windows_are_seen_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long CUDA takes to start: a window that opened then saw nothing, and is none of those waited for."""
-    monkeypatch.setattr(duty, "EXPECTED_COST_S", 0.001)
-    monkeypatch.setattr(watcher, "DutyCycle", functools.partial(duty.DutyCycle, share=0.5))
+    monkeypatch.setattr(sampling, "EXPECTED_COST_S", 0.001)
+    monkeypatch.setattr(watcher, "DutyCycle", functools.partial(sampling.DutyCycle, share=0.5))
     told = Told(0.1)
     replays, deadline_s = 0, time.monotonic() + 120
     with told.watcher.on():
