@@ -55,19 +55,17 @@ class TraceOptions:
     rows: int = MOST_ROWS
 
 
-def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None) -> TraceReport:
+_AS_IT_IS = TraceOptions()
+
+
+def explain_trace(trace: Trace, file: Path, options: TraceOptions = _AS_IT_IS) -> TraceReport:
     """Explain one trace. Raises UsageError where it has no work of a GPU, or not the step."""
-    options = options or TraceOptions()
-    _check_has_device_work(trace, file)
-    device = busiest_device(trace)
+    device = _device(trace, file)
     steps = find_steps(trace, device, only=options.step)
     found = gaps(trace, device)
     windows, hosts = steps.windows, steps.hosts
     times = lanes_in(trace, device, windows, found)
-    doubtful = (
-        *_inflation(trace, options, _profiled_us(steps, times)),
-        *doubts(trace, device, steps, found, times),
-    )
+    doubtful = _doubts(trace, device, steps, found, times, options)
     profile, carried_over = _profile(_gpu(trace, device), options.gpu)
     _check_wall(options.wall_us, steps, times)
     predicted = predict_from_trace(
@@ -78,11 +76,8 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions | None = None)
     acted = activity(trace, found, windows)
     did = doings(trace, acted, len(windows), times.idle_ns, options.rows)
     work = device_work(trace, device, found, (windows, hosts), options.rows)
-    judged = occupied(
-        judge_trace(times, prediction, doubtful, syncs, did),
-        work,
-        times.span_ns / 1e3 / len(windows),
-    )
+    judged = judge_trace(times, prediction, doubtful, syncs, did)
+    judged = occupied(judged, work, times.span_ns / 1e3 / len(windows))
     own = _device_time(trace, device, windows, times)
     return TraceReport(
         **structs.asdict(own),
@@ -139,9 +134,10 @@ def _profiled_us(steps: Steps, times: Lanes) -> float:
     return max(times.span_ns, host) / 1e3 / len(steps.counted)
 
 
-def _check_has_device_work(trace: Trace, file: Path) -> None:
+def _device(trace: Trace, file: Path) -> int:
+    """The one with the most work. Raises UsageError where none has any."""
     if len(trace.device_events):
-        return
+        return busiest_device(trace)
     if trace.is_cut:
         raise UsageError(
             f"{file} has no GPU events, but it is cut short: its kernels may stand in what is missing."
@@ -152,6 +148,13 @@ def _check_has_device_work(trace: Trace, file: Path) -> None:
         f"{file} has no GPU events (no kernel, copy or fill; it has {seen}): record on a GPU with"
         " torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
     )
+
+
+def _doubts(
+    trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes, options: TraceOptions
+) -> tuple[Doubt, ...]:
+    slowed = _inflation(trace, options, _profiled_us(steps, times))
+    return (*slowed, *doubts(trace, device, steps, found, times))
 
 
 def _inflation(trace: Trace, options: TraceOptions, profiled_us: float) -> tuple[Doubt, ...]:
