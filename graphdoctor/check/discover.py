@@ -27,10 +27,10 @@ def discover(folder: Path, *, root: Path, exclude: Sequence[str] = ()) -> list[T
     return found
 
 
-def lone_modules(folder: Path, *, root: Path, exclude: Sequence[str] = ()) -> list[tuple[str, str]]:
+def lone_modules(folder: Path, *, root: Path) -> list[tuple[str, str]]:
     """Files with a model that do not describe its inputs, each with the name of the class."""
     found = []
-    for path in python_files(folder, root=root, exclude=exclude):
+    for path in python_files(folder, root=root):
         for shape in _shape(path):
             classes = [cls.name for cls in shape.classes if "forward" in cls.methods]
             if classes and not any(form.matches(shape) for form in _DESCRIBING):

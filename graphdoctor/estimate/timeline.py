@@ -122,14 +122,14 @@ def _entered(module: str, before: str | None) -> int:
     return len(path) - shared
 
 
-def graph_piece(ops: Iterable[Op], profile: DeviceProfile, *, autograd: bool = False) -> Piece:
+def graph_piece(ops: Iterable[Op], profile: DeviceProfile) -> Piece:
     """The replay of these operators as one graph; what cannot be in a graph is taken to be gone."""
     device, nodes = ZERO, 0
     costs = known_costs(profile)
     every = tuple(ops)
-    exposed = exposed_us(every, lambda op: costs.cost(op, autograd=autograd).device_us, profile)
+    exposed = exposed_us(every, lambda op: costs.cost(op, autograd=False).device_us, profile)
     for op in every:
-        cost = costs.cost(op, autograd=autograd)
+        cost = costs.cost(op, autograd=False)
         if cost.launches:
             device = add(device, exposed.get(op.index, cost.device_us))
             nodes += cost.launches

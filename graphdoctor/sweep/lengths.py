@@ -19,6 +19,7 @@ from graphdoctor.values.sweep import Capturing, LengthPlan, SweepRow
 
 MOST_SIZES = 1000  # that the program weighs; more are merged into the next larger one
 LARGEST = 1_000_000
+_SIZES = 8  # that are swept where a log alone says which
 _CAPTURE_STEPS = 4  # three warm-ups and the capture, each about an eager step
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -46,9 +47,9 @@ def read_lengths(path: str) -> Counter[int]:
     return found
 
 
-def sizes_to_sweep(lengths: Counter[int], count: int = 8) -> tuple[int, ...]:
+def sizes_to_sweep(lengths: Counter[int]) -> tuple[int, ...]:
     """Sizes from the smallest to the largest of a log, in equal steps of their logarithm."""
-    steps = np.geomspace(float(min(lengths)), float(max(lengths)), count)
+    steps = np.geomspace(float(min(lengths)), float(max(lengths)), _SIZES)
     return tuple(sorted({round(float(size)) for size in steps}))
 
 

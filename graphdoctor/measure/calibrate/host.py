@@ -55,9 +55,9 @@ class MeasuredHost(Struct, frozen=True):
     seen: tuple[str, ...]
 
 
-def measure_host(name: str, software: str, clock: Clock = time.perf_counter) -> MeasuredHost:
+def measure_host(name: str, software: str) -> MeasuredHost:
     """Take about `BUDGET_S` seconds; `name` is the processor's, `software` PyTorch's and Python's."""
-    return profile_of(name, software, _measured(clock))
+    return profile_of(name, software, _measured())
 
 
 def profile_of(name: str, software: str, measured: Mapping[str, Measured]) -> MeasuredHost:
@@ -110,13 +110,13 @@ def works(torch: Any) -> dict[str, Work]:
     }
 
 
-def _measured(clock: Clock) -> dict[str, Measured]:
+def _measured() -> dict[str, Measured]:
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return timed(works(torch), clock, BUDGET_S)
+        return timed(works(torch), time.perf_counter, BUDGET_S)
     finally:
         torch.set_num_threads(threads)
 

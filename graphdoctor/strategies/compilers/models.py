@@ -138,11 +138,11 @@ def _put_back(before: Sequence[tuple[torch.nn.Module, object]]) -> None:
             vars(model)[_SLOT] = own
 
 
-def warmed_up(session: Session, built: CompiledModels, calls: int = CALLS) -> None:
+def warmed_up(session: Session, built: CompiledModels) -> None:
     """Call it, so that compilation is over; state is afterwards that of the session's start."""
     session.start.restore()
     try:
-        for _ in range(calls):
+        for _ in range(CALLS):
             built.call(session.inputs(0))
         if torch.cuda.is_available():
             torch.cuda.synchronize()
