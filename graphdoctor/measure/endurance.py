@@ -22,15 +22,12 @@ def blocks_for(captured: Replayable, *, verified_calls: int) -> Blocks:
 
 
 def _counts(captured: Replayable) -> bool:
-    captured.start.restore()
-    try:
+    with captured.start.around():
         state = [tensor for path, tensor in captured.footprint.tensors.items() if _is_state(path)]
         integers = [tensor for tensor in state if _is_integer(tensor)]
         before = [tensor.clone() for tensor in integers]
         captured.replay()
         return not all(map(has_same_bits, before, integers))
-    finally:
-        captured.start.restore()
 
 
 def _is_state(path: str) -> bool:

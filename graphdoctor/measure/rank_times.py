@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -22,8 +21,6 @@ from graphdoctor.trace.explain.rank_lanes import RankLane, rank_lane
 from graphdoctor.trace.windows import union
 from graphdoctor.values.figures import Range, time_text
 from graphdoctor.values.speed import Estimate, Term
-
-_BeginsAndEnds = tuple[list[int], list[int]]  # where collectives begin, and end
 
 
 class Times(NamedTuple):
@@ -76,9 +73,8 @@ def estimate_of_ranks(
 
 
 def _times(lane: RankLane, steps: int) -> Times | None:
-    mine: _BeginsAndEnds = (lane.start_ns.tolist(), lane.end_ns.tolist())
-    answers = MEETING.answers(msgspec.json.encode(mine).decode())
-    ranks = [msgspec.json.decode(answer, type=_BeginsAndEnds) for answer in answers]
+    mine = [lane.start_ns.tolist(), lane.end_ns.tolist()]
+    ranks = MEETING.answers(mine, list[list[int]])
     if not is_one_host() or len({len(starts) for starts, _ in ranks}) != 1 or not mine[0]:
         return None
     end = lane.end_ns

@@ -6,8 +6,6 @@ import os
 from collections.abc import Sequence
 from statistics import median
 
-import msgspec
-
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.trace import Trace
 from graphdoctor.trace.explain.rank_lanes import rank_lane
@@ -18,9 +16,8 @@ _P95 = 0.95
 
 def launch_skew(eager: Trace, captured: Trace) -> LaunchSkew | None:
     """All ranks have to ask. None where they have no clock in common, or saw different collectives."""
-    mine = tuple(rank_lane(trace).start_ns.tolist() for trace in (eager, captured))
-    answers = MEETING.answers(msgspec.json.encode(mine).decode())
-    ranks = [msgspec.json.decode(answer, type=tuple[list[int], list[int]]) for answer in answers]
+    mine = [rank_lane(trace).start_ns.tolist() for trace in (eager, captured)]
+    ranks = MEETING.answers(mine, list[list[int]])
     if not is_one_host():
         return None
     found = [_skew([rank[run] for rank in ranks]) for run in range(2)]

@@ -124,8 +124,7 @@ def _predicted(
 def _measured(session: Session, step: CapturedStep) -> Measurement:
     """Eager against a replay with the inputs copied into place, which is what a caller has to do."""
     inputs = session.inputs(0)
-    session.start.restore()
-    try:
+    with session.start.around():
         blocks = blocks_for(step, verified_calls=len(session.batches))
         return measure(
             lambda: session.call(inputs),
@@ -133,15 +132,12 @@ def _measured(session: Session, step: CapturedStep) -> Measurement:
             budget_s=_BUDGET_S,
             blocks=blocks,
         )
-    finally:
-        session.start.restore()
 
 
 def _wall_us(session: Session) -> float:
     """The step's own wall time, where there is no graph to compare it with."""
     inputs = session.inputs(0)
-    session.start.restore()
-    try:
+    with session.start.around():
         # The recording has shown that so many calls in a row work, and nothing more.
         blocks = Blocks(most_calls=len(session.batches), prepare=session.start.restore)
         same = measure(
@@ -151,20 +147,15 @@ def _wall_us(session: Session) -> float:
             blocks=blocks,
         )
         return same.eager_us
-    finally:
-        session.start.restore()
 
 
 def _eager_run(session: Session, options: AnalyzeOptions) -> ProfiledRun:
     inputs = session.inputs(0)
-    session.start.restore()
-    try:
+    with session.start.around():
         found = profile_step(
             lambda: session.call(inputs), steps=_steps(session), trace_dir=_folder(options, EAGER)
         )
         return ProfiledRun(EAGER, found)
-    finally:
-        session.start.restore()
 
 
 def _kept(

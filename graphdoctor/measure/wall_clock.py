@@ -10,7 +10,6 @@ from math import ceil, comb
 from statistics import median
 from typing import Literal
 
-import msgspec
 import torch
 from msgspec import Struct
 
@@ -121,19 +120,16 @@ def measure(
 
 
 def _as_all_ranks_can(blocks: Blocks) -> Blocks:
-    most = min(map(int, MEETING.answers(str(blocks.most_calls))))
-    return replace(blocks, most_calls=most)
+    return replace(blocks, most_calls=min(MEETING.answers(blocks.most_calls, int)))
 
 
 def _as_rank_0_plans(plan: Plan) -> Plan:
-    plans = MEETING.answers(msgspec.json.encode(plan).decode())
-    return msgspec.json.decode(plans[0], type=Plan)
+    return MEETING.answers(plan, Plan)[0]
 
 
 def _slowest(timed: list[Pair]) -> tuple[list[Pair], int]:
     """Each block as it was on the slowest rank, which the others wait for; and how many ranks there are."""
-    answers = MEETING.answers(msgspec.json.encode(timed).decode())
-    ranks = [msgspec.json.decode(answer, type=list[Pair]) for answer in answers]
+    ranks = MEETING.answers(timed, list[Pair])
     slowest = [
         Pair(max(pair.eager_s for pair in pairs), max(pair.graphed_s for pair in pairs))
         for pairs in zip(*ranks, strict=True)

@@ -63,13 +63,9 @@ class Session:
     @contextmanager
     def from_the_start(self, *, capturing: bool) -> Iterator[None]:
         """Run iterations in this block: state and generators are at the start, and put back."""
-        self.start.restore()
         assuming = self.device.assuming_capture() if capturing else nullcontext()
-        try:
-            with assuming, self.scopes.followed():
-                yield
-        finally:
-            self.start.restore()
+        with self.start.around(), assuming, self.scopes.followed():
+            yield
 
     def inputs(self, index: int) -> Inputs:
         """The inputs of one iteration, on memory of their own; state that is passed in stays itself."""

@@ -112,16 +112,13 @@ class Modules(Strategy):
             for index in range(len(session.batches)):
                 session.call(session.inputs(index))
 
-        session.start.restore()
-        try:
+        with session.start.around():
             made = graph_modules(
                 choice.chosen,
                 run,
                 restore=session.start.restore,
                 choices=Choices(is_worth=choice.is_worth),
             )
-        finally:
-            session.start.restore()
         if not made.modules:
             made.release()
             raise CannotBuild(_nothing_left(made))

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import torch
+from msgspec import Struct
 from msgspec.structs import replace
 
 from graphdoctor.device.observe.meeting import MEETING
@@ -273,7 +273,7 @@ def _then(contest: Contest, rows: tuple[StrategyOutcome, ...]) -> str:
     return " ".join(filter(None, sentences))
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _Said(Struct, frozen=True):
     """What a rank says of a strategy."""
 
     status: StrategyStatus
@@ -287,8 +287,7 @@ def as_on_all_ranks(row: StrategyOutcome) -> StrategyOutcome:
     """
     MEETING.afresh()
     mine = _Said(row.status, row.reason)
-    answers = MEETING.answers(msgspec.json.encode(mine).decode())
-    ranks = [msgspec.json.decode(answer, type=_Said) for answer in answers]
+    ranks = MEETING.answers(mine, _Said)
     worst = min(ranks, key=lambda said: _place(said.status))
     if _place(worst.status) == _place(row.status):
         return row

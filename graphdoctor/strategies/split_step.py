@@ -63,15 +63,12 @@ def split(session: Session, known: Known, step: Callable[..., object] | None = N
     State is afterwards what it was before.
     """
     target = session.target if step is None else replace(session.target, step=step)
-    session.start.restore()
-    try:
+    with session.start.around():
         side: Any = torch.cuda.Stream()
         if session.device.kind != "emulated":
             warm_up(target, side, WARM_UPS)
             session.start.restore()
         return _Attempt(target, session.start, known, side).run()
-    finally:
-        session.start.restore()
 
 
 class _Attempt:

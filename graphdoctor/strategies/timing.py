@@ -109,13 +109,10 @@ def _blocks(session: Session, step: BuiltStep) -> Blocks:
 
 def _counts_on_host(session: Session) -> bool:
     """Whether one eager step moves a number behind the roots, such as a position in a cache."""
-    session.start.restore()
-    try:
+    with session.start.around():
         before = named_values(session.target.roots)
         session.call(session.inputs(0))
         return named_values(session.target.roots) != before
-    finally:
-        session.start.restore()
 
 
 def _seen(

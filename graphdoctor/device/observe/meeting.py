@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from torch import distributed as dist
@@ -20,6 +20,7 @@ from graphdoctor.target.frames import locate
 from graphdoctor.values.errors import UserCodeError
 from graphdoctor.values.locations import Location, file_line
 
+_Answer = TypeVar("_Answer")
 _LIMIT_S = 120.0
 _PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02  # between two looks
 _PREFIX = "graphdoctor"
@@ -132,17 +133,17 @@ class Meeting:
     def agree(self, what: str, *, expected: str | None = None) -> bool:
         """Whether all ranks say the same, or what is expected."""
         wanted = what if expected is None else expected
-        return all(answer == wanted for answer in self.answers(what))
+        return all(answer == wanted for answer in self.answers(what, str))
 
     def common(self, names: Sequence[str]) -> tuple[str, ...]:
         """The names that all ranks have, each of which has to ask."""
-        mine = msgspec.json.encode([*names]).decode()
-        others = [set(msgspec.json.decode(answer)) for answer in self.answers(mine)]
+        others = [set(answer) for answer in self.answers([*names], list[str])]
         return tuple(name for name in names if all(name in other for other in others))
 
-    def answers(self, mine: str) -> list[str]:
+    def answers(self, mine: _Answer, kind: type[_Answer]) -> list[_Answer]:
         """What each rank answers, by rank; all of them have to ask."""
-        return self._answers(mine, _ASIDE)
+        answers = self._answers(msgspec.json.encode(mine).decode(), _ASIDE)
+        return [msgspec.json.decode(answer, type=kind) for answer in answers]
 
     def afresh(self) -> None:
         """Let all ranks go on from here, also where some ended what the others waited for them in."""

@@ -140,11 +140,8 @@ def _put_back(before: Sequence[tuple[torch.nn.Module, object]]) -> None:
 
 def warmed_up(session: Session, built: CompiledModels) -> None:
     """Call it, so that compilation is over; state is afterwards that of the session's start."""
-    session.start.restore()
-    try:
+    with session.start.around():
         for _ in range(CALLS):
             built.call(session.inputs(0))
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-    finally:
-        session.start.restore()

@@ -25,19 +25,15 @@ def scripted_step(session: Session) -> CompiledModels:
     notes: list[str] = []
     models = models_of(session.target.roots)
     calls = _calls_of(session, list(models.values()))
-    session.start.restore()
-    try:
-        with _apart():
-            scripted = {
-                model: _scripted(model, path, calls[model], notes)
-                for path, model in models.items()
-                if model in calls
-            }
-            step: Function = session.target.step
-            if not scripted:
-                step = _scripted(step, "step", session.inputs(0), notes)
-    finally:
-        session.start.restore()
+    with session.start.around(), _apart():
+        scripted = {
+            model: _scripted(model, path, calls[model], notes)
+            for path, model in models.items()
+            if model in calls
+        }
+        step: Function = session.target.step
+        if not scripted:
+            step = _scripted(step, "step", session.inputs(0), notes)
     built = CompiledModels(session, scripted, step)
     built.note = "; ".join(notes)
     _warm_up(session, built)

@@ -62,6 +62,15 @@ class Snapshot:
                 saved.restore()
         self._globals.restore()
 
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Whatever runs in this block runs from this state, and leaves this state behind."""
+        self.restore()
+        try:
+            yield
+        finally:
+            self.restore()
+
 
 def always(storage: torch.UntypedStorage) -> bool:
     """Every memory holds values."""
