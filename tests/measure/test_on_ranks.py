@@ -23,9 +23,9 @@ class Meeting:
     def __init__(self, count: int) -> None:
         self.ranks: dict[int, int] = {}
         self._barrier = Barrier(count, timeout=20)
-        self._answers: dict[int, str] = {}
+        self._answers: dict[int, object] = {}
 
-    def answers(self, mine: str) -> list[str]:
+    def answers(self, mine: object, kind: object) -> list[object]:
         self._answers[self.ranks[get_ident()]] = mine
         self._barrier.wait()
         found = [self._answers[rank] for rank in sorted(self._answers)]

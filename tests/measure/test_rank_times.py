@@ -42,9 +42,8 @@ def other(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The collectives of the other rank, which hears of ours."""
     theirs: list[tuple[int, int]] = []
 
-    def answers(mine: str) -> list[str]:
-        begun, ended = ([each[i] * US for each in theirs] for i in range(2))
-        return [mine, msgspec.json.encode((begun, ended)).decode()]
+    def answers(mine: list[list[int]], kind: object) -> list[list[list[int]]]:
+        return [mine, [[each[i] * US for each in theirs] for i in range(2)]]
 
     monkeypatch.setattr(
         rank_times, "MEETING", type("Meeting", (), {"answers": staticmethod(answers)})
