@@ -251,7 +251,7 @@ def test_no_command_shows_the_help_as_an_error(capsys) -> None:
 
 def test_every_command_has_its_module() -> None:
     folder = Path(graphdoctor.__file__).parent / "cli"
-    shared = {"__init__", "checking", "output"}
+    shared = {"__init__", "arguments", "checking", "output"}
     modules = {path.stem.replace("_", "-") for path in folder.glob("*.py")}
     shared = {name.replace("_", "-") for name in shared}
     assert modules - shared == {command.name for command in COMMANDS}

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 CLI = "graphdoctor.cli"
+_PROCESSES = "graphdoctor.device.processes"
 ROOT = Path(__file__).parents[2]
 _READY = "ready\n"
 _SIZE_BYTES = 8
@@ -26,6 +27,11 @@ _SIZE_BYTES = 8
 def command(module: str, *arguments: str) -> list[str]:
     """The command line that stands for `python -m MODULE ARGUMENTS`; the module has a `main`."""
     return _asking(_address(), module, *arguments)
+
+
+def job(module: str, *arguments: str) -> list[str]:
+    """In the place of `graphdoctor.device.processes.fresh.command`: what would be a fresh process is a fork."""
+    return _asking(_address(), f"{_PROCESSES}.{module}", *arguments)
 
 
 def command_of_a_fresh_one(*arguments: str) -> list[str]:
@@ -72,7 +78,7 @@ def lend(address: str) -> None:
     from graphdoctor.device.processes import forked
 
     forked.command = lambda module, *arguments: _asking(
-        address, f"graphdoctor.device.processes.{module}", *arguments
+        address, f"{_PROCESSES}.{module}", *arguments
     )
 
 
@@ -155,6 +161,8 @@ def _live(module: str, arguments: list[str], folder: str, variables: dict[str, s
         sys.argv = [module, *arguments]
         if module == CLI:
             sys.path.insert(0, folder)  # as `python -m` does
+        if module == f"{_PROCESSES}.child":
+            os.setsid()  # it ends with its whole group
         code = importlib.import_module(module).main()
     except SystemExit as end:
         code = end.code
