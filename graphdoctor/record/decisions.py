@@ -1,4 +1,9 @@
-"""A value that each step changes, and a line that runs -> what of the line is decided by it, and when otherwise."""
+"""A value that each step changes, and a line that runs -> what of the line is decided by it, and when otherwise.
+
+`later.py` runs steps from states that lie ahead, and sees however a decision is spelled. It cannot try every
+state: a condition that is read here has its exact step, or is known to be unknown. So this comes first, and
+later steps are run where nothing was found.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import torch
 
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
 from graphdoctor.device.emulated.shapes import untouched_like, untouched_memory
-from graphdoctor.record.movable import movable
+from graphdoctor.record.place import movable
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.tree import map_inputs
 from graphdoctor.target.target import Inputs, Target

@@ -11,20 +11,19 @@ from typing import Any
 import torch
 from torch.utils import _device as default_device
 
-from graphdoctor.device.emulated.collective_calls import COLD, Called, called
 from graphdoctor.device.emulated.cuda import stand_in_for_cuda
 from graphdoctor.device.emulated.functions import LogicalFunctionMode
 from graphdoctor.device.emulated.graph import EmulatedGraph
 from graphdoctor.device.emulated.handed_out import stand_in_for_dlpack
 from graphdoctor.device.emulated.legacy import stand_in_for_legacy_types
-from graphdoctor.device.emulated.local_rank import LocalRank
+from graphdoctor.device.emulated.logical import LocalRank
 from graphdoctor.device.emulated.methods import stand_in_for_methods
 from graphdoctor.device.emulated.process_groups import stand_in_for_process_groups
 from graphdoctor.device.emulated.shapes import Shapes
-from graphdoctor.device.emulated.sharded import stand_in_for_sharding
 from graphdoctor.device.emulated.stand_ins import (
     stand_in_for_python,
     stand_in_for_saving,
+    stand_in_for_sharding,
     stand_in_for_threads,
 )
 from graphdoctor.device.emulated.streams import (
@@ -33,6 +32,7 @@ from graphdoctor.device.emulated.streams import (
     StreamOrder,
     StreamState,
 )
+from graphdoctor.device.observe.collectives import COLD, Called, called
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
 from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
 from graphdoctor.device.observe.meeting import MEETING
