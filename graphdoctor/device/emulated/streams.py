@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from types import TracebackType
 from typing import Any, Protocol
 
 import torch
@@ -201,12 +200,7 @@ class EmulatedStreamContext:
         if self.stream is not None:
             self.state.switch_to(self.stream)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         assert self._before is not None
         self.state.current = self._before
 

@@ -40,20 +40,27 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _LAST_RESULT_ON_HOST = frozenset({"_pack_padded_sequence"})
 
 
-class ObservedMode(TorchDispatchMode):
+class DispatchMode(TorchDispatchMode):
+    """What all modes of graphdoctor's have in common."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keeps torch from importing its compiler (seconds) to wrap `__torch_dispatch__`."""
+        return False
+
+
+class ObservedMode(DispatchMode):
     """Shows every operator to the observers, before and after it ran; how it runs is the device's."""
 
     supports_higher_order_operators = True  # torch asks for it since 2.9
 
     def __init__(self, table: StorageTable, observers: tuple[Observer, ...] = ()) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.table = table
         self.observers = observers
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from importing its compiler (seconds) to wrap the method below."""
-        return False
 
     def __torch_dispatch__(
         self,
