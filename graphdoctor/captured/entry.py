@@ -23,9 +23,10 @@ from graphdoctor.captured.plan import CapturePlan, inference_plan, training_plan
 from graphdoctor.captured.replays import Replays
 from graphdoctor.captured.sized_capture import capture_sizes
 from graphdoctor.captured.study import study, study_training, watched_device
+from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.calls import Unwatchable, signature
 from graphdoctor.graphs.capture import Pool
-from graphdoctor.graphs.guards import Modes, all_hooks, emulated_device
+from graphdoctor.graphs.guards import Modes, all_hooks
 from graphdoctor.graphs.modules import graphed_already, wrapper_of
 from graphdoctor.pipeline import analyze
 from graphdoctor.target import Inputs
@@ -226,7 +227,7 @@ def _plan_without_gpu(model: torch.nn.Module, inputs: Inputs) -> CapturePlan:
 
 def _has_device() -> bool:
     """Whether anything can be captured here."""
-    return emulated_device() is not None or torch.cuda.is_available()
+    return entered() is not None or torch.cuda.is_available()
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
