@@ -17,7 +17,7 @@ from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Held, always, has_memory, named_tensors, snapshot
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs, Target, Variation
-from graphdoctor.target.user_code import user_code
+from graphdoctor.target.user_code import in_short, user_code
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
 from graphdoctor.values.locations import file_line
 
@@ -276,8 +276,7 @@ class _Search:
 
 def _words(error: Exception) -> str:
     cause = error.__cause__ if isinstance(error, GraphDoctorError) and error.__cause__ else error
-    first = (str(cause).strip().splitlines() or [""])[0]
-    text = f"{type(cause).__name__}: {first}" if first else type(cause).__name__
+    text = in_short(cause)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
