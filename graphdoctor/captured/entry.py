@@ -23,9 +23,11 @@ from graphdoctor.captured.plan import CapturePlan, inference_plan, training_plan
 from graphdoctor.captured.replays import Replays
 from graphdoctor.captured.sized_capture import capture_sizes
 from graphdoctor.captured.study import study, study_training, watched_device
+from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.calls import Unwatchable, signature
+from graphdoctor.graphs.calls.signature import is_faithful
 from graphdoctor.graphs.capture import Pool
-from graphdoctor.graphs.guards import Modes, all_hooks, emulated_device
+from graphdoctor.graphs.guards import Modes, all_hooks
 from graphdoctor.graphs.modules import graphed_already, wrapper_of
 from graphdoctor.pipeline import analyze
 from graphdoctor.target import Inputs
@@ -226,7 +228,7 @@ def _plan_without_gpu(model: torch.nn.Module, inputs: Inputs) -> CapturePlan:
 
 def _has_device() -> bool:
     """Whether anything can be captured here."""
-    return emulated_device() is not None or torch.cuda.is_available()
+    return entered() is not None or torch.cuda.is_available()
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -258,13 +260,10 @@ def unready(model: torch.nn.Module, inputs: Inputs) -> str:
 def _unwatchable(inputs: Inputs) -> str:
     """What a graph could not be guarded against, or what a copy of the inputs would lack."""
     try:
-        key, tensors = signature(inputs.args, inputs.kwargs)
-        copied = clone_inputs(inputs)
-        key_of_copy, copies = signature(copied.args, copied.kwargs)
+        given = signature(inputs.args, inputs.kwargs)
+        is_like = is_faithful(*given, clone_inputs(inputs))
     except Unwatchable as reason:
         return str(reason)
-    own = set(map(id, tensors))
-    is_like = key == key_of_copy and not any(id(tensor) in own for tensor in copies)
     return "" if is_like else "the inputs are nested in a way that cannot be copied"
 
 

@@ -22,9 +22,10 @@ import torch
 
 from graphdoctor.captured.forward_graph import Answering, GuardedGraph
 from graphdoctor.captured.growth import Growth
+from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.calls import CallForm, Tensors, Unwatchable, form_of, signature
 from graphdoctor.graphs.calls.signature import Key
-from graphdoctor.graphs.guards import Modes, emulated_device
+from graphdoctor.graphs.guards import Modes
 from graphdoctor.target import Inputs
 
 _MOST_REASONS = 32
@@ -261,6 +262,6 @@ def _first_shape(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
 def current_stream_number() -> Callable[[], int]:
     """A function that tells the streams of the current device apart."""
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    if raw is None or emulated_device() is not None:
+    if raw is None or entered() is not None:
         return lambda: int(torch.cuda.current_stream().cuda_stream)
     return partial(raw, torch.cuda.current_device())

@@ -33,6 +33,7 @@ from graphdoctor.graphs.compare import gap_between
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.inputs.rebatch import BatchPlan, find_batch, rebatched
 from graphdoctor.target.state.tree import input_leaves
+from graphdoctor.target.user_code import first_line
 
 _WAY_OUT = "capture() can pad plain tensors that have the varying size in the dimension `dim`"
 _WRITES = "the forward pass writes into its state or draws random numbers, and would do so for padding too"
@@ -188,8 +189,7 @@ class Sizes:
         except Unwatchable as reason:
             return str(reason)
         except RuntimeError as error:
-            first = str(error).strip().split("\n", 1)[0]
-            return f"the model fails at this size ({first})"
+            return f"the model fails at this size ({first_line(error)})"
 
     def _compared(self, graph: GuardedGraph, size: int, fewer: int, given: Inputs) -> Padded | str:
         key, tensors = signature(*_call(given))

@@ -12,13 +12,13 @@ import torch
 
 from graphdoctor.captured.forward_graph import GuardedGraph, Setup, Traits
 from graphdoctor.captured.parts import Parts, graph_parts
-from graphdoctor.device.emulated import EmulationLimit
+from graphdoctor.device.emulated import EmulationLimit, entered
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.real import WatchedDevice
 from graphdoctor.estimate import launches
 from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.graphs.calls import Unwatchable
-from graphdoctor.graphs.guards import Modes, emulated_device
+from graphdoctor.graphs.guards import Modes
 from graphdoctor.graphs.modules import modules_by_path
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.operators import draws
@@ -89,7 +89,7 @@ def alone() -> Iterator[None]:
 @contextmanager
 def watched_device() -> Iterator[AnyDevice]:
     """The device, watched for a recording: the caller's emulated one, or else the real one."""
-    emulated = emulated_device()
+    emulated = entered()
     if emulated is not None:
         yield emulated
         return

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -75,13 +74,8 @@ class WatchedDevice:
             self._where_made.look_at_making(self._lasting)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lasting.__exit__(kind, error, trace)
+    def __exit__(self, *exc_info: object) -> None:
+        self._lasting.undo()
         self.table.close()
 
     def event(self, kind: str, name: str, detail: str = "") -> None:
@@ -119,7 +113,7 @@ class WatchedDevice:
             with self._lock:
                 self._observers = tuple(one for one in self._observers if one is not observer)
                 if not self._observers:
-                    self._patches.__exit__(None, None, None)
+                    self._patches.undo()
 
     @contextmanager
     def assuming_capture(self) -> Iterator[None]:

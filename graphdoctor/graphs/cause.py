@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass
 
 from graphdoctor.target.frames import is_machinery
-from graphdoctor.target.user_code import is_out_of_memory
+from graphdoctor.target.user_code import first_line, in_short, is_out_of_memory
 from graphdoctor.values.captures import CaptureOutcome, Scope
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.locations import Location
@@ -95,18 +95,17 @@ def is_refusal(error: BaseException) -> bool:
 
 def in_words(error: BaseException) -> str:
     """What happened, in one sentence for people, with the error's own first line."""
-    text = str(error).strip()
-    first_line = text.split("\n", 1)[0]
+    text, first = str(error), first_line(error)
     if isinstance(error, SystemExit):
         return f"the step ended the interpreter with exit code {error.code!r}"
     if is_out_of_memory(error):
-        return f"memory ran out: a graph keeps the memory of its step for itself ({first_line})"
+        return f"memory ran out: a graph keeps the memory of its step for itself ({first})"
     for known, meaning in _IN_WORDS:
         if known in text:
             # The emulated device says which operator it was; CUDA's own text has no more to tell.
-            detail = first_line.partition(known)[2].strip(" ()")
-            return f"{meaning} ({known}: {detail})" if detail else f"{meaning} ({first_line})"
-    return f"{type(error).__name__}: {first_line}".rstrip(": ")
+            detail = first.partition(known)[2].strip(" ()")
+            return f"{meaning} ({known}: {detail})" if detail else f"{meaning} ({first})"
+    return in_short(error)
 
 
 def location_of(error: BaseException) -> Location | None:

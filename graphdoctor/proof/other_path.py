@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from msgspec import structs
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
+from graphdoctor.device.observe.dispatch import DispatchMode
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import facts_of, parts_in_order
 from graphdoctor.graphs.compare import Gap
@@ -175,19 +176,14 @@ def _moved(
     return [{gap.path for gap in step if trial.counts(gap)} for step in gaps_of(known, run)]
 
 
-class _DrawLog(TorchDispatchMode):
+class _DrawLog(DispatchMode):
     """Notes each operator that draws random numbers: its name, its numbers, its tensors' shapes."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._draws: list[_Draw] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from importing its compiler (seconds) to wrap the method below."""
-        return False
 
     def taken(self) -> tuple[_Draw, ...]:
         """What was drawn since the last time."""

@@ -22,6 +22,7 @@ from graphdoctor.graphs.region_run import Part, RegionRun, RegionWatcher
 from graphdoctor.partition import PlannedRegion
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.saved_tensor import is_same_memory
+from graphdoctor.target.user_code import first_line
 from graphdoctor.values.captures import CaptureOutcome, Difference, Scope, Verification
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration
@@ -156,7 +157,7 @@ class _Trial:
             if not self._exact:
                 raise
             # An operator whose size follows from values that the emulated device knows nothing of.
-            self._reason = f"its replay failed: {str(error).strip().splitlines()[0]}"
+            self._reason = f"its replay failed: {first_line(error)}"
             return
         self._replays += 1
         found = _results(first, run)

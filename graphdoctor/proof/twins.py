@@ -32,7 +32,7 @@ from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.target import Inputs, Target
-from graphdoctor.target.user_code import user_code
+from graphdoctor.target.user_code import first_line, user_code
 from graphdoctor.values.captures import Difference, Verification
 from graphdoctor.values.locations import Location
 
@@ -106,8 +106,7 @@ def replay_twin(
             captured.replay()
             torch.cuda.synchronize()
         except RuntimeError as error:
-            first_line = str(error).strip().split("\n", 1)[0]
-            raise ReplayFailed(f"replay {index + 1} failed: {first_line}") from error
+            raise ReplayFailed(f"replay {index + 1} failed: {first_line(error)}") from error
         yield captured.footprint
         if led_by:
             _follow(captured.footprint, led_by[index])

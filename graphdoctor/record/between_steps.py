@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from graphdoctor.device.observe.operators import Call
+from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.target.frames import locate
 from graphdoctor.values.locations import Location
@@ -14,7 +14,7 @@ _COPIES = frozenset({"_to_copy", "copy_"})
 Waits = Counter[tuple[Location | None, str]]
 
 
-class BetweenSteps:
+class BetweenSteps(Observer):
     """Counts reads of values, copies to the host and synchronization. An observer of a device.
 
     It looks at the names of operators and where their tensors lie only, so it costs little.
@@ -23,9 +23,6 @@ class BetweenSteps:
     def __init__(self, table: StorageTable, waits: Waits) -> None:
         self._table = table
         self._waits = waits
-
-    def before(self, call: Call) -> None:
-        """Nothing to see before an operator."""
 
     def after(self, call: Call) -> None:
         """Note what the host had to wait for."""

@@ -1,9 +1,13 @@
-"""A value that each step changes, and a line that runs -> what of the line is decided by it, and when otherwise."""
+"""A value that each step changes, and a line that runs -> what of the line is decided by it, and when otherwise.
+
+`later.py` runs steps from states that lie ahead, and sees however a decision is spelled. It cannot try every
+state: a condition that is read here has its exact step, or is known to be unknown. So this comes first, and
+later steps are run where nothing was found.
+"""
 
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import lru_cache
@@ -12,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from graphdoctor.target.program.statements import tree_of
 from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.plain import SCALARS
 
@@ -60,10 +65,8 @@ def decisions_at(frame: FrameType, counter: Counter, now: object) -> Iterator[De
 def _by_line(file: str) -> dict[int, list[ast.expr]]:
     """The expressions of a file that decide something, by their line; assertions are for nobody's replay."""
     found: dict[int, list[ast.expr]] = {}
-    try:
-        waiting: list[ast.AST] = [ast.parse("".join(linecache.getlines(file)))]
-    except (SyntaxError, ValueError):
-        return found
+    tree = tree_of(file)
+    waiting: list[ast.AST] = [tree] if tree is not None else []
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Assert):

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
-from graphdoctor.device.observe.operators import Call
+from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.record.clocks import CLOCKS
 from graphdoctor.record.lines import Lines, Seen, Watch
 from graphdoctor.record.running import Running
@@ -29,7 +29,7 @@ _THREADS = {
 _DRAW_NOTHING = frozenset({"getstate", "setstate", "seed"})
 
 
-class HostObserver:
+class HostObserver(Observer):
     """Watches calls of C functions by `sys.setprofile`; counts operators to place what it sees.
 
     It sees a draw however its function was imported. A draw counts when the user's own code asked
@@ -45,14 +45,8 @@ class HostObserver:
         self._operators = 0
         self._before: Any = None
 
-    def before(self, call: Call) -> None:
-        """Nothing to see before an operator."""
-
     def after(self, call: Call) -> None:
         self._operators += 1
-
-    def event(self, kind: str, name: str, detail: str) -> None:
-        """Device events are the operator observer's."""
 
     def __enter__(self) -> HostObserver:
         self._before = sys.getprofile()

@@ -16,7 +16,7 @@ from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
 from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
-from graphdoctor.target.state.plain import SCALARS, stands_for
+from graphdoctor.target.state.plain import SCALARS, is_array, stands_for
 from graphdoctor.target.state.variables import global_names, names_in
 from graphdoctor.target.state.walk import Walk, dict_items
 
@@ -103,7 +103,7 @@ def _copied(value: Any) -> Any:
         return list(islice(value, _MOST_ITEMS))
     if isinstance(value, (set, dict)):
         return len(value)
-    return value.copy() if _is_array(value) else value
+    return value.copy() if is_array(value) else value
 
 
 def _move(path: str, held: _Held, second: Any, third: Any) -> Move | None:
@@ -116,14 +116,14 @@ def _move(path: str, held: _Held, second: Any, third: Any) -> Move | None:
     if goes_on is None:
         return None
     counts = _counted(held.value, second, third)
-    if _is_array(held.container):
+    if is_array(held.container):
         return Move(path, lambda steps: _fill(held.container, goes_on(steps)), *counts)
     return Move(path, lambda steps: _put(held.holder, path, goes_on(steps)), *counts)
 
 
 def _counted(first: Any, second: Any, third: Any) -> tuple[float | None, float | None]:
     """A number and what each step adds, where that is the same; of an array, of the first item that changes."""
-    if _is_array(first):
+    if is_array(first):
         at = int((second != first).argmax())
         first, second, third = (value.flat[at] for value in (first, second, third))
     if isinstance(first, (Decimal, Fraction)) or third - second != second - first:
@@ -136,7 +136,7 @@ def _going_on(first: Any, second: Any, third: Any) -> Callable[[int], Any] | Non
     if not _are_numbers(first, second, third):
         return None
     one, two = second - first, third - second
-    if _is_array(first):
+    if is_array(first):
         return (lambda steps: first + one * steps) if one.any() and (one == two).all() else None
     if not one:
         return None
@@ -157,15 +157,10 @@ def _are_numbers(*values: Any) -> bool:
     kind = type(values[0])
     if any(type(value) is not kind for value in values):
         return False
-    if _is_array(values[0]):
+    if is_array(values[0]):
         shapes = {(value.shape, value.dtype.kind) for value in values}
         return len(shapes) == 1 and values[0].dtype.kind in "iuf" and values[0].size > 0
     return kind in (int, float, Decimal, Fraction) or _is_numpy_number(values[0])
-
-
-def _is_array(value: object) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def _is_numpy_number(value: object) -> bool:

@@ -9,12 +9,11 @@ import torch
 
 from graphdoctor.device.observe.collectives import exchange_of, runs_with_others
 from graphdoctor.device.observe.operators import Call, WholeCall, tensors_of, written_tensors
-from graphdoctor.device.observe.storages import StorageInfo, StorageTable, use_of
+from graphdoctor.device.observe.storages import StorageInfo, StorageTable, arg_of, use_of
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.target.frames import Place, locate
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
-    Arg,
     Exchange,
     External,
     HostEvent,
@@ -116,9 +115,9 @@ class OperatorObserver:
         op = Op(
             index=len(self.ops),
             name=facts.name,
-            args=tuple(map(self._arg, call.args)),
+            args=tuple([arg_of(value, self.use) for value in call.args]),
             kwargs=tuple(
-                (name, Opaque(device) if name == "device" else self._arg(value))
+                (name, Opaque(device) if name == "device" else arg_of(value, self.use))
                 for name, value in call.kwargs.items()
             ),
             outputs=outputs,
@@ -183,20 +182,6 @@ class OperatorObserver:
         written = [number(t).number for t in written_tensors(facts, call.args, call.kwargs)]
         return tuple(dict.fromkeys(written))
 
-    def _arg(self, value: Any) -> Arg:
-        kind = type(value)
-        if isinstance(value, torch.Tensor):
-            return self.use(value)
-        if kind in _PLAIN:
-            return value  # type: ignore[no-any-return]
-        if isinstance(value, (list, tuple)):
-            return tuple(map(self._arg, value))
-        if isinstance(value, torch.Generator):
-            return Opaque("default generator" if _is_default(value) else "generator")
-        if isinstance(value, torch.UntypedStorage):  # as text it is read byte by byte
-            return Opaque(f"storage of {value.nbytes()} bytes")
-        return Opaque(str(value))
-
     def _note_external(self, tensor: torch.Tensor, info: StorageInfo, call: Call) -> None:
         if info.number in self.externals:
             return
@@ -232,11 +217,6 @@ class OperatorObserver:
                 info.maker = Maker(self._iteration, op.name, op.location)
 
 
-def _is_default(generator: Any) -> bool:
-    defaults: tuple[Any, ...] = (torch.default_generator, *torch.cuda.default_generators)
-    return any(generator._cdata == default._cdata for default in defaults)
-
-
 def _fallback_of(call: Call) -> str | None:
     """Why the emulated result may differ from a GPU's."""
     if call.fallback is not None:
@@ -247,6 +227,3 @@ def _fallback_of(call: Call) -> str | None:
             " of dimension 0"
         )
     return None
-
-
-_PLAIN = (bool, int, float, str, type(None))

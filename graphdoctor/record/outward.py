@@ -23,19 +23,14 @@ from typing import Any
 
 from graphdoctor.record.host import profile_by
 from graphdoctor.target.frames import locate_from
+from graphdoctor.target.program.quiet import leaves_process
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.locations import Location
 
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _WRITERS = (
     ("torch._C", "PyTorchFileWriter"),
     ("safetensors.torch", "serialize_file"),
 )  # in C, unseen
-_AUDITED = (
-    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink",
-    "os.system", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "socket.sendto",
-    "socket.sendmsg", "sqlite3.connect", "shutil.", "os.kill",
-)  # fmt: skip
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 # Methods of C types, by the type's module and name.
 _METHODS: dict[tuple[str, str], frozenset[str]] = {
@@ -130,7 +125,7 @@ class Inside:
         return False
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if self._is_on and (_writes(args) if event == "open" else event.startswith(_AUDITED)):
+        if self._is_on and leaves_process(event, args):
             self._leave(sys._getframe(1))
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
@@ -183,12 +178,3 @@ def _hands_on(frame: FrameType) -> bool:
         return frame.f_code in _TO_THREADS
     waiting = getattr(getattr(frame.f_locals.get("self"), "not_empty", None), "_waiters", None)
     return bool(waiting)
-
-
-def _writes(args: tuple[Any, ...]) -> bool:
-    path, mode, flags = (*args, None, None, None)[:3]
-    if path == os.devnull:
-        return False
-    if isinstance(mode, str):
-        return any(letter in mode for letter in "wxa+")
-    return isinstance(flags, int) and bool(flags & _WRITING)

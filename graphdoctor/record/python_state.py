@@ -1,4 +1,4 @@
-"""Python state that iterations change -> the lines that change it, and those that decide by it."""
+"""State of the host that iterations change -> what changed, the lines that change it, and those that decide by it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,50 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 
+from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.decisions import Counter, decisions_at
 from graphdoctor.record.lines import Seen
+from graphdoctor.target.state.snapshot import named_state
 from graphdoctor.target.state.walk import Reader, readers_of
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.recording import Iteration, StateChange
 
 _LOOKS = 1000  # values that are looked at after each line of the step, in all
 _CONTAINERS = (dict, list, tuple, set, frozenset)
+
+
+class HostState:
+    """Numbers, lengths and the identity of tensors at one moment."""
+
+    def __init__(self, roots: Mapping[str, object], table: StorageTable) -> None:
+        named, values = named_state(roots)
+        self.values = {path: repr(value) for path, value in values.items()}
+        self.storages = {path: table.info(tensor).number for path, tensor in named.items()}
+        # Gradients are made anew in most steps, and that is no hazard: the step itself makes them.
+        self.tensors = {
+            path: number for path, number in self.storages.items() if not path.endswith(".grad")
+        }
+
+    def changes(self, after: HostState) -> tuple[StateChange, ...]:
+        """What differs, by path."""
+        found = []
+        for path, value in self.values.items():
+            now = after.values.get(path, "absent")
+            if now != value:
+                kind = "grown" if path.startswith("len(") else "value"
+                found.append(StateChange(path=path, before=value, after=now, kind=kind))  # type: ignore[arg-type]
+        for path, number in self.tensors.items():
+            now_number = after.tensors.get(path)
+            if now_number is not None and now_number != number:
+                found.append(
+                    StateChange(
+                        path=path,
+                        before=f"storage {number}",
+                        after=f"storage {now_number}",
+                        kind="rebound-tensor",
+                    )
+                )
+        return tuple(found)
 
 
 def lasting_changes(captured: Sequence[Iteration]) -> dict[str, list[StateChange]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,8 +17,9 @@ from graphdoctor.record.held_by_wrappers import gathered_parameters, with_bucket
 from graphdoctor.record.host_events import host_events
 from graphdoctor.record.later import Ran, ran
 from graphdoctor.record.operators import OperatorObserver
+from graphdoctor.record.python_state import HostState
 from graphdoctor.record.session import Session
-from graphdoctor.target.state.snapshot import has_memory, named_state
+from graphdoctor.target.state.snapshot import has_memory
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs
 from graphdoctor.values.locations import file_line
@@ -274,37 +275,3 @@ def _largest(flat: torch.Tensor) -> float:
         return largest
     finite = flat[flat.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
-
-
-class HostState:
-    """Numbers, lengths and the identity of tensors at one moment."""
-
-    def __init__(self, roots: Mapping[str, object], table: StorageTable) -> None:
-        named, values = named_state(roots)
-        self.values = {path: repr(value) for path, value in values.items()}
-        self.storages = {path: table.info(tensor).number for path, tensor in named.items()}
-        # Gradients are made anew in most steps, and that is no hazard: the step itself makes them.
-        self.tensors = {
-            path: number for path, number in self.storages.items() if not path.endswith(".grad")
-        }
-
-    def changes(self, after: HostState) -> tuple[StateChange, ...]:
-        """What differs, by path."""
-        found = []
-        for path, value in self.values.items():
-            now = after.values.get(path, "absent")
-            if now != value:
-                kind = "grown" if path.startswith("len(") else "value"
-                found.append(StateChange(path=path, before=value, after=now, kind=kind))  # type: ignore[arg-type]
-        for path, number in self.tensors.items():
-            now_number = after.tensors.get(path)
-            if now_number is not None and now_number != number:
-                found.append(
-                    StateChange(
-                        path=path,
-                        before=f"storage {number}",
-                        after=f"storage {now_number}",
-                        kind="rebound-tensor",
-                    )
-                )
-        return tuple(found)

@@ -16,7 +16,8 @@ from graphdoctor.device.observe.known_results import forget_unused_results
 from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.scopes import Scopes
-from graphdoctor.record.variation import PathObserver, Ran, in_turn, settled
+from graphdoctor.record.variation import in_turn, settled
+from graphdoctor.record.which_way import PathObserver, Ran
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target

@@ -6,67 +6,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import cycle
-from typing import Protocol
 
 import torch
 
 from graphdoctor.device.observe.known_results import nothing_kept
 from graphdoctor.device.observe.meeting import MEETING, RanksDiffer
-from graphdoctor.device.observe.operators import Call, tensors_of
 from graphdoctor.device.observe.storages import parts_of
-from graphdoctor.target.frames import locate
+from graphdoctor.record.which_way import Path, Ran, Run
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Held, always, has_memory, named_tensors, snapshot
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs, Target, Variation
-from graphdoctor.target.user_code import user_code
+from graphdoctor.target.user_code import in_short, user_code
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
-from graphdoctor.values.locations import Location, file_line
+from graphdoctor.values.locations import file_line
 
 FIXED = "every iteration gets the inputs as they were given"
 _MOST_TRIALS = 24  # each runs the step once
 _DRAWS = 2  # of whole numbers, to see whether the step takes another path: one may miss it
 _LONGEST = 160
-
-
-Path = list[int]  # a number for each operator with the shapes of what it made, in order
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """What a run of the step returned, and which way it took; `place`: where the asked-for operator is."""
-
-    result: object
-    path: Path
-    place: Location | None = None
-
-
-class Run(Protocol):
-    """Runs the step on copies of inputs, and finds the place of the operator `at`."""
-
-    def __call__(self, inputs: Inputs, *, at: int = -1) -> Ran: ...
-
-
-class PathObserver:
-    """Sums up the operators that a run issues and the shapes of what they make; locates one of them."""
-
-    def __init__(self, at: int = -1) -> None:
-        self.path: Path = []
-        self.place: Location | None = None
-        self._at = at
-
-    def before(self, call: Call) -> None:
-        if len(self.path) == self._at and self.place is None and not call.facts.is_marker:
-            self.place = locate().location
-
-    def after(self, call: Call) -> None:
-        if not call.facts.is_marker:
-            made = tensors_of(call.result)
-            shapes = tuple(None if each.is_nested else tuple(each.shape) for each in made)
-            self.path.append(hash((call.facts.name, shapes)))
-
-    def event(self, kind: str, name: str, detail: str) -> None:
-        """What the host does between operators shows in those that come after."""
 
 
 def with_fixed_inputs(target: Target) -> Target:
@@ -318,8 +276,7 @@ class _Search:
 
 def _words(error: Exception) -> str:
     cause = error.__cause__ if isinstance(error, GraphDoctorError) and error.__cause__ else error
-    first = (str(cause).strip().splitlines() or [""])[0]
-    text = f"{type(cause).__name__}: {first}" if first else type(cause).__name__
+    text = in_short(cause)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 

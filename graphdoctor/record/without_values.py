@@ -15,10 +15,11 @@ import torch
 
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
 from graphdoctor.device.emulated.shapes import untouched_like, untouched_memory
-from graphdoctor.record.movable import movable
+from graphdoctor.record.place import movable
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.tree import map_inputs
 from graphdoctor.target.target import Inputs, Target
+from graphdoctor.target.user_code import first_line, in_short
 from graphdoctor.values.errors import GraphDoctorError
 
 NO_VALUES = "the step ran on shapes only"
@@ -70,7 +71,7 @@ def _exchange(tensor: torch.Tensor, twin: torch.Tensor, path: str) -> None:
     except RuntimeError as error:
         raise EmulationLimit(
             f"{path} is on the meta device and cannot be given memory here, because something else"
-            f" holds it: {str(error).splitlines()[0]}"
+            f" holds it: {first_line(error)}"
         ) from error
 
 
@@ -131,12 +132,7 @@ def _going_on(step: Callable[..., object], device: EmulatedDevice) -> Callable[.
         except Exception as error:
             if device.assumptions == before:
                 raise
-            device.event("cut-short", type(error).__name__, _words(error))
+            device.event("cut-short", type(error).__name__, in_short(error))
             return None
 
     return followed
-
-
-def _words(error: Exception) -> str:
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__

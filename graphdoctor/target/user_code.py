@@ -68,10 +68,10 @@ def _what_happened(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "was interrupted"
     if is_out_of_memory(error):
-        return f"ran out of memory: {_first_line(error)}".rstrip(": ")
+        return f"ran out of memory: {first_line(error)}".rstrip(": ")
     if isinstance(error, RecursionError):
-        return f"recursed without end: {_first_line(error)}"
-    return f"failed: {type(error).__name__}: {_first_line(error)}".rstrip(": ")
+        return f"recursed without end: {first_line(error)}"
+    return f"failed: {in_short(error)}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -81,7 +81,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-def _first_line(error: BaseException) -> str:
+def in_short(error: BaseException) -> str:
+    """What raised and its first line, for a sentence."""
+    return f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
+
+
+def first_line(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:  # a __str__ of the user's may fail as well

@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
-from pathlib import Path
 
-from graphdoctor.device.processes.process import environment
-
-ROOT = Path(__file__).parents[2]
+from tests.support import warm
 
 
 def test_gradients_are_reduced_and_equal_to_eagers_on_each_rank() -> None:
@@ -18,14 +14,12 @@ def test_gradients_are_reduced_and_equal_to_eagers_on_each_rank() -> None:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    program = "import sys; from tests.support.captured_under_ddp import main; sys.exit(main())"
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
+            warm.command("tests.support.captured_under_ddp"),
             env={
-                **environment(), **shared, "RANK": str(rank), "LOCAL_RANK": str(rank),
-                "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+                **os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": "2",
             },
             stdout=subprocess.PIPE,
             text=True,

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from graphdoctor.record import decisions
+from graphdoctor.record.python_state import _LOOKS
 from tests.support.diagnosing import reported
 
 LINEAR = nn.Linear(8, 4)
@@ -248,17 +249,18 @@ def test_a_limit_that_is_a_number_of_another_class_is_computed_with(limit: float
     assert "steps later, since each step changes" in reported(model).reason
 
 
-def test_thousands_of_counts_are_told_of_without_being_looked_at_after_each_line() -> None:
-    counts = Counter(dict.fromkeys(range(3000), 0))
+def test_many_counts_are_told_of_without_being_looked_at_after_each_line() -> None:
+    many = _LOOKS + 1
+    counts = Counter(dict.fromkeys(range(many), 0))
 
     def step(x: torch.Tensor) -> torch.Tensor:
-        for key in range(3000):
+        for key in range(many):
             counts[key] += 1
         return LINEAR(x)
 
     report = reported(step)
     assert report.verdict == "safe"
-    assert any("and 2997 more in Python" in limit for limit in report.limits)
+    assert any(f"and {many - 3} more in Python" in limit for limit in report.limits)
 
 
 def test_powers_that_outgrow_every_memory_are_not_computed_ahead() -> None:

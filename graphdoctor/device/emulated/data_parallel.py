@@ -113,20 +113,14 @@ def _pinning(device: ReducingDevice, parameters: int) -> Iterator[None]:
         device.detach(observer)
 
 
-class _MapOfUsedParameters:
+class _MapOfUsedParameters(Observer):
     """Sees the map made: one int32 for each parameter, on the host."""
 
     def __init__(self, device: ReducingDevice, parameters: int) -> None:
         self._device, self._parameters = device, parameters
-
-    def before(self, call: Call) -> None:
-        """Nothing to see before it is made."""
 
     def after(self, call: Call) -> None:
         for tensor in tensors_of(call.result):
             if tensor.dtype == torch.int32 and tensor.shape == (self._parameters,):
                 info = self._device.table.info(tensor)
                 info.pinned = not info.cuda
-
-    def event(self, kind: str, name: str, detail: str) -> None:
-        """No event makes a tensor."""

@@ -5,40 +5,38 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils import _device as default_device
 
-from graphdoctor.device.emulated.collective_calls import COLD, Called, called
 from graphdoctor.device.emulated.cuda import stand_in_for_cuda
 from graphdoctor.device.emulated.functions import LogicalFunctionMode
 from graphdoctor.device.emulated.graph import EmulatedGraph
 from graphdoctor.device.emulated.handed_out import stand_in_for_dlpack
-from graphdoctor.device.emulated.legacy import stand_in_for_legacy_types
-from graphdoctor.device.emulated.local_rank import LocalRank
+from graphdoctor.device.emulated.legacy import default_device_kept, stand_in_for_legacy_types
+from graphdoctor.device.emulated.logical import LocalRank
 from graphdoctor.device.emulated.methods import stand_in_for_methods
 from graphdoctor.device.emulated.process_groups import stand_in_for_process_groups
 from graphdoctor.device.emulated.shapes import Shapes
-from graphdoctor.device.emulated.sharded import stand_in_for_sharding
 from graphdoctor.device.emulated.stand_ins import (
     stand_in_for_python,
     stand_in_for_saving,
+    stand_in_for_sharding,
     stand_in_for_threads,
 )
 from graphdoctor.device.emulated.streams import (
     UNJOINED,
-    EmulatedStream,
     StreamOrder,
     StreamState,
 )
+from graphdoctor.device.observe.collectives import COLD, Called, called
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
 from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_python
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
+from graphdoctor.device.observe.tape import Tape
 from graphdoctor.values.errors import UsageError
 
 _entered: list[EmulatedDevice] = []  # one at most
@@ -47,20 +45,6 @@ _entered: list[EmulatedDevice] = []  # one at most
 def entered() -> EmulatedDevice | None:
     """The device that is emulated now, or None."""
     return _entered[-1] if _entered else None
-
-
-@contextmanager
-def _default_device_kept() -> Iterator[None]:
-    """torch 2.6 cannot tell the default device after `set_default_device(None)`: what was never set is unset."""
-    before = default_device.CURRENT_DEVICE
-    context: Any = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
-    was_set = hasattr(context, "device_context")
-    try:
-        yield
-    finally:
-        torch.set_default_device(before)
-        if not was_set and hasattr(context, "device_context"):
-            del context.device_context
 
 
 class EmulatedDevice:
@@ -81,17 +65,13 @@ class EmulatedDevice:
         self.table = StorageTable()
         self.streams = StreamState(self)
         self.capturing: EmulatedGraph | None = None
-        self.broken_off = (
-            0  # captures that were refused, and runs that failed here or on another rank
-        )
+        self.broken_off = 0  # captures that were refused; runs that failed, also on another rank
         self.order: StreamOrder | None = None  # of the capture under way, or of one assumed
         self.assumes_capture = False
         self.passed_compiler_by = False  # torch.compile was called, and gave the eager code back
         self.assumptions = 0  # how often a value was assumed, so far
         self.shapes: Shapes | None = None  # what runs operators where they run on shapes only
-        self.unplaced: set[int] = (
-            set()
-        )  # storages of the meta device, which are put where others are
+        self.unplaced: set[int] = set()  # storages of meta, which are put where others are
         self.warm_groups: set[str] = set()  # by name: NCCL has made their communicators
         self.warms_groups_late = True  # in their first call, and not when they are made
         self.uses_cuda_api = False  # somebody placed something on the device
@@ -99,13 +79,13 @@ class EmulatedDevice:
         self._stack: ExitStack | None = None
 
     def __enter__(self) -> EmulatedDevice:
-        if _is_emulated():
+        if _entered:
             raise UsageError(
                 "A CUDA device is emulated already: leave it before you enter another."
             )
         with ExitStack() as stack:
             stack.callback(self.table.close)
-            stack.enter_context(_default_device_kept())
+            stack.enter_context(default_device_kept())
             stack.callback(self._reset_streams)
             patches = stack.enter_context(Patches())
             hide_function_mode_from_python(patches)
@@ -124,12 +104,7 @@ class EmulatedDevice:
         _entered.append(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         assert self._stack is not None
         stack, self._stack = self._stack, None
         _entered.remove(self)
@@ -248,13 +223,17 @@ class EmulatedDevice:
 
     def state_was_read(self, state: torch.Tensor) -> None:
         """Tell a capture under way what the random generator's state is."""
-        if self.capturing is not None and self.capturing.tape is not None:
-            self.capturing.tape.read_state(state)
+        if (tape := self._tape) is not None:
+            tape.read_state(state)
 
     def state_was_set(self, state: torch.Tensor) -> None:
         """Tell a capture under way to what the random generator's state was set."""
-        if self.capturing is not None and self.capturing.tape is not None:
-            self.capturing.tape.set_state(state)
+        if (tape := self._tape) is not None:
+            tape.set_state(state)
+
+    @property
+    def _tape(self) -> Tape | None:
+        return self.capturing.tape if self.capturing is not None else None
 
     def attach(self, observer: Observer) -> None:
         """Let a capture observe, which ends by a call of its own, or never."""
@@ -313,7 +292,3 @@ class EmulatedDevice:
         if info.cuda:
             return "cuda:0"
         return "meta" if tensor.is_meta else "cpu"
-
-
-def _is_emulated() -> bool:
-    return issubclass(torch.cuda.Stream, EmulatedStream)

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.operators import Call
-from graphdoctor.device.observe.storages import StorageTable, use_of
+from graphdoctor.device.observe.storages import StorageTable, arg_of, use_of
 from graphdoctor.device.observe.versions import refuses_pageable_copies
 from graphdoctor.operators import fact_about, load_table
 from graphdoctor.operators.table import WAITING_NODES
-from graphdoctor.values.recording import Arg, Op, Opaque
+from graphdoctor.values.recording import Op, TensorUse
 
 CAPTURING = "CUDA error: operation not permitted when stream is capturing"
 _WAITS = frozenset({"sync", "query", "tensor-repr", "graph-replay", "barrier", "object-collective"})
@@ -40,22 +40,16 @@ def refusal_of_call(call: Call, table: StorageTable) -> str | None:
 
 def _recorded(call: Call, table: StorageTable) -> Op:
     """The call as a recording has it, as far as a condition may look."""
-    kwargs = tuple((name, _plain(value, table)) for name, value in call.kwargs.items())
+
+    def use(tensor: torch.Tensor) -> TensorUse:
+        info = table.info(tensor)
+        return use_of(tensor, info, "cuda:0" if info.cuda else "cpu")
+
+    kwargs = tuple((name, arg_of(value, use)) for name, value in call.kwargs.items())
     return Op(
-        index=0, name=call.facts.name, args=tuple(_plain(arg, table) for arg in call.args),
+        index=0, name=call.facts.name, args=tuple(arg_of(arg, use) for arg in call.args),
         kwargs=kwargs, outputs=(), writes=(), tags=(), phase="forward", module="", device="cuda:0",
     )  # fmt: skip
-
-
-def _plain(value: Any, table: StorageTable) -> Arg:
-    if isinstance(value, torch.Tensor):
-        info = table.info(value)
-        return use_of(value, info, "cuda:0" if info.cuda else "cpu")
-    if isinstance(value, (list, tuple)):
-        return tuple(_plain(item, table) for item in value)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return Opaque(str(value))
 
 
 def _refusal_of_copy(call: Call, table: StorageTable) -> str | None:

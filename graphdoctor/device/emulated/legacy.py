@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils import _device as default_device
 
 from graphdoctor.device.emulated.copies import BASE, MoveTo, copy_to
 from graphdoctor.device.emulated.logical import LogicalDevice
@@ -36,6 +39,20 @@ def stand_in_for_legacy_types(device: LogicalDevice, patches: Patches) -> None:
         torch.set_default_device("cuda" if cuda else None)
 
     patches.set(torch, "set_default_tensor_type", set_default)
+
+
+@contextmanager
+def default_device_kept() -> Iterator[None]:
+    """torch 2.6 cannot tell the default device after `set_default_device(None)`: what was never set is unset."""
+    before = default_device.CURRENT_DEVICE
+    context: Any = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
+    was_set = hasattr(context, "device_context")
+    try:
+        yield
+    finally:
+        torch.set_default_device(before)
+        if not was_set and hasattr(context, "device_context"):
+            del context.device_context
 
 
 class CudaTensorType:

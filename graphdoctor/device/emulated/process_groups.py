@@ -18,10 +18,10 @@ import torch
 from torch import distributed as dist
 
 from graphdoctor.device.emulated.data_parallel import ReducingDevice, stand_in_for_data_parallel
+from graphdoctor.device.observe.collectives import is_finished_transfer
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import tensors_of_call
 from graphdoctor.device.observe.patches import Patches
-from graphdoctor.device.observe.transfers import is_finished
 from graphdoctor.device.processes.launched import store_of_group
 
 # A rank that never comes must end the others; a CPU may be slower than the GPU that a script was made for.
@@ -248,7 +248,7 @@ class _Unwaited:
                 if original.__name__ == "wait" and os.environ.get(_BLOCKING_WAIT) in _ON:
                     self._device.event("query", f"Work.wait(), by {_BLOCKING_WAIT},")
             with torch._C._DisableTorchDispatch():  # gloo copies a result to its place here
-                return True if is_finished(work) else original(work, *args, **kwargs)
+                return True if is_finished_transfer(work) else original(work, *args, **kwargs)
 
         return wait
 

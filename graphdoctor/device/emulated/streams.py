@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from types import TracebackType
 from typing import Any, Protocol
 
 import torch
 
 from graphdoctor.device.emulated.logical import LogicalDevice
 from graphdoctor.device.observe.earlier_graphs import EarlierGraphs
-from graphdoctor.device.observe.operators import Call, tensors_of
+from graphdoctor.device.observe.operators import Call, Observer, tensors_of
 
 NOT_FORKED = "CUDA error: operation not permitted when stream is capturing"
 OUTSIDE = "CUDA error: dependency created on uncaptured work in another stream"
@@ -201,17 +200,12 @@ class EmulatedStreamContext:
         if self.stream is not None:
             self.state.switch_to(self.stream)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         assert self._before is not None
         self.state.current = self._before
 
 
-class StreamOrder:
+class StreamOrder(Observer):
     """Forks and joins of one capture, or of one run of a step as if it were captured.
 
     A stream belongs to the capture once it has waited for one that does, and has joined it when
@@ -278,6 +272,3 @@ class StreamOrder:
         else:
             # Memory for a stream that is not captured comes from the driver, which refuses.
             self._device.event("stream-order", call.facts.name, NOT_FORKED if makes else "")
-
-    def event(self, kind: str, name: str, detail: str) -> None:
-        """Events between operators put no work on a stream."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -14,8 +16,7 @@ from torch.utils._python_dispatch import (
 )
 
 from graphdoctor.device.observe.collectives import UNWAITED, doubt_of_ranks
-from graphdoctor.device.observe.fallback import run_operator
-from graphdoctor.device.observe.higher_order import in_parts
+from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
 from graphdoctor.device.observe.operators import (
     Call,
     Observer,
@@ -39,20 +40,27 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _LAST_RESULT_ON_HOST = frozenset({"_pack_padded_sequence"})
 
 
-class ObservedMode(TorchDispatchMode):
+class DispatchMode(TorchDispatchMode):
+    """What all modes of graphdoctor's have in common."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keeps torch from importing its compiler (seconds) to wrap `__torch_dispatch__`."""
+        return False
+
+
+class ObservedMode(DispatchMode):
     """Shows every operator to the observers, before and after it ran; how it runs is the device's."""
 
     supports_higher_order_operators = True  # torch asks for it since 2.9
 
     def __init__(self, table: StorageTable, observers: tuple[Observer, ...] = ()) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.table = table
         self.observers = observers
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from importing its compiler (seconds) to wrap the method below."""
-        return False
 
     def __torch_dispatch__(
         self,
@@ -193,3 +201,36 @@ def is_unblocked_copy_to_host(call: Call) -> bool:
     if call.facts.base_name != "_to_copy" or call.on_cuda or not call.kwargs.get("non_blocking"):
         return False
     return call.infos[0].cuda
+
+
+_OF_DTENSORS = "run_dtensor_rng_op"  # has a kernel for CUDA alone
+_KEYS = (DispatchKey.CompositeExplicitAutograd, DispatchKey.CPU)
+
+
+def in_parts(func: HigherOrderOperator) -> Callable[..., Any]:
+    """What such an operator runs in eager mode: the functions that it was given, as its values decide.
+
+    Raises EmulationLimit for one that has no such kernel.
+    """
+    if func.name() == _OF_DTENSORS and not torch.cuda.is_current_stream_capturing():
+        return _drawing_as_dtensors_do
+    kernel = next((func.py_kernels[key] for key in _KEYS if key in func.py_kernels), None)
+    if kernel is None:
+        raise EmulationLimit(f"torch has no code to run {func.name()} operator by operator")
+    if not isinstance(kernel, FunctionType):
+        return kernel
+    # Some check that no mode is on, since compilers should not come here; what they run is to be seen.
+    seen = {**kernel.__globals__, "_get_current_dispatch_mode": lambda: None}
+    copy = FunctionType(
+        kernel.__code__, seen, kernel.__name__, kernel.__defaults__, kernel.__closure__
+    )
+    copy.__kwdefaults__ = kernel.__kwdefaults__
+    return copy
+
+
+def _drawing_as_dtensors_do(start: int, end: int, op: Any, *args: Any, **kwargs: Any) -> Any:
+    """A random operator on this rank's part of a DTensor: it draws numbers of its own.
+
+    On a GPU the generator is moved to this part's place first, on the host. What replays draw then is not known.
+    """
+    return op(*args, **kwargs)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from graphdoctor.device.observe.operators import Call
+from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.target.state.accumulations import is_data_parallel, mark_all, marked
 from graphdoctor.target.state.snapshot import named_tensors
 
@@ -27,7 +27,7 @@ class Telling(Protocol):
     def event(self, kind: str, name: str, detail: str = "") -> None: ...
 
 
-class EarlierGraphs:
+class EarlierGraphs(Observer):
     """Sees a capture's operators, or those of a step as if it were captured, and tells once."""
 
     def __init__(
@@ -52,12 +52,6 @@ class EarlierGraphs:
         if name:
             self._has_told = True
             self._device.event("earlier-graph", name, LEGACY)
-
-    def after(self, call: Call) -> None:
-        """What an operator gave says nothing more."""
-
-    def event(self, kind: str, name: str, detail: str) -> None:
-        """Nor does what the host does between operators."""
 
 
 def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> None:

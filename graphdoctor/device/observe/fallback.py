@@ -7,10 +7,14 @@ from typing import Any
 
 import torch
 
+from graphdoctor.device.observe.collectives import (
+    begin_transfer,
+    finish_transfers,
+    is_transfer,
+)
 from graphdoctor.device.observe.known_results import known_or_computed
 from graphdoctor.device.observe.operators import Call, OperatorFacts, tensors_of
 from graphdoctor.device.observe.storages import give_own_memory
-from graphdoctor.device.observe.transfers import begin, finish, is_transfer
 from graphdoctor.device.observe.wider import NARROW, each_tensor, is_slow_when_narrow, run_wider
 from graphdoctor.values.errors import CannotDoItHere
 
@@ -34,9 +38,11 @@ class EmulationLimit(CannotDoItHere):
 def run_operator(call: Call) -> Any:
     """Run the call; `call.fallback` says why its result may differ from a GPU's."""
     try:
-        if is_transfer(call.facts.base_name, is_collective=call.facts.is_collective):
-            return _begun(call)
-        finish()
+        if is_transfer(call.facts):
+            work = call.func(*call.args, **call.kwargs)
+            begin_transfer(work)
+            return work
+        finish_transfers()
         if call.facts.is_collective:
             return _run_on_all_ranks(call)
         if not call.facts.is_aten:  # its implementation may be Python, which names devices
@@ -82,12 +88,6 @@ def _may_resize(call: Call) -> Iterator[torch.Tensor]:
     if call.kwargs:
         for name in call.facts.written_kwargs:
             yield from tensors_of(call.kwargs.get(name))
-
-
-def _begun(call: Call) -> Any:
-    work = call.func(*call.args, **call.kwargs)
-    begin(work)
-    return work
 
 
 def _run_on_all_ranks(call: Call) -> Any:

@@ -17,6 +17,7 @@ from torch import distributed as dist
 
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.target.frames import locate
+from graphdoctor.target.user_code import in_short
 from graphdoctor.values.errors import UserCodeError
 from graphdoctor.values.locations import Location, file_line
 
@@ -114,7 +115,7 @@ class Meeting:
         except RanksDiffer:
             raise
         except Exception as error:
-            self._end_run(f"{type(error).__name__}: {error}".strip().split("\n", 1)[0])
+            self._end_run(in_short(error))
             raise
         self._end_run("")
 

@@ -199,13 +199,22 @@ class Call:
 
 
 class Observer(Protocol):
-    """Sees each operator before and after it ran, and what the host does between operators."""
+    """Sees each operator before and after it ran, and what the host does between operators.
 
-    def before(self, call: Call) -> None: ...
+    Who derives from it need not say that one of the three is nothing to look at.
+    """
 
-    def after(self, call: Call) -> None: ...
+    def before(self, call: Call) -> None:
+        """An operator is about to run, on arguments that it has not written to yet."""
+        return
 
-    def event(self, kind: str, name: str, detail: str) -> None: ...
+    def after(self, call: Call) -> None:
+        """It ran, and the call has its result."""
+        return
+
+    def event(self, kind: str, name: str, detail: str) -> None:
+        """The host did something that is no operator."""
+        return
 
 
 # What is PyTorch's own: op_db and its source say what their kernels do in a capture.

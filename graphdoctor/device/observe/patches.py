@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Set
 from functools import cache
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import ClassVar
 
 import torch
@@ -22,12 +22,12 @@ class Patches:
     _searched: ClassVar[tuple[Set[int], Set[int]]] = (frozenset(), frozenset())
 
     def __init__(self) -> None:
-        self._undo: list[tuple[object, str, object, object]] = []
+        self._changes: list[tuple[object, str, object, object]] = []
         self._versions: Set[int] = frozenset()  # of modules' names, once all had the stand-ins
 
     def set(self, owner: object, name: str, value: object) -> None:
         """Replace an attribute that exists, or add one that does not."""
-        self._undo.append((owner, name, vars(owner).get(name, _MISSING), value))
+        self._changes.append((owner, name, vars(owner).get(name, _MISSING), value))
         setattr(owner, name, value)
 
     def replace(self, owner: object, name: str, make: Callable[..., object]) -> None:
@@ -39,17 +39,16 @@ class Patches:
     def __enter__(self) -> Patches:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
+        self.undo()
+
+    def undo(self) -> None:
+        """Put back what was there."""
         # Modules that were imported or written to meanwhile took stand-ins by name.
         stand_ins = {id(new): old for new, old in self._replaced()}
         _rename(stand_ins, [module for module, at in _modules() if at not in self._versions])
-        while self._undo:
-            owner, name, value, _ = self._undo.pop()
+        while self._changes:
+            owner, name, value, _ = self._changes.pop()
             if value is _MISSING:
                 delattr(owner, name)
             else:
@@ -62,7 +61,7 @@ class Patches:
         without = versions if originals.keys() <= values else frozenset()
         modules = _modules()
         changes = _rename(originals, [module for module, at in modules if at not in without])
-        self._undo += changes
+        self._changes += changes
         holding = {id(module) for module, *_ in changes}
         found = {at for module, at in modules if at is not None and id(module) not in holding}
         Patches._searched = frozenset(originals), found
@@ -70,7 +69,7 @@ class Patches:
 
     def _replaced(self) -> Iterator[tuple[object, object]]:
         """Functions and classes of modules: the stand-in, and what it stands for."""
-        for owner, _, old, new in self._undo:
+        for owner, _, old, new in self._changes:
             if isinstance(owner, ModuleType) and callable(old) and callable(new):
                 yield new, old
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from graphdoctor.values.recording import Sparse, TensorUse
+from graphdoctor.target.state.saved_tensor import parts_of_sparse
+from graphdoctor.values.recording import Arg, Opaque, Sparse, TensorUse
 
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 _is_shared: Callable[[torch.Tensor], bool] = vars(torch._C)["_is_cow_tensor"]
@@ -101,6 +102,29 @@ def use_of(tensor: torch.Tensor, info: StorageInfo, device: str) -> TensorUse:
         nested=nested,
         sparse="" if strided or nested else _sparse(tensor),
     )
+
+
+def arg_of(value: Any, use: Callable[[torch.Tensor], TensorUse]) -> Arg:
+    """An argument as a recording has it; `use` says what a tensor in it is."""
+    if isinstance(value, torch.Tensor):
+        return use(value)
+    if type(value) in _PLAIN:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, (list, tuple)):
+        return tuple([arg_of(item, use) for item in value])
+    if isinstance(value, torch.Generator):
+        return Opaque("default generator" if _is_default(value) else "generator")
+    if isinstance(value, torch.UntypedStorage):  # as text it is read byte by byte
+        return Opaque(f"storage of {value.nbytes()} bytes")
+    return Opaque(str(value))
+
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def _is_default(generator: Any) -> bool:
+    defaults: tuple[Any, ...] = (torch.default_generator, *torch.cuda.default_generators)
+    return any(generator._cdata == default._cdata for default in defaults)
 
 
 def _sparse(tensor: torch.Tensor) -> Sparse:
@@ -221,13 +245,7 @@ def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     if layout == torch.strided or layout == torch.jagged:
         return (tensor,)
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        if layout == torch.sparse_coo:
-            return tensor._values(), tensor._indices()
-        if layout in (torch.sparse_csr, torch.sparse_bsr):
-            return tensor.values(), tensor.crow_indices(), tensor.col_indices()
-        if layout in (torch.sparse_csc, torch.sparse_bsc):
-            return tensor.values(), tensor.ccol_indices(), tensor.row_indices()
-    return (tensor,)
+        return parts_of_sparse(tensor) or (tensor,)
 
 
 def copied_when_written(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.device.observe.collectives import finish_transfers
 from graphdoctor.device.observe.dispatch import is_unblocked_copy_to_host
 from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.made_anew import FromEntry, Made, Results, each_source, sources
@@ -25,7 +26,6 @@ from graphdoctor.device.observe.storages import (
     is_plain,
     parts_of,
 )
-from graphdoctor.device.observe.transfers import finish
 from graphdoctor.values.locations import Location
 
 _RESIZE = OperatorFacts(
@@ -273,7 +273,7 @@ class Tape:
                 self._run(index, entry, results)
                 for done in self._done.get(index, ()):
                     del results[done.key]
-            finish()
+            finish_transfers()
             self._draw_on_the_host(len(self.entries))
 
     def _run(self, index: int, entry: TapeEntry, results: Results) -> None:

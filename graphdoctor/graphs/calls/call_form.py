@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.calls.signature import TENSORS, is_plain_constant
-from graphdoctor.graphs.guards.modes import emulated_device
 
 Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 TensorsOf = Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[torch.Tensor, ...] | None]
@@ -95,7 +95,7 @@ def form_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallForm | None
             return None
     except Exception:  # another torch's guards want other arguments
         return None
-    if emulated_device() is not None:
+    if entered() is not None:
         check = _and_devices(check, tensors)
     return CallForm(args, kwargs, check)
 

@@ -146,6 +146,16 @@ def _carries_tensors(value: object) -> bool:
     return any(isinstance(part, torch.Tensor) for part in attributes(value).values())
 
 
+def is_faithful(key: Key, tensors: Sequence[torch.Tensor], copied: Inputs) -> bool:
+    """Whether a copy of a call is the same call, with every tensor of it on memory of its own.
+
+    Raises `Unwatchable` as `signature` does.
+    """
+    key_of_copy, copies = signature(copied.args, copied.kwargs)
+    own = set(map(id, tensors))
+    return key == key_of_copy and not any(id(tensor) in own for tensor in copies)
+
+
 def distinct(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Each tensor once, in order."""
     return list({id(tensor): tensor for tensor in tensors}.values())

@@ -7,6 +7,6 @@ after, each replay, and say what changed in a sentence.
 
 from graphdoctor.graphs.guards.guard import Guard
 from graphdoctor.graphs.guards.hooks import all_hooks, has_global_hooks
-from graphdoctor.graphs.guards.modes import Modes, emulated_device
+from graphdoctor.graphs.guards.modes import Modes
 
-__all__ = ["Guard", "Modes", "all_hooks", "emulated_device", "has_global_hooks"]
+__all__ = ["Guard", "Modes", "all_hooks", "has_global_hooks"]

@@ -8,21 +8,18 @@ equality and so never looks at a tensor that is in its place). Each tensor is as
 from __future__ import annotations
 
 import operator
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from types import MethodType
 from typing import Any
 
 import torch
 
 from graphdoctor.graphs.addresses import are_at
-from graphdoctor.graphs.calls.signature import is_constant
-from graphdoctor.graphs.guards.reached import Held, Reached, joined
+from graphdoctor.graphs.guards.differences import NOTHING, changed, difference, is_as_good
+from graphdoctor.graphs.guards.reached import Held, Reached
 from graphdoctor.graphs.guards.written_out import all_of, written_out
 from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.dict_versions import DictVersions
 
-_NOTHING = object()
 _get = dict.get
 _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed asks for more)
 _contents = operator.attrgetter("cell_contents")
@@ -138,10 +135,10 @@ class Guard:
 
     def _differences(self, grad: bool) -> Iterator[str]:
         for module in self._modules:
-            yield _difference(module.path, module.now(), module.before)
+            yield difference(module.path, module.now(), module.before)
         yield from (f"{path}.{next(iter(held))} is new" for path, held in self._empty if held)
         for path, live, saved in self._containers:
-            yield _difference(path, live, saved)
+            yield difference(path, live, saved)
         for path, cell, before in zip(self._cell_paths, self._cells, self._in_cells, strict=True):
             if cell.cell_contents is not before:
                 yield f"the variable {path} of an enclosing function was assigned anew"
@@ -158,17 +155,17 @@ class Guard:
         """What equals what was there, and is another object: from now on that one is watched."""
         is_container_new = False
         for index, (held, key) in enumerate(zip(self._exact_in, self._exact_keys, strict=True)):
-            before, now = self._exact[index], held.get(key, _NOTHING)
-            if _is_as_good(before, now):
+            before, now = self._exact[index], held.get(key, NOTHING)
+            if is_as_good(before, now):
                 self._exact[index] = now
             elif self._has_content_of(before, now):
                 is_container_new = True
             else:
-                yield _changed(self._exact_paths[index], before, now)
+                yield changed(self._exact_paths[index], before, now)
         for index, ask in enumerate(self._asked):
             before, now = self._answers[index], ask()
-            if not _is_as_good(before, now):
-                yield _changed(self._asked_paths[index], before, now)
+            if not is_as_good(before, now):
+                yield changed(self._asked_paths[index], before, now)
             self._answers[index] = now
         # Nothing else is another, or nobody would have asked for more.
         if is_container_new:
@@ -182,8 +179,8 @@ class Guard:
         if type(now) is not type(before) or type(now) is not type(saved) or len(now) != len(saved):  # type: ignore[arg-type]
             return False
         if isinstance(saved, dict) and isinstance(now, dict):
-            return list(saved) == list(now) and all(map(_is_as_good, saved.values(), now.values()))
-        return isinstance(now, list) and all(map(_is_as_good, saved, now))  # type: ignore[call-overload]
+            return list(saved) == list(now) and all(map(is_as_good, saved.values(), now.values()))
+        return isinstance(now, list) and all(map(is_as_good, saved, now))  # type: ignore[call-overload]
 
 
 class _Module:
@@ -236,72 +233,3 @@ class _Outermost:
 def _columns(rows: list[Any], count: int) -> list[list[Any]]:
     """Rows of `count` entries, turned into lists of one entry each."""
     return [[row[place] for row in rows] for place in range(count)]
-
-
-def _difference(path: str, live: Any, saved: Any) -> str:
-    try:
-        if live == saved:
-            return ""
-    except Exception:
-        pass  # a tensor took another's place
-    if _is_shown_whole(live) and _is_shown_whole(saved):
-        return _changed(path, type(live)(saved), live)
-    for key, before, now in _entries(live, saved):
-        if not _is_as_good(before, now) and not _is_equal_container(before, now):
-            return _changed(joined(path, key), before, now)
-    return f"{path} changed"
-
-
-def _entries(live: Any, saved: Any) -> Iterator[tuple[object, object, object]]:
-    if isinstance(saved, dict):
-        for key in dict.fromkeys((*saved, *live)):
-            yield key, saved.get(key, _NOTHING), live.get(key, _NOTHING)
-    elif isinstance(saved, (list, deque)) and len(live) == len(saved):
-        for index, (before, now) in enumerate(zip(saved, live, strict=True)):
-            yield index, before, now
-
-
-def _is_as_good(before: object, now: object) -> bool:
-    """Whether a value that is another object cannot be told from the one before."""
-    if before is now:
-        return True
-    if type(before) is not type(now):
-        return False
-    if isinstance(before, tuple) and isinstance(now, tuple):
-        return len(before) == len(now) and all(map(_is_as_good, before, now))
-    if isinstance(before, MethodType) and isinstance(now, MethodType):
-        return before.__self__ is now.__self__ and before.__func__ is now.__func__
-    return is_constant(before) and repr(before) == repr(now)
-
-
-def _is_equal_container(before: object, now: object) -> bool:
-    """A container in another's place is looked at by itself, with the exact entries."""
-    try:
-        return type(before) is type(now) in (list, dict, set, deque) and before == now
-    except Exception:  # a tensor took another's place
-        return False
-
-
-def _changed(path: str, before: object, now: object) -> str:
-    if _is_object(before) and type(before) is type(now):
-        return f"{path} is another object than the captured one"
-    return f"{path} changed from {_short(before)} to {_short(now)}"
-
-
-def _is_object(value: object) -> bool:
-    return value is not _NOTHING and not is_constant(value) and not _is_shown_whole(value)
-
-
-def _is_shown_whole(value: object) -> bool:
-    return type(value) in (list, tuple, set, deque) and all(map(is_constant, value))  # type: ignore[call-overload]
-
-
-def _short(value: object) -> str:
-    if value is _NOTHING:
-        return "nothing"
-    if isinstance(value, torch.Tensor):
-        return f"one tensor of {tuple(value.shape)}"
-    if _is_object(value):
-        return f"one {type(value).__name__}"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
 from graphdoctor.graphs.guards.written_out import all_of, written_out
 from graphdoctor.target.state.precision import read_precision
@@ -130,19 +130,13 @@ def _never() -> bool:
     return False
 
 
-def emulated_device() -> EmulatedDevice | None:
-    """The emulated device that the caller is inside of, if there is one."""
-    found = getattr(torch.cuda.CUDAGraph, "device", None)
-    return found if isinstance(found, EmulatedDevice) else None
-
-
 def _short(setting: object) -> str:
     return "some" if isinstance(setting, tuple) else str(setting)
 
 
 def _of_cuda(name: str, in_c: str) -> Callable[[], object]:
     """torch.cuda's function, or what it asks in C, which spares two calls in Python."""
-    found = getattr(torch._C, in_c, None) if emulated_device() is None else None
+    found = getattr(torch._C, in_c, None) if entered() is None else None
     return found if found is not None else getattr(torch.cuda, name)  # type: ignore[no-any-return]
 
 
@@ -163,7 +157,7 @@ def _is_capturing() -> Callable[[], object]:
     """Nothing is captured on the default stream, so that the driver is asked about others only."""
     ask = _of_cuda("is_current_stream_capturing", "_cuda_isCurrentStreamCapturing")
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    if raw is None or emulated_device() is not None or not torch.cuda.is_available():
+    if raw is None or entered() is not None or not torch.cuda.is_available():
         return ask
     device = torch.cuda.current_device()  # on another one, the current device is not the same
     return lambda: raw(device) != 0 and ask()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from graphdoctor.device.observe.dispatch import DispatchMode
 from graphdoctor.device.observe.operators import tensors_of, tensors_of_call
 from graphdoctor.graphs.calls import Unwatchable, distinct, signature
 from graphdoctor.graphs.calls.outputs import kind_of, tensors_in
@@ -151,19 +151,14 @@ class ToCapture:
         return bool(reads.found_foreign)
 
 
-class _Reads(TorchDispatchMode):
+class _Reads(DispatchMode):
     """Tells whether operators read memory that is neither known nor made by one of them."""
 
     def __init__(self, known: frozenset[object]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.found_foreign = False
         self._known = set(known)
         self._kept: list[torch.Tensor] = []  # lest an address be used twice
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from importing its compiler (seconds) to wrap the method below."""
-        return False
 
     def __torch_dispatch__(
         self,

@@ -12,6 +12,7 @@ import torch
 
 from graphdoctor.graphs.calls import Nesting, Unwatchable, signature
 from graphdoctor.graphs.calls.outputs import kind_of, tensors_in
+from graphdoctor.graphs.calls.signature import is_faithful
 from graphdoctor.graphs.compare import has_same_bits
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.graphs.modules.swap import swapped_forward
@@ -135,12 +136,10 @@ def _watched_call(
 
 def _reason_in_sample(given: Signature, tensors: list[torch.Tensor], sample: Inputs) -> str:
     """The sample has to be the same call, with every tensor of it on memory of its own."""
-    own = set(map(id, tensors))
     try:
-        key, copied = signature(sample.args, sample.kwargs)
+        is_like = is_faithful(given.key, tensors, sample)
     except Unwatchable as error:
         return str(error)
-    is_like = key == given.key and not any(id(tensor) in own for tensor in copied)
     return "" if is_like else "its arguments are nested in a way that cannot be copied"
 
 

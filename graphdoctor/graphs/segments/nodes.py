@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from graphdoctor.device.observe.operators import OperatorFacts, facts_of, tensors_of
+from graphdoctor.device.observe.storages import arg_of
 from graphdoctor.operators import fact_about, load_table
 from graphdoctor.partition.fx_operators import operator_named
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import Arg, Op, Opaque, TensorUse, tensors_in
+from graphdoctor.values.recording import Op, TensorUse, tensors_in
 
 DeviceOf = Callable[[torch.Tensor], str]
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
@@ -58,8 +60,9 @@ class _Reader:
 
     def op(self, node: fx.Node, target: torch._ops.OpOverload) -> Op:
         facts = facts_of(target)
-        args = tuple(self._plain(arg) for arg in node.args)
-        kwargs = tuple((name, self._plain(value)) for name, value in node.kwargs.items())
+        given: Any = map_arg((node.args, node.kwargs), lambda each: each.meta.get("val"))
+        args = tuple(arg_of(value, self._use) for value in given[0])
+        kwargs = tuple((name, arg_of(value, self._use)) for name, value in given[1].items())
         outputs = tuple(map(self._use, tensors_of(node.meta.get("val"))))
         uses = (*tensors_in((*args, *(value for _, value in kwargs))), *outputs)
         on_device = any(use.is_cuda for use in uses)
@@ -73,17 +76,6 @@ class _Reader:
         for written in written_nodes(node, facts):
             for tensor in tensors_of(written.meta.get("val")):
                 yield self._use(tensor).storage
-
-    def _plain(self, value: Any) -> Arg:
-        if isinstance(value, fx.Node):
-            return self._plain(value.meta.get("val"))
-        if isinstance(value, torch.Tensor):
-            return self._use(value)
-        if isinstance(value, (list, tuple)):
-            return tuple(self._plain(item) for item in value)
-        if value is None or isinstance(value, (bool, int, float, str)):
-            return value
-        return Opaque(str(value))
 
     def _use(self, tensor: torch.Tensor) -> TensorUse:
         memory = memory_of_value(tensor)

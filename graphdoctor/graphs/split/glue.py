@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import torch
 from graphdoctor.graphs.split.optimizer_step import OptimizerStep
 from graphdoctor.graphs.split.pending import Pending, Watch, read
 from graphdoctor.target.frames import Place
+from graphdoctor.target.program.statements import tree_of
 from graphdoctor.target.state.clone import copy_values
 from graphdoctor.target.state.walk import Walk, grad_of
 from graphdoctor.values.locations import Location, line_of
@@ -21,7 +21,7 @@ from graphdoctor.values.locations import Location, line_of
 _GLUE = frozenset({"step", "unscale_", "update", "update_parameters"})
 _READING = frozenset({"item", "tolist"})
 _CLIPPING = "clip_grad_norm_"
-_ERROR_IF_NONFINITE = 3  # its place among clip_grad_norm_'s arguments
+ERROR_IF_NONFINITE = 3  # its place among clip_grad_norm_'s arguments
 
 
 class Gradients:
@@ -177,7 +177,7 @@ def _is_glue(call: ast.Call) -> bool:
     name = _name(call)
     if name == _CLIPPING:
         named = any(keyword.arg == "error_if_nonfinite" for keyword in call.keywords)
-        return named or len(call.args) > _ERROR_IF_NONFINITE
+        return named or len(call.args) > ERROR_IF_NONFINITE
     return name in _GLUE and isinstance(call.func, ast.Attribute)
 
 
@@ -198,8 +198,5 @@ def _calls_at(file: str, line: int) -> tuple[ast.Call, ...]:
 
 @lru_cache(maxsize=64)
 def _calls_in(file: str) -> tuple[ast.Call, ...]:
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return ()
-    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    tree = tree_of(file)
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Call)) if tree else ()

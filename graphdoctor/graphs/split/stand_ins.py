@@ -10,11 +10,9 @@ import torch
 
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.graphs.split.breakable import BreakableCapture, is_in_backward
-from graphdoctor.graphs.split.glue import METHODS, Call
+from graphdoctor.graphs.split.glue import ERROR_IF_NONFINITE, METHODS, Call
 from graphdoctor.graphs.split.optimizer_step import has_number_as_rate, why_not_captured
 from graphdoctor.target.frames import locate
-
-_ERROR_IF_NONFINITE = 3  # its place among clip_grad_norm_'s arguments
 
 
 class _StandIn:
@@ -104,8 +102,8 @@ class Glue:
 
         def clip_grad_norm_(*args: Any, **kwargs: Any) -> object:
             reads = kwargs.get("error_if_nonfinite", False)
-            if len(args) > _ERROR_IF_NONFINITE:
-                reads = args[_ERROR_IF_NONFINITE]
+            if len(args) > ERROR_IF_NONFINITE:
+                reads = args[ERROR_IF_NONFINITE]
             if not reads:
                 return original(*args, **kwargs)
             return self._make("clip_grad_norm_()", original, args, kwargs)

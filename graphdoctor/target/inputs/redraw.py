@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 
 from graphdoctor.target.inputs.draw import Draw, drawing_of, rearranging_of
+from graphdoctor.target.state.clone import element_span, is_overlapping
 from graphdoctor.target.state.tree import Tree, input_leaves, map_inputs
 from graphdoctor.target.target import Inputs
 
@@ -170,29 +171,15 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _draw_of(tensor: torch.Tensor, way: Callable[[torch.Tensor], Draw | None]) -> Draw | None:
-    if _overlaps(tensor):
+    if is_overlapping(tensor.detach()[_each_element_once(tensor)]):  # as sliding windows are
         return None
     return way(tensor.detach().clone().cpu())
 
 
 def _end(tensor: torch.Tensor) -> int:
-    reach: int = sum(
-        (size - 1) * step for size, step in zip(tensor.size(), tensor.stride(), strict=True)
-    )
-    return int(tensor.storage_offset()) + reach + 1
+    return int(tensor.storage_offset()) + element_span(tensor)
 
 
 def _each_element_once(tensor: torch.Tensor) -> tuple[slice, ...]:
     """An index that leaves out the repetitions of an expanded dimension."""
     return tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())
-
-
-def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether elements share memory in another way than by expanding, as sliding windows do."""
-    reach = 0
-    for step, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
-        if step and size > 1:
-            if step <= reach:
-                return True
-            reach += step * (size - 1)
-    return False

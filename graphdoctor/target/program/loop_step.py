@@ -147,6 +147,27 @@ def _target(
         for b, batches in zip(step.kept.beginnings, held.batches, strict=True)
     ][: iterations * size]
     given = (*given, *held.setters)
+    file = os.path.basename(step.location.file)
+    return Target(
+        name=step.name,
+        file=step.location.file,
+        entry=f"{_lines(step)} of {file}, as the program ran them",
+        mode=step.mode,
+        step=_run_of(step, made, writes, held),
+        fresh_inputs=in_turn(_batches(given, passes, size)),
+        roots=roots_of(made.step),
+        notes=_notes(step, given),
+        is_warm=True,
+        rebound=tuple(sorted(step.kept.rebound)),
+        held_by=step.held_by,
+    )
+
+
+def _run_of(
+    step: LoopStep, made: Rebuilt, writes: list[list[Callable[[], None]]], held: HeldBatches
+) -> Callable[..., object]:
+    """What runs the passes of a turn, each from where the program stood then."""
+    size = step.passes_per_step
 
     def run(turn: Turn, **inputs: Any) -> object:
         result: object = None
@@ -166,6 +187,11 @@ def _target(
             step.is_incomplete = True
         return result
 
+    return run
+
+
+def _batches(given: tuple[str, ...], passes: list[Inputs], size: int) -> list[Inputs]:
+    """The inputs of each turn: of its only pass, or of each of its passes."""
     batches = []
     for turn in range(len(passes) // size):
         those = passes[turn * size : (turn + 1) * size]
@@ -174,20 +200,7 @@ def _target(
             for n in given
         }
         batches.append(Inputs((), {"turn": Turn(turn), **values}))
-    file = os.path.basename(step.location.file)
-    return Target(
-        name=step.name,
-        file=step.location.file,
-        entry=f"{_lines(step)} of {file}, as the program ran them",
-        mode=step.mode,
-        step=run,
-        fresh_inputs=in_turn(batches),
-        roots=roots_of(made.step),
-        notes=_notes(step, given),
-        is_warm=True,
-        rebound=tuple(sorted(step.kept.rebound)),
-        held_by=step.held_by,
-    )
+    return batches
 
 
 def _lines(step: SeenStep) -> str:

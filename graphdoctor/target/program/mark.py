@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 
 from graphdoctor.target.program.events import Heard
 
@@ -17,12 +16,7 @@ class Mark:
         if Heard.listener is not None:
             Heard.listener.mark(sys._getframe(1))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if Heard.listener is not None:
             Heard.listener.unmark()
 

@@ -12,10 +12,12 @@ from typing import Any
 from graphdoctor.values.errors import GraphDoctorError
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
-_EVENTS = frozenset(
-    {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "shutil.rmtree", "subprocess.Popen",
-     "socket.connect", "os.system", "os.fork", "os.chdir"}
+_EVENTS = (
+    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink",
+    "os.system", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "socket.sendto",
+    "socket.sendmsg", "sqlite3.connect", "shutil.", "os.kill",
 )  # fmt: skip
+_MOVES = "os.chdir"
 _COMPILERS = (f"{os.sep}torch{os.sep}_inductor{os.sep}", f"{os.sep}triton{os.sep}")
 _rerunning = threading.local()
 _is_installed = False
@@ -100,23 +102,22 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     refused = getattr(_rerunning, "refused", None)
     if refused is None:
         return
-    if event == "open":
-        path, _, flags = (*args, None, 0)[:3]
-        is_writing = isinstance(flags, int) and flags & _WRITING
-        if not is_writing or not isinstance(path, (str, bytes)) or _is_null(path):
-            return
-        what = f"writes {os.fsdecode(path)}"
-    elif event in _EVENTS:
-        what = f"calls {event}"
-    else:
-        return
-    if not _in_compiler():
+    if (leaves_process(event, args) or event == _MOVES) and not _in_compiler():
+        what = f"writes {os.fsdecode(args[0])}" if event == "open" else f"calls {event}"
         refused.append(f"The step {what}, so it was not run a second time.")
         raise SideEffect(refused[-1])
 
 
-def _is_null(path: str | bytes) -> bool:
-    return os.fsdecode(path) == os.devnull
+def leaves_process(event: str, args: tuple[Any, ...]) -> bool:
+    """Whether what an audit hook of Python's is told of changes something outside of this process.
+
+    What is written to a file that is open already tells no hook.
+    """
+    if event != "open":
+        return event.startswith(_EVENTS)
+    path, _, flags = (*args, None, 0)[:3]
+    is_path = isinstance(path, (str, bytes)) and os.fsdecode(path) != os.devnull
+    return is_path and isinstance(flags, int) and bool(flags & _WRITING)
 
 
 def _in_compiler() -> bool:

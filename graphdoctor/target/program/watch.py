@@ -11,22 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 
-from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.program.ending import Ending, unseen
 from graphdoctor.target.program.events import At, Event, listening, location_of, make_event, places
 from graphdoctor.target.program.learner import Learner
 from graphdoctor.target.program.loop_step import LoopStep
-from graphdoctor.target.program.loops import Loop
-from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
-from graphdoctor.target.program.statements import Span, block_of_with, whole_function
+from graphdoctor.target.program.statements import block_of_with, whole_function
 from graphdoctor.target.program.step import CallStep, SeenStep
+from graphdoctor.target.program.steps_of_code import StepsOfCode, is_function
 from graphdoctor.target.program.studies import Diagnose, Observe, Studies
-from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.locations import Location
 from graphdoctor.values.options import Bounds
 
@@ -54,13 +51,13 @@ class Watch:
         self._threads: dict[int, _Thread] = {}
         self._calls: dict[tuple[int, int, int], CallStep] = {}
         self._loops: list[LoopStep] = []
-        self._named: dict[int, LoopStep | None] = {}  # by the identity of its code, which is kept
         self._compiled: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._is_off = False
         self.loading_s = 0.0
         self._patience = _PATIENCE
         self.first_s: float | None = None  # when the first event came
         self.reasons: list[str] = []
+        self._of_code = StepsOfCode(self._loops, self.reasons)
         self.has_ended = False
         self._ending = Ending()
 
@@ -189,7 +186,7 @@ class Watch:
             return self._end_again()
         self._note_start()
         span = block_of_with(frame.f_code, frame.f_lineno)
-        step = self._of_span(frame.f_code, span) if span is not None else None
+        step = self._of_code.step(frame.f_code, span) if span is not None else None
         if step is None:
             return
         self._thread.marked = step
@@ -206,16 +203,10 @@ class Watch:
 
     def _called(self, frame: FrameType, event: str, arg: object) -> None:
         """Python calls or leaves a function: the one whose calls are the steps, perhaps."""
-        name, code = self._bounds.only, frame.f_code
-        if self._is_deaf or code.co_name != name.rpartition(".")[2]:
+        code = frame.f_code
+        if self._is_deaf or not is_function(code, self._bounds.only):
             return
-        if code.co_qualname != name and not code.co_qualname.endswith(f".{name}"):
-            return
-        if is_machinery(code.co_filename) or (
-            "." not in name and not is_user_file(code.co_filename)
-        ):
-            return
-        step = self._of_span(code, whole_function(code))
+        step = self._of_code.step(code, whole_function(code))
         if step is None:
             return
         if event == "return":
@@ -228,21 +219,6 @@ class Watch:
             self._look(step, frame)
             self._studies.keep(step, lambda: step.begin(frame), None)
             step.entered_at = time.perf_counter()
-
-    def _of_span(self, code: CodeType, span: Span | None) -> LoopStep | None:
-        """The step of a code object; None where it cannot be run by itself, which is noted once."""
-        if id(code) in self._named:
-            return self._named[id(code)]
-        step = None
-        try:
-            if span is None:
-                raise NotRebuilt(f"The source of {code.co_filename} cannot be read.")
-            step = LoopStep.of(Loop(span, variables_of(span), None), "inference")
-            self._loops.append(step)
-        except NotRebuilt as reason:
-            self.reasons.append(str(reason))
-        self._named[id(code)] = step
-        return step
 
     @property
     def _thread(self) -> _Thread:

@@ -72,10 +72,10 @@ def _clone_group(group: Mapping[int, torch.Tensor]) -> Iterator[tuple[int, torch
 
 def _byte_span(tensor: torch.Tensor) -> tuple[int, int]:
     start = int(tensor.storage_offset()) * tensor.element_size()
-    return start, start + _element_span(tensor) * tensor.element_size()
+    return start, start + element_span(tensor) * tensor.element_size()
 
 
-def _element_span(tensor: torch.Tensor) -> int:
+def element_span(tensor: torch.Tensor) -> int:
     """Elements from the first to the last that a tensor reaches."""
     pairs = zip(tensor.size(), tensor.stride(), strict=True)
     return 1 + sum((int(size) - 1) * int(stride) for size, stride in pairs)
@@ -108,7 +108,7 @@ def copyable(into: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.as_strided((_element_span(tensor),), (1,), tensor.storage_offset())
+    return tensor.as_strided((element_span(tensor),), (1,), tensor.storage_offset())
 
 
 def _like(tensor: torch.Tensor, clone: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ import fractions
 import sys
 import zlib
 from collections import deque
+from typing import Any, TypeGuard
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 # A list of more plain values than this is data rather than state: it is compared as a whole.
@@ -55,13 +56,17 @@ def _of_items(items: list[object] | tuple[object, ...] | deque[object]) -> str:
     return f"{len(items)} values{alike}"
 
 
+def is_array(value: object) -> TypeGuard[Any]:
+    """Whether it is an array of NumPy's, which need not be there."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
 def _of_numpy(path: str, value: object) -> tuple[str, Value] | None:
     numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return None
-    if isinstance(value, numpy.generic):
+    if numpy is not None and isinstance(value, numpy.generic):
         return path, repr(value)
-    if isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+    if is_array(value) and not value.dtype.hasobject:
         about = f"{value.dtype} of shape {value.shape}"
         has_digest = value.nbytes <= _DATA
         return f"contents({path})", f"{about}, {_digest(value.tobytes())}" if has_digest else about

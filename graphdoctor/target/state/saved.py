@@ -1,11 +1,13 @@
-"""A container or an object of Python -> what it holds, saved to be put back in place."""
+"""A container or an object of Python -> what it holds, saved: a function that puts it back in place."""
 
 from __future__ import annotations
 
 import copy
 import random
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any
 
@@ -14,23 +16,23 @@ import torch
 from graphdoctor.target.state.attributes import slot_descriptors
 from graphdoctor.target.state.walk import dict_items
 
+Restore = Callable[[], object]
 _MISSING = object()
 
 
-class SavedDict:
+def saved_dict(held: dict[Any, Any]) -> Restore:
     """Keys, values and their order. Writes only when something differs, and past any override."""
+    kind = OrderedDict if isinstance(held, OrderedDict) else dict
+    items = dict_items(held)
 
-    def __init__(self, held: dict[Any, Any]) -> None:
-        self._held = held
-        self._items = dict_items(held)
-
-    def restore(self) -> None:
-        if _same_pairs(dict_items(self._held), self._items):
+    def restore() -> None:
+        if _same_pairs(dict_items(held), items):
             return
-        kind = OrderedDict if isinstance(self._held, OrderedDict) else dict
-        kind.clear(self._held)
-        for key, value in self._items:
-            kind.__setitem__(self._held, key, value)
+        kind.clear(held)
+        for key, value in items:
+            kind.__setitem__(held, key, value)
+
+    return restore
 
 
 def _same_pairs(now: list[tuple[object, object]], then: list[tuple[object, object]]) -> bool:
@@ -40,84 +42,67 @@ def _same_pairs(now: list[tuple[object, object]], then: list[tuple[object, objec
     )
 
 
-class SavedList:
-    def __init__(self, held: list[object]) -> None:
-        self._held = held
-        self._items = list(held)
-
-    def restore(self) -> None:
-        list.__setitem__(self._held, slice(None), self._items)
+def saved_list(held: list[object]) -> Restore:
+    return partial(list.__setitem__, held, slice(None), list(held))
 
 
-class SavedDeque:
-    def __init__(self, held: deque[object]) -> None:
-        self._held = held
-        self._items = list(held)
+def saved_deque(held: deque[object]) -> Restore:
+    items = list(held)
 
-    def restore(self) -> None:
-        deque.clear(self._held)
-        deque.extend(self._held, self._items)
+    def restore() -> None:
+        deque.clear(held)
+        deque.extend(held, items)
 
-
-class SavedSet:
-    def __init__(self, held: set[object]) -> None:
-        self._held = held
-        self._items = set(held)
-
-    def restore(self) -> None:
-        if self._held != self._items:
-            set.clear(self._held)
-            set.update(self._held, self._items)
+    return restore
 
 
-class SavedBytes:
-    def __init__(self, held: bytearray) -> None:
-        self._held = held
-        self._copy = bytes(held)
+def saved_set(held: set[object]) -> Restore:
+    items = set(held)
 
-    def restore(self) -> None:
-        self._held[:] = self._copy
+    def restore() -> None:
+        if held != items:
+            set.clear(held)
+            set.update(held, items)
+
+    return restore
 
 
-class SavedSlots:
+def saved_bytes(held: bytearray) -> Restore:
+    return partial(held.__setitem__, slice(None), bytes(held))
+
+
+def saved_slots(held: object) -> Restore:
     """The `__slots__` of an object, unset ones included; also of a frozen dataclass."""
+    slots = [(slot, _in_slot(slot, held)) for _, slot in slot_descriptors(type(held))]
 
-    def __init__(self, held: object) -> None:
-        self._held = held
-        self._slots = [
-            (slot, slot.__get__(held, type(held)) if _is_set(slot, held) else _MISSING)
-            for _, slot in slot_descriptors(type(held))
-        ]
-
-    def restore(self) -> None:
-        for slot, value in self._slots:
+    def restore() -> None:
+        for slot, value in slots:
             if value is not _MISSING:
-                slot.__set__(self._held, value)
-            elif _is_set(slot, self._held):
-                slot.__delete__(self._held)
+                slot.__set__(held, value)
+            elif _in_slot(slot, held) is not _MISSING:
+                slot.__delete__(held)
+
+    return restore
 
 
-def _is_set(slot: MemberDescriptorType, held: object) -> bool:
+def _in_slot(slot: MemberDescriptorType, held: object) -> object:
     try:
-        slot.__get__(held, type(held))
+        return slot.__get__(held, type(held))
     except AttributeError:
-        return False
-    return True
+        return _MISSING
 
 
-class SavedCell:
+def saved_cell(cell: CellType) -> Restore:
     """A closure's variable."""
+    value = _contents(cell)
 
-    def __init__(self, cell: CellType) -> None:
-        self._cell = cell
-        self._value = _contents(cell)
+    def restore() -> None:
+        if value is not _MISSING:
+            cell.cell_contents = value
+        elif _contents(cell) is not _MISSING:
+            del cell.cell_contents
 
-    def restore(self) -> None:
-        if self._value is _MISSING:
-            if _contents(self._cell) is not _MISSING:
-                del self._cell.cell_contents
-        else:
-            self._cell.cell_contents = self._value
+    return restore
 
 
 def _contents(cell: CellType) -> object:
@@ -127,93 +112,75 @@ def _contents(cell: CellType) -> object:
         return _MISSING
 
 
-class SavedContext:
+def saved_context(variable: ContextVar[object]) -> Restore:
     """What a context variable is in the context that the analysis runs in."""
+    value = variable.get(_MISSING)
 
-    def __init__(self, variable: ContextVar[object]) -> None:
-        self._variable = variable
-        self._value = variable.get(_MISSING)
+    def restore() -> None:
+        if value is not _MISSING and variable.get(_MISSING) is not value:
+            variable.set(value)
 
-    def restore(self) -> None:
-        if self._value is not _MISSING and self._variable.get(_MISSING) is not self._value:
-            self._variable.set(self._value)
+    return restore
 
 
-class SavedNames:
+def saved_names(namespace: dict[str, object], names: tuple[str, ...]) -> Restore:
     """The globals that a function mentions, whether they exist yet or not."""
+    values = {name: namespace.get(name, _MISSING) for name in names}
 
-    def __init__(self, namespace: dict[str, object], names: tuple[str, ...]) -> None:
-        self._namespace = namespace
-        self._values = {name: namespace.get(name, _MISSING) for name in names}
-
-    def restore(self) -> None:
-        for name, value in self._values.items():
+    def restore() -> None:
+        for name, value in values.items():
             if value is _MISSING:
-                self._namespace.pop(name, None)
-            elif self._namespace.get(name, _MISSING) is not value:
-                self._namespace[name] = value
+                namespace.pop(name, None)
+            elif namespace.get(name, _MISSING) is not value:
+                namespace[name] = value
+
+    return restore
 
 
-class SavedDefaults:
+def saved_defaults(function: FunctionType) -> Restore:
     """A function's default values, which may be rebound."""
+    defaults, kwdefaults = function.__defaults__, function.__kwdefaults__
 
-    def __init__(self, function: FunctionType) -> None:
-        self._function = function
-        self._defaults = function.__defaults__
-        self._kwdefaults = function.__kwdefaults__
+    def restore() -> None:
+        function.__defaults__, function.__kwdefaults__ = defaults, kwdefaults
 
-    def restore(self) -> None:
-        self._function.__defaults__ = self._defaults
-        self._function.__kwdefaults__ = self._kwdefaults
+    return restore
 
 
-class SavedClass:
+def saved_class(cls: type) -> Restore:
     """The attributes of a class of the user's, such as a counter kept on the class."""
+    members = {n: v for n, v in vars(cls).items() if _is_plain_name(n)}
 
-    def __init__(self, cls: type) -> None:
-        self._cls = cls
-        self._members = {n: v for n, v in vars(cls).items() if _is_plain_name(n)}
+    def restore() -> None:
+        for name in [n for n in vars(cls) if _is_plain_name(n) and n not in members]:
+            type.__delattr__(cls, name)
+        for name, value in members.items():
+            if vars(cls).get(name, _MISSING) is not value:
+                type.__setattr__(cls, name, value)
 
-    def restore(self) -> None:
-        for name in [n for n in vars(self._cls) if _is_plain_name(n) and n not in self._members]:
-            type.__delattr__(self._cls, name)
-        for name, value in self._members.items():
-            if vars(self._cls).get(name, _MISSING) is not value:
-                type.__setattr__(self._cls, name, value)
+    return restore
 
 
 def _is_plain_name(name: str) -> bool:
     return not (name.startswith("__") and name.endswith("__")) and name != "_abc_impl"
 
 
-class SavedRandom:
+def saved_random(generator: Any) -> Restore:
     """A generator of random numbers that the user owns: Python's, NumPy's or torch's."""
-
-    def __init__(self, generator: object) -> None:
-        self._generator = generator
-        if isinstance(generator, random.Random):
-            self._state: object = generator.getstate()
-        elif isinstance(generator, torch.Generator):
-            self._state = generator.get_state()
-        else:
-            self._state = copy.deepcopy(generator.bit_generator.state)  # type: ignore[attr-defined]
-
-    def restore(self) -> None:
-        if isinstance(self._generator, random.Random):
-            self._generator.setstate(self._state)  # type: ignore[arg-type]
-        elif isinstance(self._generator, torch.Generator):
-            self._generator.set_state(self._state)  # type: ignore[arg-type]
-        else:
-            self._generator.bit_generator.state = self._state  # type: ignore[attr-defined]
+    if isinstance(generator, random.Random):
+        return partial(generator.setstate, generator.getstate())
+    if isinstance(generator, torch.Generator):
+        return partial(generator.set_state, generator.get_state())
+    bits = generator.bit_generator
+    return partial(setattr, bits, "state", copy.deepcopy(bits.state))
 
 
-class SavedArray:
+def saved_array(array: Any) -> Restore:
     """A NumPy array's values."""
+    values = array.copy()
 
-    def __init__(self, array: object) -> None:
-        self._array = array
-        self._copy = array.copy()  # type: ignore[attr-defined]
+    def restore() -> None:
+        if array.flags.writeable:
+            array[...] = values
 
-    def restore(self) -> None:
-        if self._array.flags.writeable:  # type: ignore[attr-defined]
-            self._array[...] = self._copy  # type: ignore[index]
+    return restore

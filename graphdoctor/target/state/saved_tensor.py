@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from graphdoctor.target.state.saved import Restore
 from graphdoctor.target.state.walk import grad_of
 
 
@@ -153,39 +154,38 @@ def _same_layout(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
     )
 
 
-class SavedGrad:
+def saved_grad(tensor: torch.Tensor) -> Restore:
     """Which tensor is the gradient. Restored after all tensors: it is refused unless it fits."""
+    grad = grad_of(tensor)
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-        self._grad = grad_of(tensor)
+    def restore() -> None:
+        if grad_of(tensor) is not grad:
+            tensor.grad = grad
 
-    def restore(self) -> None:
-        if grad_of(self._tensor) is not self._grad:
-            self._tensor.grad = self._grad
+    return restore
 
 
-class SavedSparse:
+def saved_sparse(tensor: torch.Tensor) -> Restore:
     """A tensor without a storage of its own: sparse ones are put back in the memory of their parts.
 
     A graph that reads a sparse tensor reads values and indices at their addresses: new ones in their
     place would leave it with memory that was given back.
     """
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-        parts = _parts(tensor)
-        self._alias = tensor.detach() if parts else tensor.detach().clone()
-        self._parts = [SavedStorage(part.untyped_storage()) for part in parts]
+    parts = parts_of_sparse(tensor.detach())
+    alias = tensor.detach() if parts else tensor.detach().clone()
+    memory = [SavedStorage(part.untyped_storage()) for part in parts]
 
-    def restore(self) -> None:
-        if not self._parts:
-            self._tensor.data = self._alias.clone()
+    def restore() -> None:
+        if not memory:
+            tensor.data = alias.clone()
             return
-        for part in self._parts:
+        for part in memory:
             part.restore()
-        if not _same_parts(self._tensor, self._alias):
-            self._tensor.data = self._alias
+        if not _same_parts(tensor, alias):
+            tensor.data = alias
+
+    return restore
 
 
 _PARTS: Mapping[torch.layout, tuple[str, ...]] = {
@@ -197,13 +197,13 @@ _PARTS: Mapping[torch.layout, tuple[str, ...]] = {
 }
 
 
-def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The plain tensors that a sparse tensor is made of; none of any other."""
-    return [getattr(tensor.detach(), name)() for name in _PARTS.get(tensor.layout, ())]
+def parts_of_sparse(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The plain tensors that a sparse tensor is made of, its values first; none of any other."""
+    return tuple(getattr(tensor, name)() for name in _PARTS.get(tensor.layout, ()))
 
 
 def _same_parts(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
-    pairs = zip(_parts(tensor), _parts(alias), strict=True)
+    pairs = zip(*(parts_of_sparse(each.detach()) for each in (tensor, alias)), strict=True)
     if tensor.layout is torch.sparse_coo and tensor.is_coalesced() != alias.is_coalesced():
         return False
     return tensor.size() == alias.size() and all(_same_layout(*pair) for pair in pairs)

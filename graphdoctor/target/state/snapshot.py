@@ -9,39 +9,40 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CellType, FunctionType
-from typing import Protocol
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
 from graphdoctor.target.state.globals import SavedGlobals, SavedProcess
-from graphdoctor.target.state.plain import SCALARS, Value, stands_for
+from graphdoctor.target.state.plain import SCALARS, Value, is_array, stands_for
 from graphdoctor.target.state.saved import (
-    SavedArray,
-    SavedBytes,
-    SavedCell,
-    SavedClass,
-    SavedContext,
-    SavedDefaults,
-    SavedDeque,
-    SavedDict,
-    SavedList,
-    SavedNames,
-    SavedRandom,
-    SavedSet,
-    SavedSlots,
+    Restore,
+    saved_array,
+    saved_bytes,
+    saved_cell,
+    saved_class,
+    saved_context,
+    saved_defaults,
+    saved_deque,
+    saved_dict,
+    saved_list,
+    saved_names,
+    saved_random,
+    saved_set,
+    saved_slots,
 )
-from graphdoctor.target.state.saved_tensor import SavedGrad, SavedSparse, SavedStorage, SavedTensor
+from graphdoctor.target.state.saved_tensor import (
+    SavedStorage,
+    SavedTensor,
+    saved_grad,
+    saved_sparse,
+)
 from graphdoctor.target.state.tree import unused
 from graphdoctor.target.state.variables import global_names, is_user_class
 from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, Walk
 
 Held = Callable[[torch.UntypedStorage], bool]
-
-
-class Saved(Protocol):
-    def restore(self) -> None: ...
 
 
 class Snapshot:
@@ -51,15 +52,15 @@ class Snapshot:
     and the same bytes into the same memory. `limits` names what cannot be put back.
     """
 
-    def __init__(self, saved: list[Saved], limits: tuple[str, ...]) -> None:
+    def __init__(self, saved: list[Restore], limits: tuple[str, ...]) -> None:
         self._saved = saved
         self._globals = SavedGlobals()
         self.limits = limits
 
     def restore(self) -> None:
         with _plain_torch():
-            for saved in self._saved:
-                saved.restore()
+            for restore in self._saved:
+                restore()
         self._globals.restore()
 
     @contextmanager
@@ -84,15 +85,15 @@ def snapshot(roots: Mapping[str, object], *, held: Held = always) -> Snapshot:
     Without roots it is the process alone, and all of it: its environment, `sys.path` and the filters of
     warnings too, which a step may count on having changed.
     """
-    saved: list[Saved] = [] if roots else [SavedProcess()]
-    grads: list[Saved] = []
+    saved: list[Restore] = [] if roots else [SavedProcess().restore]
+    grads: list[Restore] = []
     storages: dict[int, torch.UntypedStorage] = {}
     limits: list[str] = []
     with _plain_torch():
         for path, value, _ in Walk(roots):
             if isinstance(value, torch.Tensor):
                 saved.extend(_save_tensor(value, storages, held))
-                grads.append(SavedGrad(value))
+                grads.append(saved_grad(value))
             elif not isinstance(value, SCALARS):
                 saved.extend(_save_object(value))
                 if (
@@ -141,22 +142,22 @@ def _plain_torch() -> Iterator[None]:
 
 def _save_tensor(
     tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage], held: Held
-) -> Iterator[Saved]:
-    yield SavedDict(attributes(tensor))
+) -> Iterator[Restore]:
+    yield saved_dict(attributes(tensor))
     if is_traceable_wrapper_subclass(tensor):
         return  # the tensors that it is made of are saved by themselves
     try:
         storage = tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
-        yield SavedSparse(tensor)
+        yield saved_sparse(tensor)
         return
     # The storage first: a tensor that is put back may look into memory that must be resized for it.
     is_new = storage._cdata not in storages and storage.device.type != "meta"
     if is_new and not wraps_others(tensor):
         storages[storage._cdata] = storage
         if held(storage):
-            yield SavedStorage(storage)
-    yield SavedTensor(tensor)
+            yield SavedStorage(storage).restore
+    yield SavedTensor(tensor).restore
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
@@ -181,43 +182,43 @@ def wraps_others(tensor: torch.Tensor) -> bool:
     return False
 
 
-def _save_object(value: object) -> Iterator[Saved]:
+def _save_object(value: object) -> Iterator[Restore]:
     if isinstance(value, CellType):
-        yield SavedCell(value)
+        yield saved_cell(value)
     elif isinstance(value, ContextVar):
-        yield SavedContext(value)
+        yield saved_context(value)
     elif isinstance(value, type):
         if is_user_class(value):
-            yield SavedClass(value)
+            yield saved_class(value)
     elif isinstance(value, FunctionType):
-        yield SavedDefaults(value)
-        yield SavedDict(vars(value))
-        yield from (SavedNames(namespace, names) for namespace, names in global_names(value))
+        yield saved_defaults(value)
+        yield saved_dict(vars(value))
+        yield from (saved_names(namespace, names) for namespace, names in global_names(value))
     elif _is_generator(value):
-        yield SavedRandom(value)
-    elif _is_array(value):
-        yield SavedArray(value)
+        yield saved_random(value)
+    elif is_array(value):
+        yield saved_array(value)
     else:
         yield from _save_contents(value)
         if type(value) in BUILTIN_CONTAINERS:
             return
         if isinstance(value, (dict, list, deque, set)) or has_walkable_state(value):
-            yield SavedDict(attributes(value))
+            yield saved_dict(attributes(value))
             if any(True for _ in slot_descriptors(type(value))):
-                yield SavedSlots(value)
+                yield saved_slots(value)
 
 
-def _save_contents(value: object) -> Iterator[Saved]:
+def _save_contents(value: object) -> Iterator[Restore]:
     if isinstance(value, dict):
-        yield SavedDict(value)
+        yield saved_dict(value)
     elif isinstance(value, list):
-        yield SavedList(value)
+        yield saved_list(value)
     elif isinstance(value, deque):
-        yield SavedDeque(value)
+        yield saved_deque(value)
     elif isinstance(value, set):
-        yield SavedSet(value)
+        yield saved_set(value)
     elif isinstance(value, bytearray):
-        yield SavedBytes(value)
+        yield saved_bytes(value)
 
 
 def _is_generator(value: object) -> bool:
@@ -225,8 +226,3 @@ def _is_generator(value: object) -> bool:
         return True
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.random.Generator)
-
-
-def _is_array(value: object) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray)
