@@ -6,12 +6,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from graphdoctor.cli import main
+from tests.support import warm
 from tests.support.launched_ranks import started_by_hand, under_a_launcher
 
 MODEL = """
@@ -87,10 +87,10 @@ dist.destroy_process_group()
 def test_an_unmodified_program_is_diagnosed_on_all_ranks_and_goes_on(tmp_path: Path) -> None:
     """By torchrun, whose processes have a store that outlives the program's own group."""
     (tmp_path / "train.py").write_text(PROGRAM)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    address = ["--standalone", "--no-python", sys.executable]  # it chooses the port and keeps it
+    launcher = warm.command("torch.distributed.run", "--nproc-per-node", "2")
+    address = ["--standalone", "--no-python"]  # it chooses the port and keeps it
     options = ["--isolated", "--steps", "2", "--strategies", "none", "--to-the-end"]
-    command = [*launcher, *address, "-m", "graphdoctor", "run", *options]
+    command = [*launcher, *address, *warm.command(warm.CLI, "run", *options)]
     done = subprocess.run(
         [*command, "--json", "report.json", "train.py"], cwd=tmp_path, capture_output=True,
         text=True, timeout=100, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},

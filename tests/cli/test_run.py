@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import jsonschema
@@ -16,6 +17,7 @@ from graphdoctor.reporters import program_page
 from graphdoctor.reporters.look import Look
 from graphdoctor.values.locations import Location
 from graphdoctor.values.program import ProgramReport, ProgramStep
+from tests.support import warm
 from tests.support.schemas import schema_of
 
 PROGRAM = """\
@@ -31,8 +33,10 @@ sys.exit(3)
 """
 
 
-def graphdoctor(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "graphdoctor", "run", "--strategies", "none", *arguments]
+def graphdoctor(
+    *arguments: str | Path, started_by: Sequence[str] = (sys.executable, "-m", "graphdoctor")
+) -> subprocess.CompletedProcess[str]:
+    command = [*started_by, "run", "--strategies", "none", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -54,7 +58,7 @@ def test_the_program_keeps_its_output_and_code_and_the_page_goes_to_stderr(tmp_p
 def test_json_alone_on_stdout_is_json_alone(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
-    done = graphdoctor("--json", "-", file)
+    done = graphdoctor("--json", "-", file, started_by=warm.command(warm.CLI))
     assert done.returncode == 0 and "step 0" in done.stderr
     assert json.loads(done.stdout)["ending"] == "ended by graphdoctor"
 
