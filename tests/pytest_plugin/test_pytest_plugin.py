@@ -13,6 +13,7 @@ import pytest
 # Runs within this process forget what they imported, and torch cannot be imported twice.
 from graphdoctor.pipeline import analyze  # noqa: F401
 from graphdoctor.pytest_plugin import checker  # noqa: F401
+from tests.support import warm
 
 PASSING = """
     import pytest, torch
@@ -205,7 +206,7 @@ def test_watching_a_training_step_says_what_it_cannot_see(project: pytest.Pytest
             train(model, graphdoctor.watch(model))
         """
     )
-    result = project.runpytest_subprocess()
+    result = project.run(*warm.command("pytest"))
     result.assert_outcomes(failed=1, passed=1)
     told, _, _ = result.stdout.str().partition("short test summary info")  # where CI has it again
     said = " ".join(told.split())
@@ -314,7 +315,7 @@ def test_reports_and_baseline_are_written_once_under_xdist(project: pytest.Pytes
         "test_b.py::test_net",
     ]
     assert '"target": "test_b.py::test_net"' in baseline(project)
-    project.runpytest("-n1").assert_outcomes(passed=2)
+    project.runpytest().assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize("report", ["docx=r", "json", "json=no/such/r"])
@@ -342,7 +343,7 @@ def test_setting_of_values_runs_a_step_on_shapes_only(project: pytest.Pytester) 
     project.makepyfile(without_limits.replace('verdict == "safe"', 'values == "none"'))
     (project.path / "graphdoctor.toml").write_text('values = "none"\n')
     # In a process of its own: it imports parts of torch that cannot be imported twice.
-    project.runpytest_subprocess().assert_outcomes(passed=1)
+    project.run(*warm.command("pytest")).assert_outcomes(passed=1)
 
 
 def test_importing_the_plugin_costs_nothing_but_itself() -> None:

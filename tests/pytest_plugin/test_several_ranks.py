@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from graphdoctor.device.processes import forked
 from graphdoctor.pytest_plugin.checker import spec_of
 from graphdoctor.values.errors import UsageError
+from tests.support import warm
 
 MODEL = """
     import torch
@@ -44,7 +46,10 @@ TESTS = """
 """
 
 
-def test_a_test_of_two_ranks_passes_or_shows_whose_hazard_it_is(pytester: pytest.Pytester) -> None:
+def test_a_test_of_two_ranks_passes_or_shows_whose_hazard_it_is(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forked, "command", warm.job)
     pytester.mkdir(".git")
     pytester.makepyfile(model=MODEL)
     pytester.makepyfile(TESTS)
