@@ -34,7 +34,7 @@ def test_one_target_s_crash_or_hang_costs_that_target_alone(tmp_path: Path) -> N
     files = {"crash.py": CRASH, "hang.py": HANG, "fails.py": FAILS, "exits.py": EXITS}
     write(tmp_path, {**files, "good.py": TINY, "noisy.py": NOISY})
     write(tmp_path, {"graphdoctor.toml": f"targets = {[*files, 'good.py', 'noisy.py', 'gone.py']}"})
-    done = run("check", "--time-limit=8", "--report=json=r.json", "--jobs=4", cwd=tmp_path)
+    done = run("check", "--time-limit=6", "--report=json=r.json", "--jobs=4", cwd=tmp_path)
     assert done.returncode == 2  # of gone.py, a mistake in the settings
     check = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
     faults = {one["name"]: one["fault"] for one in check["targets"]}

@@ -226,8 +226,8 @@ def test_the_rank_that_fails_ends_all_and_is_named(tmp_path: Path, name: str, sa
 def test_a_rank_that_hangs_is_ended_with_the_others_and_told_from_them(
     tmp_path: Path, name: str, says: str
 ) -> None:
-    said = error(tmp_path, name, "--time-limit", "10s")
-    assert "the ranks did not end within 10 s: rank 1 was at " in said
+    said = error(tmp_path, name, "--time-limit", "6s")
+    assert "the ranks did not end within 6 s: rank 1 was at " in said
     assert says in said
     place = re.search(r"rank 1 was at (\S+):(\d+) ", said)
     assert place is not None

@@ -56,9 +56,9 @@ def analyzed(folder: Path, name: str, limit: str = "60s", **variables: str) -> l
 def test_a_rank_that_hangs_ends_all_within_the_limit_and_is_told_from_those_that_wait(
     tmp_path: Path,
 ) -> None:
-    first, second = analyzed(tmp_path, "hanging", "8s")
+    first, second = analyzed(tmp_path, "hanging", "6s")
     assert (first.returncode, first.stdout) == (3, "")
-    assert "the ranks did not end within 8 s: rank 1 was at " in first.stderr
+    assert "the ranks did not end within 6 s: rank 1 was at " in first.stderr
     assert (
         f"model.py:{line_of(MODEL, 'here')} (<lambda>), rank 0 waited for the others at "
         in first.stderr

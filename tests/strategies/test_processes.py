@@ -83,7 +83,7 @@ def test_the_next_process_waits_until_the_one_before_has_ended(
         first = in_own_process(running, job, is_last=False)
         waiting = running._next
         assert waiting is not None
-        time.sleep(5.0)  # long enough for it to start up, and to run if nothing held it
+        time.sleep(2.0)  # long enough for it to start up, and to run if nothing held it
         assert waiting.popen.poll() is None
         assert len(log.read_text().splitlines()) == 1
         second = in_own_process(running, job, is_last=True)
@@ -100,12 +100,12 @@ def test_a_process_that_hangs_is_ended_its_time_after_its_gate_and_told_where(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     with own_processes() as running:
         running.start_next()
-        time.sleep(4.0)
+        time.sleep(1.0)
         start = time.monotonic()
-        job = job_for(tmp_path, fakes.Hanging(), time_limit_s=10.0)
+        job = job_for(tmp_path, fakes.Hanging(), time_limit_s=6.0)
         row = in_own_process(running, job, is_last=True)
-    assert time.monotonic() - start >= 10.0
+    assert time.monotonic() - start >= 6.0
     assert row.status == "timed-out"
-    assert row.reason == "it did not end within 10 s"
+    assert row.reason == "it did not end within 6 s"
     assert row.location is not None
     assert Path(row.location.file).name == "fake_strategies.py"
