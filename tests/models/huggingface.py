@@ -17,6 +17,7 @@ from torch import nn
 Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 BATCH, LENGTH, VOCABULARY, HIDDEN, IMAGE = 2, 12, 64, 32, 32
+LAYERS = 1  # a second one runs the same code again
 
 
 def tokens(length: int = LENGTH) -> torch.Tensor:
@@ -42,7 +43,7 @@ def bert() -> Built:
     config = hf.BertConfig(
         vocab_size=VOCABULARY,
         hidden_size=HIDDEN,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS,
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=32,
@@ -55,7 +56,7 @@ def gpt2() -> Built:
         vocab_size=VOCABULARY,
         n_positions=32,
         n_embd=HIDDEN,
-        n_layer=2,
+        n_layer=LAYERS,
         n_head=2,
         bos_token_id=0,
         eos_token_id=1,
@@ -68,7 +69,7 @@ def llama() -> Built:
         vocab_size=VOCABULARY,
         hidden_size=HIDDEN,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=32,
@@ -82,7 +83,7 @@ def t5() -> Built:
         d_model=HIDDEN,
         d_kv=8,
         d_ff=64,
-        num_layers=2,
+        num_layers=LAYERS,
         num_heads=4,
         decoder_start_token_id=0,
     )
@@ -95,7 +96,7 @@ def mixtral() -> Built:
         vocab_size=VOCABULARY,
         hidden_size=HIDDEN,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS,
         num_attention_heads=4,
         num_key_value_heads=2,
         num_local_experts=4,
@@ -108,7 +109,7 @@ def mixtral() -> Built:
 def vit() -> Built:
     config = hf.ViTConfig(
         hidden_size=HIDDEN,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS,
         num_attention_heads=2,
         intermediate_size=64,
         image_size=IMAGE,
@@ -123,7 +124,7 @@ def swin() -> Built:
         image_size=IMAGE,
         patch_size=2,
         embed_dim=16,
-        depths=[2, 2],
+        depths=[2, 1],
         num_heads=[2, 4],
         window_size=4,
         num_labels=4,
@@ -155,8 +156,8 @@ def whisper() -> Built:
     config = hf.WhisperConfig(
         vocab_size=VOCABULARY,
         d_model=HIDDEN,
-        encoder_layers=2,
-        decoder_layers=2,
+        encoder_layers=LAYERS,
+        decoder_layers=LAYERS,
         encoder_attention_heads=2,
         decoder_attention_heads=2,
         encoder_ffn_dim=64,
@@ -180,8 +181,8 @@ def detr() -> Built:
         backbone=None,
         backbone_config=resnet_config(),
         d_model=HIDDEN,
-        encoder_layers=1,
-        decoder_layers=2,
+        encoder_layers=LAYERS,
+        decoder_layers=LAYERS,
         encoder_attention_heads=2,
         decoder_attention_heads=2,
         encoder_ffn_dim=64,
@@ -205,7 +206,7 @@ def mamba() -> Built:
         vocab_size=VOCABULARY,
         hidden_size=HIDDEN,
         state_size=8,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS,
         time_step_rank=4,
     )
     ids = tokens()
