@@ -12,13 +12,14 @@ import jsonschema
 import pytest
 
 from graphdoctor.cli import main
+from tests.support import warm
 from tests.support.schemas import schema_of
 
 NO_DEVICE = "There is no CUDA device to watch"
 
 
 def watch(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "graphdoctor", "watch", *options, str(file)]
+    command = warm.command(warm.CLI, "watch", *options, str(file))
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
