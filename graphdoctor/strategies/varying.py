@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphdoctor.rules.causes.align import align
-from graphdoctor.values.recording import Iteration, Op, TensorUse
+from graphdoctor.values.recording import Iteration, Op
 
 _Shapes = tuple[tuple[int, ...], ...]
 
@@ -32,13 +32,8 @@ def varying_shapes(iterations: Sequence[Iteration]) -> Varying:
         if theirs is not None and mine is not None
         if _shapes(other.ops[theirs]) != _shapes(last.ops[mine])
     )
-    return Varying(ops, len({_input_shapes(one) for one in iterations}) > 1)
+    return Varying(ops, len({one.input_shapes for one in iterations}) > 1)
 
 
 def _shapes(op: Op) -> _Shapes:
     return tuple(use.shape for use in (*op.inputs, *op.outputs))
-
-
-def _input_shapes(iteration: Iteration) -> _Shapes:
-    values = (leaf.value for leaf in iteration.inputs)
-    return tuple(value.shape for value in values if isinstance(value, TensorUse))
