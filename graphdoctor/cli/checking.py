@@ -1,4 +1,4 @@
-"""What commands that run a step share: arguments -> settings, targets, and their outcomes."""
+"""What commands that run targets share: the project's settings, which targets are meant, and their outcomes."""
 
 from __future__ import annotations
 
