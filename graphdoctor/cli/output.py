@@ -108,6 +108,11 @@ def check_json_writable(args: argparse.Namespace) -> Path | None:
     return path
 
 
+def of_rank(path: Path, rank: int | None) -> Path:
+    """The file of one of several processes, such as report.rank0.json."""
+    return path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+
+
 def look_of(args: argparse.Namespace, stream: TextIO | None = None) -> Look:
     """How a page for this call's stdout, or another stream, is to look."""
     from graphdoctor.reporters.look import look_for

@@ -29,6 +29,7 @@ from graphdoctor.cli.output import (
     check_json_writable,
     check_reports_writable,
     look_of,
+    of_rank,
     save_reports,
     show,
 )
@@ -186,8 +187,7 @@ def _of_all_ranks(report: ProgramReport, args: argparse.Namespace) -> ProgramRep
 
     text = written(report)
     if args.json and args.json != STDOUT:
-        path = Path(args.json)
-        save(text, path.with_name(f"{path.stem}.rank{rank}{path.suffix}"))
+        save(text, of_rank(Path(args.json), rank))
     try:
         texts = gathered(text)
     except (CannotDoItHere, RuntimeError) as error:  # torch's errors of connections are such

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from graphdoctor.cli.arguments import add_program_arguments, program_of, seconds
-from graphdoctor.cli.output import add_color_argument, check_json_writable, look_of
+from graphdoctor.cli.output import add_color_argument, check_json_writable, look_of, of_rank
 from graphdoctor.values.errors import GraphDoctorError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class WatchCommand:
         from graphdoctor.reporters import watch_page
 
         # The program may change directory, and put another stream in stderr's place.
-        json = json_path(args.json, rank()) if args.json else None
+        json = of_rank(Path(args.json).absolute(), rank()) if args.json else None
         out = _Output(sys.stderr, json, look_of(args, sys.stderr))
         if device() == "none":
             out.say(watch_page.no_device_line())
@@ -71,12 +71,6 @@ class WatchCommand:
             out.say(f"{said}\n")
         out.write(report)
         return report.exit_code or 0
-
-
-def json_path(name: str, rank: int | None) -> Path:
-    """Where the report goes: with several processes, a file for each, such as report.rank0.json."""
-    path = Path(name).absolute()
-    return path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
 class _Output:

@@ -16,7 +16,8 @@ from graphdoctor.reporters.trace_page import (
 from graphdoctor.reporters.trace_rows import kernel_text
 from graphdoctor.reporters.web import document
 from graphdoctor.reporters.web.code import parts
-from graphdoctor.reporters.web.drawn_trace import LEGEND, SCRIPTS, Drawn, drawn_data
+from graphdoctor.reporters.web.drawn_step import SCRIPTS
+from graphdoctor.reporters.web.drawn_trace import LEGEND, Drawn, drawn_data
 from graphdoctor.values.compared_traces import (
     AnyTrace,
     FolderReport,

@@ -25,26 +25,31 @@ _COPY_NAME = "copy into a graph's input"
 _WAIT_NAME = "wait for the device"
 
 
-class _Row:
-    """Bars one after the other; an item is a number of `fields`."""
+class Row:
+    """Bars one after the other, in the page's ticks; an item is a number of `fields`."""
 
-    def __init__(self, title: str, said: str, **look: Any) -> None:
+    def __init__(self, title: str, **look: Any) -> None:
         self._columns: dict[str, list[int]] = {"at": [], "len": [], "kind": [], "item": []}
-        self._look = {"title": title, "said": said} | look
+        self._look = {"title": title} | look
 
-    def add(self, at_us: float, length_us: float, kind: int, item: int) -> None:
-        if length_us > 0.0:
-            values = (
-                round(at_us * TICKS_PER_US),
-                max(1, round(length_us * TICKS_PER_US)),
-                kind,
-                item,
-            )
-            for column, value in zip(self._columns.values(), values, strict=True):
-                column.append(value)
+    def add(self, at: int, length: int, kind: int, item: int) -> None:
+        for column, value in zip(self._columns.values(), (at, length, kind, item), strict=True):
+            column.append(value)
 
     def plain(self) -> dict[str, Any]:
         return self._look | self._columns
+
+
+class _Row(Row):
+    """Of times in us, without those of no length."""
+
+    def __init__(self, title: str, said: str, **look: Any) -> None:
+        super().__init__(title, said=said, **look)
+
+    def add_us(self, at_us: float, length_us: float, kind: int, item: int) -> None:
+        if length_us > 0.0:
+            length = max(1, round(length_us * TICKS_PER_US))
+            self.add(round(at_us * TICKS_PER_US), length, kind, item)
 
 
 def lanes_data(lanes: StepLanes, findings: Sequence[Numbered], base: str) -> dict[str, Any]:
@@ -135,12 +140,12 @@ def _eager_rows(lanes: StepLanes, operators: int) -> list[dict[str, Any]]:
     began, graph, until = 0.0, -1, 0.0
     for number, one in enumerate(lanes.eager):
         _add_host(host, one.at, HOST, number)
-        device.add(one.at.device_at_us, one.at.device_us, DEVICE, number)
+        device.add_us(one.at.device_at_us, one.at.device_us, DEVICE, number)
         if one.graph != graph:
-            graphs.add(began, until - began if graph >= 0 else 0.0, GRAPH, operators + graph)
+            graphs.add_us(began, until - began if graph >= 0 else 0.0, GRAPH, operators + graph)
             began, graph = one.at.host_at_us, one.graph
         until = one.at.host_at_us + one.at.host_us + one.at.waited_us
-    graphs.add(began, until - began if graph >= 0 else 0.0, GRAPH, operators + graph)
+    graphs.add_us(began, until - began if graph >= 0 else 0.0, GRAPH, operators + graph)
     rows = [host.plain(), device.plain()]
     return [*rows, graphs.plain()] if lanes.graphs else rows
 
@@ -156,10 +161,10 @@ def _captured_rows(lanes: StepLanes, operators: int, copies: int) -> list[dict[s
     for one in lanes.captured:
         on_host, on_device, first = looks[one.what]
         _add_host(host, one.at, on_host, first + one.number)
-        device.add(one.at.device_at_us, one.at.device_us, on_device, first + one.number)
+        device.add_us(one.at.device_at_us, one.at.device_us, on_device, first + one.number)
     return [host.plain(), device.plain()]
 
 
 def _add_host(row: _Row, at: Placement, kind: int, item: int) -> None:
-    row.add(at.host_at_us, at.host_us, kind, item)
-    row.add(at.host_at_us + at.host_us, at.waited_us, WAIT, item)
+    row.add_us(at.host_at_us, at.host_us, kind, item)
+    row.add_us(at.host_at_us + at.host_us, at.waited_us, WAIT, item)

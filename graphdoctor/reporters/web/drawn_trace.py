@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphdoctor.reporters.trace_rows import kernel_text
+from graphdoctor.reporters.web.drawn_step import Row
 from graphdoctor.values.trace_lanes import LaneEvent, LaneGap, TraceLanes
 
-SCRIPTS = ("lanes.js", "controls.js")
 TICKS_PER_US = 1_000  # ns
 HOST, WAIT, DEVICE, SYNC_WAIT, GAP_HOST, LAUNCH_PATH, DEVICE_GAP, UNKNOWN, STEP = range(9)
 KINDS = (
@@ -100,19 +100,18 @@ def _of_events(
     shift: int,
     items: _Items,
 ) -> dict[str, Any]:
-    at, length, item = [], [], []
+    row = Row(title)
     for event in events:
-        at.append(event.at_ns + shift)
-        length.append(event.length_ns)
-        item.append(items.add(names[event.name] if event.name >= 0 else "?"))
-    return {"title": title, "at": at, "len": length, "kind": [kind] * len(at), "item": item}
+        item = items.add(names[event.name] if event.name >= 0 else "?")
+        row.add(event.at_ns + shift, event.length_ns, kind, item)
+    return row.plain()
 
 
 def _of_gaps(
     gaps: Iterable[LaneGap], names: Sequence[str], shift: int, items: _Items
 ) -> dict[str, Any]:
     """One bar for each part of a gap; the parts of one gap are one item, named by the longest."""
-    row: dict[str, Any] = {"title": "Idle", "at": [], "len": [], "kind": [], "item": []}
+    row = Row("Idle")
     for gap in gaps:
         parts = (
             gap.sync_wait_ns, gap.host_ns, gap.launch_path_ns, gap.device_gap_ns, gap.unattributed_ns
@@ -126,9 +125,6 @@ def _of_gaps(
         at = gap.at_ns + shift
         for kind, length in zip(_IDLE_KINDS, parts, strict=True):
             if length:
-                for column, value in zip(
-                    ("at", "len", "kind", "item"), (at, length, kind, item), strict=True
-                ):
-                    row[column].append(value)
+                row.add(at, length, kind, item)
                 at += length
-    return row
+    return row.plain()
