@@ -18,6 +18,8 @@ Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 BATCH, LENGTH, VOCABULARY, HIDDEN, IMAGE = 2, 12, 64, 32, 32
 LAYERS = 1  # a second one runs the same code again
+LAYER = {"hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "intermediate_size": 64}
+TEXT = {**LAYER, "vocab_size": VOCABULARY, "max_position_embeddings": 32}
 
 
 def tokens(length: int = LENGTH) -> torch.Tensor:
@@ -40,14 +42,7 @@ def image_and_class() -> dict[str, Any]:
 
 
 def bert() -> Built:
-    config = hf.BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=32,
-    )
+    config = hf.BertConfig(**TEXT, num_attention_heads=2)
     return hf.BertForMaskedLM(config).eval(), (), prompt()
 
 
@@ -65,15 +60,7 @@ def gpt2() -> Built:
 
 
 def llama() -> Built:
-    config = hf.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        intermediate_size=64,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=32,
-    )
+    config = hf.LlamaConfig(**TEXT, num_attention_heads=4, num_key_value_heads=2)
     return hf.LlamaForCausalLM(config).eval(), (), prompt()
 
 
@@ -93,28 +80,18 @@ def t5() -> Built:
 
 def mixtral() -> Built:
     config = hf.MixtralConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        intermediate_size=64,
-        num_hidden_layers=LAYERS,
+        **TEXT,
         num_attention_heads=4,
         num_key_value_heads=2,
         num_local_experts=4,
         num_experts_per_tok=2,
-        max_position_embeddings=32,
     )
     return hf.MixtralForCausalLM(config).eval(), (), prompt()
 
 
 def vit() -> Built:
     config = hf.ViTConfig(
-        hidden_size=HIDDEN,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=2,
-        intermediate_size=64,
-        image_size=IMAGE,
-        patch_size=8,
-        num_labels=4,
+        **LAYER, num_attention_heads=2, image_size=IMAGE, patch_size=8, num_labels=4
     )
     return hf.ViTForImageClassification(config).eval(), (), image_and_class()
 
