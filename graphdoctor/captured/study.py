@@ -20,7 +20,7 @@ from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.graphs.calls import Unwatchable
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.graphs.modules import modules_by_path
-from graphdoctor.graphs.whole_step import CapturedStep
+from graphdoctor.graphs.whole_step import CapturedStep, detached
 from graphdoctor.operators import draws
 from graphdoctor.pipeline import Setting, generators_kept, put_back, stages
 from graphdoctor.proof.stage import prove_whole_step
@@ -29,7 +29,7 @@ from graphdoctor.strategies.evidence import Studied
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
-from graphdoctor.target.state.tree import leaves, map_leaves
+from graphdoctor.target.state.tree import leaves
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Recording
 from graphdoctor.values.speed import GraphMemory
@@ -249,8 +249,11 @@ def study_training(
     The loss is the sum of all outputs that want gradients; the caller's own comes in its place.
     """
     try:
-        with alone(), put_back(target := _with_backward(target_of(model, inputs), model)):
-            return _study_both(model, target, device, context)
+        with alone():
+            given = target_of(model, inputs)
+            target = replace(given, mode="training", step=_forward_and_backward(model))
+            with put_back(target):
+                return _study_both(model, target, device, context)
     except EmulationLimit as limit:
         return Study((str(limit),)), str(limit)
 
@@ -264,10 +267,6 @@ def _study_both(
     return known, graph_parts(studied.session, wanted, known.launches, context=context)
 
 
-def _with_backward(target: Target, model: torch.nn.Module) -> Target:
-    return replace(target, mode="training", step=_forward_and_backward(model))
-
-
 def _forward_and_backward(model: torch.nn.Module) -> Callable[..., object]:
     def step(*args: object, **kwargs: object) -> object:
         model.zero_grad(set_to_none=True)
@@ -276,14 +275,10 @@ def _forward_and_backward(model: torch.nn.Module) -> Callable[..., object]:
             wanting = [leaf for leaf in leaves(outputs, "output").values() if _wants_gradient(leaf)]
             if wanting:
                 torch.autograd.backward([leaf.float().sum() for leaf in wanting])  # type: ignore[attr-defined]
-        return map_leaves(_detached, outputs)
+        return detached(outputs)
 
     return step
 
 
 def _wants_gradient(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_floating_point()
-
-
-def _detached(leaf: object) -> object:
-    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf

@@ -51,7 +51,9 @@ def _dense_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, tor
     for path, tensor in tensors.items():
         if not has_memory(tensor) and not is_traceable_wrapper_subclass(tensor):
             continue
-        if not tensor.is_nested:
+        with torch._C.DisableTorchFunction():
+            is_nested = tensor.is_nested
+        if not is_nested:
             if local_part(tensor) is not tensor or not is_traceable_wrapper_subclass(tensor):
                 yield path, tensor
             continue

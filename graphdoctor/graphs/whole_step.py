@@ -150,13 +150,4 @@ def _capture(
 
 def detached(outputs: object) -> object:
     """A tensor that is returned twice is one tensor afterwards too, as in what eager returns."""
-    made: dict[int, torch.Tensor] = {}
-
-    def detach(leaf: object) -> object:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        if id(leaf) not in made:
-            made[id(leaf)] = leaf.detach()
-        return made[id(leaf)]
-
-    return map_leaves(detach, outputs)
+    return map_leaves(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, outputs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
 from graphdoctor.device.observe.operators import Call, Observer, tensors_of
 from graphdoctor.target.frames import locate
 from graphdoctor.target.target import Inputs
@@ -42,6 +44,7 @@ class PathObserver(Observer):
 
     def after(self, call: Call) -> None:
         if not call.facts.is_marker:
-            made = tensors_of(call.result)
-            shapes = tuple(None if each.is_nested else tuple(each.shape) for each in made)
+            with torch._C.DisableTorchFunction():
+                made = tensors_of(call.result)
+                shapes = tuple(None if each.is_nested else tuple(each.shape) for each in made)
             self.path.append(hash((call.facts.name, shapes)))

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.diagnose.diagnose import Diagnosis
-from tests.support.diagnosing import diagnosed
+from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
+from tests.support.diagnosing import recorded
 from tests.support.torch_versions import (
     MEASURED_WITH,
     STORES_NUMBERS_BY_FILLING,
@@ -125,7 +125,7 @@ def test_the_emulated_device_captures_what_a_gpu_captured(name: str, mode: str) 
 
 @cache
 def diagnosis_of(name: str) -> Diagnosis:
-    return diagnosed(build(name))
+    return diagnose(recorded(build(name), iterations=2))  # these steps are the same in each
 
 
 @every_step

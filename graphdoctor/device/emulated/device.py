@@ -224,12 +224,12 @@ class EmulatedDevice:
     def state_was_read(self, state: torch.Tensor) -> None:
         """Tell a capture under way what the random generator's state is."""
         if (tape := self._tape) is not None:
-            tape.read_state(state)
+            tape.host_draws.read_state(state)
 
     def state_was_set(self, state: torch.Tensor) -> None:
         """Tell a capture under way to what the random generator's state was set."""
         if (tape := self._tape) is not None:
-            tape.set_state(state)
+            tape.host_draws.set_state(state)
 
     @property
     def _tape(self) -> Tape | None:

@@ -139,15 +139,20 @@ class LogicalDeviceMode(ObservedMode):
     def run(self, call: Call) -> None:
         call.result = self._run(call)
         if call.on_cuda:
-            call.fallback = call.fallback or unseen(call.facts)
-            call.fallback = call.fallback or unseen_of_sparse(call.facts, call.inputs)
-            if self.table.unwaited.intersection(info.number for info in call.infos):
-                call.fallback = call.fallback or UNWAITED
-            if call.facts.is_collective:
-                call.fallback = call.fallback or doubt_of_ranks()
-            self._mark_new(call)
+            with (
+                torch._C.DisableTorchFunction()
+            ):  # what is asked here, the function mode need not see
+                call.fallback = call.fallback or self._doubt(call)
+                self._mark_new(call)
         elif is_unblocked_copy_to_host(call):
             self.table.info(call.result).pinned = True  # torch allocates the result pinned
+
+    def _doubt(self, call: Call) -> str | None:
+        """Why a GPU may do something else than was done here."""
+        found = unseen(call.facts) or unseen_of_sparse(call.facts, call.inputs)
+        if found is None and self.table.unwaited.intersection(info.number for info in call.infos):
+            found = UNWAITED
+        return found or (doubt_of_ranks() if call.facts.is_collective else None)
 
     def place(self, call: Call) -> None:
         """From its arguments and the device that was asked for."""

@@ -65,7 +65,9 @@ class Patches:
         holding = {id(module) for module, *_ in changes}
         found = {at for module, at in modules if at is not None and id(module) not in holding}
         Patches._searched = frozenset(originals), found
-        self._versions = {at for _, at in _modules() if at is not None}
+        version = _version()
+        written = {id(module): module for module, *_ in changes}.values()
+        self._versions = found | {version(vars(module)) for module in written if version}
 
     def _replaced(self) -> Iterator[tuple[object, object]]:
         """Functions and classes of modules: the stand-in, and what it stands for."""
@@ -120,18 +122,29 @@ def hide_function_mode_from_python(patches: Patches) -> None:
         overrides.has_torch_function_unary: _overrides,
         overrides.has_torch_function_variadic: _any_argument_overrides,
     }
-    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    for module in _torch_modules():
-        for name in names:
-            check = checks.get(vars(module).get(name))
-            if check is not None:
-                patches.set(module, name, check)
+    for module, name in _asking():
+        check = checks.get(vars(module).get(name))
+        if check is not None:
+            patches.set(module, name, check)
 
 
-def _torch_modules() -> Iterator[ModuleType]:
-    for name, module in list(sys.modules.items()):
-        if isinstance(module, ModuleType) and (name == "torch" or name.startswith("torch.")):
-            yield module
+_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+_known: tuple[list[str], list[tuple[ModuleType, str]]] = ([], [])  # for these modules
+
+
+def _asking() -> list[tuple[ModuleType, str]]:
+    """Torch's modules that have such a check, and its name; looked for once something was imported."""
+    global _known
+    imported = list(sys.modules)
+    if imported != _known[0]:
+        torchs = [
+            module
+            for name, module in list(sys.modules.items())
+            if isinstance(module, ModuleType) and (name == "torch" or name.startswith("torch."))
+        ]
+        found = [(module, name) for module in torchs for name in _CHECKS if name in vars(module)]
+        _known = imported, found
+    return _known[1]
 
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)

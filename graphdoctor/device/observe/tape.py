@@ -12,6 +12,7 @@ import torch
 from graphdoctor.device.observe.collectives import finish_transfers
 from graphdoctor.device.observe.dispatch import is_unblocked_copy_to_host
 from graphdoctor.device.observe.fallback import run_operator
+from graphdoctor.device.observe.host_draws import HostDraws, draws_by_default
 from graphdoctor.device.observe.made_anew import FromEntry, Made, Results, each_source, sources
 from graphdoctor.device.observe.operators import (
     Call,
@@ -64,20 +65,6 @@ class TapeEntry:
         return call
 
 
-@dataclass(frozen=True, slots=True)
-class StateRead:
-    """The generator's state, read for the so-many-th time."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class StateSet:
-    """The generator goes back to the state that was read then."""
-
-    number: int
-
-
 class Tape:
     """Operators in the order they ran. `replay` runs them again on the same storages.
 
@@ -96,18 +83,16 @@ class Tape:
         self._made: dict[int, Made] = {}  # by storage number, until it is known who holds them
         self._wanted: dict[int, list[Made]] = {}  # by the entry that makes it, of what others use
         self._done: dict[int, list[Made]] = {}  # by the entry that uses it last
-        # By how many entries came before.
-        self._host_draws: dict[int, list[Call | StateRead | StateSet]] = {}
-        self._states_read: list[bytes] = []
-        self._states: dict[int, torch.Tensor] = {}  # of the replay that runs
+        self.host_draws = HostDraws(self.entries)
         self._resized: dict[int, tuple[torch.UntypedStorage, int]] = {}  # with its size before
 
     def add(self, call: Call, location: Location | None) -> None:
         """Keep a call that ran on the device, unless replaying it would do nothing (a view)."""
         to_host = is_unblocked_copy_to_host(call)
         if not call.on_cuda and not to_host:
-            if self._one_generator and _draws_by_default(call):
-                self._host_draws.setdefault(len(self.entries), []).append(self._kept_draw(call))
+            if self._one_generator and draws_by_default(call):
+                args, kwargs = self._frozen(call, by_value=True)
+                self.host_draws.add(Call(call.func, call.facts, args, kwargs))
             return
         made = self._results(call)
         is_kept = self._table.is_pinned if to_host else self._table.is_cuda
@@ -123,12 +108,12 @@ class Tape:
         is_filled = any(each.is_on_device for each in anew.values())
         if not fills and not is_filled and not writes and call.facts.base_name != "send":
             return
-        by_value = call.facts.base_name not in _COPIES
+        args, kwargs = self._frozen(call, by_value=call.facts.base_name not in _COPIES)
         entry = TapeEntry(
             func=call.func,
             facts=call.facts,
-            args=tuple(self._freeze(value, by_value=by_value) for value in call.args),
-            kwargs={n: self._freeze(value, by_value=by_value) for n, value in call.kwargs.items()},
+            args=args,
+            kwargs=kwargs,
             fills=fills,
             location=location,
             grad_enabled=torch.is_grad_enabled(),
@@ -166,22 +151,6 @@ class Tape:
         )
         self.entries.append(entry)
 
-    def read_state(self, state: torch.Tensor) -> None:
-        """Keep that the generator's state was read: it is another one in each replay."""
-        self._host_draws.setdefault(len(self.entries), []).append(StateRead(len(self._states_read)))
-        self._states_read.append(bytes(state.numpy()))
-
-    def set_state(self, state: torch.Tensor) -> None:
-        """Keep that the generator went back to a state that was read since the capture began.
-
-        So a GPU does it too: kernels count their random numbers from where the replay begins
-        (measured on NVIDIA H200, torch 2.11.0, 2026-11-22).
-        """
-        contents = bytes(state.numpy())
-        if contents in self._states_read:
-            back = StateSet(self._states_read.index(contents))
-            self._host_draws.setdefault(len(self.entries), []).append(back)
-
     def _results(self, call: Call) -> tuple[tuple[int | None, torch.Tensor], ...]:
         """What a call made, with the position in its result."""
         if call.facts.makes_garbage:
@@ -199,10 +168,9 @@ class Tape:
             if isinstance(item, torch.Tensor) and number(item).number not in read
         )
 
-    def _kept_draw(self, call: Call) -> Call:
-        args = tuple(self._freeze(value, by_value=True) for value in call.args)
-        kwargs = {n: self._freeze(value, by_value=True) for n, value in call.kwargs.items()}
-        return Call(call.func, call.facts, args, kwargs)
+    def _frozen(self, call: Call, *, by_value: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args = tuple(self._freeze(value, by_value=by_value) for value in call.args)
+        return args, {n: self._freeze(v, by_value=by_value) for n, v in call.kwargs.items()}
 
     def _freeze(self, value: Any, *, by_value: bool) -> Any:
         if isinstance(value, torch.Tensor):
@@ -263,18 +231,18 @@ class Tape:
         ):
             self._settle()
             results: Results = {}
-            self._states.clear()
+            self.host_draws.begin()
             for storage, size_bytes in self._resized.values():
                 if storage.nbytes() < size_bytes:  # the replay before has freed it
                     storage.resize_(size_bytes)
             for index, entry in enumerate(self.entries):
-                self._draw_on_the_host(index)
+                self.host_draws.again(index)
                 torch._C._set_grad_enabled(entry.grad_enabled)
                 self._run(index, entry, results)
                 for done in self._done.get(index, ()):
                     del results[done.key]
             finish_transfers()
-            self._draw_on_the_host(len(self.entries))
+            self.host_draws.again(len(self.entries))
 
     def _run(self, index: int, entry: TapeEntry, results: Results) -> None:
         """Run one operator, and put what it makes where it is wanted."""
@@ -286,25 +254,11 @@ class Tape:
             if new is not tensor:
                 _fill(tensor, new)
 
-    def _draw_on_the_host(self, place: int) -> None:
-        for draw in self._host_draws.get(place, ()):
-            if isinstance(draw, StateRead):
-                self._states[draw.number] = torch.default_generator.get_state()
-                continue
-            if isinstance(draw, StateSet):
-                torch.default_generator.set_state(self._states[draw.number])
-                continue
-            args = tuple(map(_copied, draw.args))
-            kwargs = {name: _copied(value) for name, value in draw.kwargs.items()}
-            run_operator(Call(draw.func, draw.facts, args, kwargs))
-
     def references(self) -> Counter[int]:
         """How many tensors of the tape lie on each memory, by the storage's address."""
         self._settle()
         held: dict[int, torch.Tensor] = {}
-        for draw in (draw for draws in self._host_draws.values() for draw in draws):
-            if isinstance(draw, Call):
-                held.update((id(tensor), tensor) for tensor in draw.inputs)
+        held.update((id(tensor), tensor) for tensor in self.host_draws.tensors())
         for entry in self.entries:
             tensors = tensors_of_call(entry.args, entry.kwargs)
             held.update((id(tensor), tensor) for tensor in tensors)
@@ -322,23 +276,6 @@ class Tape:
             if any(self._table.info(item).number == wanted for item in written):
                 return entry.facts.name, entry.location
         return None
-
-
-def _draws_by_default(call: Call) -> bool:
-    """Whether a call draws from the default generator."""
-    default: Any = torch.default_generator
-    generator = call.kwargs.get("generator") or default
-    # torch hands operators another wrapper of the same one.
-    return call.facts.is_random and bool(generator._cdata == default._cdata)
-
-
-def _copied(value: Any) -> Any:
-    """What a draw may write into: the host's own tensors stay as they are."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_copied, value))
-    return value
 
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:

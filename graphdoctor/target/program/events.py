@@ -138,8 +138,12 @@ def listening(listener: Listener) -> Iterator[None]:
     for schedule in _schedules():
         stand_in(schedule, "step", _telling("schedule"))
     hooks = (
-        torch_optimizer.register_optimizer_step_pre_hook(_before_step),
-        torch_optimizer.register_optimizer_step_post_hook(_after_step),
+        torch_optimizer.register_optimizer_step_pre_hook(
+            lambda optimizer, *_: Heard.tell("step", optimizer)
+        ),
+        torch_optimizer.register_optimizer_step_post_hook(
+            lambda optimizer, *_: Heard.tell("stepped", optimizer)
+        ),
     )
     try:
         yield
@@ -190,14 +194,6 @@ def _telling(kind: Kind) -> Callable[[Any], Any]:
         return _named_like(told, original)
 
     return wrap
-
-
-def _before_step(optimizer: object, *_: object) -> None:
-    Heard.tell("step", optimizer)
-
-
-def _after_step(optimizer: object, *_: object) -> None:
-    Heard.tell("stepped", optimizer)
 
 
 def _named_like(told: Any, original: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from graphdoctor.target.program.events import Event, location_of, without_frames
+from graphdoctor.target.program.loop_step import LoopStep
 from graphdoctor.target.program.loops import Loop, learn
 from graphdoctor.target.program.rebuild import NotRebuilt
 from graphdoctor.values.locations import Location
@@ -52,6 +53,17 @@ class Learner:
             self._events.clear()
             self._numbers.clear()
         return loop
+
+
+@dataclass
+class Thread:
+    """What one thread has done so far."""
+
+    learner: Learner = field(default_factory=Learner)
+    loop: LoopStep | None = None
+    passes: int = 0  # of the loop, since its optimizer stepped
+    unused_forwards: int = 0  # forward passes with gradients that nothing followed
+    marked: LoopStep | None = None  # the step that runs, where the program marks its steps
 
 
 def numbers_of_graph(tensors: object) -> set[int]:

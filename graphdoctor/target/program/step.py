@@ -144,6 +144,12 @@ class CallStep(SeenStep):
         )
 
 
+def may_be_trained(module: torch.nn.Module) -> bool:
+    """Whether a call of it may belong to a training step: it trains, or it has nothing to train."""
+    parameters = [*module.parameters()]
+    return not parameters or any(each.requires_grad for each in parameters)
+
+
 def as_writes(
     numbers: list[tuple[dict[object, object], object, object]],
 ) -> list[Callable[[], None]]:

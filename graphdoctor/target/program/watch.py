@@ -10,7 +10,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -18,10 +17,10 @@ import torch
 
 from graphdoctor.target.program.ending import Ending, unseen
 from graphdoctor.target.program.events import At, Event, listening, location_of, make_event, places
-from graphdoctor.target.program.learner import Learner
+from graphdoctor.target.program.learner import Thread
 from graphdoctor.target.program.loop_step import LoopStep
 from graphdoctor.target.program.statements import block_of_with, whole_function
-from graphdoctor.target.program.step import CallStep, SeenStep
+from graphdoctor.target.program.step import CallStep, SeenStep, may_be_trained
 from graphdoctor.target.program.steps_of_code import StepsOfCode, is_function
 from graphdoctor.target.program.studies import Diagnose, Observe, Studies
 from graphdoctor.values.locations import Location
@@ -31,24 +30,13 @@ _PATIENCE = 4  # forward passes with gradients and no backward pass: they are no
 _WITH_OPTIMIZER = 2_000  # ... but where there is an optimizer they may be an episode of it
 
 
-@dataclass
-class _Thread:
-    """What one thread has done so far."""
-
-    learner: Learner = field(default_factory=Learner)
-    loop: LoopStep | None = None
-    passes: int = 0  # of the loop, since its optimizer stepped
-    unused_forwards: int = 0  # forward passes with gradients that nothing followed
-    marked: LoopStep | None = None  # the step that runs, where the program marks its steps
-
-
 class Watch:
     """Listens to a program and finds its steps. `diagnose` is called inside the program, between two."""
 
     def __init__(self, diagnose: Diagnose, bounds: Bounds, observe: Observe) -> None:
         self._studies = Studies(diagnose, bounds, observe)
         self._bounds = bounds
-        self._threads: dict[int, _Thread] = {}
+        self._threads: dict[int, Thread] = {}
         self._calls: dict[tuple[int, int, int], CallStep] = {}
         self._loops: list[LoopStep] = []
         self._compiled: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -155,7 +143,7 @@ class Watch:
             return run()
         if (
             torch.is_grad_enabled()
-            and _wants_gradients(module)
+            and may_be_trained(module)
             and thread.unused_forwards < self._patience
         ):
             thread.unused_forwards += 1
@@ -221,8 +209,8 @@ class Watch:
             step.entered_at = time.perf_counter()
 
     @property
-    def _thread(self) -> _Thread:
-        return self._threads.setdefault(threading.get_ident(), _Thread())
+    def _thread(self) -> Thread:
+        return self._threads.setdefault(threading.get_ident(), Thread())
 
     def _note_start(self) -> None:
         if self.first_s is None:
@@ -234,7 +222,7 @@ class Watch:
             self._calls[key] = CallStep.of(module, location_of(at))
         return self._calls[key]
 
-    def _learn(self, thread: _Thread, event: Event) -> None:
+    def _learn(self, thread: Thread, event: Event) -> None:
         if event.kind == "backward":
             thread.unused_forwards = 0
         loop = thread.learner.note(event)
@@ -246,7 +234,7 @@ class Watch:
             # What was called inside the training step was no step of its own.
             self._calls = {key: call for key, call in self._calls.items() if call.is_done}
 
-    def _follow(self, thread: _Thread, step: LoopStep, event: Event) -> None:
+    def _follow(self, thread: Thread, step: LoopStep, event: Event) -> None:
         now = time.perf_counter()
         if event.kind == "backward":
             thread.unused_forwards = 0
@@ -272,7 +260,8 @@ class Watch:
         if is_first:
             step.begins(self._studies.now_s)
         if is_first or step.kept is not None:
-            self._begin(step, _running(at), autocast=step.loop.is_autocast)
+            assert at.frame is not None
+            self._begin(step, at.frame, autocast=step.loop.is_autocast)
 
     def _note_call(self, step: SeenStep, event: Event) -> None:
         module = event.subject
@@ -307,15 +296,3 @@ class Watch:
     def _end_again(self) -> None:
         if self.has_ended and not self._is_deaf:
             self._ending.end()
-
-
-def _running(at: At) -> FrameType:
-    assert at.frame is not None
-    return at.frame
-
-
-def _wants_gradients(module: torch.nn.Module) -> bool:
-    """Whether a call of it may belong to a training step: it trains, or it has nothing to train."""
-    return any(p.requires_grad for p in module.parameters()) or not any(
-        True for _ in module.parameters()
-    )

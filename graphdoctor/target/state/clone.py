@@ -37,8 +37,9 @@ def _clone_tensors(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
 
 
 def _memory_of(tensor: torch.Tensor) -> object:
-    """A key that is equal for tensors of one storage."""
-    return tensor.untyped_storage()._cdata if _is_plain(tensor) else ("alone", id(tensor))
+    """A key that is equal for tensors of one storage. Hundreds are asked, and no mode need see it."""
+    with torch._C.DisableTorchFunction():
+        return tensor.untyped_storage()._cdata if _is_plain(tensor) else ("alone", id(tensor))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

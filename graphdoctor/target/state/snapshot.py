@@ -162,9 +162,12 @@ def _save_tensor(
 
 def has_memory(tensor: torch.Tensor) -> bool:
     """Whether there is memory for its elements: none in a storage that is freed, or behind what wraps others."""
-    if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel() or tensor.is_meta:
-        return True
-    return not wraps_others(tensor) and tensor.untyped_storage().nbytes() > 0
+    with torch._C.DisableTorchFunction():
+        if tensor.layout != torch.strided or tensor.is_nested:
+            return True
+        if not tensor.numel() or tensor.is_meta:
+            return True
+        return not wraps_others(tensor) and tensor.untyped_storage().nbytes() > 0
 
 
 def wraps_others(tensor: torch.Tensor) -> bool:
