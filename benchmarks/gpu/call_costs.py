@@ -163,7 +163,8 @@ def _modules(model: nn.Module, x: torch.Tensor, mode: str) -> dict[str, float]:
         _forward(model, x, mode, model)[1]()
 
     start = snapshot({"model": model})
-    made = graph_modules({"": model}, run, restore=start.restore)
+    with _watched(mode):
+        made = graph_modules({"": model}, run, restore=start.restore)
     with made.installed():
         found = host_us(model, x, mode)
     found["graphs"] = len(made.modules)

@@ -226,9 +226,9 @@ def _of_any_size(graph: fx.Graph) -> Iterator[int]:
     """The places of tensors that have another shape in another call; no captured part reads them."""
     for place, node in enumerate(node for node in graph.nodes if node.op == "placeholder"):
         value = node.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            if not all(isinstance(size, int) for size in value.shape):
-                yield place
+        shape = value.shape if isinstance(value, torch.Tensor) else ()
+        if not all(isinstance(size, int) for size in shape):
+            yield place
 
 
 def _is_parameter(arg: object) -> bool:
