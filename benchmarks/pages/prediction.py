@@ -8,11 +8,16 @@ The data is what `python benchmarks/truth/predictions.py` wrote.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 from tables import Cells, Row, table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "truth"))
+
+from call_figures import figures
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "benchmarks/data/predictions_h200_torch2.11.json"
@@ -20,17 +25,17 @@ PAGE = ROOT / "docs/prediction.md"
 WANTED_FAMILIES = 40
 INSIDE = 0.8
 
-# What stood on this page before hosts' figures were fitted to all eager steps (commit 84bb236): number, median error,
-# inside, median of high over low, wrong signs.
+# What stood on this page before copies and calls were counted (commit fffad8d): number, median error, inside, median of
+# high over low, wrong signs.
 BEFORE = {
-    "eager": (81, 0.19, 65, 2.23, 0),
-    "busy": (74, 0.12, 60, 1.91, 0),
-    "graph": (60, 0.124, 48, 2.07, 0),
-    "speed-up": (64, 0.223, 52, 2.57, 0),
-    "whole": (27, 0.04, 22, 1.67, 0),
-    "split-step": (7, 0.18, 4, 1.45, 0),
-    "modules": (19, 0.09, 17, 1.47, 0),
-    "segments": (17, 0.111, 14, 1.79, 1),
+    "eager": (117, 0.13, 95, 1.75, 0),
+    "busy": (84, 0.10, 68, 1.77, 0),
+    "graph": (64, 0.10, 53, 2.08, 0),
+    "speed-up": (86, 0.15, 71, 2.22, 0),
+    "whole": (35, 0.04, 29, 1.44, 0),
+    "split-step": (15, 0.03, 13, 1.17, 0),
+    "modules": (31, 0.07, 26, 1.70, 1),
+    "segments": (19, 0.13, 16, 2.00, 1),
 }
 _NAMES = {
     "busy": "device busy, eager",
@@ -54,8 +59,8 @@ a workload that nothing was fitted to. The workloads fall into families (one mod
 and mode); for each family, all fitted figures were fitted to the others, the family was predicted, and its
 ranges were made as wide as the errors of the others ask for. The measured times are those of
 [results.md](results.md), of `benchmarks/data/samples_h200_torch2.11.jsonl`, and of
-`benchmarks/data/kernels_h200_torch2.11.jsonl.gz`, which has every kernel of an eager step of 53 of these workloads,
-what the whole step took as a graph on an idle GPU, and what its memory pool held.
+`benchmarks/data/kernels_h200_torch2.11.jsonl.gz`, which has every kernel of an eager step of {traced} of these
+workloads, what the whole step took as a graph on an idle GPU, and what its memory pool held.
 
 What is fitted are figures: what the smallest kernel of a kind takes, which share of the peak it reaches, what the host
 needs. *Which* kernels an operator launches, and on what their time depends, was read from the kernels of all these
@@ -81,6 +86,12 @@ NOT_JUDGED = """## What is not judged, and why
   20 other processes had the GPU, where eager took more than 1.25 times what it took beside another strategy of the same
   step, or where a whole step as a graph took more than 1.15 times what it took at best.
 - **DLRM's training** is fitted (its launches were counted in these steps) and judges nothing. {left_out}
+- **Calls in a row.** A measurement calls a step for 10 ms, or as often as it may be called, and waits then. Few calls
+  leave the device idle until the first graph is launched, and predictions from the eager step say what such a
+  measurement will find; how many calls it made is known here. Without a GPU they are of many calls in a row.
+- **Dynamo's calls in inference** are not fitted to any of these steps, but to chains of small layers that nobody uses
+  (`benchmarks/truth/call_figures.py`): a graph took {segment:g} us, a parameter {segment_tensor:g} us, a module
+  {segment_module:g} us.
 - **Parts are judged as they were foreseen** from the recording. In use, `modules` and `segments` are predicted
   again from what went into graphs once they are built, which no committed measurement allows to repeat here.
 
@@ -98,7 +109,7 @@ def main() -> None:
 
 def _page(found: Row) -> Iterator[str]:
     rows = found["rows"]
-    yield INTRODUCTION.format(**found["rounds"])
+    yield INTRODUCTION.format(**found["rounds"], traced=len(found["launches"]))
     yield "## Without a GPU\n"
     yield (
         "From the recorded operators alone, for the host that ran the step (`server`, `slow-server`, or one that was"
@@ -132,8 +143,9 @@ def _page(found: Row) -> Iterator[str]:
     yield from _memory(found)
     yield "## Before\n"
     yield (
-        "What stood here before (commit 84bb236): only what trains cost a host was fitted, the slower host was compared"
-        " by eight steps, and strategies were predicted from eager's time in another process. Fewer were judged:\n"
+        "What stood here before (commit fffad8d): one figure stood for what a call of Dynamo's code costs the host, the"
+        " copies of results were left out, a step was taken to be called very often in a row, and a call of a part to"
+        " take as much longer as the step it is a part of:\n"
     )
     yield from table(_BEFORE_HEAD, (_before(name) for name in BEFORE))
     yield "## The fitted figures\n"
@@ -161,6 +173,7 @@ def _page(found: Row) -> Iterator[str]:
         cases=len(found["cases"]),
         wanted=WANTED_FAMILIES,
         left_out=f"{left_out}.",
+        **figures(),
         missed="\n".join(missed),
     )
 
@@ -298,7 +311,7 @@ def _others_choose(found: Row, row: Row) -> str:
 
 _CALLS = {
     "modules": ("call_us.trained_module",),
-    "segments": ("call_us.segment", "call_us.trained_segment", "call_us.segment_parameter"),
+    "segments": ("call_us.trained_segment", "call_us.segment_parameter"),
 }
 _WHY_WRONG = """In a small step the sign depends on what a call of a part costs the host, for which one figure stands.
 The other families choose another one than all families together ({choices}).
@@ -334,10 +347,9 @@ _REASONS = {
     "whole": "one gap between nodes stands for all graphs",
     "modules": "attention takes another path while it is captured (BERT, wav2vec2), and one figure stands for what a"
     " call of any module costs the host",
-    "segments": "one figure stands for what a call of Dynamo's graphs costs the host, and by wall times it differs"
-    " between models: for GPT-2's 112 modules it took some 200 us longer than the whole step's graph, for a single"
-    " module 55 us. That Dynamo's guards, which grow with the model, are the cause is inferred, no profile was taken"
-    " of them; and less goes into the graphs of some steps than is foreseen ([results.md](results.md) has the shares)",
+    "segments": "less goes into the graphs of some steps than is foreseen ([results.md](results.md) has the shares): on"
+    " a GPU attention with dropout ends a part, which a recording without one does not show; and where Dynamo's code"
+    " takes another kernel for attention than eager does (BERT), other kernels run",
 }
 
 

@@ -20,24 +20,33 @@ from msgspec.structs import replace
 from recorded_steps import Step
 
 from graphdoctor.estimate import Calls, Observed, launches
-from graphdoctor.estimate.fitted import MIDDLE, factors_of, profile_scaled, scaled_piece
+from graphdoctor.estimate.fitted import (
+    MIDDLE,
+    calling_factors,
+    factors_of,
+    profile_scaled,
+    scaled_piece,
+    timed_us,
+)
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, load_profile
 from graphdoctor.estimate.hosts import on_host
-from graphdoctor.estimate.layout import Piece, settled, work_of
-from graphdoctor.estimate.predict import graph_pieces
+from graphdoctor.estimate.layout import Piece, work_of
+from graphdoctor.estimate.predict import graph_pieces, handed_over
 from graphdoctor.estimate.ranges import ZERO
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.estimate.two_lanes import Work
 
 Regions = Sequence[Sequence[int]]
 _GAPS = tuple(round(0.05 * number, 2) for number in range(21))
-_STEPS = (0, 10, 20, 30, 40, 50, 65, 80, 100, 120, 150, 180, 220, 260)
+_STEPS = (0, 10, 20, 30, 40, 50, 65, 80, 100, 120, 150, 180, 220, 260, 320)
+_EACH = (0, 1, 2, 4, 6, 8, 10, 12, 15, 20, 30)  # for each parameter
 # Where a step's time by the host time of its calls is computed; between them it is all but straight.
 _HOST_US = (0, 25, 50, 100, 150, 200, 300, 450, 700, 1000, 2000, 4000, 8000, 16000)
 _CALLS = {
     "modules": ("trained_module",),
-    "segments": ("segment", "trained_segment", "segment_parameter"),
+    "segments": ("trained_segment", "segment_parameter"),  # in inference: call_figures.py
 }
+_OF_EACH = ("segment_parameter",)
 _GAP = "node_gap_us"
 _CALLING = Piece(ZERO, ZERO, 0)
 
@@ -77,7 +86,7 @@ def fitted_to(
     rows = list(_rows(measured, steps, Fitted(figures)))
     whole = [row for row in rows if row.strategy == "whole"]
     gap = figures[_GAP] = min(_GAPS, key=lambda gap: _error_of_gap(whole, gap))
-    for strategy, names in _CALLS.items():  # a module's call in inference is measured by itself
+    for strategy, names in _CALLS.items():  # calls in inference are measured by themselves
         costs = _calls([row for row in rows if row.strategy == strategy], names, gap)
         figures |= {f"call_us.{name}": cost for name, cost in costs.items()}
     return Fitted(figures)
@@ -92,13 +101,14 @@ class _Row:
     speedup: float
     calls: Calls
     work: Work  # the first row of which is the calls', with gaps of 1 us
-    host: float  # times the profile's
+    host: float  # how many times the profile's figures calling takes
+    most_calls: int  # in a row
 
     def span_us(self, gap: float, calls_us: float) -> float:
         host_us = self.work.host_us.copy()
         host_us[0] = calls_us * self.host
         work = replace_in(self.work, host_us=host_us, inner_us=self.work.inner_us * gap)
-        return settled(work).span_us
+        return timed_us(work, self.most_calls)
 
     def error(self, span_us: float) -> float:
         return abs(log(self.wall_us / span_us / self.speedup))
@@ -124,11 +134,20 @@ def _rows(
             regions = regions_or_whole(graphed.regions, step)
             left = [
                 scaled_piece(piece, factors)
-                for piece in graph_pieces(step.iteration, profile, regions, eager)
+                for piece in (
+                    *handed_over(step.iteration, profile, regions, graphed.calls),
+                    *graph_pieces(step.iteration, profile, regions, eager),
+                )
             ]
             work = work_of([_CALLING, *left], profile_scaled(profile, factors.host), MIDDLE)
             yield _Row(
-                each.strategy, each.eager_us, each.speedup, graphed.calls, work, factors.host
+                each.strategy,
+                each.eager_us,
+                each.speedup,
+                graphed.calls,
+                work,
+                calling_factors(factors).host,
+                each.calls,
             )
 
 
@@ -161,7 +180,7 @@ def _calls(rows: Sequence[_Row], names: Sequence[str], gap: float) -> dict[str, 
     least = error(found)
     for _ in range(2):
         for name in names:
-            for value in _STEPS:
+            for value in _EACH if name in _OF_EACH else _STEPS:
                 if (left := error({**found, name: float(value)})) < least - 1e-9:
                     least, found = left, {**found, name: float(value)}
     return found

@@ -60,6 +60,7 @@ _SIZES = {
 }  # fmt: skip
 _PEAKS = {"float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16"}
 _ALIGNED = 8  # elements of half precision
+_SAMPLES = "sample_models/"
 _FEWEST = 5  # kernels that a figure is the median of
 _GRID = {
     "smallest_kernel_us.convolution": (1.2, 1.6, 2.0, 2.5, 3.2, 4.0),
@@ -153,12 +154,19 @@ class Kernel:
 
 
 class Seen:
-    """All kernels of all workloads; `figures` are fitted to those of all families but one."""
+    """All kernels of all workloads; `figures` are fitted to those of all families but one.
+
+    Those of sample models only judge: they are workloads in small, whose few kernels say little of large ones.
+    """
 
     def __init__(self, steps: Mapping[str, Step]) -> None:
         self._profile = load_profile("h200")
-        self._kernels = list(_kernels())
-        self._truth = {case: row for case, row in traced().items() if case in steps}
+        self._kernels = [one for one in _kernels() if not one.case.startswith(_SAMPLES)]
+        self._truth = {
+            case: row
+            for case, row in traced().items()
+            if case in steps and not case.startswith(_SAMPLES)
+        }
         convolutions = {
             case: [op for op in steps[case].iteration.ops if is_convolution(op)]
             for case in self._truth

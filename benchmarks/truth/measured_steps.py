@@ -44,6 +44,7 @@ class Timed:
     eager_us: float
     busy_us: float  # of eager
     printed: dict[str, float] | None  # the range that was predicted in that run
+    calls: int  # in a row, of the strategy and of eager
 
 
 @dataclass(frozen=True)
@@ -227,6 +228,7 @@ def _timed(found: dict[str, Any], busy_share: float) -> Timed:
         eager_us=timed["eager_us"],
         busy_us=busy_share * timed["eager_us"],
         printed=found.get("predicted"),
+        calls=timed["calls_per_block"],
     )
 
 

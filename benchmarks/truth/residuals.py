@@ -93,7 +93,7 @@ def judged_of(one: Measured, step: Step, fitted: Fitted) -> Iterator[Judged]:
         if graphed is None or one.is_fitted or not judges(one, timed):
             continue
         regions = regions_or_whole(graphed.regions, step)
-        observed = Observed(timed.eager_us, timed.busy_us)
+        observed = Observed(timed.eager_us, timed.busy_us, most_calls=timed.calls)
         found = corners_from_eager(
             step.iteration, profile, regions, observed=observed, calls=graphed.calls
         )

@@ -8,15 +8,24 @@ these; what then remains of the profile are the figures of graphs: launching one
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level
-from graphdoctor.estimate.layout import Case, Piece, lay_out, settled, work_of
-from graphdoctor.estimate.predict import NO_CALLS, Calls, Regions, calling, graph_pieces
+from graphdoctor.estimate.layout import Case, Piece, settled, taken_in_a_row, work_of
+from graphdoctor.estimate.predict import (
+    NO_CALLS,
+    Calls,
+    Regions,
+    calling,
+    graph_pieces,
+    handed_over,
+)
 from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.timeline import eager_pieces
+from graphdoctor.estimate.two_lanes import Work
 from graphdoctor.estimate.widths import from_eager
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration
@@ -25,13 +34,18 @@ _SLOWEST_HOST, _FASTEST_HOST = 100.0, 0.01  # times the profile's
 _ROUNDS = 24  # of halving the factor's bounds, which leaves a millionth of it
 MIDDLE = Case("mid", "mid", 1.0, 1.0)
 _SCALED = "scaled to this step's measured time"
+BLOCK_US = 10_000.0  # calls are timed in a row for so long, as measure/wall_clock.py does it
 
 
 class Observed(Struct, frozen=True):
-    """What was measured of one eager step: wall time without a profiler, and the device's busy time."""
+    """What was measured of one eager step: wall time without a profiler, and the device's busy time.
+
+    `most_calls` is how many calls in a row the step may be timed for.
+    """
 
     wall_us: float
     busy_us: float
+    most_calls: int = 10_000
 
 
 class Factors(Struct, frozen=True):
@@ -77,13 +91,31 @@ def corners_from_eager(
     eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
     factors = factors_of(eager, profile, observed)
     here = profile_scaled(profile, factors.host)
-    left = (*calling(calls, profile), *graph_pieces(iteration, profile, regions, eager))
-    pieces = tuple(scaled_piece(piece, factors) for piece in left)
+    left = (
+        *handed_over(iteration, profile, regions, calls),
+        *graph_pieces(iteration, profile, regions, eager),
+    )
+    pieces = (
+        *(scaled_piece(piece, calling_factors(factors)) for piece in calling(calls, profile)),
+        *(scaled_piece(piece, factors) for piece in left),
+    )
     ends: tuple[Level, Level] = ("low", "high")
     cases = [MIDDLE, *(Case(host, device, 1.0, 1.0) for host in ends for device in ends)]
-    spans = [max(lay_out(pieces, here, case).span_us, 1e-3) for case in cases]
+    works = [work_of(pieces, here, case) for case in cases]
+    spans = [max(timed_us(work, observed.most_calls), 1e-3) for work in works]
     ratios = [observed.wall_us / span for span in spans]
     return around(ratios[0], ratios[1:])
+
+
+def timed_us(work: Work, most_calls: int) -> float:
+    """What measuring it will find, of one call in a block."""
+    calls = ceil(BLOCK_US / max(settled(work).span_us, 1e-3))
+    return taken_in_a_row(work, min(calls, most_calls))
+
+
+def calling_factors(factors: Factors) -> Factors:
+    """How much longer calling graphs takes: a step's factor is half the host's speed, and half its own operators'."""
+    return replace(factors, host=factors.host**0.5)
 
 
 def factors_of(eager: Sequence[Piece], profile: DeviceProfile, observed: Observed) -> Factors:

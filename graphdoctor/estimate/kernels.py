@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -216,7 +217,8 @@ def kernel_kind(op: Op) -> KernelKind:
     if op.kernels is not None:  # a row's normalization, or a step of a recurrent layer
         return "normalize" if op.kernels <= _OF_A_NORM else "matmul"
     if is_foreach(op):
-        return "optimizer"
+        lists = tensor_lists(op)
+        return "stream" if _is_one_by_one(lists) or _is_of_numbers(lists) else "optimizer"
     if is_column_sum(op):
         return "columns"
     known = KERNELS.get(op.base_name)
@@ -264,15 +266,30 @@ def _foreach_launches(op: Op) -> int:
     if not lists:
         return 0
     tensors = lists[0]
-    if (
-        len(lists) > 1
-        and any(not use.shape for use in lists[1])
-        and any(use.shape for use in tensors)
-    ):
-        return len(tensors)  # divided by a number of its own each: one after the other
-    per_launch = _TENSORS_PER_LAUNCH[min(len(lists), len(_TENSORS_PER_LAUNCH)) - 1]
+    if _is_one_by_one(lists):
+        return len(tensors)
+    return foreach_launches(tensors, lists=len(lists))
+
+
+def foreach_launches(tensors: Sequence[TensorUse], *, lists: int) -> int:
+    """How many launches walk so many lists of tensors of these sizes together."""
+    per_launch = _TENSORS_PER_LAUNCH[min(lists, len(_TENSORS_PER_LAUNCH)) - 1]
     blocks = sum(-(-use.numel // ELEMENTS_PER_BLOCK) for use in tensors)
     return max(-(-len(tensors) // per_launch), -(-blocks // _BLOCKS_PER_LAUNCH), 1)
+
+
+def _is_one_by_one(lists: Sequence[Sequence[TensorUse]]) -> bool:
+    """Whether each tensor is divided by a number of its own, which no kernel does for all together."""
+    return (
+        len(lists) > 1
+        and any(not use.shape for use in lists[1])
+        and any(use.shape for use in lists[0])
+    )
+
+
+def _is_of_numbers(lists: Sequence[Sequence[TensorUse]]) -> bool:
+    """Whether there is a number in each tensor, as in counts of steps: a kernel as short as any."""
+    return bool(lists) and all(use.numel == 1 for use in lists[0])
 
 
 def tensor_lists(op: Op) -> list[list[TensorUse]]:

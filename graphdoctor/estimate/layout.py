@@ -15,6 +15,7 @@ from graphdoctor.values.figures import Range
 from graphdoctor.values.lanes import Placement
 
 _SETTLED = 3  # steps, until each takes as long as the one before
+_FEW = 12  # steps in a row, of which the first one's start is still to be seen
 _DECIMALS = 2  # of a placement: finer than any figure is known
 
 
@@ -58,6 +59,16 @@ def lay_out(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> Laid
 def settled(work: Work) -> Laid:
     """What one of many steps in a row takes."""
     return _one_of(run(work.repeated(_SETTLED)), run(work.repeated(2 * _SETTLED)), _SETTLED)
+
+
+def taken_in_a_row(work: Work, calls: int) -> float:
+    """Time of one of so many steps in a row, which are waited for after the last, in us.
+
+    Until the first graph is launched the device has nothing to do, which few steps do not make up for.
+    """
+    if calls > _FEW:
+        return settled(work).span_us
+    return run(work.repeated(calls)).span_us / calls
 
 
 def place(pieces: Sequence[Piece], profile: DeviceProfile, case: Case) -> list[Placement]:

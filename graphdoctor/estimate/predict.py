@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from graphdoctor.estimate.costs import known_costs
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level, assumed_figures
+from graphdoctor.estimate.handed_over import copies_piece
 from graphdoctor.estimate.hosts import slowed
 from graphdoctor.estimate.layout import Case, Piece, lay_out
 from graphdoctor.estimate.network import network_notes, network_terms
@@ -34,6 +35,12 @@ class Calls(Struct, frozen=True):
     trained_segment: int = 0
     segment_parameter: int = 0
     glue: int = 0
+    segment_tensor: int = 0
+    segment_module: int = 0
+
+    @property
+    def are_of_dynamo(self) -> bool:
+        return bool(self.segment or self.trained_segment)
 
 
 NO_CALLS = Calls()
@@ -103,7 +110,11 @@ def corners(
     """What `estimate` goes out from: how wide ranges have to be is another question."""
     autograd = any(op.phase == "backward" for op in iteration.ops)
     eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
-    graph = (*calling(calls, profile), *graph_pieces(iteration, profile, regions, eager))
+    graph = (
+        *calling(calls, profile),
+        *handed_over(iteration, profile, regions, calls),
+        *graph_pieces(iteration, profile, regions, eager),
+    )
     cases = corner_cases(eager)
     before = [lay_out(eager, profile, case) for case in cases]
     after = [lay_out(graph, profile, case) for case in cases]
@@ -177,6 +188,16 @@ def calling(calls: Calls, profile: DeviceProfile) -> tuple[Piece, ...]:
         figure: Figure = getattr(profile.call_us, name)
         total = add(total, scale(figure.range, getattr(calls, name)))
     return (Piece(total, ZERO, 0),) if total.mid else ()
+
+
+def handed_over(
+    iteration: Iteration, profile: DeviceProfile, regions: Regions | None, calls: Calls
+) -> Iterator[Piece]:
+    """What graphs of parts copy for those who keep their results; those of a split step stay where they lie."""
+    if calls.are_of_dynamo or calls.module or calls.trained_module:
+        piece = copies_piece(iteration, profile, regions, by_dynamo=calls.are_of_dynamo)
+        if piece is not None:
+            yield piece
 
 
 def graph_pieces(

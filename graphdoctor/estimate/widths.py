@@ -27,16 +27,16 @@ class Width(Struct, frozen=True):
         return stretched(corners, self.times, least=self.least)
 
 
-EAGER = Width(0.39)
-GRAPH = Width(0.81)
-BUSY = Width(0.73)
-SPEEDUP = Width(0.37)
+EAGER = Width(0.38)
+GRAPH = Width(0.61)
+BUSY = Width(0.69)
+SPEEDUP = Width(0.36)
 # From the eager step's own measured times. What Python between graphs costs is no figure of the profile's,
 # so that the corners say little of parts.
-WHOLE_FROM_EAGER = Width(1.34)
-PARTS_FROM_EAGER = Width(0.0, least=0.26)
-SEGMENTS_FROM_EAGER = Width(0.0, least=0.35)
-SPLIT_FROM_EAGER = Width(0.0, least=0.08)
+WHOLE_FROM_EAGER = Width(0.8)
+PARTS_FROM_EAGER = Width(0.0, least=0.21)
+SEGMENTS_FROM_EAGER = Width(0.0, least=0.16)
+SPLIT_FROM_EAGER = Width(0.0, least=0.07)
 
 
 def capped(value: Range, most: Range) -> Range:

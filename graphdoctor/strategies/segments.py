@@ -64,7 +64,7 @@ class Segments(Strategy):
 
     def calls(self, known: Known) -> Calls:
         foreseen = _foreseen(known)
-        return _calls(foreseen.plan, len(foreseen.regions), known)
+        return _calls(foreseen.plan, known)
 
     def plan(self, known: Known) -> str:
         """The graphs and their parts, foreseen from the recording: one line each."""
@@ -129,20 +129,26 @@ def _captured(backend: SegmentsBackend, known: Known) -> Captured:
             left -= launches(ops[index])
         if taken:
             regions.append(tuple(taken))
-    return Captured(tuple(regions), _calls(backend.plan, backend.captured_parts, known))
+    return Captured(tuple(regions), _calls(backend.plan, known))
 
 
-def _calls(plan: SegmentsPlan, captured: int, known: Known) -> Calls:
-    """What Dynamo's code calls: parts, else whole graphs without any, and what goes on behind a break.
+def _calls(plan: SegmentsPlan, known: Known) -> Calls:
+    """What Dynamo's code calls: its graphs, whatever their parts, and what goes on behind a break.
 
-    Code of a step that trains is handed every parameter, to look after its gradient.
+    It guards modules, parameters and buffers; that of a step that trains also looks after gradients.
     """
-    parts = max(captured, len(plan.graphs)) + len(plan.breaks)
-    if known.mode == "inference":
-        return Calls(segment=parts)
+    graphs = len(plan.graphs) + len(plan.breaks)
     models = models_of(known.roots).values()
-    trained = {p for model in models for p in model.parameters() if p.requires_grad}
-    return Calls(trained_segment=parts, segment_parameter=len(trained))
+    parameters = {p for model in models for p in model.parameters()}
+    if known.mode == "inference":
+        buffers = {buffer for model in models for buffer in model.buffers()}
+        return Calls(
+            segment=graphs,
+            segment_tensor=len(parameters) + len(buffers),
+            segment_module=len({module for model in models for module in model.modules()}),
+        )
+    trained = sum(parameter.requires_grad for parameter in parameters)
+    return Calls(trained_segment=graphs, segment_parameter=trained)
 
 
 # Whether it fits, what it takes, what that costs and the plan are asked one after the other.

@@ -264,6 +264,14 @@ def test_a_list_divided_by_a_number_for_each_is_divided_one_by_one() -> None:
     assert launches(call("_foreach_div_", tensors, tensors, writes=(1, 2))) == 1
 
 
+def test_kernels_of_one_number_a_tensor_are_as_short_as_any() -> None:
+    """Adam that counts on the device: an H200 took 1.1 us for its counts, 2 us for its moments."""
+    counts, weights = (tensor(1), tensor(2)), (tensor(3, 8), tensor(4))
+    assert kernel_kind(call("_foreach_sub_", counts, 1, writes=(1, 2))) == "stream"
+    assert kernel_kind(call("_foreach_sub_", weights, 1, writes=(3, 4))) == "optimizer"
+    assert kernel_kind(call("_foreach_div_", weights, counts, writes=(3, 4))) == "stream"
+
+
 def test_what_lies_otherwise_is_copied_before_it_is_normalized() -> None:
     given = tensor(1, 4, 8)
     turned = replace(given, stride=(1, 4))

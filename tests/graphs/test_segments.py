@@ -14,7 +14,11 @@ from torch._functorch.aot_autograd import aot_function
 from torch._subclasses import FakeTensorMode
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.graphs.segments.graph import SegmentedGraph, Shared, Told
@@ -243,6 +247,25 @@ def test_another_shape_runs_eagerly() -> None:
             x = torch.randn((rows, 4), device="cuda")
             assert torch.equal(made(x, w), graph_module(x, w))
         assert made.replays == 3
+
+
+def test_a_tensor_of_any_size_is_taken_as_it_comes() -> None:
+    """Dynamo's guards let it change, and a copy of one row would fill as many as there were before."""
+    sizes = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    rows = sizes.from_tensor(torch.empty((9, 4)), symbolic_context=context).shape[0]
+    with sizes:
+        inputs = torch.empty((4, 4), device="cuda"), torch.empty((rows, 4), device="cuda")
+        graph_module = make_fx(lambda x, several: (long(x), several * 2))(*inputs)
+    parts = split(graph_module.graph)
+    assert [part.captured for part in parts.plan.parts] == [True, False]
+    with EmulatedDevice():
+        shared = Shared(side=torch.cuda.Stream(), lent=[], guarded=True)
+        made = SegmentedGraph(graph_module, parts, shared)
+        for rows in (9, 9, 9, 6, 1, 9):
+            given = torch.randn((4, 4), device="cuda"), torch.randn((rows, 4), device="cuda")
+            assert same(made(*given), graph_module(*given))
+        assert made.replays == 5
 
 
 def forward(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:

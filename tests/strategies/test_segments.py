@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 
 from graphdoctor.estimate.predict import Calls
 from graphdoctor.graphs.segments import Segments
+from graphdoctor.graphs.segments.parts import Break, GraphPlan, SegmentsPlan
 from graphdoctor.graphs.segments.tracing import settings
 from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.compilers.models import compiled_models
 from graphdoctor.strategies.segments import Segments as SegmentsStrategy
-from graphdoctor.strategies.strategy import CannotBuild, Captured
+from graphdoctor.strategies.segments import _calls
+from graphdoctor.strategies.strategy import CannotBuild, Captured, Known
+from tests.support.builders import iteration
 from tests.support.plain_session import session_of
 from tests.support.trying import tried
 
@@ -126,6 +129,27 @@ def test_runs_of_models_that_hold_graphs_start_from_the_state_of_the_session() -
     step.replay()
     assert step.start is session.start
     assert torch.equal(step.footprint.tensors["output"], long(session.inputs(0).args[0]))
+
+
+@pytest.mark.parametrize(
+    ("mode", "calls"),
+    [
+        # 2 graphs and a break; 6 parameters and 3 buffers of 4 modules
+        ("inference", Calls(segment=3, segment_tensor=9, segment_module=4)),
+        ("training", Calls(trained_segment=3, segment_parameter=6)),
+    ],
+)
+def test_what_dynamos_code_looks_after_is_counted(
+    mode: Literal["inference", "training"], calls: Calls
+) -> None:
+    model = Branching()
+    known = Known(
+        mode=mode, roots={"model": model}, findings=(), safe_modules=(), iteration=iteration([])
+    )
+    plan = SegmentsPlan(
+        (GraphPlan("forward graph 1", ()), GraphPlan("forward graph 2", ())), (Break("item", None),)
+    )
+    assert _calls(plan, known) == calls
 
 
 def test_nothing_is_traced_on_the_emulated_device() -> None:

@@ -65,9 +65,11 @@ class CallCosts(Struct, frozen=True, forbid_unknown_fields=True):
 
     module: Figure  # one graph of a module: guards, copies
     trained_module: Figure  # one graph of a module's forward or backward: autograd's function too
-    segment: Figure  # one part that Dynamo's code calls: guards, wrapper, addresses, copies
+    segment: Figure  # one graph that Dynamo's code calls: guards, wrapper, addresses, copies
+    segment_tensor: Figure  # each parameter and buffer that it guards, and asks where it lies
+    segment_module: Figure  # each module that it guards
     trained_segment: Figure  # the same of a forward or backward: AOTAutograd's function too
-    segment_parameter: Figure  # each parameter that such code is handed
+    segment_parameter: Figure  # each trained parameter: handed over, and its gradient handed back
     glue: Figure  # the Python of an optimizer's or a schedule's step that launches next to nothing
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,7 @@ class SegmentedGraph:
         self._whole, self._names = modules_of(graph_module, parts)
         self._plain = {name: getattr(self._whole, name) for name in self._names}
         self._written = frozenset(written_arguments(graph_module.graph))
+        self._of_any_size = frozenset(_of_any_size(graph_module.graph))
         self._last: list[int] = []  # where the arguments of the call before lay
         self._moving: set[int] = set()
         self._calls = self._misses = self._captures = 0
@@ -148,7 +149,7 @@ class SegmentedGraph:
         """Decide which arguments are read where they lie, and make room for the others."""
         self._captures += 1
         fixed = [self._is_fixed(place, arg) for place, arg in enumerate(args)]
-        taken = Taken(args, fixed, self._written)
+        taken = Taken(args, fixed, self._written, as_they_come=self._of_any_size)
         pool = Pool()
         known = taken.fixed_memory | set(map(memory_of, taken.copies))
 
@@ -221,6 +222,15 @@ class SegmentedGraph:
         return Results(back, copied, [place for place in ours if place >= owned], copier)
 
 
+def _of_any_size(graph: fx.Graph) -> Iterator[int]:
+    """The places of tensors that have another shape in another call; no captured part reads them."""
+    for place, node in enumerate(node for node in graph.nodes if node.op == "placeholder"):
+        value = node.meta.get("val")
+        shape = value.shape if isinstance(value, torch.Tensor) else ()
+        if not all(isinstance(size, int) for size in shape):
+            yield place
+
+
 def _is_parameter(arg: object) -> bool:
     return isinstance(arg, torch.nn.Parameter)
 
@@ -232,12 +242,21 @@ class Taken:
     """The arguments that a capture was made with: some fixed where they lie, the others copied in.
 
     Only the copies are held: memory that is not the graph's own must not outlive its owner for it.
+    What is `as_they_come`, or lies on the host, is read by eager parts alone.
     """
 
-    def __init__(self, args: list[Any], fixed: list[bool], written: frozenset[int]) -> None:
-        # What lies on the host is read by eager parts alone, which take it as it comes.
+    def __init__(
+        self,
+        args: list[Any],
+        fixed: list[bool],
+        written: frozenset[int],
+        *,
+        as_they_come: frozenset[int] = frozenset(),
+    ) -> None:
         on_device = [
-            p for p, arg in enumerate(args) if isinstance(arg, torch.Tensor) and arg.is_cuda
+            place
+            for place, arg in enumerate(args)
+            if isinstance(arg, torch.Tensor) and arg.is_cuda and place not in as_they_come
         ]
         self._kept = [place for place in on_device if fixed[place]]
         kept = [args[place] for place in self._kept]

@@ -1,0 +1,68 @@
+"""Graphs of parts and who calls them -> the copies that this costs the device beside the graphs' own kernels.
+
+A replay writes over its results, so that those which others keep are copied. Where Dynamo made the graph, that is also
+each parameter's gradient, and code that writes into state was made to return it: the state is copied before
+it is written, and copied back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from graphdoctor.estimate.costs import bandwidth_gb_s, transfer_us
+from graphdoctor.estimate.gpus import DeviceProfile
+from graphdoctor.estimate.kernels import foreach_launches
+from graphdoctor.estimate.layout import Piece
+from graphdoctor.estimate.ranges import ZERO, add, scale
+from graphdoctor.values.recording import Iteration, Op, TensorUse
+
+Regions = Sequence[Sequence[int]]
+
+
+def copies_piece(
+    iteration: Iteration, profile: DeviceProfile, regions: Regions | None, *, by_dynamo: bool
+) -> Piece | None:
+    """All of them as one piece, the host's part of which is in what a call costs; None: there are none."""
+    inside = None if regions is None else {index for region in regions for index in region}
+    ops = [op for op in iteration.ops if inside is None or op.index in inside]
+    others = [op for op in iteration.ops if inside is not None and op.index not in inside]
+    results = list(_kept(iteration, ops, others, with_gradients=by_dynamo))
+    written = list(_written_state(iteration, ops)) if by_dynamo else []
+    if not results and not written:
+        return None
+    # Dynamo's results are copied together, those of modules one by one; state by kernels of the graph.
+    launched = foreach_launches(results, lists=2) if by_dynamo else len(results)
+    moved = 2 * sum(use.nbytes for use in results) + 4 * sum(use.nbytes for use in written)
+    rate = bandwidth_gb_s(profile, profile.memory_share.stream, moved=moved)
+    floor = scale(profile.smallest_kernel_us.stream.range, launched + 2 * len(written))
+    return Piece(ZERO, add(transfer_us(moved, rate), floor), 1, is_copy=True)
+
+
+def _kept(
+    iteration: Iteration, ops: Sequence[Op], others: Sequence[Op], *, with_gradients: bool
+) -> Iterator[TensorUse]:
+    """One use of each storage that the graphs make and somebody else reads."""
+    known = {external.storage for external in iteration.externals}
+    made: dict[int, TensorUse] = {}
+    for op in ops:
+        for use in op.outputs:
+            if use.is_cuda and use.storage not in known:
+                made.setdefault(use.storage, use)
+    readers = [op for op in others if with_gradients or op.phase != "optimizer"]
+    read = {use.storage for op in readers for use in op.inputs}
+    read |= {leaf.value.storage for leaf in iteration.outputs if isinstance(leaf.value, TensorUse)}
+    return (use for storage, use in made.items() if storage in read)
+
+
+def _written_state(iteration: Iteration, ops: Sequence[Op]) -> Iterator[TensorUse]:
+    """One use of each storage of state that the graphs write into."""
+    state = {each.storage for each in iteration.externals if each.origin == "state"}
+    found: dict[int, TensorUse] = {}
+    for op in ops:
+        for use in _uses_of(op, state.intersection(op.writes)):
+            found.setdefault(use.storage, use)
+    return iter(found.values())
+
+
+def _uses_of(op: Op, storages: Collection[int]) -> Iterator[TensorUse]:
+    return (use for use in (*op.inputs, *op.outputs) if use.is_cuda and use.storage in storages)
