@@ -28,10 +28,12 @@ from torch import nn
 
 import graphdoctor
 from graphdoctor.captured.forward_graph import Traits
-from graphdoctor.captured.module import behind
+from graphdoctor.captured.module import CapturedModel, behind, module_of
+from graphdoctor.captured.plan import CapturePlan
 from graphdoctor.captured.replays import Replays
-from graphdoctor.graphs.calls import signature
+from graphdoctor.graphs.calls import form_of, signature
 from graphdoctor.graphs.guards import Guard, Modes
+from graphdoctor.graphs.guards.written_out import written_out
 
 BLOCKS = 60
 CALLS = 50  # in a block; far below the 1024 launches that a stream queues
@@ -70,8 +72,8 @@ def trains_us(*calls: Callable[[], object], settle: Callable[[], None]) -> list[
     return list(map(statistics.median, times))
 
 
-def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Replays, Any]:
-    """Replays of a graph that does nothing."""
+def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Any, Any]:
+    """The model, captured as a graph that does nothing."""
     replays = Replays(model, context=Modes())
     answer = torch.zeros(1)
     graph = SimpleNamespace(
@@ -84,7 +86,7 @@ def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Replays
         ),
     )
     replays.add(graph)  # type: ignore[arg-type]
-    return replays, graph
+    return module_of(model, CapturedModel(model, CapturePlan("whole"), replays)), graph
 
 
 def addresses(graph: Any) -> Callable[[], object]:
@@ -92,29 +94,29 @@ def addresses(graph: Any) -> Callable[[], object]:
     return lambda: list(map(torch.Tensor.data_ptr, graph.state.tensors))
 
 
-def parts_us(replays: Replays, inputs: tuple[torch.Tensor, ...]) -> Figures:
+def parts_us(inputs: tuple[torch.Tensor, ...]) -> Figures:
     """What is asked before the launch, by itself: the form of the call, torch's switches, the stream."""
-    known = replays.last
+    known = form_of(inputs, {})
     assert known is not None
+    is_of_form = written_out(known.asks, parameters="args, kwargs")
+    context = Modes()
     form, modes, stream = medians_us(
-        partial(known.tensors_of, inputs, {}), replays.is_context, replays.stream_number
+        partial(is_of_form, inputs, {}), context.is_same, context.stream_number
     )
     return {"form_us": form, "modes_us": modes, "stream_us": stream}
 
 
 def without_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Figures:
     """What the guards cost here."""
-    replays, graph = stubbed(model, inputs)
-    call, after, ptrs = medians_us(
-        partial(replays.call, inputs, {}), graph.state.is_same, addresses(graph)
-    )
-    assert not replays.fallbacks
+    fast, graph = stubbed(model, inputs)
+    call, after, ptrs = medians_us(partial(fast, *inputs), graph.state.is_same, addresses(graph))
+    assert not fast.fallbacks
     return {
         "before_us": call - after,
         "after_us": after,
         "addresses_us": ptrs,
         "added_us": call,
-        **parts_us(replays, inputs),
+        **parts_us(inputs),
     }
 
 
@@ -144,7 +146,7 @@ def with_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Figures:
     host_hand, host_call = medians_us(hand, call, settle=settle)
     train_hand, train_call = trains_us(hand, call, settle=settle)
     assert not fast.fallbacks, fast.fallbacks
-    parts = parts_us(behind(fast).replays, inputs)
+    parts = parts_us(inputs)
     fast.release()
     return {
         "bare_us": lean,

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.captured.known_call import NOT_KNOWN
 from graphdoctor.captured.parts import Parts
 from graphdoctor.captured.plan import CapturePlan, explain
 from graphdoctor.captured.replays import Replays
@@ -107,7 +108,13 @@ def module_of(model: torch.nn.Module, captured: CapturedModel) -> Any:
 def become(module: object, captured: CapturedModel) -> None:
     """Let a captured module be run by this from now on."""
     object.__setattr__(module, _SLOT, captured)
-    answer_with(module, captured.replays.call)
+    replays = captured.replays
+
+    def answer(self: object, /, *args: Any, **kwargs: Any) -> object:
+        answer = replays.last(replays, args, kwargs)
+        return answer if answer is not NOT_KNOWN else replays.call(args, kwargs)
+
+    _be_called(module, answer)
 
 
 def answer_with(module: object, call: Call) -> None:
@@ -116,7 +123,11 @@ def answer_with(module: object, call: Call) -> None:
     def answer(self: object, /, *args: Any, **kwargs: Any) -> object:
         return call(args, kwargs)
 
-    # Its class is of this one module, so that no call has to look up whose it is.
+    _be_called(module, answer)
+
+
+def _be_called(module: object, answer: Callable[..., object]) -> None:
+    """Its class is of this one module, so that no call has to look up whose it is."""
     type.__setattr__(type(module), "__call__", answer)
 
 

@@ -6,8 +6,8 @@ attributes and addresses, and is checked while the GPU is at work; if it is not,
 away and the model is called. A graph that changes state or draws random numbers must not run for
 nothing, so there everything is checked before.
 
-Most calls are of the same form as one before, which `CallForm` tells at once: `call` then goes straight
-through what has to be asked. Any other takes the long way, through the key of its inputs.
+Most calls are of the same form as one before: `last` answers these at once (`known_call.py`). Any other
+takes the long way through `call`, by the key of its inputs.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 
 from graphdoctor.captured.forward_graph import Answering, GuardedGraph
 from graphdoctor.captured.growth import Growth
-from graphdoctor.device.emulated import entered
-from graphdoctor.graphs.calls import CallForm, Tensors, Unwatchable, form_of, signature
+from graphdoctor.captured.known_call import NOT_KNOWN, KnownCall, known_call, unknown
+from graphdoctor.graphs.calls import Tensors, Unwatchable, form_of, signature
 from graphdoctor.graphs.calls.signature import Key
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.target import Inputs
@@ -38,24 +37,9 @@ _GRADIENTS = (
     "gradients are wanted, and the model was captured without them: call it under torch.no_grad(), "
     'or capture it with mode="training"'
 )
-_are_gradients_enabled = torch.is_grad_enabled
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 Eager = Callable[..., object]
-
-
-class _Known:
-    """A form that calls had, and all that answers another of them, looked up once."""
-
-    __slots__ = ("build", "graph", "is_same", "load", "looks_first", "replay", "tensors_of")
-
-    def __init__(self, form: CallForm, graph: Answering) -> None:
-        forward = graph.forward
-        self.tensors_of = form.tensors_of
-        self.graph = graph
-        self.looks_first = not graph.traits.repeats
-        self.is_same = graph.state.is_same
-        self.load, self.replay, self.build = forward.load, forward.replay, forward.build
 
 
 class Replays:
@@ -78,17 +62,14 @@ class Replays:
         self.fallbacks: Counter[str] = Counter()
         self._served_before = 0  # by graphs that were released
         self._graphs: dict[Key, Answering] = {}
-        self.last: _Known | None = None
-        self._known: dict[object, tuple[_Known, ...]] = {}  # by the shape of the first argument
+        self.last: KnownCall = unknown
+        self._known: dict[object, tuple[KnownCall, ...]] = {}  # by the shape of the first argument
         self._growth = growth
         self._context = context
-        self.is_context = context.is_same
         self._lock = threading.Lock()
-        self._enter, self._leave = partial(self._lock.acquire, False), self._lock.release
-        self._is_suspect = False  # the model was found changed: look before each start
-        self.stream_number: Callable[[], int] = lambda: 0
+        self.is_doubtful = False  # the model was found changed, or all was released
         self._stream: Any = None
-        self._on_stream = 0
+        self.on_stream = 0
 
     @property
     def graphs(self) -> list[Answering]:
@@ -101,54 +82,18 @@ class Replays:
 
     def add(self, graph: Answering) -> None:
         if not self._graphs:
-            self.stream_number = current_stream_number()
-            self._stream, self._on_stream = torch.cuda.current_stream(), self.stream_number()
+            self._stream = torch.cuda.current_stream()
+            self.on_stream = self._context.stream_number()
         self._graphs[graph.key] = graph
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        """The model's answer to these arguments."""
-        known = self.last
-        if known is None or (
-            _are_gradients_enabled() and any(map(_wants_gradient, self._parameters))
-        ):
-            return self._call_by_key(args, kwargs)
-        tensors: Tensors | None = known.tensors_of(args, kwargs)
-        if tensors is None:
-            known, tensors = self._find(args, kwargs)
-            if known is None or tensors is None:
-                return self._call_by_key(args, kwargs)
-        if not self.is_context():
-            return self._fall_back(self._context.difference(), args, kwargs)
-        if not self._enter():
-            return self._fall_back(_BUSY, args, kwargs)
-        try:
-            if self.last is None:  # another thread has released the graph since
-                answer, why = None, _RELEASED
-            elif known.looks_first or self._is_suspect:
-                answer, why = self._replay(known.graph, tensors)
-            else:
-                if self.stream_number() != self._on_stream:
-                    self._follow_stream()
-                known.load(tensors)
-                known.replay()
-                answer = known.build(tensors)
-                why = "" if known.is_same() else self._change_of(known.graph)
-                if not why:
-                    known.graph.served += 1
-        finally:
-            self._leave()
-        return answer if not why else self._fall_back(why, args, kwargs)
-
-    def _find(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[_Known, Tensors] | tuple[None, None]:
-        """What is known of a call that is of another form than the last one."""
+        """The model's answer to these arguments, where `last` does not know it."""
         for known in self._known.get(_first_shape(args, kwargs), ()):
-            tensors = known.tensors_of(args, kwargs)
-            if tensors is not None:
+            answer = known(self, args, kwargs) if known is not self.last else NOT_KNOWN
+            if answer is not NOT_KNOWN:
                 self.last = known
-                return known, tensors
-        return None, None
+                return answer
+        return self._call_by_key(args, kwargs)
 
     def _call_by_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if not self._graphs:
@@ -158,23 +103,24 @@ class Replays:
         try:
             key, tensors = signature(args, kwargs)
         except Unwatchable as reason:
-            return self._fall_back(str(reason), args, kwargs)
+            return self.fall_back(str(reason), args, kwargs)
         if torch.is_grad_enabled() and any(map(_wants_gradient, tensors)):
             return self._with_gradients(args, kwargs)
         if not self._context.is_same():
-            return self._fall_back(self._context.difference(), args, kwargs)
+            return self.fall_back(self._context.difference(), args, kwargs)
         if not self._lock.acquire(blocking=False):
-            return self._fall_back(_BUSY, args, kwargs)
+            return self.fall_back(_BUSY, args, kwargs)
         try:
             graph = self._graphs.get(key) or self._grown(key, Inputs(args, kwargs))
             if isinstance(graph, str):
                 answer, why = None, graph
             else:
-                self._remember(args, kwargs, graph)
                 answer, why = self._replay(graph, tensors)
+                if not why:
+                    self._remember(args, kwargs, graph)
         finally:
             self._lock.release()
-        return answer if not why else self._fall_back(why, args, kwargs)
+        return answer if not why else self.fall_back(why, args, kwargs)
 
     def _remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], graph: Answering) -> None:
         form = form_of(args, kwargs)
@@ -183,7 +129,9 @@ class Replays:
         shape = _first_shape(args, kwargs)
         if shape not in self._known and len(self._known) >= _MOST_SHAPES:
             del self._known[next(iter(self._known))]
-        self.last = known = _Known(form, graph)
+        self.last = known = known_call(
+            form, graph, context=self._context, parameters=self._parameters, lock=self._lock
+        )
         self._known[shape] = (known, *self._known.get(shape, ()))[:_MOST_FORMS]
 
     def _without_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
@@ -191,39 +139,47 @@ class Replays:
             return self.training(*args, **kwargs)
         if self.parts is not None:
             return self.parts(*args, **kwargs)
-        return self._fall_back(self.why_not, args, kwargs)
+        return self.fall_back(self.why_not, args, kwargs)
 
     def _with_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if self.training is None:
-            return self._fall_back(_GRADIENTS, args, kwargs)
+            return self.fall_back(_GRADIENTS, args, kwargs)
         return self.training(*args, **kwargs)
 
     def _replay(self, graph: Answering, tensors: Tensors) -> tuple[object, str]:
         """The answer and "", or the reason why it does not count."""
-        looks_first = self._is_suspect or not graph.traits.repeats
-        if looks_first and (why := self._change_of(graph)):
+        looks_first = self.is_doubtful or not graph.traits.repeats
+        if looks_first and (why := self.change_of(graph)):
             return None, why
-        if self.stream_number() != self._on_stream:
-            self._follow_stream()
+        if self._context.stream_number() != self.on_stream:
+            self.follow_stream()
         forward = graph.forward
         forward.load(tensors)
         forward.replay()
         answer = forward.build(tensors)
-        if not looks_first and not graph.state.is_same() and (why := self._change_of(graph)):
+        if not looks_first and (why := self.change_of(graph)):
             return None, why
         graph.served += 1
         return answer, ""
 
-    def _change_of(self, graph: Answering) -> str:
+    def change_of(self, graph: Answering) -> str:
+        """What changed in the model, in one sentence; "" for nothing that counts."""
+        asked = graph.state.asks
         why = "" if graph.state.is_same() else graph.state.difference()
-        self._is_suspect = bool(why)
+        self.is_doubtful = bool(why)
+        if graph.state.asks is not asked:  # something else is watched now
+            self._forget()
         return why
 
-    def _follow_stream(self) -> None:
+    def follow_stream(self) -> None:
         """The graph's memory is used on one stream after the other, never on two at a time."""
         stream = torch.cuda.current_stream()
         stream.wait_stream(self._stream)
-        self._stream, self._on_stream = stream, self.stream_number()
+        self._stream, self.on_stream = stream, self._context.stream_number()
+
+    def _forget(self) -> None:
+        self.last = unknown
+        self._known.clear()
 
     def _grown(self, key: Key, inputs: Inputs) -> Answering | str:
         if self._growth is None:
@@ -233,7 +189,7 @@ class Replays:
             self._graphs[key] = made
         return made
 
-    def _fall_back(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    def fall_back(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         counted = reason in self.fallbacks or len(self.fallbacks) < _MOST_REASONS
         self.fallbacks[reason if counted else _OTHER] += 1
         return self._model(*args, **kwargs)
@@ -248,8 +204,8 @@ class Replays:
             self._graphs.clear()
             if self._growth is not None:
                 self._growth.release()
-            self.last = None
-            self._known.clear()
+            self._forget()
+            self.is_doubtful = True  # for a call that is just going to start
             self.why_not = _RELEASED
             self.training = self.parts = None
 
@@ -257,11 +213,3 @@ class Replays:
 def _first_shape(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     first = args[0] if args else next(iter(kwargs.values()), None)
     return first.shape if isinstance(first, torch.Tensor) else None
-
-
-def current_stream_number() -> Callable[[], int]:
-    """A function that tells the streams of the current device apart."""
-    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    if raw is None or entered() is not None:
-        return lambda: int(torch.cuda.current_stream().cuda_stream)
-    return partial(raw, torch.cuda.current_device())

@@ -15,8 +15,9 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 
 from graphdoctor.device.emulated import EmulatedDevice
-from graphdoctor.graphs.guards import Guard, Modes, modes
-from graphdoctor.graphs.guards.written_out import all_of, written_out
+from graphdoctor.graphs.guards import Guard, Modes
+from graphdoctor.graphs.guards.written_out import Question, all_of, written_out
+from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.state import dict_versions
 from graphdoctor.target.state.dict_versions import DictVersions
 from graphdoctor.target.state.globals import SavedGlobals
@@ -37,6 +38,7 @@ class _Watched:
         self.saved = [dict(each) for each in self.live]
         self.comparisons = 0
         self.versions = DictVersions(self.live, self._compare)
+        self.are_same = written_out(Question(*self.versions.question))
 
     def _compare(self) -> bool:
         self.comparisons += 1
@@ -54,10 +56,10 @@ def watched(request: pytest.FixtureRequest) -> _Watched:
 class TestDictVersions:
     def test_many_are_asked_in_one_call(self, watched: _Watched) -> None:
         many = len(watched.live) > dict_versions._MANY
-        assert (watched.versions._check is not None) == (many and TELLS_DICT_WRITES)
+        assert (watched.versions.check is not None) == (many and TELLS_DICT_WRITES)
 
     def test_nothing_is_compared_while_nothing_is_written(self, watched: _Watched) -> None:
-        assert all(watched.versions.are_same() for _ in range(5))
+        assert all(watched.are_same() for _ in range(5))
         assert watched.comparisons == (0 if TELLS_DICT_WRITES else 5)
 
     @pytest.mark.parametrize(
@@ -75,33 +77,33 @@ class TestDictVersions:
     ) -> None:
         last = watched.live[-1]
         write(last)
-        assert not watched.versions.are_same() and not watched.versions.are_same()
+        assert not watched.are_same() and not watched.are_same()
         last.clear()
         last.update(watched.saved[-1])
-        assert watched.versions.are_same()
+        assert watched.are_same()
         compared = watched.comparisons
-        assert watched.versions.are_same()
+        assert watched.are_same()
         assert (watched.comparisons == compared) == TELLS_DICT_WRITES
         write(last)
-        assert not watched.versions.are_same()
+        assert not watched.are_same()
 
     def test_guards_are_made_anew_when_writes_have_ceased(self, watched: _Watched) -> None:
         watched.live[0].update(a=9)
         watched.live[0].update(a=1)
-        before = watched.versions._check
+        before = watched.versions.check
         looks = dict_versions._CALM + 5
-        assert all(watched.versions.are_same() for _ in range(looks))
+        assert all(watched.are_same() for _ in range(looks))
         assert watched.comparisons == (1 if TELLS_DICT_WRITES else looks)
-        assert (watched.versions._check is before) == (before is None)
+        assert (watched.versions.check is before) == (before is None)
         watched.live[0]["a"] = 5
-        assert not watched.versions.are_same()
+        assert not watched.are_same()
 
     def test_without_versions_each_look_compares(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(dict_versions, "version_function", lambda: None)
         watched = _Watched(3)
-        assert watched.versions.are_same() and watched.comparisons == 1
+        assert watched.are_same() and watched.comparisons == 1
         watched.live[0]["a"] = 5
-        assert not watched.versions.are_same() and watched.comparisons == 2
+        assert not watched.are_same() and watched.comparisons == 2
 
     def test_a_version_that_misses_writes_is_not_used(
         self, monkeypatch: pytest.MonkeyPatch
@@ -143,7 +145,7 @@ def test_a_large_model_that_changed_is_found_out(name: str) -> None:
     __import__("torch._dynamo.guards")
     model = nn.Sequential(*[nn.Linear(1, 1) for _ in range(99)]).eval()
     watch = Guard({"model": model})
-    assert (watch._dicts._check is not None) == TELLS_DICT_WRITES
+    assert (watch._dicts.check is not None) == TELLS_DICT_WRITES
     assert watch.is_same()
     CHANGES[name](model)
     for _ in range(2):
@@ -335,11 +337,11 @@ class TestModes:
 def test_the_driver_is_asked_about_captures_only_on_streams_that_can_have_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stream, asked = [0], []
+    stream, answer, asked = [0], [False], []
 
     def is_capturing() -> bool:
         asked.append(stream[0])
-        return True
+        return answer[0]
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -347,23 +349,32 @@ def test_the_driver_is_asked_about_captures_only_on_streams_that_can_have_one(
     monkeypatch.setattr(torch._C, raw, lambda device: stream[0], raising=False)
     name = "_cuda_isCurrentStreamCapturing"
     monkeypatch.setattr(torch._C, name, is_capturing, raising=False)
-    ask = modes._is_capturing()
-    assert (ask(), asked) == (False, [])
+    watch = Modes()
+    asked.clear()
+    assert watch.is_same() and not asked
     stream[0] = 7
-    assert (ask(), asked) == (True, [7])
+    assert watch.is_same() and asked == [7]
+    answer[0] = True
+    assert not watch.is_same() and "a capture of the caller's" in watch.difference()
 
 
 class TestWrittenOut:
     def test_it_holds_where_every_term_does(self) -> None:
         state = {"a": 1, "b": 2}
         terms = ["state['a'] == 1", "state['b'] == 2"]
-        holds = written_out(all_of(terms), {"state": state})
+        holds = written_out(Question(all_of(terms), {"state": state}))
         assert holds()
         state["b"] = 3
         assert not holds()
 
     def test_what_cannot_be_evaluated_does_not_hold(self) -> None:
-        assert not written_out("state['gone'] == 1", {"state": {}})()
+        assert not written_out(Question("state['gone'] == 1", {"state": {}}))()
 
     def test_nothing_to_ask_holds(self) -> None:
-        assert written_out(all_of([]), {})()
+        assert written_out(Question(all_of([]), {}))()
+
+    def test_its_frames_are_no_user_s(self) -> None:
+        found: list[str] = []
+        ask = lambda: bool(found.append(sys._getframe(1).f_code.co_filename))  # noqa: E731
+        written_out(Question("ask()", {"ask": ask}))()
+        assert is_machinery(found[0])

@@ -2,77 +2,46 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.calls.signature import TENSORS, is_plain_constant
-
-Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
-TensorsOf = Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[torch.Tensor, ...] | None]
+from graphdoctor.graphs.guards.written_out import Question, all_of
 
 
-class CallForm:
-    """The arguments' number and names, constants by identity, and tensors by dynamo's guards.
+class CallForm(NamedTuple):
+    """What calls of one form share, asked of `args` and `kwargs`, and the expression of their tensors in order.
 
-    These tell types, shapes, strides, dtypes, devices, dispatch keys, wanted gradients, and whether
-    two are one tensor; so a call of this form has the same key, and no gradients of its inputs. Other
-    calls may have the same key too: that takes a closer look.
+    The arguments' number and names, constants by identity, and tensors by dynamo's guards. These tell types,
+    shapes, strides, dtypes, devices, dispatch keys, wanted gradients, and whether two are one tensor; so a call
+    of this form has the same key, and no gradients of its inputs. Other calls may have the same key too: that
+    takes a closer look.
     """
 
-    __slots__ = (
-        "_check",
-        "_constants",
-        "_count",
-        "_names",
-        "_pick",
-        "_pick_constants",
-        "tensors_of",
-    )
-
-    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], check: Any) -> None:
-        values = (*args, *kwargs.values())
-        tensors = [place for place, value in enumerate(values) if type(value) in TENSORS]
-        others = [place for place, value in enumerate(values) if type(value) not in TENSORS]
-        self._count = len(args)
-        self._names = tuple(kwargs)
-        self._pick = _picker(tensors)
-        self._pick_constants = _picker(others)
-        self._constants = self._pick_constants(values)
-        self._check: Callable[..., bool] = check
-        # The tensors of a call of this form, in order; None for any other call.
-        is_plain = not others and not kwargs
-        self.tensors_of: TensorsOf = _plainly(len(args), check) if is_plain else self._tensors_of
-
-    def _tensors_of(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[torch.Tensor, ...] | None:
-        if len(args) != self._count:
-            return None
-        if kwargs or self._names:
-            if tuple(kwargs) != self._names:
-                return None
-            args = (*args, *kwargs.values())
-        if self._constants:
-            found = self._pick_constants(args)
-            if not all(map(operator.is_, found, self._constants)):
-                return None
-            args = self._pick(args)
-        return args if self._check(*args) else None
+    asks: Question
+    tensors: str
 
 
-def _plainly(count: int, check: Callable[..., bool]) -> TensorsOf:
-    """For tensors alone, by position: nothing but the guards has to be asked."""
-
-    def tensors_of(
-        args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[torch.Tensor, ...] | None:
-        return args if len(args) == count and not kwargs and check(*args) else None
-
-    return tensors_of
+def _form(args: tuple[Any, ...], kwargs: Mapping[str, Any], check: Callable[..., bool]) -> CallForm:
+    given: dict[str, object] = {"check": check}
+    terms = [f"len(args) == {len(args)}"]
+    terms.append("(*kwargs,) == names" if kwargs else "not kwargs")
+    if kwargs:
+        given |= {"names": tuple(kwargs)}
+        given |= {f"name{place}": name for place, name in enumerate(kwargs)}
+    places = {f"args[{place}]": value for place, value in enumerate(args)}
+    places |= {f"kwargs[name{place}]": value for place, value in enumerate(kwargs.values())}
+    tensors = [place for place, value in places.items() if type(value) in TENSORS]
+    for number, (place, value) in enumerate(places.items()):
+        if type(value) not in TENSORS:
+            given[f"constant{number}"] = value
+            terms.append(f"{place} is constant{number}")
+    is_plain = len(tensors) == len(args) == len(places)
+    in_order = "args" if is_plain else f"({', '.join(tensors)},)"
+    return CallForm(Question(all_of([*terms, f"check(*{in_order})"]), given), in_order)
 
 
 def form_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallForm | None:
@@ -97,18 +66,10 @@ def form_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallForm | None
         return None
     if entered() is not None:
         check = _and_devices(check, tensors)
-    return CallForm(args, kwargs, check)
+    return _form(args, kwargs, check)
 
 
 def _and_devices(check: Callable[..., bool], tensors: list[torch.Tensor]) -> Callable[..., bool]:
     """An emulated device is none to C++, so it is asked for in Python."""
     devices = [tensor.device for tensor in tensors]
     return lambda *given: check(*given) and [tensor.device for tensor in given] == devices
-
-
-def _picker(places: list[int]) -> Pick:
-    """A function that takes the entries at these places out of a tuple."""
-    if len(places) == 1:
-        (only,) = places
-        return lambda values: (values[only],)
-    return operator.itemgetter(*places) if places else lambda values: ()

@@ -8,7 +8,7 @@ equality and so never looks at a tensor that is in its place). Each tensor is as
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from graphdoctor.graphs.addresses import are_at
 from graphdoctor.graphs.guards.differences import NOTHING, changed, difference, is_as_good
 from graphdoctor.graphs.guards.reached import Held, Reached
-from graphdoctor.graphs.guards.written_out import all_of, written_out
+from graphdoctor.graphs.guards.written_out import Question, all_of, written_out
 from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.dict_versions import DictVersions
 
@@ -25,7 +25,6 @@ _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed as
 _contents = operator.attrgetter("cell_contents")
 _address = torch.Tensor.data_ptr
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
-_WANTED = "(not grad or [*map(gradients, tensors)] == wanted)"
 
 
 class Guard:
@@ -81,10 +80,11 @@ class Guard:
         self._versioned = [*self._inside.own, *self._live_dicts]
         self._split_exact()
         self._dicts = DictVersions(self._versioned, self._dicts_are_equal)
-        # Whether nothing has changed; with `grad`, nor have the tensors that want gradients. It is
-        # fast, and may be wrong in one way: `difference` may find that what was put in anew is as good
-        # as what was there, and another function has to be asked then.
-        self.is_same: Callable[..., bool] = self._look()
+        # Whether nothing has changed. It is fast, and may be wrong in one way: `difference` may find
+        # that what was put in anew is as good as what was there, and another one has to be asked then.
+        self.asks = self._asks()
+        # The same as a function; with `grad`, nor have the tensors that want gradients.
+        self.is_same = written_out(self._asks_for_gradients(), parameters="*, grad=False")
 
     def _split_exact(self) -> None:
         known = set(map(id, self._versioned))
@@ -92,10 +92,11 @@ class Guard:
         self._dict_exact = _columns([row for row in rows if id(row[0]) in known], 3)
         self._exact_outside = [at for at, row in enumerate(rows) if id(row[0]) not in known]
 
-    def _look(self) -> Callable[..., bool]:
-        """`is_same`, which asks what is there to be asked, and nothing else."""
-        terms = ["not any(nothing)", "are_dicts_same()"]
-        given: dict[str, Any] = {"nothing": self._nothing, "are_dicts_same": self._dicts.are_same}
+    def _asks(self) -> Question:
+        """What is there to be asked, and nothing else."""
+        are_dicts_same, given = self._dicts.question
+        terms = ["not any(nothing)", are_dicts_same]
+        given["nothing"] = self._nothing
         if self._around is not None:
             terms.append("is_around_same()")
             given["is_around_same"] = self._around.is_same
@@ -113,11 +114,14 @@ class Guard:
             given[f"cell{place}"] = cell
         # `difference` writes into these lists.
         given |= {"exact": self._exact, "answers": self._answers, "in_cells": self._in_cells}
-        given["get"] = _get
-        terms += ["are_at(tensors, addresses, every)", _WANTED]
-        given |= {"are_at": are_at, "tensors": self.tensors, "addresses": self._addresses}
-        given |= {"every": self._every, "gradients": _wants_gradient, "wanted": self._wanted}
-        return written_out(all_of(terms), given, parameters="*, grad=False")
+        given |= {"get": _get, "are_at": are_at, "tensors": self.tensors, "every": self._every}
+        terms.append("are_at(tensors, addresses, every)")
+        return Question(all_of(terms), {**given, "addresses": self._addresses})
+
+    def _asks_for_gradients(self) -> Question:
+        given = {"gradients": _wants_gradient, "wanted": self._wanted}
+        asks = f"{self.asks.expression} and (not grad or [*map(gradients, tensors)] == wanted)"
+        return Question(asks, {**self.asks.given, **given})
 
     def _dicts_are_equal(self) -> bool:
         exact_in, exact_keys, exact = self._dict_exact

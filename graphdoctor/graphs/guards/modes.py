@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import torch
@@ -12,9 +13,12 @@ from torch.autograd import forward_ad
 
 from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
-from graphdoctor.graphs.guards.written_out import all_of, written_out
+from graphdoctor.graphs.guards.written_out import Question, all_of, written_out
 from graphdoctor.target.state.precision import read_precision
 
+_wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_CAPTURE = "a capture of the caller's"
+_LEVEL = "the level of forward-mode gradients"
 # What a forward pass may look at, or kernels are chosen by; each a name and where it is asked for.
 # What this torch lacks is left out.
 _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
@@ -41,12 +45,12 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("the number of function modes", lambda: torch._C._len_torch_function_stack),
     ("torch.func", lambda: torch._C._functorch.maybe_current_level),
     ("tracing", lambda: torch._C._is_tracing),
-    ("the level of forward-mode gradients", lambda: partial(getattr, forward_ad, "_current_level")),
+    (_LEVEL, lambda: partial(getattr, forward_ad, "_current_level")),
     (
         "the hooks on saved tensors, as of activation checkpointing,",
         lambda: partial(torch._C._autograd._top_saved_tensors_default_hooks, True),
     ),
-    ("a capture of the caller's", lambda: _is_capturing()),
+    (_CAPTURE, lambda: _of_cuda("is_current_stream_capturing", "_cuda_isCurrentStreamCapturing")),
 )
 _AUTOCAST = ("autocast", "autocast's dtype")
 # What dynamo's guard of torch's global state sees in one call into C++, and the fields that it needs for it.
@@ -61,23 +65,53 @@ _REDUCE = ("allow_fp16_reduce", "allow_bf16_reduce")
 class Modes:
     """What is set while a graph is captured. Gradients are not among it: callers choose by them.
 
-    Without `autocast`, nor is that.
+    Without `autocast`, nor is that. `stream_number` tells streams apart.
     """
 
     def __init__(self, *, autocast: bool = True) -> None:
-        found = [each for each in _available() if autocast or each[0] not in _AUTOCAST]
-        self._names = [name for name, _ in found]
-        self._asked = [ask for _, ask in found]
+        self._found = [each for each in _available() if autocast or each[0] not in _AUTOCAST]
         self._hooks = OF_ALL_MODULES
-        self._before = [ask() for ask in self._asked]
+        self._before = [ask() for _, ask in self._found]
+        self._off, self._on = _global_state()
+        self.stream_number = _stream_number()
         # Whether nothing is set otherwise. Asked before every replay.
-        self.is_same: Callable[..., bool] = _look(found, self._before, self._hooks)
+        self.is_same = written_out(
+            self._asks("(off() or on() or {at_once})", {"stream_number": self.stream_number})
+        )
+
+    def asks_without_gradients(self, parameters: Sequence[torch.Tensor]) -> Question:
+        """Whether nothing is set otherwise on the stream of the number `stream`, and these want no gradients."""
+        wanting = "are_gradients_enabled() and any(map(wants_gradient, parameters))"
+        given = {"are_gradients_enabled": torch.is_grad_enabled, "wants_gradient": _wants_gradient}
+        return self._asks(
+            f"(off() or not ({wanting}) and (on() or {{at_once}}))",
+            {**given, "parameters": parameters},
+            stream="stream",
+        )
+
+    def _asks(
+        self, global_state: str, given: Mapping[str, object], stream: str = "stream_number()"
+    ) -> Question:
+        """Whether all is as before, and nothing hooked.
+
+        torch does not tell some settings while their old and new names are mixed: no answer is a no.
+        """
+        asked = {**given, "off": self._off, "on": self._on, "forward_ad": forward_ad}
+        terms = []
+        for place, hooks in enumerate(self._hooks):
+            asked[f"hooks{place}"] = hooks
+            terms.append(f"not hooks{place}")
+        at_once: list[str] = []
+        for place, ((name, ask), was) in enumerate(zip(self._found, self._before, strict=True)):
+            asked |= {f"switch{place}": ask, f"was{place}": was}
+            (at_once if name in _AT_ONCE else terms).append(_is_as_it_was(name, place, was, stream))
+        return Question(all_of([global_state.format(at_once=all_of(at_once)), *terms]), asked)
 
     def difference(self) -> str:
         """What is set otherwise, in one sentence; "" where nothing is."""
         if any(self._hooks):
             return "a hook for all modules is registered, which a replay would not run"
-        for name, ask, before in zip(self._names, self._asked, self._before, strict=True):
+        for (name, ask), before in zip(self._found, self._before, strict=True):
             try:
                 now = ask()
             except RuntimeError as error:
@@ -87,22 +121,16 @@ class Modes:
         return ""
 
 
-def _look(
-    found: list[tuple[str, Callable[[], object]]], before: list[object], hooks: Sequence[object]
-) -> Callable[..., bool]:
-    """Whether all is as `before`, and nothing hooked.
-
-    torch does not tell some settings while their old and new names are mixed: no answer is a no.
-    """
-    off, on = _global_state()
-    given: dict[str, object] = {f"hook{place}": hook for place, hook in enumerate(hooks)}
-    terms = [f"not {name}" for name in given]
-    of_global_state: list[str] = []
-    for place, ((name, ask), was) in enumerate(zip(found, before, strict=True)):
-        given |= {f"ask{place}": ask, f"was{place}": was}
-        (of_global_state if name in _AT_ONCE else terms).append(f"ask{place}() == was{place}")
-    at_once = f"(off() or on() or {all_of(of_global_state)})"
-    return written_out(all_of([at_once, *terms]), {**given, "off": off, "on": on})
+def _is_as_it_was(name: str, place: int, was: object, stream: str) -> str:
+    """Whether a switch is; an identity where there is one, which is quicker than to compare."""
+    if name == _LEVEL:
+        return f"forward_ad._current_level == was{place}"
+    same = "is" if type(was) in (bool, NoneType, torch.dtype) else "=="
+    asked = f"switch{place}() {same} was{place}"
+    if name != _CAPTURE or was is not False or entered() is not None:
+        return asked
+    # Nothing is captured on the default stream, so that the driver is asked about others only.
+    return f"({stream} == 0 or {asked})"
 
 
 def _global_state() -> tuple[Callable[[], bool], Callable[[], bool]]:
@@ -153,14 +181,13 @@ def _of_precision(old: str, *ops: str) -> Callable[[], object]:
     return ask
 
 
-def _is_capturing() -> Callable[[], object]:
-    """Nothing is captured on the default stream, so that the driver is asked about others only."""
-    ask = _of_cuda("is_current_stream_capturing", "_cuda_isCurrentStreamCapturing")
+def _stream_number() -> Callable[[], int]:
+    """A function that tells the streams of the current device apart; 0 is the default one."""
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if raw is None or entered() is not None or not torch.cuda.is_available():
-        return ask
-    device = torch.cuda.current_device()  # on another one, the current device is not the same
-    return lambda: raw(device) != 0 and ask()
+        return lambda: int(torch.cuda.current_stream().cuda_stream)
+    # On another device, the current one is not the same.
+    return partial(raw, torch.cuda.current_device())
 
 
 def _available() -> Iterator[tuple[str, Callable[[], object]]]:

@@ -23,7 +23,8 @@ Check = Callable[[tuple[Any, ...]], bool]
 class DictVersions:
     """Plain dictionaries that equal what was saved of them now, as `compare` tells at any time.
 
-    Empty ones have no place here: since Python 3.12 filling one from another goes unreported.
+    Empty ones have no place here: since Python 3.12 filling one from another goes unreported. `check` may
+    be another one after each look.
     """
 
     def __init__(self, dicts: Iterable[dict[Any, Any]], compare: Callable[[], bool]) -> None:
@@ -31,17 +32,20 @@ class DictVersions:
         self._compare = compare
         self._version = version_function()
         self._versions = self._now()
-        self._check = _check_of(self._dicts) if self._version is not None else None
+        self.check = _check_of(self._dicts) if self._version is not None else None
         self._calm = 0
         self._calm_wanted = _CALM
 
-    def are_same(self) -> bool:
-        """Whether each still equals what was saved. Raises what `compare` raises."""
+    @property
+    def question(self) -> tuple[str, dict[str, object]]:
+        """Whether each still equals what was saved, as an expression. It may raise what `compare` raises."""
         if self._version is None:
-            return self._compare()
-        if self._check is not None:
-            return self._check(self._dicts) or self._look()
-        return [*map(self._version, self._dicts)] == self._versions or self._look()
+            return "are_dicts_same()", {"are_dicts_same": self._compare}
+        given: dict[str, object] = {"dicts": self._dicts, "look_at_dicts": self._look}
+        if self.check is not None:
+            return "(versions.check(dicts) or look_at_dicts())", {**given, "versions": self}
+        given |= {"version": self._version, "versions": self._versions}
+        return "([*map(version, dicts)] == versions or look_at_dicts())", given
 
     def _look(self) -> bool:
         now = self._now()  # before the comparison, lest a write in between be taken for seen
@@ -51,19 +55,19 @@ class DictVersions:
         self._calm = 0
         if not self._compare():
             return False
-        self._versions = now
+        self._versions[:] = now
         return True
 
     def _calmed(self) -> None:
         """Make the guards anew once writes have ceased; ever more rarely, should they go on."""
-        if self._check is None:
+        if self.check is None:
             return
         self._calm += 1
         if self._calm >= self._calm_wanted:
             self._calm, self._calm_wanted = 0, 2 * self._calm_wanted
             made = _check_of(self._dicts)
             # Versions were as saved before the guards were made, and are to be so after.
-            self._check = made if self._now() == self._versions else self._check
+            self.check = made if self._now() == self._versions else self.check
 
     def _now(self) -> list[int]:
         return list(map(self._version, self._dicts)) if self._version is not None else []
