@@ -55,12 +55,13 @@ class _WatchingMode(ObservedMode):
 
 
 class WatchedDevice:
-    """The current CUDA device."""
+    """The current CUDA device. `was_asked`: whether code that only assumed a capture ever asked for one."""
 
     kind = "cuda"
     has_values = True
 
     def __init__(self) -> None:
+        self.was_asked = False
         self.table: StorageTable = RealStorageTable()
         self.assumes_capture = False
         self._observers: tuple[Observer, ...] = ()
@@ -121,11 +122,14 @@ class WatchedDevice:
         self.assumes_capture = True
         try:
             with Patches() as patches:
-                answer_as_captured(patches)
+                answer_as_captured(patches, self._note_question)
                 note_refused_optimizers(self, patches)
                 yield
         finally:
             self.assumes_capture = False
+
+    def _note_question(self) -> None:
+        self.was_asked = True
 
     def put(self, tensor: torch.Tensor) -> None:
         """Move a tensor to the device, as the same tensor object."""

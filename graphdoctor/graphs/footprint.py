@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 
 from graphdoctor.graphs.compare import Gap, gap_between, has_same_bits, local_part
 from graphdoctor.graphs.static_inputs import is_same_value
-from graphdoctor.target.state.snapshot import has_memory, named_tensors, named_values
+from graphdoctor.target.state.saved_tensor import is_cheap_to_copy
+from graphdoctor.target.state.snapshot import has_memory, named_state, named_tensors
 from graphdoctor.target.target import Inputs
 
 
@@ -30,15 +31,14 @@ class Footprint:
 
 def footprint(roots: Mapping[str, object], inputs: Inputs, outputs: object) -> Footprint:
     """Look at what is there now."""
-    returned = {"output": outputs}
-    state = named_tensors(roots)
+    state, host = named_state(roots)
     given = {"inputs": inputs.args}, {"inputs": dict(inputs.kwargs)}
-    tensors = named_tensors(returned)
+    tensors, values = named_state({"output": outputs})
     tensors |= {path: tensor for path, tensor in state.items() if path.endswith(".grad")}
     tensors |= {path: tensor for path, tensor in state.items() if path not in tensors}
     for part in given:
         tensors |= named_tensors(part)
-    return Footprint(dict(_dense_parts(tensors)), named_values(returned), named_values(roots))
+    return Footprint(dict(_dense_parts(tensors)), values, host)
 
 
 def _dense_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -80,7 +80,7 @@ def keep(seen: Footprint, before: Footprint | None = None) -> Footprint:
 
 def _copy(tensor: torch.Tensor, earlier: torch.Tensor | None) -> torch.Tensor:
     tensor = tensor.detach()
-    if earlier is not None and has_same_bits(earlier, tensor):
+    if earlier is not None and not is_cheap_to_copy(tensor) and has_same_bits(earlier, tensor):
         return earlier
     return tensor.clone()
 

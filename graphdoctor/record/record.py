@@ -12,6 +12,7 @@ import torch
 
 from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.known_results import forget_unused_results
+from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.record.held_by_wrappers import gathered_parameters, with_buckets
 from graphdoctor.record.host_events import host_events
@@ -42,8 +43,7 @@ def record(
 
     `look` sees each eager iteration, with the state as the iteration left it.
     """
-    eager = record_series(session, capturing=False, look=look, progress=progress)
-    captured = record_series(session, capturing=True, progress=progress)
+    eager, captured = _both_ways(session, look=look, progress=progress)
     forget_unused_results()  # of what is drawn at random, and so comes in one run only
     progress("watching what the host does")
     return Recording(
@@ -61,6 +61,19 @@ def record(
             *_between_ranks(captured),
         ),
     )
+
+
+def _both_ways(
+    session: Session, *, look: Look | None, progress: Callable[[str], None]
+) -> tuple[tuple[Iteration, ...], tuple[Iteration, ...]]:
+    """As eager runs it, and as a capture sees it: the same iterations, where nobody asks whether it is captured."""
+    run = partial(record_series, session, progress=progress)
+    if not MEETING.everywhere(not session.device.was_asked):
+        return run(capturing=False, look=look), run(capturing=True)
+    captured = run(capturing=True)
+    if not MEETING.everywhere(not session.device.was_asked):  # in a later iteration
+        return run(capturing=False, look=look), captured
+    return tuple(msgspec.structs.replace(one, capturing=False) for one in captured), captured
 
 
 def _unseen(captured: tuple[Iteration, ...]) -> Iterator[str]:
@@ -113,7 +126,7 @@ def record_series(
 ) -> tuple[Iteration, ...]:
     """The session's iterations, one after the other."""
     doing = "as a capture would see it" if capturing else "as eager runs it"
-    # Numbers of runs are unique in a session: what the first series made is old to the second.
+    # Numbers of runs are unique in a session: what one series made is old to the other.
     base = (len(session.batches) if capturing else 0) + 1
     iterations: list[Iteration] = []
     with session.from_the_start(capturing=capturing):

@@ -42,6 +42,11 @@ class Device(Protocol):
     table: StorageTable
 
     @property
+    def was_asked(self) -> bool:
+        """Whether code that ran as in a capture may have asked for one, and so have gone another way."""
+        ...
+
+    @property
     def has_values(self) -> bool: ...
 
     def observed_by(self, observer: Observer) -> AbstractContextManager[None]: ...
@@ -97,21 +102,26 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         first = target.fresh_inputs()
 
     def run(inputs: Inputs, *, at: int = -1) -> Ran:
-        warm, observer = clone_inputs(inputs, kept=_state_of(target)), PathObserver(at)
+        observer = PathObserver(at)
         with device.observed_by(observer):
-            result = target.step(*warm.args, **warm.kwargs)
+            result = called(inputs)
         # Nobody can look at what has no values.
         return Ran(result if device.has_values else None, observer.path, observer.place)
+
+    def called(inputs: Inputs) -> object:
+        warm = clone_inputs(inputs, kept=_state_of(target))
+        return target.step(*warm.args, **warm.kwargs)
 
     if target.held_by or not target.is_warm:
         mark_held_accumulations(target.roots, target.held_by)
     before = snapshot(target.roots) if target.is_warm else None
     with scopes.followed(), user_code("running the step"):
-        for _ in range(1 if before is not None else _warm_ups(device, target)):
-            given = run(first)
+        for _ in range(0 if before is not None else _warm_ups(device, target) - 1):
+            called(first)
+        given = run(first)
         if before is not None:
             before.restore()
-        _run_as_captured(lambda: run(first), device)
+        _run_as_captured(lambda: called(first), device)
         if before is not None:
             before.restore()
     forget_unused_results()  # of states that do not come again

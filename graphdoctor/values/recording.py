@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Literal, Union
 
 from msgspec import Struct
@@ -140,8 +141,7 @@ class Op(Struct, frozen=True, gc=False):
 
         Higher-order operators have a bare name: "flex_attention".
         """
-        parts = self.name.split(".", 2)
-        return parts[1] if len(parts) > 1 else parts[0]
+        return _base_name(self.name)
 
     @property
     def is_cuda(self) -> bool:
@@ -150,7 +150,10 @@ class Op(Struct, frozen=True, gc=False):
     @property
     def inputs(self) -> tuple[TensorUse, ...]:
         """All tensor arguments, flattened, in order."""
-        return tuple(tensors_in((*self.args, *(value for _, value in self.kwargs))))
+        found = tensors_in(self.args)
+        if self.kwargs:
+            found += tensors_in([value for _, value in self.kwargs])
+        return tuple(found)
 
     @property
     def is_view(self) -> bool:
@@ -161,13 +164,22 @@ class Op(Struct, frozen=True, gc=False):
         return all(use.storage in read for use in self.outputs)
 
 
-def tensors_in(args: tuple[Arg, ...]) -> Iterator[TensorUse]:
+@cache
+def _base_name(name: str) -> str:
+    parts = name.split(".", 2)
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def tensors_in(args: Sequence[Arg]) -> list[TensorUse]:
     """The tensors among arguments, in order, also inside lists."""
-    for arg in args:
-        if isinstance(arg, TensorUse):
-            yield arg
-        elif isinstance(arg, tuple):
-            yield from tensors_in(arg)
+    found: list[TensorUse] = []
+    for arg in args:  # rules ask for those of each operator many times
+        kind = type(arg)
+        if kind is TensorUse:
+            found.append(arg)  # type: ignore[arg-type]
+        elif kind is tuple:
+            found += tensors_in(arg)  # type: ignore[arg-type]
+    return found
 
 
 class HostEvent(Struct, frozen=True):

@@ -20,6 +20,7 @@ class PlainDevice:
 
     kind = "cuda"
     has_values = True
+    was_asked = True
 
     @property
     def table(self) -> PlainDevice:

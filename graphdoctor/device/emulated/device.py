@@ -55,6 +55,7 @@ class EmulatedDevice:
     """
 
     kind = "emulated"
+    was_asked = True  # stand-ins for torch's own functions ask, too
 
     def __init__(
         self, *, capability: tuple[int, int] = (9, 0), name: str = "emulated CUDA device"

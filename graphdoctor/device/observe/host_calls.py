@@ -72,11 +72,19 @@ class Tells(Protocol):
     def event(self, kind: str, name: str, detail: str = "") -> None: ...
 
 
-def answer_as_captured(patches: Patches) -> None:
-    """Let code that asks a real device whether it is being captured believe it, while nothing is."""
+def answer_as_captured(patches: Patches, tell: Callable[[], object] = lambda: None) -> None:
+    """Let code that asks a real device whether it is being captured believe it, while nothing is.
+
+    `tell` is called each time that somebody asks.
+    """
+
+    def is_capturing() -> bool:
+        tell()
+        return True
+
     for module in (torch.cuda, torch.cuda.graphs):
-        patches.set(module, "is_current_stream_capturing", lambda: True)
-    patches.set(torch._C, "_cuda_isCurrentStreamCapturing", lambda: True)
+        patches.set(module, "is_current_stream_capturing", is_capturing)
+    patches.set(torch._C, "_cuda_isCurrentStreamCapturing", is_capturing)
 
 
 def note_refused_optimizers(device: Tells, patches: Patches) -> None:

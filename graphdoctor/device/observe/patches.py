@@ -20,10 +20,12 @@ class Patches:
 
     # What was looked for the last time, by id, and the versions of modules' names that had none of it.
     _searched: ClassVar[tuple[Set[int], Set[int]]] = (frozenset(), frozenset())
+    # Versions of modules' names when a block was left the last time: none had stand-ins that were made since.
+    _left: ClassVar[Set[int]] = frozenset()
 
     def __init__(self) -> None:
         self._changes: list[tuple[object, str, object, object]] = []
-        self._versions: Set[int] = frozenset()  # of modules' names, once all had the stand-ins
+        self._versions = Patches._left  # of modules' names that took no stand-ins, or in `_changes`
 
     def set(self, owner: object, name: str, value: object) -> None:
         """Replace an attribute that exists, or add one that does not."""
@@ -46,7 +48,9 @@ class Patches:
         """Put back what was there."""
         # Modules that were imported or written to meanwhile took stand-ins by name.
         stand_ins = {id(new): old for new, old in self._replaced()}
-        _rename(stand_ins, [module for module, at in _modules() if at not in self._versions])
+        modules = _modules()
+        _rename(stand_ins, [module for module, at in modules if at not in self._versions])
+        Patches._left = {at for _, at in modules if at is not None}
         while self._changes:
             owner, name, value, _ = self._changes.pop()
             if value is _MISSING:

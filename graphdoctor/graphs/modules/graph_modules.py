@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -43,9 +44,9 @@ def graph_modules(
     """Graph each module, or where it cannot be graphed as a whole, its children.
 
     `run()` calls the modules as the program will, once or several times; it runs once for each depth
-    at which modules are tried. `restore()` is called after each, to put state back. Neither may put
-    back a module's attributes while `run` is under way: that would take away what watches them.
-    Raises what `run` raises.
+    at which modules are tried. `restore()` is called after it, and after the captures of a module that is
+    tried alone, to put state back. Neither may put back a module's attributes while `run` is under way:
+    that would take away what watches them. Raises what `run` raises.
     """
     choices, lane, modes = choices or Choices(), Lane(), Modes(autocast=False)
     made: dict[str, GraphedModule] = {}
@@ -62,7 +63,9 @@ def graph_modules(
             restore()
         for path, module in fit.items():
             try:
-                made[path], notes[path] = _graphed(module, seen[path], (choices, lane, modes))
+                # To put all of it back for each of many modules would take longer than what is their own.
+                how = _How(choices, lane, modes, restore if len(fit) == 1 else None)
+                made[path], notes[path] = _graphed(module, seen[path], how)
             except _LeftOut as left:
                 reasons[path] = str(left)
         left_out.update({path: reason for path, reason in reasons.items() if reason})
@@ -93,17 +96,23 @@ def _children(
     }
 
 
-_How = tuple[Choices, Lane, Modes]
+@dataclass(frozen=True, slots=True)
+class _How:
+    """With what modules are graphed, and what puts all state back where only one is."""
+
+    choices: Choices
+    lane: Lane
+    modes: Modes
+    restore: Callable[[], None] | None
 
 
 def _graphed(module: torch.nn.Module, seen: Observations, how: _How) -> tuple[GraphedModule, str]:
     """The module with its graphs, and why some of its calls have none. Raises `_LeftOut`."""
     if not seen.calls:
         raise _LeftOut(_NOT_CALLED)
-    choices, _, modes = how
     captured: dict[Signature, tuple[Inputs, list[Graph]]] = {}
     reasons: list[str] = []
-    left = choices.most_graphs
+    left = how.choices.most_graphs
     for signature, observed in seen.calls.items():
         count = min(left, observed.at_once if observed.given is not None else 1)
         reason = observed.reason
@@ -116,20 +125,19 @@ def _graphed(module: torch.nn.Module, seen: Observations, how: _How) -> tuple[Gr
             reasons.append(reason)
     if not captured:
         raise _LeftOut(reasons[0])
-    return GraphedModule(module, modes, captured), "; ".join(dict.fromkeys(reasons))
+    return GraphedModule(module, how.modes, captured), "; ".join(dict.fromkeys(reasons))
 
 
 def _captured(
     module: torch.nn.Module, observed: Observed, count: int, how: _How
 ) -> tuple[list[tuple[Inputs, Graph]], str]:
     """Graphs of one call, or the reason why there are none; state is afterwards as it was."""
-    choices, lane, _ = how
-    before = snapshot({"module": module})
+    restore = how.restore or snapshot({"module": module}).restore
     made: list[tuple[Inputs, Graph]] = []
     try:
         for _ in range(count):
             body = Body(module, module.forward, observed)
-            call = ToCapture(body, static_tensors(observed), observed, choices, lane)
+            call = ToCapture(body, static_tensors(observed), observed, how.choices, how.lane)
             if not made and (reason := _reason_against_call(call, module)):
                 return made, reason
             made.append((call.described, _graph(call)))
@@ -141,7 +149,7 @@ def _captured(
         where = f" ({place.file}:{place.line})" if place is not None else ""
         return made, in_words(cause) + where
     finally:
-        before.restore()
+        restore()
     return made, ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -26,16 +26,26 @@ class _Copy:
 
 _LAST_COPIES: WeakValueDictionary[int, _Copy] = WeakValueDictionary()  # by the storage's address
 _NUMBERS = count(1)
+_FEW_BYTES = 2**14
+_SMALL_BYTES = 2**20  # beyond, a copy by itself moves bytes faster than one of many
 
 
 def _copy_of(storage: torch.UntypedStorage) -> _Copy:
-    """A copy of what a storage holds now; the last one, where some snapshot has it and it is still equal."""
+    """A copy of what a storage holds now; the last one, where some snapshot has it and it is still equal.
+
+    Few bytes on a GPU are copied again: to compare them, the host would have to wait.
+    """
     now = _bytes_of(storage)
-    last = _LAST_COPIES.get(storage._cdata)
+    last = None if is_cheap_to_copy(now) else _LAST_COPIES.get(storage._cdata)
     if last is not None and _is_same(now, last.contents):
         return last
     copy = _LAST_COPIES[storage._cdata] = _Copy(next(_NUMBERS), storage, now.clone())
     return copy
+
+
+def is_cheap_to_copy(tensor: torch.Tensor) -> bool:
+    """Whether a copy on the device takes less than the answer whether one is needed."""
+    return tensor.is_cuda and tensor.nbytes <= _FEW_BYTES
 
 
 def copy_with_bits_of(flat: torch.Tensor) -> tuple[int, int] | None:
@@ -75,14 +85,33 @@ class SavedStorage:
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._storage = storage
         self._nbytes = storage.nbytes()
+        # Through a tensor of our own: the user's tensors keep their version counters.
+        self._bytes = _bytes_of(storage)
         self._copy = _copy_of(storage) if self._nbytes else None
 
-    def restore(self) -> None:
+    def restore_size(self) -> None:
+        """`restore_contents` puts back what it holds."""
         if self._storage.nbytes() != self._nbytes:
             self._storage.resize_(self._nbytes)
-        if self._copy is not None:
-            # Through a tensor of our own: the user's tensors keep their version counters.
-            _bytes_of(self._storage).copy_(self._copy.contents)
+
+    @property
+    def contents(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Its bytes and those to put there."""
+        return None if self._copy is None else (self._bytes, self._copy.contents)
+
+
+def restore_contents(storages: Iterable[SavedStorage]) -> None:
+    """Put the bytes of all storages back; of the many small ones with few launches."""
+    small: dict[torch.device, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for into, saved in filter(None, (storage.contents for storage in storages)):
+        if into.numel() > _SMALL_BYTES or not into.is_cuda:
+            into.copy_(saved)
+        else:
+            pair = small.setdefault(into.device, ([], []))
+            pair[0].append(into)
+            pair[1].append(saved)
+    for pair in small.values():
+        torch._foreach_copy_(*pair)
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -181,7 +210,8 @@ def saved_sparse(tensor: torch.Tensor) -> Restore:
             tensor.data = alias.clone()
             return
         for part in memory:
-            part.restore()
+            part.restore_size()
+        restore_contents(memory)
         if not _same_parts(tensor, alias):
             tensor.data = alias
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from types import CellType, FunctionType
 
 import torch
@@ -35,6 +36,7 @@ from graphdoctor.target.state.saved import (
 from graphdoctor.target.state.saved_tensor import (
     SavedStorage,
     SavedTensor,
+    restore_contents,
     saved_grad,
     saved_sparse,
 )
@@ -87,7 +89,7 @@ def snapshot(roots: Mapping[str, object], *, held: Held = always) -> Snapshot:
     """
     saved: list[Restore] = [] if roots else [SavedProcess().restore]
     grads: list[Restore] = []
-    storages: dict[int, torch.UntypedStorage] = {}
+    storages: dict[int, SavedStorage | None] = {}  # None: not held
     limits: list[str] = []
     with _plain_torch():
         for path, value, _ in Walk(roots):
@@ -105,7 +107,8 @@ def snapshot(roots: Mapping[str, object], *, held: Held = always) -> Snapshot:
                         f"{path} is a running iterator: its position cannot be put back, and no replay"
                         " advances it"
                     )
-    return Snapshot([*saved, *grads], tuple(limits))
+    contents = partial(restore_contents, list(filter(None, storages.values())))
+    return Snapshot([*saved, *grads, contents], tuple(limits))
 
 
 def named_tensors(roots: Mapping[str, object]) -> dict[str, torch.Tensor]:
@@ -141,7 +144,7 @@ def _plain_torch() -> Iterator[None]:
 
 
 def _save_tensor(
-    tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage], held: Held
+    tensor: torch.Tensor, storages: dict[int, SavedStorage | None], held: Held
 ) -> Iterator[Restore]:
     yield saved_dict(attributes(tensor))
     if is_traceable_wrapper_subclass(tensor):
@@ -154,9 +157,9 @@ def _save_tensor(
     # The storage first: a tensor that is put back may look into memory that must be resized for it.
     is_new = storage._cdata not in storages and storage.device.type != "meta"
     if is_new and not wraps_others(tensor):
-        storages[storage._cdata] = storage
-        if held(storage):
-            yield SavedStorage(storage).restore
+        found = storages[storage._cdata] = SavedStorage(storage) if held(storage) else None
+        if found is not None:
+            yield found.restore_size
     yield SavedTensor(tensor).restore
 
 
