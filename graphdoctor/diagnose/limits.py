@@ -7,12 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from graphdoctor.diagnose.other_dropout import about_other_dropout
 from graphdoctor.diagnose.python_state import (
+    about_outside,
     about_stopped,
+    asked_outside,
     decided_by_clocks,
     decided_by_stopped,
     in_other_threads,
     taken_from_outside,
 )
+from graphdoctor.diagnose.two_paths import about_two_paths
 from graphdoctor.target import Target
 from graphdoctor.values.figures import names_text
 from graphdoctor.values.locations import Location, bracketed
@@ -26,6 +29,7 @@ def doubts_of(target: Target, recording: Recording) -> tuple[str, ...]:
         *decided_by_stopped(recording),
         *decided_by_clocks(recording),
         *taken_from_outside(recording),
+        *asked_outside(recording),
         *in_other_threads(recording),
         *_rebound(target, recording),
     )
@@ -41,6 +45,8 @@ def limits_of(
         *_numbers_given(recording),
         *doubts,
         *about_stopped(stopped),
+        *about_outside(recording),
+        *about_two_paths(recording),
         *about_other_dropout(recording),
         *_held_by_nobody(recording),
     )

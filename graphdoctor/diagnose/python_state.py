@@ -68,6 +68,30 @@ def taken_from_outside(recording: Recording) -> Iterator[str]:
         )
 
 
+def asked_outside(recording: Recording) -> Iterator[str]:
+    """What a step asks of the world outside it, where the answer may decide."""
+    for event in _asked(recording, "decides"):
+        yield (
+            f"each step asks what lies outside it by {_with_line(event)}: later it may be told something else,"
+            " and no replay asks"
+        )
+
+
+def about_outside(recording: Recording) -> Iterator[str]:
+    """What it asks of the machine and of the environment, in one remark."""
+    found = [*_asked(recording, "measures"), *_asked(recording, "configures")]
+    if found:
+        yield (
+            f"Each step asks for {'; '.join(map(_with_line, found[:_MOST]))}, and no replay does: it goes on with"
+            " the answer that the capture got."
+        )
+
+
+def _asked(recording: Recording, answer: str) -> list[HostEvent]:
+    events = (event for event in _events(recording, "outside") if event.detail == answer)
+    return list({event.location: event for event in events}.values())
+
+
 def in_other_threads(recording: Recording) -> Iterator[str]:
     """Work that no recording has."""
     for place in dict.fromkeys(event.location for event in _events(recording, "other-thread")):
@@ -80,6 +104,10 @@ def _events(recording: Recording, kind: EventKind) -> Iterator[HostEvent]:
 
 def _said(event: HostEvent) -> str:
     return f"{_plain(event.name)}{bracketed(event.location)}"
+
+
+def _with_line(event: HostEvent) -> str:
+    return f"{event.name}{bracketed(event.location)}"
 
 
 def _plain(path: str) -> str:

@@ -13,10 +13,25 @@ from typing import Any
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.target.user_code import is_user_file
 
-_AHEAD_S = 30 * 24 * 3600
+_HOUR_S = 3600
+_DAY_S = 24 * _HOUR_S
+# So far ahead that whatever waits is over; and each hour of a day, and each day of a week, after that.
+FAR_AHEAD_S = 30 * _DAY_S
+AT_OTHER_TIMES_S = (
+    *(FAR_AHEAD_S + hour * _HOUR_S for hour in range(1, 24)),
+    *(FAR_AHEAD_S + day * _DAY_S for day in range(1, 7)),
+)
 _SECONDS = (
     "time", "perf_counter", "monotonic", "process_time", "thread_time",
 )  # fmt: skip
+# They tell the time of now where they are called with so many arguments.
+_OF_DAY: dict[Any, int] = {
+    time.localtime: 0,
+    time.gmtime: 0,
+    time.ctime: 0,
+    time.asctime: 0,
+    time.strftime: 1,
+}
 CLOCKS: dict[Any, str] = {
     getattr(time, f"{name}{unit}"): f"time.{name}{unit}()"
     for name in _SECONDS
@@ -27,16 +42,22 @@ CLOCKS: dict[Any, str] = {
     datetime.datetime.utcnow: "datetime.utcnow()",
     datetime.datetime.today: "datetime.today()",
     datetime.date.today: "date.today()",
+    **{clock: f"time.{clock.__name__}()" for clock in _OF_DAY},
 }
 for _name in ("clock_gettime", "clock_gettime_ns"):
     if hasattr(time, _name):  # not on every system
         CLOCKS[getattr(time, _name)] = f"time.{_name}()"
 
 
+def tells_of_day(name: str) -> bool:
+    """Whether a clock, by its name in `CLOCKS`, is asked for a date or for the time of the day."""
+    return name.startswith(("date", *(f"time.{clock.__name__}" for clock in _OF_DAY), "time.time("))
+
+
 @contextmanager
-def clocks_ahead(roots: Mapping[str, object]) -> Iterator[None]:
+def clocks_ahead(roots: Mapping[str, object], ahead_s: int) -> Iterator[None]:
     """In this block code that the roots lead to reads another time, by whatever name it knows the clock."""
-    later = _later_clocks()
+    later = _later_clocks(ahead_s)
     spaces: list[dict[str, Any]] = [vars(time), vars(datetime)]
     for _, value, _ in Walk(roots, with_empty=False):
         if isinstance(value, FunctionType) and is_user_file(value.__code__.co_filename):
@@ -54,24 +75,40 @@ def clocks_ahead(roots: Mapping[str, object]) -> Iterator[None]:
             space[name] = value
 
 
-def _later_clocks() -> dict[int, object]:
+def _later_clocks(ahead_s: int) -> dict[int, object]:
     """What stands in for each clock, by its identity."""
-    found: dict[int, object] = {
-        id(clock): partial(_ahead, clock, 10**9 if name.endswith("_ns()") else 1)
+    of_seconds = {
+        id(clock): partial(_ahead, clock, ahead_s * (10**9 if name.endswith("_ns()") else 1))
         for clock, name in CLOCKS.items()
-        if name.startswith("time.")
+        if name.startswith("time.") and clock not in _OF_DAY
     }
-    return found | {id(datetime.datetime): _LaterDatetime, id(datetime.date): _LaterDate}
+    of_day = {id(clock): partial(_of_day_ahead, clock, ahead_s) for clock in _OF_DAY}
+    of_now = {"ahead": datetime.timedelta(seconds=ahead_s)}
+    return {
+        **of_seconds,
+        **of_day,
+        id(datetime.datetime): type("datetime", (_LaterDatetime,), of_now),
+        id(datetime.date): type("date", (_LaterDate,), of_now),
+    }
 
 
-def _ahead(clock: Callable[..., Any], unit: int, *args: Any) -> Any:
-    return clock(*args) + _AHEAD_S * unit
+def _ahead(clock: Callable[..., Any], ahead: int, *args: Any) -> Any:
+    return clock(*args) + ahead
+
+
+def _of_day_ahead(clock: Callable[..., Any], ahead_s: int, *args: Any) -> Any:
+    if len(args) > _OF_DAY[clock]:  # another time than now
+        return clock(*args)
+    seconds = _TIME() + ahead_s
+    return clock(*args, seconds if clock in (_LOCAL, _UTC, _CTIME) else _LOCAL(seconds))
 
 
 class _LaterDatetime(datetime.datetime):
+    ahead: datetime.timedelta
+
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-        return _NOW(tz) + datetime.timedelta(seconds=_AHEAD_S)
+        return _NOW(tz) + cls.ahead
 
     @classmethod
     def utcnow(cls) -> Any:
@@ -83,9 +120,12 @@ class _LaterDatetime(datetime.datetime):
 
 
 class _LaterDate(datetime.date):
+    ahead: datetime.timedelta
+
     @classmethod
     def today(cls) -> Any:
-        return _NOW().date() + datetime.timedelta(seconds=_AHEAD_S)
+        return (_NOW() + cls.ahead).date()
 
 
-_NOW = datetime.datetime.now
+_NOW, _TIME = datetime.datetime.now, time.time
+_LOCAL, _UTC, _CTIME = time.localtime, time.gmtime, time.ctime

@@ -7,6 +7,7 @@ import random
 import secrets
 import sys
 import threading
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
@@ -15,6 +16,7 @@ from typing import Any
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.record.clocks import CLOCKS
 from graphdoctor.record.lines import Lines, Seen, Watch
+from graphdoctor.record.outside import Asking
 from graphdoctor.record.running import Running
 from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
 from graphdoctor.target.state.walk import Walk
@@ -22,10 +24,12 @@ from graphdoctor.values.recording import EventKind, HostEvent
 
 _RANDOM_MODULE = random.__file__
 _SECRETS = secrets.__file__
+_UUID = uuid.__file__
 _THREADS = {
     threading.Thread.start.__code__: "threading.Thread",
     ThreadPoolExecutor.submit.__code__: "concurrent.futures.ThreadPoolExecutor",
 }
+_ASKING = Asking()
 _DRAW_NOTHING = frozenset({"getstate", "setstate", "seed"})
 
 
@@ -44,6 +48,7 @@ class HostObserver(Observer):
         self.events: list[HostEvent] = []
         self._operators = 0
         self._before: Any = None
+        self._heard = _ASKING.heard(self._asked)
 
     def after(self, call: Call) -> None:
         self._operators += 1
@@ -51,20 +56,27 @@ class HostObserver(Observer):
     def __enter__(self) -> HostObserver:
         self._before = sys.getprofile()
         self._lines.__enter__()
+        self._heard.__enter__()
         sys.setprofile(self._profile)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         profile_by(self._before)
+        self._heard.__exit__(None, None, None)
         self._lines.__exit__()
         for path in self._running.moved():
             self._add("running-iterator", path, Place(None, (), False))
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
+            _ASKING.built_in_called(arg, frame)
             self._built_in_called(arg, frame)
         elif event == "call" and frame.f_back is not None:
+            _ASKING.function_called(frame, frame.f_back)
             self._function_called(frame, frame.f_back)
+
+    def _asked(self, name: str, answer: str, frame: FrameType) -> None:
+        self._add("outside", name, locate_from(frame), answer)
 
     def _built_in_called(self, function: Any, caller: FrameType) -> None:
         if is_machinery(caller.f_code.co_filename):
@@ -82,7 +94,7 @@ class HostObserver(Observer):
                 self._add("other-thread", _THREADS[code], locate_from(caller))
         elif (taken := self._running.taken_in_call(frame)) is not None:
             self._add("running-iterator", taken, locate_from(caller))
-        elif code.co_filename in (_RANDOM_MODULE, _SECRETS):
+        elif code.co_filename in (_RANDOM_MODULE, _SECRETS, _UUID):
             # Where it is asked for, and not where it draws: gauss() draws in every second call.
             found = _of_module(code.co_filename, code.co_name)
             if found is not None and not is_machinery(caller.f_code.co_filename):
@@ -129,7 +141,10 @@ def _of_module(file: str, name: str) -> _Found | None:
     """A function of Python's `random` or `secrets`."""
     if name in _DRAW_NOTHING or name.startswith(("_", "<")):
         return None
-    return "host-random", f"{'secrets' if file == _SECRETS else 'random'}.{name}()"
+    if file == _UUID and name not in ("uuid1", "uuid4"):
+        return None
+    module = os.path.basename(file).partition(".")[0]
+    return "host-random", f"{module}.{name}()"
 
 
 def _is_asked_by_torch(frame: FrameType | None) -> bool:

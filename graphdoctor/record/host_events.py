@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Protocol
 
 from graphdoctor.device.observe.meeting import MEETING
-from graphdoctor.record.clocks import clocks_ahead
+from graphdoctor.record.clocks import (
+    AT_OTHER_TIMES_S,
+    FAR_AHEAD_S,
+    clocks_ahead,
+    tells_of_day,
+)
 from graphdoctor.record.host import HostObserver, NumpyState, numpy_generators, state_of
 from graphdoctor.record.later import (
+    Later,
     Lines,
     Ran,
     Run,
     are_alike,
     bounded,
     first_difference,
+    first_other_step,
     first_other_way,
     is_as_usual,
     ran,
+    runs_of,
 )
 from graphdoctor.record.lines import Watch
 from graphdoctor.record.moves import moment, moves, numbers_in
@@ -25,18 +36,29 @@ from graphdoctor.record.outward import LeavesStep
 from graphdoctor.record.python_state import StateWatch, lasting_changes, state_watches
 from graphdoctor.record.running import Running
 from graphdoctor.record.session import Session
+from graphdoctor.target.state.globals import process_values
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.figures import count_text, shortened
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import HostEvent, Iteration
 
 
-def host_events(session: Session, captured: Sequence[Iteration], run: Run) -> tuple[HostEvent, ...]:
+class Trials(Protocol):
+    """Ways to run the step that are compared with the recorded ones."""
+
+    def moved(self, move: Callable[[], None]) -> Ran: ...
+
+    def in_a_row(self) -> Generator[Ran, None, None]: ...
+
+
+def host_events(
+    session: Session, captured: Sequence[Iteration], trials: Trials
+) -> tuple[HostEvent, ...]:
     """What the host drew, read and changed in one iteration, which runs after all that are recorded.
 
     By then Python has imported what it imports lazily; imports draw random numbers of their own.
     Lines are watched for NumPy's draws only where a first look found that there are some, and for the
-    Python state that was seen to change. `run` runs the step in a state that is not that of its start.
+    Python state that was seen to change.
     """
     roots = session.target.roots
     generators = numpy_generators(roots)
@@ -55,8 +77,13 @@ def host_events(session: Session, captured: Sequence[Iteration], run: Run) -> tu
             watches = state_watches(roots, changed)
             by_line = [watch for watch in watches if watch.is_by_line]
             events = _watched(session, [*map(NumpyState, drawn), *by_line])
-    events = tuple(_of_the_step(events, watches))
-    return (*events, *_later_ways(session, captured, run, events, watches))
+    of_process = [path for path in changed if path in process_values()]
+    events = (
+        *_of_the_step(events, watches),
+        *(HostEvent("python-state", path, op_index=0) for path in of_process),
+    )
+    changing = [*of_process, *(watch.path for watch in watches if not watch.is_from_outside)]
+    return (*events, *_later_ways(session, captured, trials, events, changing))
 
 
 def _watched(session: Session, watches: Sequence[Watch]) -> tuple[HostEvent, ...]:
@@ -80,9 +107,9 @@ def _of_the_step(events: Sequence[HostEvent], watches: Sequence[StateWatch]) -> 
 def _later_ways(
     session: Session,
     captured: Sequence[Iteration],
-    run: Run,
+    trials: Trials,
     events: Sequence[HostEvent],
-    watches: Sequence[StateWatch],
+    changing: Sequence[str],
 ) -> Iterator[HostEvent]:
     """Where the step is another one in a later state, or at a later time; not what the recorded ones show.
 
@@ -95,17 +122,22 @@ def _later_ways(
     if not are_alike(alike):
         return
     clocks = [event for event in events if event.kind == "host-time"]
+    if not clocks and not changing:
+        return
+    usual = trials.moved(lambda: None)
     if clocks:
-        yield from _at_a_later_time(session, run, alike[0], clocks)
-    stops = [watch.path for watch in watches if not watch.is_from_outside]
-    if stops and not any(event.kind == "python-decision" for event in events):
-        yield from _in_a_later_state(session, run, alike[0], stops)
+        yield from _at_a_later_time(session, trials.moved, usual, clocks)
+    if changing and not any(event.kind == "python-decision" for event in events):
+        yield from _in_a_later_state(session, trials, usual, changing)
 
 
 def _in_a_later_state(
-    session: Session, run: Run, usual: Ran, paths: Sequence[str]
+    session: Session, trials: Trials, usual: Ran, paths: Sequence[str]
 ) -> Iterator[HostEvent]:
-    """All that steps change goes on together; what of it decides is not told apart."""
+    """All that steps change goes on together; what of it decides is not told apart.
+
+    What nobody could foresee shows where the next steps are run one after the other.
+    """
     roots = session.target.roots
     with session.from_the_start(capturing=True):
         first, numbers = moment(roots, paths), numbers_in(roots)
@@ -113,12 +145,25 @@ def _in_a_later_state(
         second = moment(roots, paths)
         lines = _lines_of_a_step(session)
         found = moves(first, second, moment(roots, paths))
-    other = first_other_way(run, usual, found, lines, numbers) if found else None
+    names = [move.path for move in found]
+    other = first_other_way(trials.moved, usual, found, lines, numbers) if found else None
+    if other is None:
+        is_foreseen = not set(paths).difference(names)
+        names = list(paths)
+        other = _in_the_next_steps(trials, usual, lines, is_foreseen=is_foreseen)
     if other is not None:
         when = "in a later step" if other.is_far else f"{count_text(other.steps, 'step')} later"
         detail = f"`{_code(other.place)}` does something else {when}"
-        for move in found:
-            yield HostEvent("python-decision", move.path, 0, location=other.place, detail=detail)
+        for name in names:
+            yield HostEvent("python-decision", name, 0, location=other.place, detail=detail)
+
+
+def _in_the_next_steps(
+    trials: Trials, usual: Ran, lines: Lines, *, is_foreseen: bool
+) -> Later | None:
+    with closing(trials.in_a_row()) as in_a_row:
+        found = first_other_step(in_a_row, usual, lines, is_foreseen=is_foreseen)
+    return found if found is not None and is_as_usual(trials.moved, usual, lines) else None
 
 
 def _at_a_later_time(
@@ -127,21 +172,27 @@ def _at_a_later_time(
     """With every clock set forward: one that only times the work decides nothing."""
     with session.from_the_start(capturing=True):
         lines = _lines_of_a_step(session)
-    place: Location | None
-    try:
-        with clocks_ahead(session.target.roots), bounded(lines):
-            other = first_difference(usual, run(lambda: None))
-        place = other.location if other is not None else None
-        is_other = other is not None
-    except LeavesStep as left:
-        place, is_other = left.place, True
-    except GraphDoctorError:
+    names = dict.fromkeys(event.name for event in clocks)
+    times = AT_OTHER_TIMES_S if any(map(tells_of_day, names)) else ()
+    for ahead_s in (FAR_AHEAD_S, *times[: runs_of(usual)]):
+        try:
+            with ExitStack() as stack, bounded(lines):
+                ahead = clocks_ahead(session.target.roots, ahead_s)
+                # After the state was put back: a clock may be known by a name of the user's.
+                other = first_difference(usual, run(partial(stack.enter_context, ahead)))
+        except LeavesStep as left:
+            place = left.place
+        except GraphDoctorError:
+            continue
+        else:
+            if other is None:
+                continue
+            place = other.location
+        if is_as_usual(run, usual, lines):
+            detail = f"`{_code(place)}` does something else at a later time"
+            for name in names:
+                yield HostEvent("clock-decision", name, 0, location=place, detail=detail)
         return
-    if is_other and is_as_usual(run, usual, lines):
-        names = dict.fromkeys(event.name for event in clocks)
-        detail = f"`{_code(place)}` does something else at a later time"
-        for name in names:
-            yield HostEvent("clock-decision", name, 0, location=place, detail=detail)
 
 
 def _lines_of_a_step(session: Session) -> Lines:

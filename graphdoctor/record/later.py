@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from types import CodeType, FrameType
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 from graphdoctor.record.moves import Move
 from graphdoctor.record.outward import Inside, LeavesStep
+from graphdoctor.record.patience import ended_after, raised_at, silent
 from graphdoctor.record.python_state import own_name
 from graphdoctor.target.frames import is_machinery, locate_from
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
@@ -28,8 +30,13 @@ from graphdoctor.values.recording import Arg, External, Op, TensorUse
 FAR = (1_920_000, 9_600, 240, 12)
 _MOST_RUNS = 16
 _MOST_OPERATORS = 6_000  # in all of them
+_MOST_IN_A_ROW = 64
+_LINES_IN_A_ROW = 10_000
+_FEWER_IF_FORESEEN = 5
 _MORE_LINES = 2_000
 _TIMES_LINES = 4
+_LEAST_S = 10.0
+_TIMES_SECONDS = 20
 
 
 class Later(NamedTuple):
@@ -41,15 +48,20 @@ class Later(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What a run did; `state` names the memory of the state, by its number."""
+    """What a run did; `state` names the memory of the state, by its number.
+
+    `switches` are those by which kernels were chosen, at each operator; nothing of a recorded run.
+    """
 
     ops: Sequence[Op]
     state: Mapping[int, str]
+    switches: Sequence[object] = ()
 
 
-def ran(ops: Sequence[Op], externals: Iterable[External]) -> Ran:
+def ran(ops: Sequence[Op], externals: Iterable[External], switches: Sequence[object] = ()) -> Ran:
     """What was recorded of a run, as far as it is compared."""
-    return Ran(ops, {one.storage: one.name for one in externals if one.origin == "state"})
+    state = {one.storage: one.name for one in externals if one.origin == "state"}
+    return Ran(ops, state, switches)
 
 
 Run = Callable[[Callable[[], None]], Ran]  # the step from its start, after a change of the state
@@ -60,17 +72,19 @@ class Lines:
 
     def __init__(self, most: int | None = None) -> None:
         self.count = 0
+        self.seconds = 0.0
         self.codes: dict[CodeType, None] = {}
         self._most = most
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        before = sys.gettrace()
+        before, begun_s = sys.gettrace(), time.perf_counter()
         sys.settrace(self._call)
         try:
             yield
         finally:
             sys.settrace(before)
+            self.seconds = time.perf_counter() - begun_s
 
     def _call(self, frame: FrameType, event: str, arg: object) -> Any:
         if is_machinery(frame.f_code.co_filename):
@@ -106,6 +120,33 @@ def first_other_way(
     for steps in sorted(_near(moves, [*constants(lines.codes, names), *numbers])[:runs]):
         search.look(steps, is_far=False)
     return search.found if search.found is not None and is_as_usual(run, usual, lines) else None
+
+
+def runs_of(usual: Ran) -> int:
+    """How many more of a step are not too many."""
+    return _MOST_OPERATORS // (2 * max(1, len(usual.ops)))
+
+
+def first_other_step(
+    in_a_row: Iterator[Ran], usual: Ran, lines: Lines, *, is_foreseen: bool
+) -> Later | None:
+    """The first of the next steps, which go on from each other, that is another one.
+
+    Where all that changes was set to where it will be, few steps are run.
+    """
+    most = runs_of(usual) // (_FEWER_IF_FORESEEN if is_foreseen else 1)
+    of_lines = _LINES_IN_A_ROW // max(1, lines.count)
+    for steps in range(min(_MOST_IN_A_ROW, most, of_lines)):
+        try:
+            with bounded(lines):
+                other = first_difference(usual, next(in_a_row))
+        except LeavesStep as left:
+            return Later(steps, left.place, False)
+        except GraphDoctorError:  # it fails then
+            return Later(steps, None, False)
+        if other is not None:
+            return Later(steps, other.location, False)
+    return None
 
 
 def is_as_usual(run: Run, usual: Ran, lines: Lines) -> bool:
@@ -148,9 +189,11 @@ class _Search:
 
 @contextmanager
 def bounded(lines: Lines) -> Iterator[None]:
-    """A run that neither lasts for very long, nor prints, nor writes what only a later step would."""
+    """A run that neither lasts for very long, nor prints, nor writes what only a later step would, nor ends all."""
     most, disabled = _TIMES_LINES * lines.count + _MORE_LINES, logging.root.manager.disable
     with (
+        ended_after(max(_LEAST_S, _TIMES_SECONDS * lines.seconds)),
+        silent(),
         _INSIDE.only(),
         open(os.devnull, "w") as nowhere,
         redirect_stdout(nowhere),
@@ -163,6 +206,8 @@ def bounded(lines: Lines) -> Iterator[None]:
         except UserCodeError as error:
             if isinstance(error.__cause__, LeavesStep):
                 raise error.__cause__ from None
+            if isinstance(error.__cause__, SystemExit):
+                raise LeavesStep(raised_at(error.__cause__)) from None
             raise
         finally:
             logging.disable(disabled)
@@ -219,6 +264,9 @@ def first_difference(usual: Ran, other: Ran) -> Op | None:
     """The first operator that is another one, or one too many."""
     for one, two in zip(usual.ops, other.ops, strict=False):
         if signature(one, usual.state) != signature(two, other.state):
+            return two
+    for two, here, there in zip(other.ops, usual.switches, other.switches, strict=False):
+        if here != there:
             return two
     if len(usual.ops) == len(other.ops):
         return None

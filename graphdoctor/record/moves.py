@@ -15,7 +15,12 @@ from itertools import islice
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
-from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
+from graphdoctor.target.state.attributes import (
+    attributes,
+    counts_for_itself,
+    has_walkable_state,
+    slot_descriptors,
+)
 from graphdoctor.target.state.plain import SCALARS, is_array, stands_for
 from graphdoctor.target.state.variables import global_names, names_in
 from graphdoctor.target.state.walk import Walk, dict_items
@@ -61,7 +66,7 @@ def moment(roots: Mapping[str, object], paths: Container[str]) -> Moment:
     found: Moment = {}
     walk = Walk(roots, with_empty=False)
     for visit in walk:
-        if isinstance(visit.value, SCALARS) or _is_torchs(visit.value):
+        if isinstance(visit.value, SCALARS) or counts_for_itself(visit.value):
             continue
         for child in walk.children(visit):
             stands = stands_for(child.path, child.value)
@@ -86,16 +91,11 @@ def numbers_in(roots: Mapping[str, object]) -> list[int]:
     for _, value, shown in Walk(roots, with_empty=False):
         if shown and isinstance(value, deque) and value.maxlen is not None:
             found.setdefault(value.maxlen)
-        elif shown and isinstance(value, dict) and not _is_torchs(value):
+        elif shown and isinstance(value, dict) and not counts_for_itself(value):
             found.update((key, None) for key, _ in dict_items(value) if type(key) is int)
         elif shown and type(value) is int:
             found.setdefault(value)
     return list(islice(found, _MOST_NUMBERS))
-
-
-def _is_torchs(holder: object) -> bool:
-    module = getattr(type(holder), "__module__", "")
-    return isinstance(module, str) and module.partition(".")[0] == "torch"
 
 
 def _copied(value: Any) -> Any:
@@ -112,6 +112,8 @@ def _move(path: str, held: _Held, second: Any, third: Any) -> Move | None:
     if isinstance(held.container, set):
         growth = second - held.value
         return _of_set(path, held.container, growth) if growth > 0 else None
+    if isinstance(held.holder, (tuple, frozenset)):  # nobody can put anything into it
+        return None
     goes_on = _going_on(held.value, second, third)
     if goes_on is None:
         return None

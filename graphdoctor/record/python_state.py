@@ -10,6 +10,8 @@ from types import FrameType
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.decisions import Counter, decisions_at
 from graphdoctor.record.lines import Seen
+from graphdoctor.target.state.attributes import counts_for_itself
+from graphdoctor.target.state.globals import process_values
 from graphdoctor.target.state.snapshot import named_state
 from graphdoctor.target.state.walk import Reader, readers_of
 from graphdoctor.values.figures import count_text
@@ -24,7 +26,7 @@ class HostState:
 
     def __init__(self, roots: Mapping[str, object], table: StorageTable) -> None:
         named, values = named_state(roots)
-        self.values = {path: repr(value) for path, value in values.items()}
+        self.values = {path: repr(value) for path, value in values.items()} | process_values()
         self.storages = {path: table.info(tensor).number for path, tensor in named.items()}
         # Gradients are made anew in most steps, and that is no hazard: the step itself makes them.
         self.tensors = {
@@ -73,17 +75,12 @@ def state_watches(
     left = _LOOKS
     watches = []
     for reader in readers_of(roots, changes):
-        if not _is_torchs(reader.holder):
+        if not counts_for_itself(reader.holder):
             is_by_line = reader.cost <= left
             left -= reader.cost if is_by_line else 0
             growth = _growth(changes[reader.path])
             watches.append(StateWatch(reader, growth, is_by_line=is_by_line))
     return watches
-
-
-def _is_torchs(holder: object) -> bool:
-    module = getattr(type(holder), "__module__", "")
-    return isinstance(module, str) and module.partition(".")[0] == "torch"
 
 
 class StateWatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import torch
 from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.known_results import forget_unused_results
 from graphdoctor.device.observe.meeting import MEETING
+from graphdoctor.device.observe.operators import Call
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.record.held_by_wrappers import gathered_parameters, with_buckets
 from graphdoctor.record.host_events import host_events
@@ -20,6 +21,7 @@ from graphdoctor.record.later import Ran, ran
 from graphdoctor.record.operators import OperatorObserver
 from graphdoctor.record.python_state import HostState
 from graphdoctor.record.session import Session
+from graphdoctor.target.state.globals import kernel_switches
 from graphdoctor.target.state.snapshot import has_memory
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs
@@ -51,7 +53,7 @@ def record(
         mode=session.target.mode,
         eager=eager,
         captured=captured,
-        host=host_events(session, captured, partial(_in_a_later_state, session)),
+        host=host_events(session, captured, _Trials(session)),
         optimizers=tuple(_optimizers(session)),
         limits=(
             *session.start.limits,
@@ -229,13 +231,49 @@ def _leaf(observer: OperatorObserver, path: str, value: object) -> Leaf:
         return Leaf(path, type(value).__name__)
 
 
-def _in_a_later_state(session: Session, move: Callable[[], None]) -> Ran:
-    """The step from its start, after a change of its state."""
-    before = HostState(session.target.roots, session.device.table)
-    with session.from_the_start(capturing=True):
-        move()
-        observer = _observe(session, 0, run=1, before=before, look=None).observer
-    return ran(observer.ops, observer.externals.values())
+class _Trials:
+    """Runs of the step that nobody records, as far as they are compared."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def moved(self, move: Callable[[], None]) -> Ran:
+        """The step from its start, after a change of its state."""
+        session = self._session
+        before = HostState(session.target.roots, session.device.table)
+        with session.from_the_start(capturing=True):
+            move()
+            return self._ran(before)
+
+    def in_a_row(self) -> Generator[Ran, None, None]:
+        """One step after the other, from the start on, for as long as somebody asks."""
+        session = self._session
+        before = HostState(session.target.roots, session.device.table)
+        with session.from_the_start(capturing=True):
+            while True:
+                yield self._ran(before)
+
+    def _ran(self, before: HostState) -> Ran:
+        switches = _Switches()
+        with self._session.device.observed_by(switches):
+            seen = _observe(self._session, 0, run=1, before=before, look=None).observer
+        return ran(seen.ops, seen.externals.values(), switches.seen)
+
+
+class _Switches:
+    """Notes at each operator by what kernels are chosen. An observer of a device."""
+
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def before(self, call: Call) -> None:
+        """Looked at afterwards: an operator changes none."""
+
+    def after(self, call: Call) -> None:
+        self.seen.append(kernel_switches())
+
+    def event(self, kind: str, name: str, detail: str) -> None:
+        """Of no interest."""
 
 
 def _optimizers(session: Session) -> list[OptimizerInfo]:

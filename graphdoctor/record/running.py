@@ -6,6 +6,7 @@ A replay takes nothing, and nobody can put back what was taken: how the next ite
 from __future__ import annotations
 
 import builtins
+import io
 import queue
 import warnings
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,10 @@ class Running:
 
     def __init__(self, roots: Mapping[str, object]) -> None:
         self._held: dict[int, tuple[str, Iterator[object]]] = {}
+        self._streams: dict[int, str] = {}
         for path, value, _ in Walk(roots, with_empty=False):
+            if isinstance(value, (io.BytesIO, io.StringIO)):
+                self._streams[id(value)] = path
             if _is_running(value):
                 self._held.setdefault(id(value), (path, value))  # type: ignore[arg-type]
         self._before = {key: position(held) for key, (_, held) in self._held.items()}
@@ -45,6 +49,8 @@ class Running:
         owner = getattr(function, "__self__", None)
         if isinstance(owner, queue.SimpleQueue) and function.__name__ in ("get", "get_nowait"):
             return "a queue"
+        if isinstance(owner, (io.BytesIO, io.StringIO)) and function.__name__.startswith("read"):
+            return self._streams.get(id(owner))
         if function is builtins.next:
             hidden = (
                 path for key, (path, held) in self._held.items() if self._is_hidden(key, held)

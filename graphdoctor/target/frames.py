@@ -50,6 +50,11 @@ def is_machinery(filename: str) -> bool:
     return os.path.realpath(path).startswith(_STDLIB) and not any(part in path for part in _SITE)
 
 
+def is_own(filename: str) -> bool:
+    """Whether a file is graphdoctor's, and no example of a rule."""
+    return filename.startswith(_HERE) and not filename.startswith(_RULES)
+
+
 def is_torch(filename: str) -> bool:
     """Whether a file is one of torch's."""
     path = os.path.abspath(filename)

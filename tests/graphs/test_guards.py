@@ -149,8 +149,7 @@ def test_a_large_model_that_changed_is_found_out(name: str) -> None:
     assert watch.is_same()
     CHANGES[name](model)
     for _ in range(2):
-        # Constants of torch's own modules count by value only: True is 1 there.
-        assert watch.is_same() == (name == "type")
+        assert not watch.is_same()
 
 
 @dataclass
@@ -192,7 +191,7 @@ DEEP_CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a list in an object": (lambda m: m.settings.sizes.append(3), "settings.sizes"),
     "deep in containers": (lambda m: m.nested["a"][0].update(b=2), "nested.a[0].b"),
     "a slot": (lambda m: setattr(m.slotted, "factor", 3.0), "slotted.factor"),
-    "a number's type in a list": (lambda m: m.numbers.__setitem__(0, 1.0), "numbers[0]"),
+    "a number's type in a list": (lambda m: m.numbers.__setitem__(0, 1.0), "numbers"),
     "a number's type in a tuple": (lambda m: setattr(m, "pair", (1.0, 2)), "pair"),
     "a class's number": (lambda m: setattr(Deep, "share", 1.0), "Deep.share"),
     "a global": (lambda m: _FACTORS.update({"global": 2.0}), "_FACTORS.global"),

@@ -16,17 +16,31 @@ NOTHING = object()
 
 
 def difference(path: str, live: Any, saved: Any) -> str:
-    try:
-        if live == saved:
-            return ""
-    except Exception:
-        pass  # a tensor took another's place
+    if _is_equal(live, saved):
+        return ""
     if _is_shown_whole(live) and _is_shown_whole(saved):
         return changed(path, type(live)(saved), live)
     for key, before, now in _entries(live, saved):
         if not is_as_good(before, now) and not _is_equal_container(before, now):
             return changed(joined(path, key), before, now)
     return f"{path} changed"
+
+
+def _is_equal(live: Any, saved: Any) -> bool:
+    """By `==`, and keys and items cannot be told from those before; what they lead to is looked at by itself."""
+    try:
+        if live != saved:
+            return False
+    except Exception:  # a tensor took another's place
+        return False
+    if isinstance(saved, set):
+        return sorted(map(_told, live)) == sorted(map(_told, saved))
+    # The values of a dictionary are looked at by themselves.
+    return not isinstance(live, (list, deque, dict)) or all(map(is_as_good, saved, live))
+
+
+def _told(value: object) -> str:
+    return f"{type(value)} {value!r}"
 
 
 def _entries(live: Any, saved: Any) -> Iterator[tuple[object, object, object]]:

@@ -2,13 +2,16 @@
 
 Dictionaries, modules' own ones among them, are asked for their version first. Where it is another,
 a comparison costs one pass in C over all attributes (`list == list`, which takes identity for
-equality and so never looks at a tensor that is in its place). Each tensor is asked for its address.
+equality and so never looks at a tensor that is in its place). What `==` cannot tell apart, items of lists and keys
+among it, has to be the same object. Each tensor is asked for its address.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,11 +19,12 @@ import torch
 from graphdoctor.graphs.addresses import are_at
 from graphdoctor.graphs.guards.differences import NOTHING, changed, difference, is_as_good
 from graphdoctor.graphs.guards.reached import Held, Reached
-from graphdoctor.graphs.guards.written_out import Question, all_of, written_out
+from graphdoctor.graphs.guards.written_out import Question, in_parts, written_out
 from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.dict_versions import DictVersions
 
 _get = dict.get
+_chain = chain.from_iterable
 _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed asks for more)
 _contents = operator.attrgetter("cell_contents")
 _address = torch.Tensor.data_ptr
@@ -70,13 +74,18 @@ class Guard:
         around = [module for module in self._modules if module.is_around]
         modules = [module for module in self._modules if not module.is_around]
         pairs = [(live, saved) for _, live, saved in self._containers]
-        in_dicts = [pair for pair in pairs if type(pair[0]) is dict and pair[0]]
-        rest = [pair for pair in pairs if type(pair[0]) is not dict or not pair[0]]
+        in_dicts = [pair for pair in pairs if _is_full_dict(pair[0])]
+        lists = [pair[0] for pair in pairs if _is_list(pair[0])]
+        rest = [pair for pair in pairs if not _is_list(pair[0]) and not _is_full_dict(pair[0])]
         self._around = _Outermost(around[0]) if around else None
         self._inside = _Attributes(modules)
         self._nothing = [*(empty for _, empty in self._empty), *self._hooks]
         self._live_dicts, self._saved_dicts = _columns(in_dicts, 2)
         self._live_rest, self._saved_rest = _columns(rest, 2)
+        self._keys = _Items(self._live_dicts)
+        self._items = _Items(
+            [*lists, *(live for live in self._live_rest if isinstance(live, dict))]
+        )
         self._versioned = [*self._inside.own, *self._live_dicts]
         self._split_exact()
         self._dicts = DictVersions(self._versioned, self._dicts_are_equal)
@@ -103,6 +112,9 @@ class Guard:
         if self._live_rest:
             terms.append("live == saved")
             given |= {"live": self._live_rest, "saved": self._saved_rest}
+        if self._items.of:
+            terms.append("are_items_same()")
+            given["are_items_same"] = self._items.are_same
         for place in self._exact_outside:
             terms.append(f"get(held{place}, key{place}) is exact[{place}]")
             given |= {f"held{place}": self._exact_in[place], f"key{place}": self._exact_keys[place]}
@@ -114,9 +126,11 @@ class Guard:
             given[f"cell{place}"] = cell
         # `difference` writes into these lists.
         given |= {"exact": self._exact, "answers": self._answers, "in_cells": self._in_cells}
-        given |= {"get": _get, "are_at": are_at, "tensors": self.tensors, "every": self._every}
-        terms.append("are_at(tensors, addresses, every)")
-        return Question(all_of(terms), {**given, "addresses": self._addresses})
+        given["get"] = _get
+        question = in_parts(terms, given)
+        asks = f"{question.expression} and are_at(tensors, addresses, every)"
+        now = {"are_at": are_at, "tensors": self.tensors, "addresses": self._addresses}
+        return Question(asks, {**question.given, **now, "every": self._every})
 
     def _asks_for_gradients(self) -> Question:
         given = {"gradients": _wants_gradient, "wanted": self._wanted}
@@ -128,6 +142,7 @@ class Guard:
         return (
             self._inside.are_same()
             and self._live_dicts == self._saved_dicts
+            and self._keys.are_same()
             and all(map(operator.is_, map(_get, exact_in, exact_keys), exact))
         )
 
@@ -135,7 +150,10 @@ class Guard:
         """What changed, in one sentence; "" where nothing did, whatever objects were replaced."""
         if any(self._hooks):
             return "a hook was registered on a module, which a replay would not run"
-        return next(filter(None, self._differences(grad)), "")
+        try:
+            return next(filter(None, self._differences(grad)), "")
+        except Exception as error:  # an __eq__ of the user's, or of two that do not know each other
+            return f"what the captured module holds cannot be compared any more: {error}"
 
     def _differences(self, grad: bool) -> Iterator[str]:
         for module in self._modules:
@@ -159,7 +177,7 @@ class Guard:
         """What equals what was there, and is another object: from now on that one is watched."""
         is_container_new = False
         for index, (held, key) in enumerate(zip(self._exact_in, self._exact_keys, strict=True)):
-            before, now = self._exact[index], held.get(key, NOTHING)
+            before, now = self._exact[index], _get(held, key, NOTHING)
             if is_as_good(before, now):
                 self._exact[index] = now
             elif self._has_content_of(before, now):
@@ -176,6 +194,8 @@ class Guard:
             self._watch()
         else:
             self._split_exact()
+            self._keys.look()
+            self._items.look()
 
     def _has_content_of(self, before: object, now: object) -> bool:
         """Whether a list or a dictionary has the constants that another one had at the capture."""
@@ -183,8 +203,25 @@ class Guard:
         if type(now) is not type(before) or type(now) is not type(saved) or len(now) != len(saved):  # type: ignore[arg-type]
             return False
         if isinstance(saved, dict) and isinstance(now, dict):
-            return list(saved) == list(now) and all(map(is_as_good, saved.values(), now.values()))
+            keys = all(map(is_as_good, saved, now))
+            return keys and all(map(is_as_good, saved.values(), now.values()))
         return isinstance(now, list) and all(map(is_as_good, saved, now))  # type: ignore[call-overload]
+
+
+class _Items:
+    """Lists, sets and keys of dictionaries, whose items have to be the same objects in the same order."""
+
+    def __init__(self, of: list[Iterable[object]]) -> None:
+        self.of = of
+        self.look()
+
+    def look(self) -> None:
+        self._items, self._counts = [*_chain(self.of)], [*map(len, self.of)]  # type: ignore[arg-type]
+
+    def are_same(self) -> bool:
+        return [*map(len, self.of)] == self._counts and all(  # type: ignore[arg-type]
+            map(operator.is_, _chain(self.of), self._items)
+        )
 
 
 class _Module:
@@ -237,3 +274,11 @@ class _Outermost:
 def _columns(rows: list[Any], count: int) -> list[list[Any]]:
     """Rows of `count` entries, turned into lists of one entry each."""
     return [[row[place] for row in rows] for place in range(count)]
+
+
+def _is_full_dict(value: object) -> bool:
+    return type(value) is dict and bool(value)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, (list, deque, set))

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from graphdoctor.graphs.calls.signature import is_constant
 from graphdoctor.graphs.guards.hooks import HOOKS, all_hooks
 from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
 from graphdoctor.target.state.variables import Namespace, global_names, is_user_class
@@ -24,8 +23,6 @@ HOLDERS = ("_parameters", "_buffers", "_modules")
 # The rest of what torch keeps in each module says nothing about its forward.
 _IGNORED = frozenset(vars(torch.nn.Module())) - {"training", *HOLDERS, *HOOKS[:2]}
 _CONTAINERS: tuple[Any, ...] = (dict, list, set, deque, bytearray)
-_LONG = 256  # a longer list is data
-_NUMBERS = (bool, int, float, complex)
 
 
 class Reached:
@@ -50,7 +47,6 @@ class Reached:
         self.asked: list[tuple[str, Callable[[], object]]] = []
         self.cells: list[tuple[str, CellType]] = []
         self._grads: set[int] = set()
-        self._of_torch: set[int] = set()  # what torch's own modules hold
         self._around = around
         left_out = all_hooks(around) if around is not None else []
         for visit in Walk(roots, with_empty=False, without=left_out):
@@ -88,16 +84,8 @@ class Reached:
         self.containers.append((path, value, kind(value)))
         if isinstance(value, dict):
             self._add_exact(path, value)
-        elif isinstance(value, (list, deque)) and id(value) not in self._of_torch:
-            self._add_numbers(path, value)
         if kind is not type(value):  # a subclass may have attributes beside what it contains
             self._add_object(path, value)
-
-    def _add_numbers(self, path: str, value: list[object] | deque[object]) -> None:
-        if len(value) <= _LONG:
-            for place, part in enumerate(value):
-                if is_watched_exactly(part, plain=True) and not isinstance(part, torch.Tensor):
-                    self.asked.append((joined(path, place), partial(value.__getitem__, place)))
 
     def _add_object(self, path: str, value: object) -> None:
         if own := attributes(value):
@@ -110,7 +98,7 @@ class Reached:
         members = vars(value)
         self.containers.append((value.__name__, members, dict(members)))
         for name, member in members.items():
-            if not name.startswith("__") and is_watched_exactly(member, plain=True):
+            if not name.startswith("__") and is_watched_exactly(member):
                 self.asked.append((joined(value.__name__, name), partial(members.get, name)))
 
     def _add_module(self, path: str, module: torch.nn.Module) -> None:
@@ -124,31 +112,20 @@ class Reached:
                 self.empty.append((joined(path, name), own[name]))
         if module is not self._around:
             self.hooks += [own[name] for name in HOOKS if name in own and not own[name]]
-        # torch's own modules take any number.
-        is_torchs = type(module).__module__.startswith("torch.nn.")
-        if is_torchs:
-            self._of_torch.update(map(id, own.values()))
-        self._add_exact(path, own, hidden | set(HOOKS), plain=not is_torchs)
+        self._add_exact(path, own, hidden | set(HOOKS))
 
-    def _add_exact(
-        self, path: str, held: Held, hidden: AbstractSet[str] = frozenset(), *, plain: bool = True
-    ) -> None:
-        """`plain`: numbers and tuples of them have to keep their type."""
+    def _add_exact(self, path: str, held: Held, hidden: AbstractSet[str] = frozenset()) -> None:
         for key, value in held.items():
-            if key in HOLDERS or key in _IGNORED or key in hidden:
+            if key in _IGNORED or key in hidden or (key in HOLDERS and not value):
                 continue
-            if is_watched_exactly(value, plain=plain):
+            if is_watched_exactly(value):
                 self.exact.append((joined(path, key), held, key))
 
 
-def is_watched_exactly(value: object, *, plain: bool) -> bool:
-    """Whether `==` may say that another value is this one."""
+def is_watched_exactly(value: object) -> bool:
+    """Whether `==` may say that another value is this one, such as `1 == True` and `b"" == bytearray()`."""
     if isinstance(value, torch.Tensor):
         return value.numel() <= 1  # of a larger one, `==` has no truth value
-    if is_constant(value):
-        return plain and isinstance(value, _NUMBERS)
-    if type(value) is tuple and all(map(is_constant, value)):
-        return plain
     return type(value).__eq__ is not object.__eq__
 
 

@@ -79,3 +79,21 @@ def has_walkable_state(value: object) -> bool:
     if top == "graphdoctor":
         return f"{module}.".startswith(_GRAPHDOCTOR_WITH_STATE)
     return top in _PLAIN_STDLIB or top == "__main__" or top not in sys.stdlib_module_names
+
+
+def is_of_library(value: object) -> bool:
+    """Whether it is an object of Python's own library."""
+    module = getattr(type(value), "__module__", None)
+    return isinstance(module, str) and module.partition(".")[0] in sys.stdlib_module_names
+
+
+def counts_for_itself(holder: object) -> bool:
+    """Whether torch keeps numbers in it that are no state of the step's: how often an optimizer stepped.
+
+    What lies in tensors and modules is there since somebody has put it there.
+    """
+    module = getattr(type(holder), "__module__", "")
+    if not isinstance(module, str) or module.partition(".")[0] != "torch":
+        return False
+    is_wrapper = module.startswith(("torch.nn.parallel", "torch.distributed"))
+    return is_wrapper or not isinstance(holder, (torch.Tensor, torch.nn.Module))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import decimal
+import gc
+import locale
 import os
 import random
+import signal
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,40 +24,136 @@ from graphdoctor.target.state.precision import (
     set_precision,
 )
 
-Switch = tuple[Callable[[], Any], Callable[[Any], None]]
+Switch = tuple[str, Callable[[], Any], Callable[[Any], object]]
 
 
 def _by_name(name: str) -> Switch:
     """A switch below the public one, which newer torch refuses to read in some settings."""
     return (
+        name,
         lambda: getattr(torch._C, f"_get_{name}")(),
         lambda value: getattr(torch._C, f"_set_{name}")(value),
     )
 
 
-# Read, write. A switch that this torch does not know, or refuses to read, is left out.
+def _set_collecting(is_on: bool) -> None:
+    (gc.enable if is_on else gc.disable)()
+
+
+def _signal_handlers() -> tuple[Any, ...]:
+    return tuple(signal.getsignal(number) for number in _SIGNALS)
+
+
+def _set_signal_handlers(handlers: tuple[Any, ...]) -> None:
+    for number, handler in zip(_SIGNALS, handlers, strict=True):
+        if signal.getsignal(number) is not handler and handler is not None:
+            with suppress(ValueError):  # another thread than the main one
+                signal.signal(number, handler)
+
+
+def _filters() -> tuple[object, tuple[object, ...]]:
+    return warnings.filters, tuple(warnings.filters)
+
+
+def _set_filters(saved: tuple[object, tuple[object, ...]]) -> None:
+    held, filters = saved
+    if warnings.filters is held:  # and not those of a block of `catch_warnings`
+        warnings.filters[:] = filters  # type: ignore[index]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+
+
+# Without Ctrl-C and the alarm, which are for who runs the step.
+_SIGNALS = tuple(
+    sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGINT, signal.SIGALRM})
+)
+# What it is called, read, write. A switch that this torch does not know, or refuses to read, is left out.
 _SWITCHES: tuple[Switch, ...] = (
-    (torch.is_grad_enabled, torch._C._set_grad_enabled),
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
-    (lambda: torch.is_autocast_enabled("cuda"), lambda on: torch.set_autocast_enabled("cuda", on)),
-    (lambda: torch.get_autocast_dtype("cpu"), lambda to: torch.set_autocast_dtype("cpu", to)),
-    (lambda: torch.get_autocast_dtype("cuda"), lambda to: torch.set_autocast_dtype("cuda", to)),
-    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    _by_name("cudnn_benchmark"),
-    _by_name("cudnn_deterministic"),
-    _by_name("cudnn_enabled"),
-    _by_name("cudnn_allow_tf32"),
-    _by_name("cublas_allow_tf32"),
-    _by_name("float32_matmul_precision"),
-    (torch.is_anomaly_enabled, lambda on: torch.set_anomaly_enabled(on)),
+    ("grad mode", torch.is_grad_enabled, torch._C._set_grad_enabled),
+    ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    *(
+        switch
+        for kind in ("cpu", "cuda")
+        for switch in (
+            (
+                f"autocast of {kind}",
+                partial(torch.is_autocast_enabled, kind),
+                partial(torch.set_autocast_enabled, kind),
+            ),
+            (
+                f"autocast's dtype of {kind}",
+                partial(torch.get_autocast_dtype, kind),
+                partial(torch.set_autocast_dtype, kind),
+            ),
+        )
+    ),
+    ("autocast's cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    (
+        "deterministic algorithms",
+        torch.get_deterministic_debug_mode,
+        torch.set_deterministic_debug_mode,
+    ),
+    *map(
+        _by_name,
+        (
+            *("cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled", "cudnn_allow_tf32"),
+            *("cublas_allow_tf32", "float32_matmul_precision"),
+        ),
+    ),
+    ("anomaly detection", torch.is_anomaly_enabled, lambda on: torch.set_anomaly_enabled(on)),
     # After those that set them, too.
     *(
-        (partial(read_precision, switch), partial(set_precision, switch))
+        (f"precision of {switch}", partial(read_precision, switch), partial(set_precision, switch))
         for switch in (PRECISIONS if has_precisions() else ())
     ),
+    ("the number of threads", torch.get_num_threads, torch.set_num_threads),
+    ("garbage collection", gc.isenabled, _set_collecting),
+    ("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    (
+        "the locale",
+        partial(locale.setlocale, locale.LC_ALL),
+        partial(locale.setlocale, locale.LC_ALL),
+    ),
+    (
+        "the precision of decimal",
+        lambda: decimal.getcontext().prec,
+        lambda digits: setattr(decimal.getcontext(), "prec", digits),
+    ),
+    ("the working directory", os.getcwd, os.chdir),
+    ("the filters of warnings", _filters, _set_filters),
+    ("signal handlers", _signal_handlers, _set_signal_handlers),
+    ("os.environ", lambda: dict(os.environ), _set_environment),
 )
+
+
+# Kernels are chosen by them, and no operator tells.
+_OF_KERNELS: tuple[Callable[[], object], ...] = tuple(
+    getattr(torch._C, f"_get_{name}")
+    for name in (
+        *("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "deterministic_algorithms"),
+        "cublas_allow_fp16_reduced_precision_reduction",
+        *("cublas_allow_bf16_reduced_precision_reduction", "flash_sdp_enabled"),
+        *("mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled"),
+        *("cudnn_allow_tf32", "float32_matmul_precision"),
+    )
+    if hasattr(torch._C, f"_get_{name}")
+) + tuple(partial(read_precision, switch) for switch in (PRECISIONS if has_precisions() else ()))
+
+
+def kernel_switches() -> tuple[object, ...]:
+    """By what kernels are chosen now."""
+    return tuple(map(_read, _OF_KERNELS))
+
+
+def process_values() -> dict[str, str]:
+    """What the process's switches and environment are, by name."""
+    found = {name: repr(value) for name, read, _ in _SWITCHES if (value := _read(read)) is not None}
+    del found["os.environ"]
+    return found | {f"os.environ.{name}": value for name, value in os.environ.items()}
 
 
 class SavedGlobals:
@@ -60,7 +161,9 @@ class SavedGlobals:
 
     def __init__(self) -> None:
         self._switches = [
-            (read, write, value) for read, write in _SWITCHES if (value := _read(read)) is not None
+            (read, write, value)
+            for _, read, write in _SWITCHES
+            if (value := _read(read)) is not None
         ]
         self._python = random.getstate()
         self._numpy = _numpy_random().get_state() if "numpy" in sys.modules else None
@@ -77,28 +180,20 @@ class SavedGlobals:
             generator.set_state(state)
 
 
-class SavedProcess:
-    """The environment, `sys.path` and the filters of warnings: imports write into all of them."""
+class SavedPath:
+    """`sys.path`, which imports write into."""
 
     def __init__(self) -> None:
-        self._environment = dict(os.environ)
         self._path = list(sys.path)
-        self._filters = list(warnings.filters)
 
     def restore(self) -> None:
-        if os.environ != self._environment:
-            os.environ.clear()
-            os.environ.update(self._environment)
         sys.path[:] = self._path
-        if warnings.filters != self._filters:
-            warnings.filters[:] = self._filters  # type: ignore[index]
-            warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
 def _read(read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except (RuntimeError, AttributeError):  # newer torch refuses one set by its newer name
+    except (RuntimeError, AttributeError, OSError):  # newer torch refuses one set by its newer name
         return None
 
 

@@ -37,13 +37,11 @@ def stands_for(path: str, value: object) -> tuple[str, Value] | None:
         return path, str(value)
     if isinstance(value, _NUMBERS):
         return path, repr(value)
-    if isinstance(value, bytearray):
-        return f"contents({path})", _digest(value)
     if isinstance(value, (list, tuple, deque)) and is_data(value):
         return f"contents({path})", _of_items(value)
     if isinstance(value, (dict, list, set, deque)):
         return f"len({path})", len(value)
-    return _of_numpy(path, value)
+    return _of_numpy(path, value) or _of_memory(path, value)
 
 
 def is_data(items: list[object] | tuple[object, ...] | deque[object]) -> bool:
@@ -71,6 +69,24 @@ def _of_numpy(path: str, value: object) -> tuple[str, Value] | None:
         has_digest = value.nbytes <= _DATA
         return f"contents({path})", f"{about}, {_digest(value.tobytes())}" if has_digest else about
     return None
+
+
+def is_memory(value: object) -> bool:
+    """Whether it is memory that is written to without another object: an array, a number of C, a map of a file."""
+    try:
+        with memoryview(value) as memory:  # type: ignore[arg-type]
+            return not memory.readonly and memory.contiguous
+    except (TypeError, ValueError, BufferError):
+        return False
+
+
+def _of_memory(path: str, value: object) -> tuple[str, Value] | None:
+    if not is_memory(value):
+        return None
+    with memoryview(value) as memory:  # type: ignore[arg-type]
+        if memory.nbytes > _DATA:
+            return f"contents({path})", f"{memory.nbytes} bytes"
+        return f"contents({path})", _digest(memory.tobytes())
 
 
 def _digest(data: bytes | bytearray) -> str:

@@ -71,6 +71,18 @@ def saved_bytes(held: bytearray) -> Restore:
     return partial(held.__setitem__, slice(None), bytes(held))
 
 
+def saved_memory(held: Any) -> Restore:
+    """What an array, a number of C or a memory map holds; not where it has become shorter or longer."""
+    values = memoryview(held).tobytes()
+
+    def restore() -> None:
+        with memoryview(held) as memory:
+            if memory.nbytes == len(values) and memory.tobytes() != values:
+                memory.cast("B")[:] = values
+
+    return restore
+
+
 def saved_slots(held: object) -> Restore:
     """The `__slots__` of an object, unset ones included; also of a frozen dataclass."""
     slots = [(slot, _in_slot(slot, held)) for _, slot in slot_descriptors(type(held))]

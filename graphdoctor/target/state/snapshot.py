@@ -8,15 +8,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from enum import Enum
 from functools import partial
 from types import CellType, FunctionType
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
-from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
-from graphdoctor.target.state.globals import SavedGlobals, SavedProcess
-from graphdoctor.target.state.plain import SCALARS, Value, is_array, stands_for
+from graphdoctor.target.state.attributes import (
+    attributes,
+    has_walkable_state,
+    is_of_library,
+    slot_descriptors,
+)
+from graphdoctor.target.state.globals import SavedGlobals, SavedPath
+from graphdoctor.target.state.plain import SCALARS, Value, is_array, is_memory, stands_for
 from graphdoctor.target.state.saved import (
     Restore,
     saved_array,
@@ -28,6 +34,7 @@ from graphdoctor.target.state.saved import (
     saved_deque,
     saved_dict,
     saved_list,
+    saved_memory,
     saved_names,
     saved_random,
     saved_set,
@@ -84,10 +91,10 @@ def snapshot(roots: Mapping[str, object], *, held: Held = always) -> Snapshot:
     """Save the state of everything that `roots` reach. Costs one copy of the tensors' memory.
 
     Memory that is not `held` has no values, and is neither read nor put back.
-    Without roots it is the process alone, and all of it: its environment, `sys.path` and the filters of
-    warnings too, which a step may count on having changed.
+    Without roots it is the process alone, and all of it: `sys.path` too, which a step may count on having
+    changed.
     """
-    saved: list[Restore] = [] if roots else [SavedProcess().restore]
+    saved: list[Restore] = [] if roots else [SavedPath().restore]
     grads: list[Restore] = []
     storages: dict[int, SavedStorage | None] = {}  # None: not held
     limits: list[str] = []
@@ -204,6 +211,10 @@ def _save_object(value: object) -> Iterator[Restore]:
         yield saved_random(value)
     elif is_array(value):
         yield saved_array(value)
+    elif not isinstance(value, bytearray) and is_memory(value):
+        yield saved_memory(value)
+    elif isinstance(value, Enum):
+        yield saved_dict(attributes(value))
     else:
         yield from _save_contents(value)
         if type(value) in BUILTIN_CONTAINERS:
@@ -212,6 +223,9 @@ def _save_object(value: object) -> Iterator[Restore]:
             yield saved_dict(attributes(value))
             if any(True for _ in slot_descriptors(type(value))):
                 yield saved_slots(value)
+        elif is_of_library(value):
+            own = attributes(value)
+            yield saved_names(own, tuple(name for name in own if isinstance(own[name], SCALARS)))
 
 
 def _save_contents(value: object) -> Iterator[Restore]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,6 +12,7 @@ from types import CodeType, FunctionType, ModuleType
 from graphdoctor.target.user_code import is_user_file
 
 Namespace = dict[str, object]
+_BY_TEXT = frozenset({"globals", "vars", "getattr", "setattr", "__dict__"})
 
 
 def names_in(function: FunctionType) -> tuple[str, ...]:
@@ -29,10 +31,11 @@ def global_names(function: FunctionType) -> Iterator[tuple[Namespace, tuple[str,
     mentioned = _mentioned(function.__code__)
     yield function.__globals__, mentioned
     for found in _candidates(function, mentioned):
-        if isinstance(found, ModuleType) and _is_user_module(
-            found.__name__, getattr(found, "__file__", None)
-        ):
-            yield vars(found), tuple(name for name in mentioned if name in vars(found))
+        if isinstance(found, ModuleType):
+            is_users = _is_user_module(found.__name__, getattr(found, "__file__", None))
+            names = mentioned if is_users else _stored(function.__code__)
+            if used := tuple(name for name in names if name in vars(found)):
+                yield vars(found), used
 
 
 def _candidates(function: FunctionType, mentioned: tuple[str, ...]) -> Iterator[object]:
@@ -51,8 +54,21 @@ def _mentioned(code: CodeType) -> tuple[str, ...]:
     while waiting:
         current = waiting.pop()
         names.update(dict.fromkeys(current.co_names))
+        if not _BY_TEXT.isdisjoint(current.co_names):
+            texts = (const for const in current.co_consts if isinstance(const, str))
+            names.update(dict.fromkeys(filter(str.isidentifier, texts)))
         waiting.extend(const for const in current.co_consts if isinstance(const, CodeType))
     return tuple(names)
+
+
+@cache
+def _stored(code: CodeType) -> tuple[str, ...]:
+    """The names that code sets as attributes: of a library's module, these alone are the user's."""
+    found: dict[str, None] = {}
+    for each in (code, *(const for const in code.co_consts if isinstance(const, CodeType))):
+        stored = (one.argval for one in dis.get_instructions(each) if one.opname == "STORE_ATTR")
+        found.update(dict.fromkeys(stored))
+    return tuple(found)
 
 
 def is_user_class(cls: type) -> bool:

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum
 from functools import cache, partial
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import (
+    CellType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+)
 from typing import NamedTuple
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from graphdoctor.target.state.attributes import attributes, has_walkable_state, slots_of
-from graphdoctor.target.state.plain import SCALARS, is_data, stands_for
+from graphdoctor.target.state.attributes import (
+    attributes,
+    has_walkable_state,
+    is_of_library,
+    slots_of,
+)
+from graphdoctor.target.state.behind import LEADING_ON, behind
+from graphdoctor.target.state.plain import SCALARS, is_data, is_memory, stands_for
 from graphdoctor.target.state.variables import class_members, global_names, is_user_class, names_in
 
 # These have no attributes of their own; a subclass of them may.
@@ -86,10 +103,14 @@ class Walk:
             return _of_callable(path, value)
         if isinstance(value, type):
             return _of_class(path, value)
-        if isinstance(value, (ModuleType, BuiltinFunctionType, Enum)):
+        if isinstance(value, Enum):
+            return _of_enum_member(path, value)
+        if isinstance(value, ModuleType):
             return ()
+        if isinstance(value, LEADING_ON):
+            return [Visit(path, behind, shown) for behind in behind(value)]
         if not has_walkable_state(value):
-            return ()
+            return _of_library_object(path, value)
         return _of_object(path, value)
 
     def _of_dict(self, path: str, value: dict[object, object], shown: bool) -> Iterator[Visit]:
@@ -122,7 +143,7 @@ def readers_of(roots: Mapping[str, object], paths: Container[str]) -> Iterator[R
     """For each of these paths."""
     walk = Walk(roots, with_empty=False)
     for visit in walk:
-        if isinstance(visit.value, (*SCALARS, torch.Tensor)):
+        if isinstance(visit.value, SCALARS):
             continue
         children = list(walk.children(visit))
         for child in children:
@@ -204,6 +225,20 @@ def _of_object(path: str, value: object) -> Iterator[Visit]:
     yield from _of_class_of(value)
 
 
+def _of_enum_member(path: str, value: Enum) -> Iterator[Visit]:
+    for name, child in list(attributes(value).items()):
+        if not name.startswith("_"):
+            yield Visit(f"{path}.{name}", child)
+
+
+def _of_library_object(path: str, value: object) -> Iterator[Visit]:
+    """Numbers, texts and memory that an object of Python's library has: a logger's, a thread's, a queue's."""
+    if is_of_library(value):
+        for name, child in list(attributes(value).items()):
+            if isinstance(child, SCALARS) or is_memory(child):
+                yield Visit(f"{path}.{name}", child)
+
+
 def _of_class_of(value: object) -> Iterator[Visit]:
     for cls in _user_classes(type(value)):  # type: ignore[arg-type]
         yield Visit(cls.__name__, cls, False)
@@ -221,6 +256,7 @@ def _of_context(path: str, value: ContextVar[object]) -> Iterator[Visit]:
 
 def _of_class(path: str, value: type) -> Iterator[Visit]:
     if is_user_class(value):
+        yield from _of_class_of(value)  # where the class has a class of the user's
         for name, member in class_members(value):
             yield Visit(f"{path}.{name}", member)
 

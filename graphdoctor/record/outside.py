@@ -1,0 +1,149 @@
+"""What a step asks of the world outside it: files, other processes, the environment, what another thread sets.
+
+A replay asks nothing, and nobody can know what would be answered later.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Literal
+
+from graphdoctor.target.frames import is_machinery, is_own, is_torch
+
+# What the answer is: `decides` may be anything; `measures` tells of the machine, as a clock does;
+# `configures` changes only where the program itself changes it.
+Answer = Literal["decides", "measures", "configures"]
+
+_OF_OS = ("stat", "lstat", "fstat", "access", "read", "pread", "readv", "readlink", "waitpid")
+_MEASURING = ("getloadavg", "times", "sysconf", "cpu_count")
+_FUNCTIONS: dict[Any, tuple[str, Answer]] = {
+    getattr(os, name): (f"os.{name}()", "decides") for name in _OF_OS if hasattr(os, name)
+} | {getattr(os, name): (f"os.{name}()", "measures") for name in _MEASURING if hasattr(os, name)}
+_FUNCTIONS[select.select] = ("select.select()", "decides")
+_MEASURED_BY = {("resource", "getrusage")}
+# Methods of C types, by the type's module and name.
+_METHODS: dict[tuple[str, str], frozenset[str]] = {
+    ("_socket", "socket"): frozenset({"recv", "recv_into", "recvfrom", "accept"}),
+    ("sqlite3", "Connection"): frozenset({"execute"}),
+    ("sqlite3", "Cursor"): frozenset({"execute", "fetchone", "fetchall", "fetchmany"}),
+    ("functools", "_lru_cache_wrapper"): frozenset({"cache_info"}),
+    ("_thread", "lock"): frozenset({"locked"}),
+    ("select", "epoll"): frozenset({"poll"}),
+}
+_READS = frozenset({"read", "read1", "readline", "readlines", "readinto"})
+_NAMES = _READS.union(
+    *_METHODS.values(), (function.__name__ for function in _FUNCTIONS), {"getrusage"}
+)
+_FLAGS = {
+    threading.Event.is_set.__code__: "threading.Event.is_set()",
+    threading.Semaphore.acquire.__code__: "threading.Semaphore.acquire()",
+}
+_GETITEM = type(os.environ).__getitem__.__code__
+# Python's own that look at files for themselves: to import, to warn, to log, to show a line.
+_FOR_ITSELF = (
+    *(
+        f"{os.sep}{name}.py"
+        for name in ("linecache", "warnings", "traceback", "inspect", "tokenize")
+    ),
+    *(f"{os.sep}{name}{os.sep}" for name in ("logging", "importlib", "zoneinfo")),
+)
+_IMPORT = "<frozen importlib"
+_OF_MACHINE = ("/proc/", "/sys/", "/dev/")
+_OPENED = ("open", "os.listdir", "os.scandir", "subprocess.Popen", "os.posix_spawn")
+_Asked = Callable[[str, Answer, FrameType], None]  # a name, what the answer is, the user's frame
+
+
+class Asking:
+    """Tells of each question that the user's code asks, while it is `heard`. An audit hook stays for ever."""
+
+    def __init__(self) -> None:
+        self._is_hooked = False
+        self._thread = 0
+        self._asked: _Asked | None = None
+
+    @contextmanager
+    def heard(self, asked: _Asked) -> Iterator[None]:
+        if not self._is_hooked:
+            sys.addaudithook(self._audit)
+            self._is_hooked = True
+        self._thread, self._asked = threading.get_ident(), asked
+        try:
+            yield
+        finally:
+            self._asked = None
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        if self._asked is None or event not in _OPENED or threading.get_ident() != self._thread:
+            return
+        path = args[0] if isinstance(args[0], (str, bytes)) else ""
+        if event == "open" and (not path or path == os.devnull or not _is_read(args)):
+            return
+        name = f"{event.removeprefix('os.')} of {os.path.basename(os.fsdecode(path))!r}"
+        self._tell(name, _answer_of(path), sys._getframe(1))
+
+    def built_in_called(self, function: Any, caller: FrameType) -> None:
+        """A function in C is about to be called."""
+        if getattr(function, "__name__", "") not in _NAMES:
+            return
+        owner, name = getattr(function, "__self__", None), function.__name__
+        if isinstance(owner, io.IOBase):
+            is_asked = name in _READS and not is_machinery(caller.f_code.co_filename)
+            if is_asked and not isinstance(owner, (io.StringIO, io.BytesIO)):
+                answer = _answer_of(getattr(owner, "name", ""))
+                self._tell(f"{name}() of an open file", answer, caller)
+        elif any(name in names and _is_a(owner, kind) for kind, names in _METHODS.items()):
+            if not is_machinery(caller.f_code.co_filename):
+                self._tell(f"{type(owner).__name__}.{name}()", "decides", caller)
+        elif (getattr(function, "__module__", ""), name) in _MEASURED_BY:
+            self._tell(f"resource.{name}()", "measures", caller)
+        elif isinstance(function, type(builtins.len)) and function in _FUNCTIONS:
+            self._tell(*_FUNCTIONS[function], caller)
+
+    def function_called(self, frame: FrameType, caller: FrameType) -> None:
+        """A function of Python's begins."""
+        if frame.f_code is _GETITEM:
+            name = f"the environment variable {frame.f_locals.get('key')}"
+            self._tell(name, "configures", caller)
+        elif frame.f_code in _FLAGS and not is_machinery(caller.f_code.co_filename):
+            self._tell(_FLAGS[frame.f_code], "decides", caller)
+
+    def _tell(self, name: str, answer: Answer, frame: FrameType) -> None:
+        asked, user = self._asked, _who_asks(frame)
+        if asked is not None and user is not None:
+            asked(name, answer, user)
+
+
+def _answer_of(path: object) -> Answer:
+    is_text = isinstance(path, (str, bytes))
+    return "measures" if is_text and os.fsdecode(path).startswith(_OF_MACHINE) else "decides"  # type: ignore[arg-type]
+
+
+def _who_asks(frame: FrameType | None) -> FrameType | None:
+    """The user's frame; None where torch, graphdoctor or Python's library asks for itself."""
+    while frame is not None and is_machinery(file := frame.f_code.co_filename):
+        is_load = file.endswith(f"torch{os.sep}serialization.py")
+        if (is_torch(file) and not is_load) or is_own(file):
+            return None
+        if file.startswith(_IMPORT) or any(part in file for part in _FOR_ITSELF):
+            return None
+        frame = frame.f_back
+    return frame
+
+
+def _is_read(args: tuple[Any, ...]) -> bool:
+    mode, flags = (*args, None, None)[1:3]
+    if isinstance(mode, str):
+        return "r" in mode or "+" in mode
+    return isinstance(flags, int) and not flags & os.O_WRONLY
+
+
+def _is_a(owner: object, kind: tuple[str, str]) -> bool:
+    return (type(owner).__module__, type(owner).__name__) == kind

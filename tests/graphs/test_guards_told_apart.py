@@ -1,0 +1,125 @@
+"""Values that are equal and not the same: a guard tells them apart wherever a forward may read them."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from graphdoctor.graphs.calls.signature import Unwatchable, signature
+from graphdoctor.graphs.guards import Guard
+from graphdoctor.graphs.guards.written_out import all_of, in_parts, written_out
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+class Word(str):
+    pass
+
+
+EQUAL: dict[str, tuple[Any, Any]] = {
+    "int, bool": (1, True),
+    "int, float": (1, 1.0),
+    "int, of NumPy": (1, np.int64(1)),
+    "zeros": (0.0, -0.0),
+    "texts": ("a", Word("a")),
+    "bytes": (b"a", bytearray(b"a")),
+    "tuples": ((1, 2), Pair(1, 2)),
+    "sizes": ((1, 2), torch.Size([1, 2])),
+    "tuples of others": ((0.0, 1), (-0.0, 1)),
+    "lists of others": ([1, 2], [True, 2]),
+    "keys": ({1: 2}, {True: 2}),
+    "keys that are tuples": ({(1,): 2}, {(True,): 2}),
+    "orders": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    "sets": ({1}, {True}),
+    "frozen sets": (frozenset([1]), frozenset([True])),
+    "ends": (collections.deque([1]), collections.deque([1], maxlen=3)),
+    "number and tensor": (1, torch.tensor(1)),
+    "tensors": (torch.tensor(1.0), torch.tensor(1.0)),
+}
+
+
+class Holder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+
+Put = Callable[[Holder, Any], None]
+PLACES: dict[str, Put] = {
+    "attribute": lambda m, v: setattr(m, "held", v),
+    "attribute of torch's": lambda m, v: setattr(m.layer, "held", v),
+    "value": lambda m, v: m.__dict__.setdefault("table", {}).update(x=v),
+    "item": lambda m, v: m.__dict__.setdefault("items", [0]).__setitem__(0, v),
+    "in a tuple": lambda m, v: setattr(m, "held", (3, v)),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_values_are_told_apart(name: str, turned: bool, place: str) -> None:
+    before, now = reversed(EQUAL[name]) if turned else EQUAL[name]
+    module, put = Holder(), PLACES[place]
+    put(module, before)
+    guard = Guard({"m": module}, around=module)
+    assert guard.is_same()
+    put(module, now)
+    assert not guard.is_same()
+    assert guard.difference()
+
+
+@pytest.mark.parametrize("before, now", [({1}, {True}), ({1: 2}, {True: 2}), ([1], [1.0])])
+def test_a_container_that_is_filled_anew_is_told_apart(before: Any, now: Any) -> None:
+    module: Any = Holder()
+    module.held = before
+    guard = Guard({"m": module}, around=module)
+    assert guard.is_same()
+    before.clear()
+    before.extend(now) if isinstance(before, list) else before.update(now)
+    assert not guard.is_same()
+    assert "held" in guard.difference()
+
+
+def test_layers_in_another_order_are_another_model() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.Tanh())
+    guard = Guard({"m": model})
+    model._modules = dict(reversed(model._modules.items()))
+    assert not guard.is_same()
+    assert guard.difference()
+
+
+def test_an_equal_number_in_a_list_is_as_good_as_the_one_before() -> None:
+    module: Any = Holder()
+    module.held = [float("1.5")]
+    guard = Guard({"m": module}, around=module)
+    module.held[0] = float("1.50")
+    assert guard.difference() == ""
+    assert guard.is_same()
+
+
+@pytest.mark.parametrize("name", [name for name in EQUAL if name != "tensors"])
+def test_equal_arguments_are_told_apart_or_refused(name: str) -> None:
+    keys = []
+    for value in EQUAL[name]:
+        try:
+            keys.append(signature((value,), {})[0])
+        except Unwatchable:
+            return
+    assert keys[0] != keys[1]
+
+
+def test_many_terms_are_written_out_in_parts() -> None:
+    held = [True] * 2_500
+    given: dict[str, Any] = {"held": held}
+    terms = in_parts([f"held[{place}]" for place in range(len(held))], given)
+    assert len(terms) == 3
+    holds = written_out(all_of(terms), given)
+    assert holds()
+    held[-1] = False
+    assert not holds()

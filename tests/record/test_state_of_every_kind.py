@@ -1,0 +1,291 @@
+"""What decides in a later step, wherever it is kept: behind objects of C, in the process, outside of it."""
+
+from __future__ import annotations
+
+import array
+import collections
+import ctypes
+import decimal
+import enum
+import functools
+import gc
+import io
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import types
+import uuid
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from graphdoctor.record.outward import LeavesStep
+from graphdoctor.record.patience import ended_after, silent
+from graphdoctor.target.state.snapshot import snapshot
+from graphdoctor.values.report import Report
+from tests.support.diagnosing import reported
+
+LINEAR = nn.Linear(8, 8)
+
+
+def decided_by(advance: Callable[[], object], decides: Callable[[], object]) -> Report:
+    """Of a step that moves something on, and computes something else where that has come to something."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        advance()
+        y = LINEAR(x)
+        if decides():
+            y = y * 2
+        return y
+
+    return reported(step)
+
+
+class Grade(enum.Enum):
+    A = 1
+
+
+class Meta(type):
+    count = 0
+
+
+class Counted(metaclass=Meta):
+    def __init__(self) -> None:
+        self.count = 0
+
+
+Pair = collections.namedtuple("Pair", "count other")
+NUMBERS, NUMBER_OF_C = array.array("l", [0]), ctypes.c_int(0)
+ADD = [].append
+COUNTED = Counted()
+WEAK, PROXY = weakref.ref(COUNTED), weakref.proxy(COUNTED)
+HELD = {"pair": Pair(0, 0), "words": "", "power": 20, "turning": [0] * 30 + [1]}
+LOGGER: Any = logging.getLogger("counting")
+LOGGER.count = 0
+PROXIED: Any = types.MappingProxyType(HELD)
+
+
+def _add(holder: Any, name: str = "count") -> None:
+    setattr(holder, name, getattr(holder, name) + 1)
+
+
+def add_to_numbers() -> None:
+    NUMBERS[0] += 1
+
+
+def add_to_number_of_c() -> None:
+    NUMBER_OF_C.value += 1
+
+
+def add_to_member() -> None:
+    Grade.A.count = getattr(Grade.A, "count", 0) + 1  # type: ignore[attr-defined]
+
+
+def add_to_meta() -> None:
+    Meta.count += 1
+
+
+def add_to_proxy() -> None:
+    PROXY.count += 1
+
+
+def add_to_logger() -> None:
+    LOGGER.count += 1
+
+
+def add_to_parameter() -> None:
+    LINEAR.weight.count = getattr(LINEAR.weight, "count", 0) + 1  # type: ignore[attr-defined]
+
+
+def add_to_library() -> None:
+    sys.graphdoctor_count = getattr(sys, "graphdoctor_count", 0) + 1  # type: ignore[attr-defined]
+
+
+def add_to_pair() -> None:
+    pair: Any = HELD["pair"]
+    HELD["pair"] = pair._replace(count=pair.count + 1)
+
+
+def turn() -> None:
+    turning: Any = HELD["turning"]
+    turning.append(turning.pop(0))
+
+
+def double() -> None:
+    HELD["power"] += 1  # type: ignore[operator]
+
+
+def add_to_environment() -> None:
+    os.environ["GRAPHDOCTOR_COUNT"] = str(int(os.environ.get("GRAPHDOCTOR_COUNT", "0")) + 1)
+
+
+def add_to_precision() -> None:
+    decimal.getcontext().prec += 1
+
+
+KEPT: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "array": (add_to_numbers, lambda: NUMBERS[0] == 40),
+    "number of C": (add_to_number_of_c, lambda: NUMBER_OF_C.value == 40),
+    "method in C": (lambda: ADD(1), lambda: ADD.__self__.__len__() == 40),
+    "member of an enum": (add_to_member, lambda: Grade.A.count == 40),  # type: ignore[attr-defined]
+    "class of a class": (add_to_meta, lambda: Meta.count == 40),
+    "weak reference": (add_to_proxy, lambda: WEAK().count == 40),  # type: ignore[union-attr]
+    "object of the library": (add_to_logger, lambda: LOGGER.count == 40),
+    "parameter": (add_to_parameter, lambda: LINEAR.weight.count == 40),  # type: ignore[comparison-overlap]
+    "module of the library": (add_to_library, lambda: sys.graphdoctor_count == 40),  # type: ignore[attr-defined]
+    "named tuple": (add_to_pair, lambda: HELD["pair"].count == 40),  # type: ignore[attr-defined]
+    "list that turns": (turn, lambda: HELD["turning"][0] == 1),  # type: ignore[index]
+    "a power of two": (double, lambda: HELD["power"] & (HELD["power"] - 1) == 0),  # type: ignore[operator]
+    "environment": (
+        add_to_environment,
+        lambda: int(os.environ["GRAPHDOCTOR_COUNT"]) % 40 == 0,
+    ),
+    "switch of the process": (add_to_precision, lambda: decimal.getcontext().prec == 60),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_state_is_seen_and_decides(name: str) -> None:
+    with_start = snapshot({}), decimal.getcontext().prec
+    try:
+        assert decided_by(*KEPT[name]).verdict == "unknown"
+    finally:
+        with_start[0].restore()
+        decimal.getcontext().prec = with_start[1]
+
+
+@functools.lru_cache(None)
+def cached() -> int:
+    return 1
+
+
+FLAG = threading.Event()
+TEXT = io.BytesIO(b"0" * 40 + b"1" * 1000)
+
+
+def test_what_is_asked_of_files_and_others_may_be_answered_otherwise_later(tmp_path: Path) -> None:
+    config = tmp_path / "scale"
+    config.write_text("1")
+    asking: dict[str, Callable[[], object]] = {
+        "os.stat()": lambda: os.path.exists(tmp_path / "stop"),
+        "open of 'scale'": lambda: config.read_text() != "1",
+        "listdir of": lambda: len(os.listdir(tmp_path)) > 5,
+        "Event.is_set()": FLAG.is_set,
+        "cache_info()": lambda: (cached(), cached.cache_info().hits > 10_000)[1],
+        "TEXT": lambda: TEXT.read(1) == b"1",
+    }
+    for told, ask in asking.items():
+        report = decided_by(lambda: None, ask)
+        assert (report.verdict, told in report.reason) == ("unknown", True), report.reason
+
+
+def test_what_tells_of_the_machine_or_configures_is_a_remark() -> None:
+    for told, ask in {
+        "os.getloadavg()": lambda: os.getloadavg()[0] > 1e6,
+        "the environment variable GRAPHDOCTOR_MODE": lambda: os.environ.get("GRAPHDOCTOR_MODE"),
+    }.items():
+        report = decided_by(lambda: None, ask)
+        assert report.verdict == "safe"
+        assert any(told in one for one in report.limits)
+
+
+def test_what_python_asks_for_itself_is_no_question_of_the_step() -> None:
+    import warnings
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        warnings.warn("a line of the file is looked up", stacklevel=1)
+        return LINEAR(x)
+
+    report = reported(step)
+    assert report.verdict == "safe"
+    assert not any("asks" in one for one in report.limits)
+
+
+HOUR = time.localtime().tm_hour
+BEGUN = monotonic()
+TOLD: dict[str, Callable[[], object]] = {
+    "an hour of the day": lambda: time.localtime().tm_hour == (HOUR + 5) % 24,
+    "by a name of its own": lambda: monotonic() - BEGUN > 3600,
+    "text": lambda: time.strftime("%H") == f"{(HOUR + 5) % 24:02}",
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_clocks_decide_by_the_time_of_day_and_by_any_name(name: str) -> None:
+    assert "at a later time" in decided_by(lambda: None, TOLD[name]).reason
+
+
+def test_a_random_name_is_a_draw() -> None:
+    report = reported(lambda x: LINEAR(x) * (2.0 if uuid.uuid4().int % 97 == 5 else 1.0))
+    assert "GD207" in {finding.rule for finding in report.findings}
+
+
+CALLS = {"n": 0}
+
+
+def test_other_kernels_in_a_later_step_are_another_step() -> None:
+    levels = ["highest"] * 30 + ["high"] * 10_000
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        CALLS["n"] += 1
+        torch.set_float32_matmul_precision(levels[CALLS["n"]])
+        return LINEAR(x)
+
+    assert reported(step).verdict == "unknown"
+
+
+@pytest.mark.parametrize("ends", [SystemExit, KeyboardInterrupt])
+def test_a_step_that_ends_the_program_later_is_found_and_ends_no_analysis(ends: Any) -> None:
+    counted = types.SimpleNamespace(n=0)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        counted.n += 1
+        n = counted.n
+        if n % 100 == 0:
+            raise ends
+        return LINEAR(x)
+
+    report = reported(step)
+    assert report.verdict == "unknown"
+    assert "raise ends" in report.reason
+
+
+def test_a_step_that_waits_in_a_later_state_is_ended() -> None:
+    nobody = threading.Lock()
+    nobody.acquire()
+    with pytest.raises(LeavesStep), ended_after(0.2):
+        nobody.acquire()
+    assert signal.getsignal(signal.SIGALRM) is not None
+
+
+def test_what_a_trial_shows_is_seen_by_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+    bar = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  (a progress bar holds it for long)
+    with silent():
+        print("10 %", file=bar)
+        os.write(1, b"from C")
+    print("after")
+    assert capfd.readouterr() == ("after\n", "")
+
+
+def test_what_the_process_has_switched_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = snapshot({"step": lambda: None})
+    threads, limit = torch.get_num_threads(), sys.getrecursionlimit()
+    gc.disable()
+    torch.set_num_threads(threads + 1)
+    sys.setrecursionlimit(limit + 10)
+    os.environ["GRAPHDOCTOR_LEFT"] = "1"
+    handler = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    start.restore()
+    assert gc.isenabled()
+    assert (torch.get_num_threads(), sys.getrecursionlimit()) == (threads, limit)
+    assert "GRAPHDOCTOR_LEFT" not in os.environ
+    assert signal.getsignal(signal.SIGUSR1) is handler
