@@ -13,7 +13,7 @@ from torch import nn
 
 from graphdoctor.graphs.calls.signature import Unwatchable, signature
 from graphdoctor.graphs.guards import Guard
-from graphdoctor.graphs.guards.written_out import all_of, in_parts, written_out
+from graphdoctor.graphs.guards.written_out import in_parts, written_out
 
 Pair = collections.namedtuple("Pair", "a b")
 
@@ -117,9 +117,9 @@ def test_equal_arguments_are_told_apart_or_refused(name: str) -> None:
 def test_many_terms_are_written_out_in_parts() -> None:
     held = [True] * 2_500
     given: dict[str, Any] = {"held": held}
-    terms = in_parts([f"held[{place}]" for place in range(len(held))], given)
-    assert len(terms) == 3
-    holds = written_out(all_of(terms), given)
+    question = in_parts([f"held[{place}]" for place in range(len(held))], given)
+    assert len(question.given) == 3
+    holds = written_out(question)
     assert holds()
     held[-1] = False
     assert not holds()
