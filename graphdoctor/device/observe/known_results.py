@@ -35,15 +35,10 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.operators import Call, tensors_of
-from graphdoctor.device.observe.storages import copied_when_written
 from graphdoctor.device.observe.wider import lies_on_cpu
 from graphdoctor.target.state.contents import contents_of
 from graphdoctor.target.state.precision import has_precisions, read_precision
-
-# torch's own, without a word in its stubs.
-_is_shared: Callable[[torch.Tensor], bool] = vars(torch._C)["_is_cow_tensor"]
-# Where a tensor's memory begins; asking for a pointer would make torch copy what is shared.
-_begin_of: Callable[[torch.Tensor], int] = vars(torch._C)["_data_address"]
+from graphdoctor.target.state.shared_memory import begin_of, copied_when_written, is_shared
 
 _LEAST_FLOPS = 1 << 25  # a millisecond or less: looking at the inputs would cost as much
 _FLOPS_PER_BYTE = 16  # below that, looking at the inputs and copying results costs as much
@@ -140,7 +135,7 @@ class KnownResults:
             value = self._results.pop(key).value
             self._left_bytes += _bytes_of(value)
             for tensor in tensors_of(value):
-                del self._numbers[_begin_of(tensor)]
+                del self._numbers[begin_of(tensor)]
 
     def _keep(self, key: object, result: Any) -> None:
         needed = _bytes_of(result)
@@ -149,7 +144,7 @@ class KnownResults:
         self._left_bytes -= needed
         value = _shared(result)
         self._results[key] = _Result(value)
-        self._numbers.update((_begin_of(tensor), next(_NUMBERS)) for tensor in tensors_of(value))
+        self._numbers.update((begin_of(tensor), next(_NUMBERS)) for tensor in tensors_of(value))
 
     def _key_of(self, call: Call) -> object:
         """What the result depends on."""
@@ -166,7 +161,7 @@ class KnownResults:
 
     def _contents_of(self, tensor: torch.Tensor) -> object:
         """Where it lies in kept memory, into which nobody writes; else what its bits are."""
-        if _is_shared(tensor) and (number := self._numbers.get(_begin_of(tensor))):
+        if is_shared(tensor) and (number := self._numbers.get(begin_of(tensor))):
             return _KEPT, number, tensor.storage_offset()
         return contents_of(_in_memory_order(tensor))
 

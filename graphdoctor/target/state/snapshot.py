@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CellType, FunctionType
+from typing import Protocol
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
@@ -42,7 +43,28 @@ from graphdoctor.target.state.tree import unused
 from graphdoctor.target.state.variables import global_names, is_user_class
 from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, Walk
 
-Held = Callable[[torch.UntypedStorage], bool]
+
+class Memory(Protocol):
+    """What is known of memory, by storage."""
+
+    def holds_values(self, storage: torch.UntypedStorage) -> bool:
+        """Whether it may be read: false of what has no values, which is neither read nor put back."""
+
+    def is_ours(self, storage: torch.UntypedStorage) -> bool:
+        """Whether nobody knows its address but torch, so that it may lie elsewhere once it was written."""
+
+
+class _UsersMemory:
+    """Memory of which nothing else is known: it holds values, and stays where it is."""
+
+    def holds_values(self, storage: torch.UntypedStorage) -> bool:
+        return True
+
+    def is_ours(self, storage: torch.UntypedStorage) -> bool:
+        return False
+
+
+USERS_MEMORY: Memory = _UsersMemory()
 
 
 class Snapshot:
@@ -73,15 +95,10 @@ class Snapshot:
             self.restore()
 
 
-def always(storage: torch.UntypedStorage) -> bool:
-    """Every memory holds values."""
-    return True
+def snapshot(roots: Mapping[str, object], *, memory: Memory = USERS_MEMORY) -> Snapshot:
+    """Save the state of everything that `roots` reach.
 
-
-def snapshot(roots: Mapping[str, object], *, held: Held = always) -> Snapshot:
-    """Save the state of everything that `roots` reach. Costs one copy of the tensors' memory.
-
-    Memory that is not `held` has no values, and is neither read nor put back.
+    Costs one copy of the tensors' memory; of what is ours, a copy of what is written later.
     Without roots it is the process alone, and all of it: its environment, `sys.path` and the filters of
     warnings too, which a step may count on having changed.
     """
@@ -92,7 +109,7 @@ def snapshot(roots: Mapping[str, object], *, held: Held = always) -> Snapshot:
     with _plain_torch():
         for path, value, _ in Walk(roots):
             if isinstance(value, torch.Tensor):
-                saved.extend(_save_tensor(value, storages, held))
+                saved.extend(_save_tensor(value, storages, memory))
                 grads.append(saved_grad(value))
             elif not isinstance(value, SCALARS):
                 saved.extend(_save_object(value))
@@ -141,7 +158,7 @@ def _plain_torch() -> Iterator[None]:
 
 
 def _save_tensor(
-    tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage], held: Held
+    tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage], memory: Memory
 ) -> Iterator[Restore]:
     yield saved_dict(attributes(tensor))
     if is_traceable_wrapper_subclass(tensor):
@@ -155,8 +172,8 @@ def _save_tensor(
     is_new = storage._cdata not in storages and storage.device.type != "meta"
     if is_new and not wraps_others(tensor):
         storages[storage._cdata] = storage
-        if held(storage):
-            yield SavedStorage(storage).restore
+        if memory.holds_values(storage):
+            yield SavedStorage(storage, is_ours=memory.is_ours(storage)).restore
     yield SavedTensor(tensor).restore
 
 
