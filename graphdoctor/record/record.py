@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from graphdoctor.device.observe.collectives import is_collective
-from graphdoctor.device.observe.known_results import forget_unused_results
+from graphdoctor.device.observe.known_results import forget_unused_results, prefer_new_results
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.record.held_by_wrappers import gathered_parameters, with_buckets
 from graphdoctor.record.host_events import host_events
@@ -42,6 +42,7 @@ def record(
 
     `look` sees each eager iteration, with the state as the iteration left it.
     """
+    prefer_new_results()  # the session's batches come several times; what the step warmed up on, once more
     eager = record_series(session, capturing=False, look=look, progress=progress)
     captured = record_series(session, capturing=True, progress=progress)
     forget_unused_results()  # of what is drawn at random, and so comes in one run only

@@ -162,6 +162,7 @@ class _Search:
     _trials: int = 0
     _place: str = ""
     _error: Exception | None = None  # of the last run that failed
+    _together: dict[frozenset[str], Ran] = field(default_factory=dict)  # the last that was accepted
     _is_checked: bool = False
 
     def found(self) -> _Found:
@@ -197,8 +198,9 @@ class _Search:
         }
 
     def _accept(self, paths: list[str], movable: Sequence[str]) -> None:
-        if self._ran([*self._accepted, *paths], self._rearranged):
+        if ran := self._ran([*self._accepted, *paths], self._rearranged):
             self._accepted += paths
+            self._together = {frozenset(self._accepted): ran}
         elif len(paths) > 1:
             self._accept(paths[: len(paths) // 2], movable)
             self._accept(paths[len(paths) // 2 :], movable)
@@ -228,7 +230,9 @@ class _Search:
     def _parting(self, whole: list[str]) -> list[str]:
         """Which of these whole numbers the step takes another path for, floating ones as given."""
         for draw in range(_DRAWS if whole else 0):
-            together = self._ran(whole, self._rearranged, draw=draw)
+            # Where all that varies is whole numbers, the step has just run on the first draw of them.
+            has_run = not draw and not self._rearranged and self._together.get(frozenset(whole))
+            together = has_run or self._ran(whole, self._rearranged, draw=draw)
             if together is None or MEETING.everywhere(together.path == self.given.path):
                 continue
             # The given run started from another state, which may lead elsewhere too.

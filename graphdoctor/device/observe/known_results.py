@@ -102,6 +102,7 @@ _KEPT = "kept"
 @dataclass(slots=True)
 class _Result:
     value: Any
+    of_inputs: int  # that the step has now, or had before
     is_used: bool = False
 
 
@@ -111,6 +112,7 @@ class KnownResults:
     def __init__(self, most_bytes: int) -> None:
         self.is_keeping = True
         self._left_bytes = most_bytes
+        self._inputs = 0
         self._results: dict[object, _Result] = {}
         self._numbers: dict[int, int] = {}  # of kept memory, by where it begins
 
@@ -122,7 +124,7 @@ class KnownResults:
         key = self._key_of(call)
         known = self._results.get(key)
         if known is not None:
-            known.is_used = True
+            known.is_used, known.of_inputs = True, self._inputs
             return _shared(known.value)
         result = compute(call)
         if self.is_keeping and left_flops >= _FLOPS_PER_BYTE * _KEEPING * _bytes_of(result):
@@ -132,18 +134,36 @@ class KnownResults:
     def forget_unused(self) -> None:
         """Drop what was computed once only, as in a state that does not come again."""
         for key in [key for key, known in self._results.items() if not known.is_used]:
-            value = self._results.pop(key).value
-            self._left_bytes += _bytes_of(value)
-            for tensor in tensors_of(value):
-                del self._numbers[begin_of(tensor)]
+            self._forget(key)
+
+    def prefer_new(self) -> None:
+        """Drop what is known by now, and not used again, where there is no memory for what comes."""
+        self._inputs += 1
+
+    def _forget(self, key: object) -> None:
+        value = self._results.pop(key).value
+        self._left_bytes += _bytes_of(value)
+        for tensor in tensors_of(value):
+            del self._numbers[begin_of(tensor)]
+
+    def _make_room(self, needed: int) -> bool:
+        """Whether so much can be kept; what was kept first is forgotten first."""
+        if needed <= self._left_bytes:
+            return True
+        older = [key for key, known in self._results.items() if known.of_inputs < self._inputs]
+        for key in older:
+            if needed <= self._left_bytes:
+                break
+            self._forget(key)
+        return needed <= self._left_bytes
 
     def _keep(self, key: object, result: Any) -> None:
         needed = _bytes_of(result)
-        if needed > self._left_bytes or not all(map(_is_alone, tensors_of(result))):
+        if not all(map(_is_alone, tensors_of(result))) or not self._make_room(needed):
             return
         self._left_bytes -= needed
         value = _shared(result)
-        self._results[key] = _Result(value)
+        self._results[key] = _Result(value, self._inputs)
         self._numbers.update((begin_of(tensor), next(_NUMBERS)) for tensor in tensors_of(value))
 
     def _key_of(self, call: Call) -> object:
@@ -188,6 +208,12 @@ def nothing_kept() -> Iterator[None]:
         yield
     finally:
         known.is_keeping = before
+
+
+def prefer_new_results() -> None:
+    """From now on: other inputs come, and those from before hardly again."""
+    if _ACTIVE:
+        _ACTIVE[-1].prefer_new()
 
 
 def forget_unused_results() -> None:
