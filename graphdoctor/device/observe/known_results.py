@@ -16,7 +16,8 @@ of one is never taken for a number of another:
 
 - `kept`: the memory of a known result. Its number is never given twice, and holds while the result is
   known: that keeps the memory, which therefore is nobody else's, and shared, so that a write goes elsewhere.
-- `copy`: a snapshot's copy, compared byte by byte just now. Its number is never given twice either.
+- `copy`: a snapshot's copy, compared byte by byte just now, or still one memory with it. Its number is never
+  given twice either.
 - `sums`: of the bits. Others have the same by chance in one case of 2**32 at most.
 
 Whoever has the address of memory from before it was shared could write there all the same. A result is
