@@ -113,7 +113,7 @@ def _analyze_found(target: Target, why: str, spec: str | None, setting: Setting)
     try:
         with (
             _values_left_out(target, why, device) as given,
-            put_back(given, device.table.holds_values),
+            put_back(given, device.table),
         ):
             placed = place(given, device)
             try:

@@ -14,7 +14,7 @@ from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.hosts import profile_beside, profile_for
 from graphdoctor.record.memory import memory_for_results
 from graphdoctor.target import Snapshot, Target, snapshot
-from graphdoctor.target.state.snapshot import Held, always
+from graphdoctor.target.state.snapshot import USERS_MEMORY, Memory
 from graphdoctor.values.options import AnalyzeOptions
 
 Progress = Callable[[str], None]
@@ -61,13 +61,10 @@ def generators_kept() -> Iterator[None]:
 
 
 @contextmanager
-def put_back(target: Target, held: Held = always) -> Iterator[Snapshot]:
-    """Inside the block the target may run; afterwards its state is restored and it is closed.
-
-    Memory that is not `held` has no values to restore.
-    """
+def put_back(target: Target, memory: Memory = USERS_MEMORY) -> Iterator[Snapshot]:
+    """Inside the block the target may run; afterwards its state is restored and it is closed."""
     try:
-        before = snapshot(target.roots, held=held)
+        before = snapshot(target.roots, memory=memory)
         try:
             with results_known(memory_for_results(target)):
                 yield before

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from graphdoctor.device.observe.wider import lies_on_cpu
 from graphdoctor.graphs.compare import dense_bits, local_part
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.target.state.contents import contents_of
+from graphdoctor.target.state.shared_memory import address_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ def _of_tensor(
     tensor = local_part(tensor)
     kind = (tuple(tensor.shape), tensor.dtype, str(tensor.device))
     plain = tensor.layout == torch.strided and not tensor.is_nested
-    where = (tensor.data_ptr(), tensor.stride(), *kind) if plain else (id(tensor),)
+    where = (address_of(tensor), tensor.stride(), *kind) if plain else (id(tensor),)
     if where not in known:
-        known[where] = (*kind, contents_of(dense_bits(tensor).contiguous().reshape(-1).cpu()))
+        bits = dense_bits(tensor).contiguous().reshape(-1)
+        known[where] = (*kind, contents_of(bits if lies_on_cpu(bits) else bits.cpu()))
     return known[where]

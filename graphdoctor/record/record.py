@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from graphdoctor.device.observe.collectives import is_collective
-from graphdoctor.device.observe.known_results import forget_unused_results
+from graphdoctor.device.observe.known_results import forget_unused_results, prefer_new_results
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import Call
 from graphdoctor.device.observe.storages import StorageTable, parts_of
@@ -45,6 +45,7 @@ def record(
 
     `look` sees each eager iteration, with the state as the iteration left it.
     """
+    prefer_new_results()  # the session's batches come several times; what the step warmed up on, once more
     eager, captured = _both_ways(session, look=look, progress=progress)
     forget_unused_results()  # of what is drawn at random, and so comes in one run only
     progress("watching what the host does")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import itertools
 import queue
 import warnings
 from collections.abc import Iterator, Mapping
@@ -66,7 +67,9 @@ class Running:
                 yield path
 
     def _is_hidden(self, key: int, held: Iterator[object]) -> bool:
-        return self._before[key] is None and not isinstance(held, GeneratorType)
+        """A cycle stands where it stood once it has come round, as one of a single item always does."""
+        is_told = self._before[key] is not None and not isinstance(held, itertools.cycle)
+        return not is_told and not isinstance(held, GeneratorType)
 
     def _path(self, held: object) -> str | None:
         return self._held[id(held)][0] if id(held) in self._held else None

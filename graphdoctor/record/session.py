@@ -131,14 +131,14 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
             run,
             given=given,
             is_on_device=device.table.is_cuda,
-            held=device.table.holds_values,
+            memory=device.table,
         )
     with user_code("making the inputs"):
         batches = tuple(target.fresh_inputs() for _ in range(iterations))
     if target.variation is not None:
         # What is captured and replayed later gets values that the recorded runs have accepted.
         target = in_turn(target, (first, *batches))
-    start = before or snapshot(target.roots, held=device.table.holds_values)
+    start = before or snapshot(target.roots, memory=device.table)
     return Session(target, device, batches, start, scopes)
 
 

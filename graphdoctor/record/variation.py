@@ -14,7 +14,13 @@ from graphdoctor.device.observe.meeting import MEETING, RanksDiffer
 from graphdoctor.device.observe.storages import parts_of
 from graphdoctor.record.which_way import Path, Ran, Run
 from graphdoctor.target.state.clone import clone_inputs, memory_of
-from graphdoctor.target.state.snapshot import Held, always, has_memory, named_tensors, snapshot
+from graphdoctor.target.state.snapshot import (
+    USERS_MEMORY,
+    Memory,
+    has_memory,
+    named_tensors,
+    snapshot,
+)
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs, Target, Variation
 from graphdoctor.target.user_code import in_short, user_code
@@ -69,7 +75,7 @@ def settled(
     *,
     given: Ran,
     is_on_device: Callable[[torch.Tensor], bool],
-    held: Held = always,
+    memory: Memory = USERS_MEMORY,
 ) -> Target:
     """Find out by throw-away runs which inputs may have other values; the others stay as given.
 
@@ -77,7 +83,7 @@ def settled(
     other values of it, or gives results that are not finite, which they were. Whole numbers that the
     step does not accept are rearranged where that goes: then they are still what somebody would pass. So
     are those in the host's memory that the step takes another path for. On the device they vary all the
-    same: who reads them there is found whatever they are. State is afterwards as it was before; `held`
+    same: who reads them there is found whatever they are. State is afterwards as it was before; `memory`
     is a snapshot's.
     """
     variation = target.variation
@@ -87,7 +93,7 @@ def settled(
     variation.keep([path for path in variation.varied if path not in shared])
     if not variation.varied:
         return replace(target, has_fixed_inputs=True)
-    before = snapshot(target.roots, held=held)
+    before = snapshot(target.roots, memory=memory)
     search = _Search(target, variation, run, before.restore, given, is_on_device)
     try:
         found = search.found()
@@ -156,6 +162,7 @@ class _Search:
     _trials: int = 0
     _place: str = ""
     _error: Exception | None = None  # of the last run that failed
+    _together: dict[frozenset[str], Ran] = field(default_factory=dict)  # the last that was accepted
     _is_checked: bool = False
 
     def found(self) -> _Found:
@@ -191,8 +198,9 @@ class _Search:
         }
 
     def _accept(self, paths: list[str], movable: Sequence[str]) -> None:
-        if self._ran([*self._accepted, *paths], self._rearranged):
+        if ran := self._ran([*self._accepted, *paths], self._rearranged):
             self._accepted += paths
+            self._together = {frozenset(self._accepted): ran}
         elif len(paths) > 1:
             self._accept(paths[: len(paths) // 2], movable)
             self._accept(paths[len(paths) // 2 :], movable)
@@ -222,7 +230,9 @@ class _Search:
     def _parting(self, whole: list[str]) -> list[str]:
         """Which of these whole numbers the step takes another path for, floating ones as given."""
         for draw in range(_DRAWS if whole else 0):
-            together = self._ran(whole, self._rearranged, draw=draw)
+            # Where all that varies is whole numbers, the step has just run on the first draw of them.
+            has_run = not draw and not self._rearranged and self._together.get(frozenset(whole))
+            together = has_run or self._ran(whole, self._rearranged, draw=draw)
             if together is None or MEETING.everywhere(together.path == self.given.path):
                 continue
             # The given run started from another state, which may lead elsewhere too.

@@ -216,3 +216,16 @@ def test_tensors_that_leave_the_device_are_plain_ones() -> None:
     with EmulatedDevice():
         x = torch.ones(2, device="cuda")
     assert x.is_cpu and x.device.type == "cpu" and (x + 1).tolist() == [2, 2]
+
+
+def test_only_what_the_device_made_may_lie_elsewhere_later() -> None:
+    with EmulatedDevice() as device:
+        given = torch.ones(4)
+        placed = torch.ones(4)
+        device.put(placed)
+        made = given.cuda()
+        found = [
+            device.table.is_ours(tensor.untyped_storage())
+            for tensor in (given, placed, placed.view(2, 2), made, made[1:], placed + 1)
+        ]
+    assert found == [False, False, False, True, True, True]

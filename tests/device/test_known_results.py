@@ -14,6 +14,7 @@ from graphdoctor.device.observe import fallback, known_results
 from graphdoctor.device.observe.known_results import (
     forget_unused_results,
     nothing_kept,
+    prefer_new_results,
     results_known,
 )
 from graphdoctor.device.observe.operators import Call
@@ -159,6 +160,26 @@ def test_no_more_is_kept_than_there_is_memory_for(
         x @ w
         x @ w
     assert computed.count("mm") == 3
+
+
+def test_where_memory_is_short_new_results_come_before_those_of_other_inputs(
+    computed: list[str],
+) -> None:
+    first, second, third, w = rows(), rows(), rows(), weights()
+    one = (first @ w).nbytes
+    computed.clear()
+    with results_known(2 * one):
+        for x in (first, second):
+            x @ w
+        prefer_new_results()
+        second @ w  # comes again, and is new with that
+        for x in (third, second, third):
+            x @ w
+        assert computed.count("mm") == 3
+        first @ w  # was forgotten, and finds no room now
+        first @ w
+        third @ w
+    assert computed.count("mm") == 5
 
 
 def test_a_result_that_does_not_fill_its_memory_is_not_kept(

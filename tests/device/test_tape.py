@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -145,6 +147,153 @@ def test_a_value_that_somebody_holds_is_the_replay_s() -> None:
     x.fill_(3)
     graph.replay()
     assert held[0].tolist() == [6.0] * 4 and y.tolist() == [7.0] * 4
+
+
+@pytest.fixture
+def operators() -> Iterator[Any]:
+    """Makes operators of Python functions, by their schemas."""
+    with torch.library._scoped_library("graphdoctor_tests", "FRAGMENT") as library:
+
+        def make(schema: str, body: Callable[..., Any]) -> Any:
+            library.define(schema)
+            name = schema.partition("(")[0]
+            library.impl(name, body, "CPU")
+            return getattr(torch.ops.graphdoctor_tests, name)
+
+        yield make
+
+
+@pytest.mark.usefixtures("device")
+def test_a_replay_gives_back_what_it_made_after_its_last_use(
+    operators: Callable[..., Any],
+) -> None:
+    given: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def counting(x: torch.Tensor) -> torch.Tensor:
+        given.append(weakref.ref(x))
+        alive.append(sum(seen() is not None for seen in given))
+        return x + 1
+
+    counted = operators("counted(Tensor x) -> Tensor", counting)
+    x = torch.ones(4).cuda()
+
+    def body() -> torch.Tensor:
+        y = x
+        for _ in range(8):
+            y = counted(y)
+        return y
+
+    graph, y = captured(body)
+    given.clear()
+    alive.clear()
+    graph.replay()
+    assert y.tolist() == [9.0] * 4 and len(alive) == 8 and max(alive) <= 3
+
+
+@pytest.mark.usefixtures("device")
+def test_an_operator_that_returns_what_an_earlier_one_made_leaves_that_one_its_memory(
+    operators: Callable[..., Any],
+) -> None:
+    x, held = torch.randn(6).cuda(), []
+    kept = operators("kept(Tensor x) -> Tensor", lambda x: held[0])
+
+    def body() -> torch.Tensor:
+        held.append(x * 2)
+        y = held[0] + 1
+        kept(x)
+        return y
+
+    graph, y = captured(body)
+    x.fill_(3)
+    graph.replay()
+    assert y.tolist() == [7.0] * 6 and held[0].tolist() == [6.0] * 6
+
+
+@pytest.mark.usefixtures("device")
+def test_a_number_on_the_host_is_an_argument_that_no_replay_changes() -> None:
+    """Also where a copy of the replay's own fills it: a kernel took its value when it was captured."""
+    x = torch.ones(4).cuda()
+
+    def body() -> torch.Tensor:
+        total = x.sum().to("cpu", non_blocking=True)
+        return x * total
+
+    graph, y = captured(body)
+    x.fill_(2)
+    graph.replay()
+    assert y.tolist() == [8.0] * 4
+
+
+@pytest.mark.usefixtures("device")
+def test_zeros_without_memory_are_filled_by_no_replay() -> None:
+    x = torch.ones(4).cuda()
+    graph, y = captured(lambda: x + torch._efficientzerotensor(4, device="cuda"))
+    x.fill_(2)
+    graph.replay()
+    assert y.tolist() == [2.0] * 4
+
+
+@pytest.mark.usefixtures("device")
+def test_memory_that_a_capture_only_allocates_keeps_what_somebody_writes_there() -> None:
+    x = torch.ones(4).cuda()
+
+    def body() -> torch.Tensor:
+        y = torch.empty(4, device="cuda")
+        y[:2].copy_(x[:2])
+        return y
+
+    graph, y = captured(body)
+    y.fill_(7)
+    graph.replay()
+    assert y.tolist() == [1.0, 1.0, 7.0, 7.0]
+
+
+# Of an operator of this name the last result stays on the host, as attention's random seed does in eager.
+BESIDE = "_pack_padded_sequence(Tensor x) -> (Tensor, Tensor)"
+BESIDE_ONLY = "_pack_padded_sequence(Tensor x) -> Tensor[]"
+
+
+@pytest.mark.usefixtures("device")
+def test_a_result_on_the_host_is_the_replay_s_for_its_own_operators_and_nobody_else_s(
+    operators: Callable[..., Any],
+) -> None:
+    x, held = torch.ones(4).cuda(), []
+    beside = operators(BESIDE, lambda x: (x + 1, x.sum().reshape(1)))
+    uses = operators("uses(Tensor x, Tensor y) -> Tensor", lambda x, y: x * y)
+
+    def body() -> torch.Tensor:
+        y, on_host = beside(x)
+        held.append(on_host)
+        return uses(y, on_host)
+
+    graph, y = captured(body)
+    x.fill_(2)
+    graph.replay()
+    assert y.tolist() == [24.0] * 4
+    assert held[0].tolist() == [4.0] and not held[0].is_cuda
+
+
+@pytest.mark.usefixtures("device")
+def test_an_operator_that_leaves_nothing_on_the_device_is_not_replayed(
+    operators: Callable[..., Any],
+) -> None:
+    x, runs = torch.ones(4).cuda(), []
+
+    def on_host(x: torch.Tensor) -> list[torch.Tensor]:
+        runs.append(x)
+        return [x.sum().reshape(1)]
+
+    beside = operators(BESIDE_ONLY, on_host)
+
+    def body() -> torch.Tensor:
+        beside(x)
+        return x + 1
+
+    graph, y = captured(body)
+    x.fill_(2)
+    graph.replay()
+    assert y.tolist() == [3.0] * 4 and len(runs) == 1
 
 
 def test_a_result_of_another_shape_is_refused() -> None:

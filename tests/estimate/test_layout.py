@@ -6,7 +6,8 @@ import pytest
 from msgspec import structs
 
 from graphdoctor.estimate.gpus import Figure, load_profile
-from graphdoctor.estimate.layout import Case, Piece, lay_out, place
+from graphdoctor.estimate.layout import Case, Piece, lay_out, place, work_of
+from graphdoctor.estimate.two_lanes import run
 from graphdoctor.values.figures import Range
 
 
@@ -89,3 +90,11 @@ def test_a_wait_before_anything_else_costs_the_way_back_alone() -> None:
 def test_a_kernel_that_takes_no_time_takes_none() -> None:
     first, second = place([piece(10.0, 0.0), piece(10.0, 5.0)], PROFILE, MIDDLE)
     assert (first.device_us, second.device_us) == (0.0, 5.0)
+
+
+@pytest.mark.parametrize("waits_at", [0, 2, 4])
+def test_a_step_that_waits_takes_as_long_each_time(waits_at: int) -> None:
+    """What one of many steps takes is then known from two of them."""
+    step = [piece(10.0, 45.0, is_sync=index == waits_at) for index in range(5)]
+    many = [run(work_of(step * times, PROFILE, MIDDLE)).span_us for times in (8, 9)]
+    assert lay_out(step, PROFILE, MIDDLE).span_us == pytest.approx(many[1] - many[0])

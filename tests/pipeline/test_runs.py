@@ -39,12 +39,13 @@ def purpose() -> str:
     return "?"
 
 
-def counted(tmp_path: Path, *, training: bool, reads: bool) -> Counter[str]:
+def counted(tmp_path: Path, *, training: bool, reads: bool, tokens: bool = False) -> Counter[str]:
     """The runs of a step by purpose. A file counts them: an analysis puts everything in memory back."""
     log = os.open(tmp_path / "runs", os.O_CREAT | os.O_RDWR)
 
     def target() -> Any:
-        model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).cuda()
+        first = nn.Embedding(8, 8) if tokens else nn.Linear(8, 8)
+        model = nn.Sequential(first, nn.ReLU(), nn.Linear(8, 4)).cuda()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
         def step(x: torch.Tensor) -> torch.Tensor:
@@ -58,7 +59,7 @@ def counted(tmp_path: Path, *, training: bool, reads: bool) -> Counter[str]:
                 loss.item()
             return loss.detach()
 
-        inputs = (torch.randn(4, 8).cuda(),)
+        inputs = ((torch.randint(8, (4,)) if tokens else torch.randn(4, 8)).cuda(),)
         return SimpleNamespace(step=step, inputs=inputs, state=[model, optimizer])
 
     try:
@@ -80,6 +81,12 @@ WITHOUT_STRATEGIES = {
 def test_inference_runs_the_step_14_times(tmp_path: Path) -> None:
     runs = counted(tmp_path, training=False, reads=False)
     assert runs == WITHOUT_STRATEGIES and runs.total() == 14
+
+
+def test_whole_numbers_take_one_more_run(tmp_path: Path) -> None:
+    """A second draw of them, to see whether the step takes another path: the first has run already."""
+    runs = counted(tmp_path, training=False, reads=False, tokens=True)
+    assert runs == WITHOUT_STRATEGIES | {"other inputs": 2}
 
 
 def test_training_with_strategies_runs_the_step_28_times(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -220,7 +221,7 @@ class StreamOrder(Observer):
         self._members = {self.origin}
         self._work: Counter[EmulatedStream] = Counter()
         self._joined: Counter[EmulatedStream] = Counter()
-        self._earlier = EarlierGraphs(device, self._was_captured)
+        self._earlier = EarlierGraphs(device, partial(_was_captured, device.streams))
 
     def includes(self, stream: EmulatedStream) -> bool:
         """Whether work on a stream is captured."""
@@ -256,10 +257,6 @@ class StreamOrder(Observer):
         """The numbers of autograd's nodes that were made since the capture began."""
         return range(self._earlier.first_node, torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
-    def _was_captured(self, number: int) -> bool:
-        """An earlier capture made it, on a stream for captures: make_graphed_callables does so."""
-        return any(number in nodes for nodes in self._device.streams.captured_nodes)
-
     def after(self, call: Call) -> None:
         if not call.on_cuda or torch._C._current_autograd_node() is not None:
             return  # autograd forks and joins by itself
@@ -272,3 +269,8 @@ class StreamOrder(Observer):
         else:
             # Memory for a stream that is not captured comes from the driver, which refuses.
             self._device.event("stream-order", call.facts.name, NOT_FORKED if makes else "")
+
+
+def _was_captured(streams: StreamState, number: int) -> bool:
+    """An earlier capture made a node, on a stream for captures: make_graphed_callables does so."""
+    return any(number in nodes for nodes in streams.captured_nodes)

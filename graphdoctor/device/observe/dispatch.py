@@ -198,7 +198,7 @@ class LogicalDeviceMode(ObservedMode):
             for tensor in (result,) if result.layout is torch.strided else parts_of(result):
                 info = table.info(tensor)
                 if not info.cuda and info not in call.infos:
-                    info.cuda = True
+                    info.cuda = info.is_ours = True
 
 
 def is_unblocked_copy_to_host(call: Call) -> bool:

@@ -16,7 +16,8 @@ of one is never taken for a number of another:
 
 - `kept`: the memory of a known result. Its number is never given twice, and holds while the result is
   known: that keeps the memory, which therefore is nobody else's, and shared, so that a write goes elsewhere.
-- `copy`: a snapshot's copy, compared byte by byte just now. Its number is never given twice either.
+- `copy`: a snapshot's copy, compared byte by byte just now, or still one memory with it. Its number is never
+  given twice either.
 - `sums`: of the bits. Others have the same by chance in one case of 2**32 at most.
 
 Whoever has the address of memory from before it was shared could write there all the same. A result is
@@ -35,15 +36,10 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.operators import Call, tensors_of
-from graphdoctor.device.observe.storages import copied_when_written
 from graphdoctor.device.observe.wider import lies_on_cpu
 from graphdoctor.target.state.contents import contents_of
 from graphdoctor.target.state.precision import has_precisions, read_precision
-
-# torch's own, without a word in its stubs.
-_is_shared: Callable[[torch.Tensor], bool] = vars(torch._C)["_is_cow_tensor"]
-# Where a tensor's memory begins; asking for a pointer would make torch copy what is shared.
-_begin_of: Callable[[torch.Tensor], int] = vars(torch._C)["_data_address"]
+from graphdoctor.target.state.shared_memory import begin_of, copied_when_written, is_shared
 
 _LEAST_FLOPS = 1 << 25  # a millisecond or less: looking at the inputs would cost as much
 _FLOPS_PER_BYTE = 16  # below that, looking at the inputs and copying results costs as much
@@ -107,6 +103,7 @@ _KEPT = "kept"
 @dataclass(slots=True)
 class _Result:
     value: Any
+    of_inputs: int  # that the step has now, or had before
     is_used: bool = False
 
 
@@ -116,6 +113,7 @@ class KnownResults:
     def __init__(self, most_bytes: int) -> None:
         self.is_keeping = True
         self._left_bytes = most_bytes
+        self._inputs = 0
         self._results: dict[object, _Result] = {}
         self._numbers: dict[int, int] = {}  # of kept memory, by where it begins
 
@@ -127,7 +125,7 @@ class KnownResults:
         key = self._key_of(call)
         known = self._results.get(key)
         if known is not None:
-            known.is_used = True
+            known.is_used, known.of_inputs = True, self._inputs
             return _shared(known.value)
         result = compute(call)
         if self.is_keeping and left_flops >= _FLOPS_PER_BYTE * _KEEPING * _bytes_of(result):
@@ -137,19 +135,37 @@ class KnownResults:
     def forget_unused(self) -> None:
         """Drop what was computed once only, as in a state that does not come again."""
         for key in [key for key, known in self._results.items() if not known.is_used]:
-            value = self._results.pop(key).value
-            self._left_bytes += _bytes_of(value)
-            for tensor in tensors_of(value):
-                del self._numbers[_begin_of(tensor)]
+            self._forget(key)
+
+    def prefer_new(self) -> None:
+        """Drop what is known by now, and not used again, where there is no memory for what comes."""
+        self._inputs += 1
+
+    def _forget(self, key: object) -> None:
+        value = self._results.pop(key).value
+        self._left_bytes += _bytes_of(value)
+        for tensor in tensors_of(value):
+            del self._numbers[begin_of(tensor)]
+
+    def _make_room(self, needed: int) -> bool:
+        """Whether so much can be kept; what was kept first is forgotten first."""
+        if needed <= self._left_bytes:
+            return True
+        older = [key for key, known in self._results.items() if known.of_inputs < self._inputs]
+        for key in older:
+            if needed <= self._left_bytes:
+                break
+            self._forget(key)
+        return needed <= self._left_bytes
 
     def _keep(self, key: object, result: Any) -> None:
         needed = _bytes_of(result)
-        if needed > self._left_bytes or not all(map(_is_alone, tensors_of(result))):
+        if not all(map(_is_alone, tensors_of(result))) or not self._make_room(needed):
             return
         self._left_bytes -= needed
         value = _shared(result)
-        self._results[key] = _Result(value)
-        self._numbers.update((_begin_of(tensor), next(_NUMBERS)) for tensor in tensors_of(value))
+        self._results[key] = _Result(value, self._inputs)
+        self._numbers.update((begin_of(tensor), next(_NUMBERS)) for tensor in tensors_of(value))
 
     def _key_of(self, call: Call) -> object:
         """What the result depends on."""
@@ -166,7 +182,7 @@ class KnownResults:
 
     def _contents_of(self, tensor: torch.Tensor) -> object:
         """Where it lies in kept memory, into which nobody writes; else what its bits are."""
-        if _is_shared(tensor) and (number := self._numbers.get(_begin_of(tensor))):
+        if is_shared(tensor) and (number := self._numbers.get(begin_of(tensor))):
             return _KEPT, number, tensor.storage_offset()
         return contents_of(_in_memory_order(tensor))
 
@@ -193,6 +209,12 @@ def nothing_kept() -> Iterator[None]:
         yield
     finally:
         known.is_keeping = before
+
+
+def prefer_new_results() -> None:
+    """From now on: other inputs come, and those from before hardly again."""
+    if _ACTIVE:
+        _ACTIVE[-1].prefer_new()
 
 
 def forget_unused_results() -> None:

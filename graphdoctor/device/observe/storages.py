@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
@@ -14,7 +14,6 @@ from graphdoctor.target.state.saved_tensor import parts_of_sparse
 from graphdoctor.values.recording import Arg, Opaque, Sparse, TensorUse
 
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
-_is_shared: Callable[[torch.Tensor], bool] = vars(torch._C)["_is_cow_tensor"]
 _storage_address: Callable[[torch.Tensor], int] = vars(torch._C)["_storage_address"]
 
 
@@ -29,12 +28,13 @@ class Values(IntEnum):
 class StorageInfo:
     """What is known of one storage for as long as it lives."""
 
-    __slots__ = ("cuda", "maker", "number", "pinned", "values", "weak")
+    __slots__ = ("cuda", "is_ours", "maker", "number", "pinned", "values", "weak")
 
     def __init__(self, weak: int, number: int) -> None:
         self.weak: int | None = weak
         self.number = number
         self.cuda = False
+        self.is_ours = False  # the emulated device made it, and nobody knows its address
         self.pinned = False
         self.values = Values.TRUE
         self.maker: object | None = None  # who made it, where an observer saw it made
@@ -75,7 +75,7 @@ class Geometry(NamedTuple):
         steps = sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
         reach = (self.offset + moved + steps + 1) * self.dtype.itemsize
         if 0 not in self.shape and reach > storage.nbytes() and storage.device.type == "cpu":
-            storage.data_ptr()  # it grows now, as shared memory cannot: see `give_own_memory`
+            storage.data_ptr()  # it grows now, as shared memory cannot: see `shared_memory.give_own_memory`
         empty = torch.empty(0, dtype=self.dtype, device=storage.device)
         return empty.set_(storage, self.offset + moved, self.shape, self.stride)
 
@@ -177,6 +177,11 @@ class StorageTable:
         found = self._infos.get(storage._cdata)
         return found is None or found.values is not Values.NONE
 
+    def is_ours(self, storage: torch.UntypedStorage) -> bool:
+        """Whether the emulated device made a storage: nobody else can know the address, as on a GPU."""
+        found = self._infos.get(storage._cdata)
+        return found is not None and found.is_ours
+
     def has_true_values(self, tensor: torch.Tensor) -> bool:
         """Whether what a tensor holds is what the step computes."""
         found = self._infos.get(_address(tensor))
@@ -246,25 +251,6 @@ def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (tensor,)
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         return parts_of_sparse(tensor) or (tensor,)
-
-
-def copied_when_written(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values whoever writes there later: torch copies the memory then, for the one who writes.
-
-    Not for memory of the user's, which would lie elsewhere afterwards. A GPU's memory, and what torch did
-    not allocate, is copied now.
-    """
-    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.CPU):
-        with suppress(RuntimeError):
-            return torch._lazy_clone(tensor)
-    return tensor.clone()
-
-
-def give_own_memory(tensor: torch.Tensor) -> None:
-    """End the sharing before a tensor is resized: torch fails inside, or crashes, where memory is shared then."""
-    is_on_cpu = torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.CPU)
-    if is_on_cpu and tensor.layout is torch.strided and _is_shared(tensor):
-        tensor.data_ptr()  # who asks for the address may write there
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

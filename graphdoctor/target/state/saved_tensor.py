@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from graphdoctor.target.state.saved import Restore
+from graphdoctor.target.state.shared_memory import address_of, copied_when_written
 from graphdoctor.target.state.walk import grad_of
 
 
@@ -22,6 +23,13 @@ class _Copy:
     number: int
     storage: torch.UntypedStorage  # held, so that no other can come to lie at its address
     contents: torch.Tensor
+    is_shared: bool  # with the storage, until somebody writes there
+
+    def __del__(self) -> None:
+        """Memory that nobody shares any more is the storage's own again, where it is."""
+        object.__delattr__(self, "contents")
+        if self.is_shared:
+            self.storage.data_ptr()
 
 
 _LAST_COPIES: WeakValueDictionary[int, _Copy] = WeakValueDictionary()  # by the storage's address
@@ -30,7 +38,7 @@ _FEW_BYTES = 2**14
 _SMALL_BYTES = 2**20  # beyond, a copy by itself moves bytes faster than one of many
 
 
-def _copy_of(storage: torch.UntypedStorage) -> _Copy:
+def _copy_of(storage: torch.UntypedStorage, *, is_ours: bool) -> _Copy:
     """A copy of what a storage holds now; the last one, where some snapshot has it and it is still equal.
 
     Few bytes on a GPU are copied again: to compare them, the host would have to wait.
@@ -39,7 +47,8 @@ def _copy_of(storage: torch.UntypedStorage) -> _Copy:
     last = None if is_cheap_to_copy(now) else _LAST_COPIES.get(storage._cdata)
     if last is not None and _is_same(now, last.contents):
         return last
-    copy = _LAST_COPIES[storage._cdata] = _Copy(next(_NUMBERS), storage, now.clone())
+    contents = copied_when_written(now) if is_ours else now.clone()
+    copy = _LAST_COPIES[storage._cdata] = _Copy(next(_NUMBERS), storage, contents, is_ours)
     return copy
 
 
@@ -79,15 +88,16 @@ class SavedStorage:
     """The bytes of one storage, copied once for all the tensors that share it.
 
     Snapshots share the copy of what did not change between them: weights in inference exist once
-    beside the model, however many moments are remembered.
+    beside the model, however many moments are remembered. What `is_ours` is copied where somebody writes
+    into it: weights that nothing changes exist once, and need not be compared.
     """
 
-    def __init__(self, storage: torch.UntypedStorage) -> None:
+    def __init__(self, storage: torch.UntypedStorage, *, is_ours: bool = False) -> None:
         self._storage = storage
         self._nbytes = storage.nbytes()
         # Through a tensor of our own: the user's tensors keep their version counters.
         self._bytes = _bytes_of(storage)
-        self._copy = _copy_of(storage) if self._nbytes else None
+        self._copy = _copy_of(storage, is_ours=is_ours) if self._nbytes else None
 
     def restore_size(self) -> None:
         """`restore_contents` puts back what it holds."""
@@ -104,7 +114,10 @@ def restore_contents(storages: Iterable[SavedStorage]) -> None:
     """Put the bytes of all storages back; of the many small ones with few launches."""
     small: dict[torch.device, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
     for into, saved in filter(None, (storage.contents for storage in storages)):
-        if into.numel() > _SMALL_BYTES or not into.is_cuda:
+        if not into.is_cuda:
+            if not _is_same(into, saved):  # what is shared until it is written to stays so
+                into.copy_(saved)
+        elif into.numel() > _SMALL_BYTES:
             into.copy_(saved)
         else:
             pair = small.setdefault(into.device, ([], []))
@@ -115,9 +128,11 @@ def restore_contents(storages: Iterable[SavedStorage]) -> None:
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether bytes are equal; compared eight at a time."""
+    """Whether bytes are equal: in one place, or compared eight at a time."""
     if one.numel() != other.numel():
         return False
+    if address_of(one) == address_of(other):
+        return True
     whole = one.numel() // 8 * 8
     words = (part[:whole].view(torch.int64) for part in (one, other))
     return torch.equal(*words) and torch.equal(one[whole:], other[whole:])

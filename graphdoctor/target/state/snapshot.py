@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from functools import partial
 from types import CellType, FunctionType
+from typing import Protocol
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
@@ -51,7 +52,28 @@ from graphdoctor.target.state.tree import unused
 from graphdoctor.target.state.variables import global_names, is_user_class
 from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, Walk
 
-Held = Callable[[torch.UntypedStorage], bool]
+
+class Memory(Protocol):
+    """What is known of memory, by storage."""
+
+    def holds_values(self, storage: torch.UntypedStorage) -> bool:
+        """Whether it may be read: false of what has no values, which is neither read nor put back."""
+
+    def is_ours(self, storage: torch.UntypedStorage) -> bool:
+        """Whether nobody knows its address but torch, so that it may lie elsewhere once it was written."""
+
+
+class _UsersMemory:
+    """Memory of which nothing else is known: it holds values, and stays where it is."""
+
+    def holds_values(self, storage: torch.UntypedStorage) -> bool:
+        return True
+
+    def is_ours(self, storage: torch.UntypedStorage) -> bool:
+        return False
+
+
+USERS_MEMORY: Memory = _UsersMemory()
 
 
 class Snapshot:
@@ -82,15 +104,10 @@ class Snapshot:
             self.restore()
 
 
-def always(storage: torch.UntypedStorage) -> bool:
-    """Every memory holds values."""
-    return True
+def snapshot(roots: Mapping[str, object], *, memory: Memory = USERS_MEMORY) -> Snapshot:
+    """Save the state of everything that `roots` reach.
 
-
-def snapshot(roots: Mapping[str, object], *, held: Held = always) -> Snapshot:
-    """Save the state of everything that `roots` reach. Costs one copy of the tensors' memory.
-
-    Memory that is not `held` has no values, and is neither read nor put back.
+    Costs one copy of the tensors' memory; of what is ours, a copy of what is written later.
     Without roots it is the process alone, and all of it: `sys.path` too, which a step may count on having
     changed.
     """
@@ -101,7 +118,7 @@ def snapshot(roots: Mapping[str, object], *, held: Held = always) -> Snapshot:
     with _plain_torch():
         for path, value, _ in Walk(roots):
             if isinstance(value, torch.Tensor):
-                saved.extend(_save_tensor(value, storages, held))
+                saved.extend(_save_tensor(value, storages, memory))
                 grads.append(saved_grad(value))
             elif not isinstance(value, SCALARS):
                 saved.extend(_save_object(value))
@@ -151,7 +168,7 @@ def _plain_torch() -> Iterator[None]:
 
 
 def _save_tensor(
-    tensor: torch.Tensor, storages: dict[int, SavedStorage | None], held: Held
+    tensor: torch.Tensor, storages: dict[int, SavedStorage | None], memory: Memory
 ) -> Iterator[Restore]:
     yield saved_dict(attributes(tensor))
     if is_traceable_wrapper_subclass(tensor):
@@ -164,7 +181,9 @@ def _save_tensor(
     # The storage first: a tensor that is put back may look into memory that must be resized for it.
     is_new = storage._cdata not in storages and storage.device.type != "meta"
     if is_new and not wraps_others(tensor):
-        found = storages[storage._cdata] = SavedStorage(storage) if held(storage) else None
+        is_held = memory.holds_values(storage)
+        found = SavedStorage(storage, is_ours=memory.is_ours(storage)) if is_held else None
+        storages[storage._cdata] = found
         if found is not None:
             yield found.restore_size
     yield SavedTensor(tensor).restore
