@@ -116,7 +116,7 @@ class _Trial:
 
             def prepare() -> None:
                 for slot in changing & run.before.keys():
-                    first.storages[slot].copy_(run.before[slot])
+                    _fill(first.storages[slot], run.before[slot])
                 if run.generator is not None:
                     set_generator_state(run.generator)
 
@@ -219,6 +219,16 @@ class _Trial:
             reason=reason,
             differences=tuple(self._differences),
             inputs=self._tried_on,
+        )
+
+
+def _fill(storage: torch.UntypedStorage, contents: torch.UntypedStorage) -> None:
+    """Give memory its contents, which are shorter where the region itself makes it larger."""
+    if storage.nbytes() == contents.nbytes():
+        storage.copy_(contents)
+    elif common := min(storage.nbytes(), contents.nbytes()):
+        torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (common,)).copy_(
+            torch.empty(0, dtype=torch.uint8, device=contents.device).set_(contents, 0, (common,))
         )
 
 

@@ -191,6 +191,26 @@ for i in range(10):
     assert (name, verdict) == ("program.py:10-16", "safe")
 
 
+def test_two_models_called_on_one_line_after_an_optimizer_has_stepped_begin_no_step(
+    tmp_path: Path,
+) -> None:
+    """As TD3 does: the critic steps each time, the actor every second time, on the same batch."""
+    body = """\
+actor = nn.Linear(4, 4).cuda()
+second = torch.optim.SGD(actor.parameters(), lr=0.1)
+for i in range(24):
+    x = torch.randn(2, 4, device="cuda")
+    opt.zero_grad()
+    model(x).square().mean().backward()
+    opt.step()
+    if i % 2 == 1:
+        second.zero_grad()
+        model(actor(x)).mean().backward()
+        second.step()
+"""
+    assert only(ran(tmp_path, body))[3] == ("GD201",)
+
+
 def test_lines_that_do_something_else_when_they_run_by_themselves_are_not_judged(
     tmp_path: Path,
 ) -> None:
