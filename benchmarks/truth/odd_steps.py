@@ -1647,6 +1647,35 @@ def host_generator_state_kept():
     return step, (x8(),)
 
 
+def adversarial(before_generator: Callable[..., None]) -> tuple[Any, ...]:
+    """A generator's loss reaches the discriminator, whose gradients are zeroed after it."""
+    makes, judges = mlp(), mlp()
+    first = torch.optim.SGD(makes.parameters(), lr=0.1)
+    second = torch.optim.SGD(judges.parameters(), lr=0.1)
+
+    def step(x):
+        first.zero_grad()
+        before_generator(second)
+        made = makes(torch.randn_like(x))
+        judges(made).mean().backward()
+        first.step()
+        second.zero_grad()
+        (judges(x).mean() - judges(made.detach()).mean()).backward()
+        second.step()
+
+    return step, (x8(),), nn.ModuleList([makes, judges])
+
+
+@odd
+def gan_with_gradients_left():
+    return adversarial(lambda second: None)
+
+
+@odd
+def gan_with_gradients_zeroed():
+    return adversarial(lambda second: second.zero_grad())
+
+
 def diagnosed(name: str, *, device: str) -> dict[str, Any]:
     import graphdoctor
 

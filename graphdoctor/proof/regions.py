@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.device.observe.storages import Geometry
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.graphs.capture import record_graph
 from graphdoctor.graphs.cause import Refusal
@@ -224,12 +225,9 @@ class _Trial:
 
 def _fill(storage: torch.UntypedStorage, contents: torch.UntypedStorage) -> None:
     """Give memory its contents, which are shorter where the region itself makes it larger."""
-    if storage.nbytes() == contents.nbytes():
-        storage.copy_(contents)
-    elif common := min(storage.nbytes(), contents.nbytes()):
-        torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (common,)).copy_(
-            torch.empty(0, dtype=torch.uint8, device=contents.device).set_(contents, 0, (common,))
-        )
+    if common := min(storage.nbytes(), contents.nbytes()):
+        part = Geometry(0, (common,), (1,), torch.uint8)
+        part.of(storage).copy_(part.of(contents))
 
 
 def _graph_of(tape: Tape, prepare: Callable[[], None]) -> Callable[[], object] | Refusal:
