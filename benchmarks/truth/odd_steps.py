@@ -1582,13 +1582,6 @@ def ctc_with_lengths_on_the_device():
 
 
 @odd
-def level_from_a_table_on_the_host():
-    levels = torch.linspace(1, 0, 64)
-    calls = itertools.count()
-    return lambda x: x * levels[next(calls) % 64], (x8(),)
-
-
-@odd
 def mask_resized_from_nothing():
     table = nn.Embedding(30, 4).cuda()
 

@@ -37,6 +37,11 @@ def learn(events: Sequence[Event]) -> Loop | None:
     if len(own) < STEPS_TO_LEARN:
         return None
     periods = [events[a + 1 : b + 1] for a, b in pairwise(own)]
+    if not any(event.kind == "backward" for period in periods for event in period):
+        raise NotRebuilt(
+            "The optimizer steps on gradients that no backward() made, as those of torch.func.grad: put"
+            " `with graphdoctor.step():` around the lines of a step."
+        )
     core = list(_of_every_step(periods))
     code = _common_code(core)
     if code is None:

@@ -431,3 +431,34 @@ for i in range(20):
     assert (seen.report.ending, seen.report.exit_code) == ("raised", 1)
     assert seen.said.endswith("ValueError: no more data") and "graphdoctor" not in seen.said
     assert seen.report.steps[0].report is not None
+
+
+def test_gradients_that_no_backward_pass_made_are_said_to_need_a_mark(tmp_path: Path) -> None:
+    """As those of torch.func.grad for each sample."""
+    body = """\
+for i in range(10):
+    loss = model(torch.randn(2, 4, device="cuda")).square().mean()
+    for weight, gradient in zip(model.parameters(), torch.autograd.grad(loss, [*model.parameters()])):
+        weight.grad = gradient / 2
+    opt.step()
+"""
+    seen = ran(tmp_path, body)
+    assert not seen.summary
+    assert any("no backward() made" in note for note in seen.report.notes), seen.report.notes
+
+
+def test_a_marked_step_may_make_its_gradients_as_it_likes(tmp_path: Path) -> None:
+    body = """\
+import graphdoctor
+for weight in model.parameters():
+    weight.register_hook(lambda gradient, name=str(weight.shape): None)
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    with graphdoctor.step():
+        loss = model(x).square().mean()
+        for weight, gradient in zip(model.parameters(), torch.autograd.grad(loss, [*model.parameters()])):
+            weight.grad = gradient / 2
+        opt.step()
+        del loss
+"""
+    assert only(ran(tmp_path, body))[2] == "safe"
