@@ -2,6 +2,7 @@
 
 python benchmarks/truth/odd_steps.py --device emulated --json FILE
 python benchmarks/truth/odd_steps.py --device raw --json FILE     # on a GPU; several processes
+python benchmarks/truth/odd_steps.py --device cuda --json FILE    # what graphdoctor says there
 """
 
 from __future__ import annotations
@@ -1556,7 +1557,119 @@ def weights_held_on_the_default_stream():
 # Each device
 
 
-def on_emulated(name: str) -> dict[str, Any]:
+@odd
+def ctc_with_lengths_on_the_host():
+    model = nn.Linear(8, 5).cuda()
+    targets = torch.randint(1, 5, (2, 3), device=CUDA)
+    lengths = torch.tensor([12, 10]), torch.tensor([3, 2])
+
+    def loss(out):
+        return F.ctc_loss(out.log_softmax(-1), targets, *lengths)
+
+    return trained(model, loss=loss), (x8(12, 2, 8),), model
+
+
+@odd
+def ctc_with_lengths_on_the_device():
+    model = nn.Linear(8, 5).cuda()
+    targets = torch.randint(1, 5, (2, 3), device=CUDA)
+    lengths = torch.tensor([12, 10], device=CUDA), torch.tensor([3, 2], device=CUDA)
+
+    def loss(out):
+        return F.ctc_loss(out.log_softmax(-1), targets, *lengths)
+
+    return trained(model, loss=loss), (x8(12, 2, 8),), model
+
+
+@odd
+def mask_resized_from_nothing():
+    table = nn.Embedding(30, 4).cuda()
+
+    def step(tokens):
+        mask = table.weight.data.new().resize_((30, 1)).bernoulli_(0.5)
+        kept = F.embedding(tokens, mask * table.weight)
+        if kept.sum() > 1e9:
+            kept = kept + 1
+        return kept.square(), mask
+
+    return step, (torch.randint(0, 29, (5, 2), device=CUDA),), table
+
+
+@odd
+def recurrent_before_a_read():
+    layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(12)] + [nn.LSTM(8, 8)]).cuda()
+
+    def step(x):
+        for layer in layers[:-1]:
+            x = layer(x)
+        out, _ = layers[-1](x)
+        if out.sum() > 1e9:
+            out = out + 1
+        for layer in layers[:-1]:
+            out = layer(out)
+        return out
+
+    return step, (x8(3, 2, 8),), layers
+
+
+@odd
+def batch_norms_before_a_read():
+    layers = nn.Sequential(
+        *(nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)) for _ in range(6))
+    )
+    layers.cuda().to(memory_format=torch.channels_last)
+
+    def step(x):
+        out = layers(x.to(memory_format=torch.channels_last))
+        if out.sum() > 1e9:
+            out = out + 1
+        out.square().mean().backward()
+        return out.detach()
+
+    return step, (x8(4, 8, 32, 32),), layers
+
+
+@odd
+def host_generator_state_kept():
+    kept = SimpleNamespace(state=None)
+
+    def step(x):
+        kept.state = torch.get_rng_state()
+        return F.dropout(x)
+
+    return step, (x8(),)
+
+
+def adversarial(before_generator: Callable[..., None]) -> tuple[Any, ...]:
+    """A generator's loss reaches the discriminator, whose gradients are zeroed after it."""
+    makes, judges = mlp(), mlp()
+    first = torch.optim.SGD(makes.parameters(), lr=0.1)
+    second = torch.optim.SGD(judges.parameters(), lr=0.1)
+
+    def step(x):
+        first.zero_grad()
+        before_generator(second)
+        made = makes(torch.randn_like(x))
+        judges(made).mean().backward()
+        first.step()
+        second.zero_grad()
+        (judges(x).mean() - judges(made.detach()).mean()).backward()
+        second.step()
+
+    return step, (x8(),), nn.ModuleList([makes, judges])
+
+
+@odd
+def gan_with_gradients_left():
+    return adversarial(lambda second: None)
+
+
+@odd
+def gan_with_gradients_zeroed():
+    return adversarial(lambda second: second.zero_grad())
+
+
+def diagnosed(name: str, *, device: str) -> dict[str, Any]:
     import graphdoctor
 
     def build() -> tuple[Any, ...]:
@@ -1564,7 +1677,7 @@ def on_emulated(name: str) -> dict[str, Any]:
         return step, inputs
 
     try:
-        report = graphdoctor.analyze(build, device="emulated", strategies=())
+        report = graphdoctor.analyze(build, device=device, strategies=())
     except Exception as error:
         return {"step": name, "raised": f"{type(error).__name__}: {error}".split("\n")[0][:300]}
     return {
@@ -1577,6 +1690,10 @@ def on_emulated(name: str) -> dict[str, Any]:
             if each.effect != "replay-is-slow"
         ],
         "limits": list(report.limits),
+        "regions": [
+            f"{each.scope} {each.status} {each.verification.status if each.verification else ''}".strip()
+            for each in report.captures
+        ],
     }
 
 
@@ -1610,15 +1727,15 @@ def again(value: torch.Tensor) -> torch.Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", choices=("emulated", "raw"), required=True)
+    parser.add_argument("--device", choices=("emulated", "cuda", "raw"), required=True)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=8)
     args = parser.parse_args()
-    ask = on_raw if args.device == "raw" else on_emulated
+    ask = on_raw if args.device == "raw" else functools.partial(diagnosed, device=args.device)
     names = [name for name in STEPS if not args.only or name in args.only.split(",")]
     warnings.simplefilter("ignore")
-    if args.device == "raw":  # what one step does to its process, another must not see
+    if args.device != "emulated":  # what one step does to its process, another must not see
         with ProcessPoolExecutor(
             args.jobs, mp_context=get_context("spawn"), max_tasks_per_child=None
         ) as pool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.target_spec import check_file
 
 if TYPE_CHECKING:
     from graphdoctor.target.program.launch import Program
@@ -144,6 +145,7 @@ def program_of(args: argparse.Namespace) -> Program:
         raise UsageError(
             f"{words[0]} is no file in {Path.cwd()}: name a script, or a module as -m package.module"
         )
+    check_file(Path(words[0]))  # a notebook is JSON, which Python takes for a program
     from graphdoctor.target.program.launch import Program
 
     rest = words[2:] if words[1:2] == ["--"] else words[1:]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.device.observe.ctc_lengths import stand_in_for_ctc_loss
 from graphdoctor.device.observe.data_parallel import WhereMade
 from graphdoctor.device.observe.dispatch import ObservedMode
 from graphdoctor.device.observe.earlier_graphs import EarlierGraphs
@@ -149,6 +150,7 @@ class WatchedDevice:
 
             return wrap
 
+        stand_in_for_ctc_loss(patches)
         patches.replace(torch._tensor_str, "_str", lambda original: telling_repr(self, original))
         patches.replace(torch.cuda, "synchronize", telling("sync", "torch.cuda.synchronize()"))
         for owner, path in ((torch.cuda.Stream, "Stream"), (torch.cuda.Event, "Event")):

@@ -12,6 +12,7 @@ from graphdoctor.values.captures import (
 )
 from graphdoctor.values.figures import count_text, names_text
 from graphdoctor.values.finding import Finding
+from graphdoctor.values.recording import ON_BOTH_DEVICES
 from graphdoctor.values.report import Verdict
 
 _OPEN = "whether the rest of the step can be captured is not verified"
@@ -37,6 +38,9 @@ def judge(
     of which the step is known to take another path: a graph holds one. `stopped` is Python state that
     replays leave alone: no tensor depends on it, so that the step is safe, and still does less.
     """
+    refused = next((reason for reason in reasons if ON_BOTH_DEVICES in reason), "")
+    if refused:
+        return "unknown", f"A GPU does not run this step: {refused}."
     blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
     whole = outcome_of_whole_step(captures)
     if blocking:

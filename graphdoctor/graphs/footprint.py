@@ -32,11 +32,13 @@ class Footprint:
 def footprint(roots: Mapping[str, object], inputs: Inputs, outputs: object) -> Footprint:
     """Look at what is there now."""
     state, host = named_state(roots)
-    given = {"inputs": inputs.args}, {"inputs": dict(inputs.kwargs)}
-    tensors, values = named_state({"output": outputs})
+    # A parameter that the step returns leads to its gradient and its hooks, which are looked at as state.
+    tensors, values = named_state(
+        {"output": outputs}, leaves=frozenset(id(tensor) for tensor in state.values())
+    )
     tensors |= {path: tensor for path, tensor in state.items() if path.endswith(".grad")}
     tensors |= {path: tensor for path, tensor in state.items() if path not in tensors}
-    for part in given:
+    for part in ({"inputs": inputs.args}, {"inputs": dict(inputs.kwargs)}):
         tensors |= named_tensors(part)
     return Footprint(dict(_dense_parts(tensors)), values, host)
 
@@ -50,6 +52,8 @@ def _dense_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, tor
     """
     for path, tensor in tensors.items():
         if not has_memory(tensor) and not is_traceable_wrapper_subclass(tensor):
+            continue
+        if _is_generator_state(tensor):
             continue
         with torch._C.DisableTorchFunction():
             is_nested = tensor.is_nested
@@ -66,6 +70,14 @@ def _dense_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, tor
             yield f"{path}.offsets()", nested.offsets()
             if nested.lengths() is not None:
                 yield f"{path}.lengths()", nested.lengths()
+
+
+def _is_generator_state(tensor: torch.Tensor) -> bool:
+    """Whether it holds the state of the CPU's generator, which whoever compares two runs has seeded anew."""
+    return tensor.dtype == torch.uint8 and tensor.shape == _GENERATOR_STATE
+
+
+_GENERATOR_STATE = torch.default_generator.get_state().shape
 
 
 def keep(seen: Footprint, before: Footprint | None = None) -> Footprint:

@@ -35,6 +35,14 @@ _SEEDS_OF_ATTENTION = frozenset(
     {"philox_seed", "philox_offset", "rng_state", "unused", "debug_attn_mask"}
 )
 
+# Operator -> which of its results is memory that its own backward alone understands: parts are never written.
+_WORKSPACES = {
+    "mkldnn_rnn_layer": 3,
+    "_cudnn_rnn": 3,
+    "cudnn_batch_norm": 3,
+    "_batch_norm_with_update": 3,
+}
+
 Part = tuple[int, Geometry]  # a slot and where in it
 Writer = tuple[str, Location | None]
 
@@ -154,10 +162,10 @@ class RegionWatcher:
     def _wrote(self, run: RegionRun, call: Call) -> None:
         location = locate().location
         writer = (call.facts.name, location)
-        seeds = set(map(id, _seeds(call)))
+        passed_by = set(map(id, _without_meaning(call)))
         for tensor in tensors_of(call.result):
             slot, new = run.slot(self._table.info(tensor).number)
-            if id(tensor) not in seeds and (new or slot in run.made):
+            if id(tensor) not in passed_by and (new or slot in run.made):
                 run.made.add(slot)
                 self._note_write(run, slot, tensor, writer)
         for tensor in written_tensors(call.facts, call.args, call.kwargs):
@@ -204,12 +212,14 @@ class RegionWatcher:
                     del run.written[part]
 
 
-def _seeds(call: Call) -> Iterator[torch.Tensor]:
-    """Results that say where random numbers came from: another place in a graph, and nothing without dropout."""
+def _without_meaning(call: Call) -> Iterator[torch.Tensor]:
+    """Results that need not be alike: where random numbers came from, which a graph keeps elsewhere, and workspaces."""
     schema = getattr(call.func, "_schema", None)
     if schema is not None and isinstance(call.result, tuple):
-        for returned, made in zip(schema.returns, call.result, strict=False):
-            if returned.name in _SEEDS_OF_ATTENTION and isinstance(made, torch.Tensor):
+        workspace = _WORKSPACES.get(call.facts.base_name)
+        for place, (returned, made) in enumerate(zip(schema.returns, call.result, strict=False)):
+            is_passed_by = returned.name in _SEEDS_OF_ATTENTION or place == workspace
+            if is_passed_by and isinstance(made, torch.Tensor):
                 yield made
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.device.observe.storages import Geometry
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.graphs.capture import record_graph
 from graphdoctor.graphs.cause import Refusal
@@ -116,7 +117,7 @@ class _Trial:
 
             def prepare() -> None:
                 for slot in changing & run.before.keys():
-                    first.storages[slot].copy_(run.before[slot])
+                    _fill(first.storages[slot], run.before[slot])
                 if run.generator is not None:
                     set_generator_state(run.generator)
 
@@ -220,6 +221,13 @@ class _Trial:
             differences=tuple(self._differences),
             inputs=self._tried_on,
         )
+
+
+def _fill(storage: torch.UntypedStorage, contents: torch.UntypedStorage) -> None:
+    """Give memory its contents, which are shorter where the region itself makes it larger."""
+    if common := min(storage.nbytes(), contents.nbytes()):
+        part = Geometry(0, (common,), (1,), torch.uint8)
+        part.of(storage).copy_(part.of(contents))
 
 
 def _graph_of(tape: Tape, prepare: Callable[[], None]) -> Callable[[], object] | Refusal:

@@ -14,6 +14,7 @@ from graphdoctor.record.scopes import Scopes
 from graphdoctor.target.frames import Place, locate
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
+    ON_BOTH_DEVICES,
     Exchange,
     External,
     HostEvent,
@@ -222,8 +223,5 @@ def _fallback_of(call: Call) -> str | None:
     if call.fallback is not None:
         return call.fallback
     if call.mixed and call.facts.base_name not in _TAKES_BOTH:
-        return (
-            f"{call.facts.name} gets tensors on the device and on the CPU, which a GPU refuses but for those"
-            " of dimension 0"
-        )
+        return f"{call.facts.name} {ON_BOTH_DEVICES}"
     return None

@@ -44,6 +44,8 @@ class CpuOperator(RecordingRule):
             op = steering.origin.op
             if steering.origin.kind != "operator" or op is None or op.phase == "optimizer":
                 continue
+            if steering.use.shape and steering.at.fallback is not None:
+                continue  # a GPU refuses the operator in eager already
             if (steering.iteration, op.index) not in seen:
                 seen.add((steering.iteration, op.index))
                 yield at_op(steering.iteration, op, _message(steering))

@@ -65,8 +65,8 @@ class FrozenCpuScalar(RecordingRule):
 
 
 def _message(steering: Steering) -> str:
-    whose = f" {steering.origin.name}" if steering.origin.name else ""
+    whose = f"{steering.origin.name}, " if steering.origin.name else ""
     return (
-        f"{operator_words(steering.at)} takes the value of{whose}, a {tensor_words(steering.use)} "
+        f"{operator_words(steering.at)} takes the value of {whose}a {tensor_words(steering.use)} "
         "on the CPU that changes; a replay keeps the value of the captured step."
     )

@@ -17,7 +17,8 @@ class ReboundState(RecordingRule):
 
     `self.ema = 0.9 * self.ema + 0.1 * x` makes a new tensor, at a new address, and the next step
     reads it there. A graph holds the addresses of the step that was captured: each replay reads the
-    old tensor again, so that the state never advances.
+    old tensor again, so that the state never advances. Gradients that a step leaves, and that the next one
+    adds to before it zeroes them, are such state too.
 
     It is a false alarm where code outside the step copies the new tensor back to the old place.
 
@@ -71,11 +72,42 @@ class ReboundState(RecordingRule):
 def _hit(found: Found) -> Hit:
     """On the line that makes the new tensor, where that is known: that is the line to change."""
     difference = found.difference
+    if _is_left_gradient(found):
+        return at_op(found.second, difference.op, _gradient_message(found), fix=_ZERO)
     hit = at_op(found.second, difference.op, _message(found))
     maker = difference.maker
     if maker is None or maker.location is None:
         return hit
     return structs.replace(hit, location=maker.location, stack=maker.stack, module=maker.module)
+
+
+_ZERO = (
+    "Zero these gradients before this backward pass, so that it finds none to add to; or leave them where they are, "
+    "with zero_grad(set_to_none=False)."
+)
+
+
+def _is_left_gradient(found: Found) -> bool:
+    """Whether a backward pass adds to what a backward pass of the step before has left.
+
+    As in a GAN whose generator's loss also reaches the discriminator, whose gradients are zeroed later.
+    """
+    difference = found.difference
+    external = difference.external
+    is_gradient = external is not None and external.name.endswith(_GRADIENT)
+    return is_gradient and difference.op.phase == "backward" and difference.maker is not None
+
+
+_GRADIENT = ".grad"
+
+
+def _gradient_message(found: Found) -> str:
+    external = found.difference.external
+    assert external is not None
+    return (
+        f"The backward pass adds to the gradient of {external.name.removesuffix(_GRADIENT)} that the step before left: "
+        "each step leaves it at another address, while a replay adds to memory that was given back."
+    )
 
 
 def _message(found: Found) -> str:

@@ -117,7 +117,10 @@ def _check(found: Outline, request: _Request) -> None:
 
 def no_target(where: str) -> UsageError:
     """The error for a file without any target, with something to paste into it."""
-    return UsageError(f"{where} describes no target; paste this into it\n\n{TEMPLATE}")
+    return UsageError(
+        f"{where} describes no target; paste this into it, or run it as it is, if it is a program that trains or"
+        f" serves, with `graphdoctor run {where}`\n\n{TEMPLATE}"
+    )
 
 
 def _source(module: ModuleType, found: Outline, request: _Request) -> Source:

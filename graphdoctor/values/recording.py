@@ -84,6 +84,12 @@ class TensorUse(Struct, frozen=True, gc=False, tag="tensor"):
         return self.device.startswith("cuda")
 
 
+# Why the emulated result of an operator is no GPU's: eager refuses it there, so that the step does not run.
+ON_BOTH_DEVICES = (
+    "gets tensors on the device and on the CPU, which a GPU refuses but for those of dimension 0"
+)
+
+
 class Opaque(Struct, frozen=True, tag="opaque"):
     """An argument that is neither a tensor nor a number: dtype, layout, generator, ..."""
 

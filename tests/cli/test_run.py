@@ -81,6 +81,16 @@ def test_a_wrong_call_is_one_sentence(
     assert words in said and said.count("\n") == 1
 
 
+def test_a_notebook_is_not_run_as_a_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its JSON is Python, too, and would run to its end."""
+    notebook = tmp_path / "model.ipynb"
+    notebook.write_text('{"cells": [], "metadata": {}}')
+    assert main(["run", str(notebook)]) == 2
+    assert "is a notebook" in capsys.readouterr().err
+
+
 def test_the_page_shows_hostile_names_as_they_are() -> None:
     step = ProgramStep(
         name="a\x1b[31m.py:1", location=Location("a\x1b.py", 1), last_line=2, mode="training",

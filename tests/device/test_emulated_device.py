@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import math
 import pickle
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -439,3 +441,21 @@ def test_a_seed_is_told_as_the_call_that_was_written(device: EmulatedDevice) -> 
         torch.cuda.manual_seed(0)
     names = ["torch.manual_seed()", "torch.cuda.manual_seed_all()", "torch.cuda.manual_seed()"]
     assert [name for kind, name in seen.events if kind == "rng-state"] == names
+
+
+def test_a_class_is_scripted_with_the_names_of_its_own_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch.distributed.optim does while it is imported."""
+    (tmp_path / "scripted_class.py").write_text(
+        "import torch\n"
+        "@torch.jit.ignore\n"
+        "def twice(x: int) -> int:\n"
+        "    return 2 * x\n"
+        "@torch.jit.script\n"
+        "class Doubled:\n"
+        "    def __init__(self, x: int):\n"
+        "        self.value = twice(x)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.import_module("scripted_class").Doubled(3).value == 6

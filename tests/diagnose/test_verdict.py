@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from graphdoctor.diagnose.verdict import judge
 from graphdoctor.values.captures import CaptureOutcome, Region, Verification
 from graphdoctor.values.finding import Finding
+from graphdoctor.values.recording import ON_BOTH_DEVICES
 from tests.support.checking import finding
 from tests.support.reports import PARTLY_SAFE
 
@@ -45,6 +46,17 @@ def test_what_only_slows_a_replay_leaves_a_step_safe() -> None:
 @pytest.mark.parametrize("found", [FAILS, SPOILS])
 def test_no_verified_replay_makes_a_step_with_a_hazard_safe(found: Finding) -> None:
     assert judge((SLOW, found), (), (outcome(),), ())[0] == "unsafe"
+
+
+def test_a_step_that_no_gpu_runs_gets_no_other_verdict() -> None:
+    """A tensor was left on the CPU: whatever else stands in the way of a graph comes after that."""
+    doubts = ("no memory", f"aten.mul.Tensor {ON_BOTH_DEVICES} (net.py:3)")
+    for findings in ((), (FAILS,)):
+        verdict, reason = judge(findings, (REGION,), (outcome(),), doubts)
+        assert verdict == "unknown"
+        assert reason.startswith(
+            "A GPU does not run this step: aten.mul.Tensor gets tensors on the"
+        )
 
 
 def test_a_part_that_was_captured_and_could_not_be_compared_leaves_the_verdict_open() -> None:

@@ -279,3 +279,26 @@ def test_memory_that_only_the_tape_holds_is_not_copied_aside(
     found = only(outcomes(device, lambda x: x.sum() * 2.0, change=everything))
     assert (found.status, found.replays) == ("verified", 2)
     assert copied == []
+
+
+def test_memory_that_the_region_makes_larger_is_filled_as_far_as_it_went(
+    device: EmulatedDevice,
+) -> None:
+    """`x.data.new().resize_(...)`, as weight-dropped language models draw their masks."""
+
+    def masked(data: torch.Tensor) -> object:
+        mask = data.data.new().resize_(4).bernoulli_(0.5)
+        return data * mask, mask
+
+    assert only(outcomes(device, masked, change=everything)).status == "verified"
+
+
+def test_the_workspace_that_a_recurrent_layer_leaves_for_its_backward_is_not_compared(
+    device: EmulatedDevice,
+) -> None:
+    layer = torch.nn.LSTM(4, 8)
+
+    def forward(data: torch.Tensor) -> object:
+        return layer(data.view(1, 1, 4))
+
+    assert only(outcomes(device, forward, change=everything)).status == "verified"

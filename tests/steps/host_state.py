@@ -107,6 +107,22 @@ def position_in_a_cache():
     return Net().cuda(), (data(),)
 
 
+def noise_level_by_step():
+    """As schedulers of diffusion do, which keep their table on the CPU."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x * levels[self.calls]  # <- GD211
+
+    levels = torch.linspace(1, 0, 64)
+    return Net().cuda(), (data(),)
+
+
 def row_of_a_table():
     class Net(nn.Module):
         def __init__(self):

@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
 import numpy
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from graphdoctor.target.state.snapshot import named_tensors, named_values, snapshot
+from graphdoctor.target.state.walk import Walk
 from tests.support.opaque import Opaque
 
 torch.set_num_threads(1)
@@ -357,3 +359,18 @@ def test_a_copy_of_a_state_dict_agrees_after_training() -> None:
     saved.restore()
     assert all(torch.equal(before[name], now) for name, now in world.net.state_dict().items())
     assert all(parameter.grad is None for parameter in world.net.parameters())
+
+
+def test_what_a_compiler_holds_of_its_functions_is_no_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """numba's dispatchers lead to all of numba, in which counters run."""
+
+    class Dispatcher:
+        def __init__(self) -> None:
+            self.calls = count()
+
+    dispatcher = Dispatcher()
+    assert dispatcher.calls in [visit.value for visit in Walk({"jit": dispatcher})]
+    monkeypatch.setattr(Dispatcher, "__module__", "numba.core.registry")
+    assert dispatcher.calls not in [visit.value for visit in Walk({"jit": dispatcher})]

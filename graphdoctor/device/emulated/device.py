@@ -30,6 +30,7 @@ from graphdoctor.device.emulated.streams import (
     StreamState,
 )
 from graphdoctor.device.observe.collectives import COLD, Called, called
+from graphdoctor.device.observe.ctc_lengths import stand_in_for_ctc_loss
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
 from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
 from graphdoctor.device.observe.meeting import MEETING
@@ -92,6 +93,7 @@ class EmulatedDevice:
             hide_function_mode_from_python(patches)
             stand_in_for_cuda(self, patches)
             stand_in_for_methods(self, patches)
+            stand_in_for_ctc_loss(patches)
             stand_in_for_dlpack(self, patches)
             stand_in_for_python(self, patches)
             stand_in_for_legacy_types(self, patches)

@@ -141,9 +141,10 @@ def _programs_from_code(patches: Patches) -> None:
         return export
 
     def scripting(original: Callable[..., Any]) -> Callable[..., Any]:
-        def script(*args: Any, **kwargs: Any) -> Any:
+        def script(obj: Any, optimize: Any = None, _frames_up: int = 0, **others: Any) -> Any:
             let_scripts_ask_for_overrides()
-            return original(*args, **kwargs)
+            # A class's names are looked up in the frame that called, and this function is one more.
+            return original(obj, optimize, _frames_up + 1, **others)
 
         return script
 

@@ -64,6 +64,7 @@ _WAITS: Mapping[str, str] = {
         "Write it out: (x / scale + zero_point).round().clamp(low, high), whose scale stays on the device.",
     ),
     "_ctc_loss": "Compute this loss outside the captured part: its kernels take lengths from the host.",
+    "_ctc_loss_backward": "Compute this loss outside the captured part: its kernels take lengths from the host.",
     "_grouped_mm": "Give it bfloat16, which has a kernel of its own.",
     "_linalg_check_errors": _EX,
     "_linalg_solve_ex": _EX,

@@ -157,6 +157,9 @@ class _Walk:
             change.path.rpartition(".")[2] for change in iteration.changes if change.kind == "value"
         )
         self.origins: dict[int, Origin] = {}
+        self.places: dict[
+            tuple[object, ...], Origin
+        ] = {}  # of views: which part is taken may change
         self.uniform: set[int] = set()  # storages that hold a draw of rand() as it was drawn
 
     def run(self) -> Iterator[Steering]:
@@ -174,7 +177,7 @@ class _Walk:
                 self._computes(op, host)
 
     def origin(self, use: TensorUse) -> Origin:
-        known = self.origins.get(use.storage)
+        known = self.places.get(_place(use)) or self.origins.get(use.storage)
         if known is None:
             known = self.origins[use.storage] = self._external(self.externals.get(use.storage))
         return known
@@ -195,8 +198,12 @@ class _Walk:
         origin = self._result(op, host)
         for use in op.outputs:
             # What is updated in place stays what it was: state that lasts from step to step.
-            if use.storage not in self.externals and not use.is_cuda:
+            if use.is_cuda:
+                continue
+            if use.storage not in self.externals:
                 self.origins[use.storage] = origin
+            elif op.is_view:
+                self.places[_place(use)] = origin
 
     def _result(self, op: Op, host: list[TensorUse]) -> Origin:
         if _RANDOM in op.tags and not op.is_view:
@@ -228,6 +235,10 @@ class _Walk:
         statement = statement_at(place.file, place.line)
         names = names_in(statement) if statement is not None else ()
         return next((name for name in names if name.rpartition(".")[2] in self.changed), "")
+
+
+def _place(use: TensorUse) -> tuple[object, ...]:
+    return use.storage, use.offset, use.shape, use.stride
 
 
 def _is_uniform_draw(op: Op) -> bool:

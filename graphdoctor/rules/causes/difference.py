@@ -20,7 +20,7 @@ DifferenceKind = Literal["operators", "shapes", "scalars", "rebound", "growing",
 class Change(Struct, frozen=True):
     """An argument that is no tensor, and what it was in either iteration."""
 
-    argument: str  # "argument 2" or a keyword
+    argument: str  # "argument 2", or its name in backticks
     before: Arg
     after: Arg
 
@@ -85,11 +85,25 @@ def changes_between(before: Op, after: Op) -> Iterator[Change]:
         return
     for place, (old, new) in enumerate(zip(before.args, after.args, strict=False), start=1):
         if _differs(old, new):
-            yield Change(f"argument {place}", old, new)
+            yield Change(_argument(after, place), old, new)
     named = dict(before.kwargs)
     for name, new in after.kwargs:
         if name in named and _differs(named[name], new):
             yield Change(f"`{name}`", named[name], new)
+
+
+# What moves along a tensor from step to step, and which of its positional arguments say where, from the first on.
+_ARGUMENTS = {
+    "select": ("self", "dim", "index"),
+    "slice": ("self", "dim", "start", "end", "step"),
+    "select_scatter": ("self", "src", "dim", "index"),
+    "slice_scatter": ("self", "src", "dim", "start", "end", "step"),
+}
+
+
+def _argument(op: Op, place: int) -> str:
+    names = _ARGUMENTS.get(op.base_name, ())
+    return f"`{names[place - 1]}`" if place <= len(names) else f"argument {place}"
 
 
 def _differs(old: Arg, new: Arg) -> bool:

@@ -30,6 +30,7 @@ from graphdoctor.target.roots import roots_of
 from graphdoctor.target.state.accumulations import mark_all, marked
 from graphdoctor.target.state.tree import Tree
 from graphdoctor.target.target import Inputs, Target
+from graphdoctor.values.figures import joined
 from graphdoctor.values.locations import Location
 from graphdoctor.values.report import Mode
 
@@ -57,7 +58,7 @@ class LoopStep(SeenStep):
         variables, values = self.loop.variables, self._values(frame)
         if self.kept is None:
             if marked(values):
-                names = " and ".join(_holders(self.loop.span, frame))
+                names = joined([*_holders(self.loop.span, frame)])
                 self.held_by = names or "a tensor of an earlier step"
             self.kept = Kept.begin(values)
         given = {n: values[n] for n in variables.varying if n in values and is_given(values[n])}

@@ -37,6 +37,11 @@ def learn(events: Sequence[Event]) -> Loop | None:
     if len(own) < STEPS_TO_LEARN:
         return None
     periods = [events[a + 1 : b + 1] for a, b in pairwise(own)]
+    if not any(event.kind == "backward" for period in periods for event in period):
+        raise NotRebuilt(
+            "The optimizer steps on gradients that no backward() made, as those of torch.func.grad: put"
+            " `with graphdoctor.step():` around the lines of a step."
+        )
     core = list(_of_every_step(periods))
     code = _common_code(core)
     if code is None:
@@ -79,6 +84,7 @@ class Follower:
     span: Span
     _frame: FrameType | None = None
     _position: int = -1
+    _begun_at: int = -1
     _has_stepped: bool = field(default=False)
 
     def begins(self, event: Event) -> At | None:
@@ -87,16 +93,18 @@ class Follower:
         position = self.span.position(at.line) if at is not None else None
         if at is None or position is None:
             return None
-        again = position == self._position and self._has_stepped and event.kind == "forward"
+        stays = position == self._position == self._begun_at
+        again = stays and self._has_stepped and event.kind == "forward"
         is_new = at.frame is not self._frame or position < self._position or again
         self._frame, self._position = at.frame, position
         if is_new:
-            self._has_stepped = False
+            self._has_stepped, self._begun_at = False, position
         return at if is_new else None
 
     def lengthen(self, span: Span) -> None:
         """Go on with a span that begins earlier, within the same pass."""
         self._position += self.span.first - span.first
+        self._begun_at += self.span.first - span.first
         self.span = span
 
     def has_stepped(self) -> None:

@@ -22,6 +22,8 @@ _TORCH_WITH_STATE = (
     "torch.ao.",
     "torch.distributions.",
 )
+# Compilers, whose functions hold what they have compiled, and all that they know of types.
+_COMPILERS = frozenset({"numba", "llvmlite", "triton"})
 _GRAPHDOCTOR_WITH_STATE = ("graphdoctor.rules.", "graphdoctor.target.")
 _KINDS = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 
@@ -78,6 +80,8 @@ def has_walkable_state(value: object) -> bool:
         return f"{module}.".startswith(_TORCH_WITH_STATE)
     if top == "graphdoctor":
         return f"{module}.".startswith(_GRAPHDOCTOR_WITH_STATE)
+    if top in _COMPILERS:
+        return False
     return top in _PLAIN_STDLIB or top == "__main__" or top not in sys.stdlib_module_names
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
@@ -145,12 +145,14 @@ def named_values(roots: Mapping[str, object]) -> dict[str, Value]:
     return named_state(roots)[1]
 
 
-def named_state(roots: Mapping[str, object]) -> tuple[dict[str, torch.Tensor], dict[str, Value]]:
-    """The tensors and the values, found in one walk."""
+def named_state(
+    roots: Mapping[str, object], *, leaves: Container[int] = ()
+) -> tuple[dict[str, torch.Tensor], dict[str, Value]]:
+    """The tensors and the values, found in one walk, which does not look into `leaves`, given by id."""
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, Value] = {}
     with _plain_torch():
-        for path, value, shown in Walk(roots, with_empty=False):
+        for path, value, shown in Walk(roots, with_empty=False, leaves=leaves):
             if isinstance(value, torch.Tensor):
                 tensors[unused(path, tensors)] = value
             elif not shown:

@@ -58,7 +58,9 @@ class Walk:
         *,
         with_empty: bool = True,
         without: Iterable[object] = (),
+        leaves: Container[int] = (),
     ) -> None:
+        self._leaves = leaves  # ids of objects that are visited, and not looked into
         self._with_empty = with_empty  # a module's empty dictionaries of hooks, a dozen of them
         visits = [Visit(name, root) for name, root in roots.items()]
         # Optimizer state is named after parameters, so whatever holds the parameters comes first.
@@ -82,7 +84,8 @@ class Walk:
                 if isinstance(visit.value, torch.Tensor):
                     self._tensor_names[id(visit.value)] = visit.path
                 yield visit
-                self._stack.extend(reversed(list(self.children(visit))))
+                if id(visit.value) not in self._leaves:
+                    self._stack.extend(reversed(list(self.children(visit))))
 
     def children(self, visit: Visit) -> Iterable[Visit]:
         """What it leads to directly, as it is now, whether or not the walk has been there."""

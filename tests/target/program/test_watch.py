@@ -191,6 +191,26 @@ for i in range(10):
     assert (name, verdict) == ("program.py:10-16", "safe")
 
 
+def test_two_models_called_on_one_line_after_an_optimizer_has_stepped_begin_no_step(
+    tmp_path: Path,
+) -> None:
+    """As TD3 does: the critic steps each time, the actor every second time, on the same batch."""
+    body = """\
+actor = nn.Linear(4, 4).cuda()
+second = torch.optim.SGD(actor.parameters(), lr=0.1)
+for i in range(24):
+    x = torch.randn(2, 4, device="cuda")
+    opt.zero_grad()
+    model(x).square().mean().backward()
+    opt.step()
+    if i % 2 == 1:
+        second.zero_grad()
+        model(actor(x)).mean().backward()
+        second.step()
+"""
+    assert only(ran(tmp_path, body))[3] == ("GD201",)
+
+
 def test_lines_that_do_something_else_when_they_run_by_themselves_are_not_judged(
     tmp_path: Path,
 ) -> None:
@@ -411,3 +431,34 @@ for i in range(20):
     assert (seen.report.ending, seen.report.exit_code) == ("raised", 1)
     assert seen.said.endswith("ValueError: no more data") and "graphdoctor" not in seen.said
     assert seen.report.steps[0].report is not None
+
+
+def test_gradients_that_no_backward_pass_made_are_said_to_need_a_mark(tmp_path: Path) -> None:
+    """As those of torch.func.grad for each sample."""
+    body = """\
+for i in range(10):
+    loss = model(torch.randn(2, 4, device="cuda")).square().mean()
+    for weight, gradient in zip(model.parameters(), torch.autograd.grad(loss, [*model.parameters()])):
+        weight.grad = gradient / 2
+    opt.step()
+"""
+    seen = ran(tmp_path, body)
+    assert not seen.summary
+    assert any("no backward() made" in note for note in seen.report.notes), seen.report.notes
+
+
+def test_a_marked_step_may_make_its_gradients_as_it_likes(tmp_path: Path) -> None:
+    body = """\
+import graphdoctor
+for weight in model.parameters():
+    weight.register_hook(lambda gradient, name=str(weight.shape): None)
+for i in range(10):
+    x = torch.randn(2, 4, device="cuda")
+    with graphdoctor.step():
+        loss = model(x).square().mean()
+        for weight, gradient in zip(model.parameters(), torch.autograd.grad(loss, [*model.parameters()])):
+            weight.grad = gradient / 2
+        opt.step()
+        del loss
+"""
+    assert only(ran(tmp_path, body))[2] == "safe"
