@@ -395,7 +395,23 @@ def test_random_numbers_of_a_dtensor_are_drawn_and_what_a_replay_draws_is_unknow
     mesh = init_device_mesh("cuda", (1,))
     shard = distribute_tensor(torch.zeros(64, device="cuda"), mesh, [Shard(0)])
     shard.normal_()
-    assert 0.5 < shard.to_local().std().item() < 2.0
-    if hasattr(torch._prims.rng_prims, "run_dtensor_rng_op"):  # torch 2.13 and newer
-        with pytest.raises(EmulationLimit, match="run_dtensor_rng_op"):
-            captured(lambda: shard.normal_())
+    first = shard.to_local().clone()
+    assert 0.5 < first.std().item() < 2.0
+    shard.normal_()
+    assert not torch.equal(shard.to_local(), first)
+    with pytest.raises(EmulationLimit, match=r"run_dtensor_rng_op|draws for a DTensor"):
+        captured(lambda: shard.normal_())
+
+
+def test_random_numbers_of_a_dtensor_follow_the_generator_that_it_was_given(
+    group: EmulatedDevice,
+) -> None:
+    shard = distribute_tensor(
+        torch.zeros(64, device="cuda"), init_device_mesh("cuda", (1,)), [Shard(0)]
+    )
+    own = torch.Generator("cuda").manual_seed(3)
+    drawn = [shard.normal_(generator=own).to_local().clone() for _ in range(2)]
+    own.manual_seed(3)
+    again = [shard.normal_(generator=own).to_local().clone() for _ in range(2)]
+    assert not torch.equal(*drawn)
+    assert all(map(torch.equal, drawn, again))
