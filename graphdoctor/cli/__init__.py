@@ -30,6 +30,7 @@ from graphdoctor.cli.view import ViewCommand
 from graphdoctor.cli.watch import WatchCommand
 from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeError
 from graphdoctor.values.escape import visible, visible_lines
+from graphdoctor.values.no_torch import raise_if_of_torch
 from graphdoctor.values.spelling import meant
 
 EXIT_INTERRUPTED = 130
@@ -150,7 +151,7 @@ def make_parser() -> Parser:
 def _exit_code(run: Callable[[], int]) -> int:
     """What `run` returns, or the code of its error, which is then on stderr."""
     try:
-        return run()
+        return _without_faults_of_torch(run)
     except ReaderGone:
         return 0
     except KeyboardInterrupt:
@@ -169,6 +170,14 @@ def _exit_code(run: Callable[[], int]) -> int:
             f" {DEBUG_VARIABLE}=1 and this text: {visible(what)}"
         )
         return GraphDoctorError.exit_code
+
+
+def _without_faults_of_torch(run: Callable[[], int]) -> int:
+    try:
+        return run()
+    except (ImportError, OSError) as error:
+        raise_if_of_torch(error)
+        raise
 
 
 def _of_rank() -> str:

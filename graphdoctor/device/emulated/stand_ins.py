@@ -12,6 +12,7 @@ import torch
 from torch import overrides, serialization
 from torch.utils._python_dispatch import _disable_current_modes
 
+from graphdoctor.device.emulated.dtensor_random import stand_in_for_random_numbers_of_dtensors
 from graphdoctor.device.emulated.graph import CapturingDevice
 from graphdoctor.device.emulated.logical import LogicalDevice, wants_cuda
 from graphdoctor.device.observe.fallback import EmulationLimit
@@ -252,6 +253,7 @@ def stand_in_for_sharding(device: CapturingDevice, patches: Patches) -> None:
     patches.replace(torch.Tensor, "_make_wrapper_subclass", _wrapping)
     patches.replace(torch.UntypedStorage, "resize_", lambda original: _resizing(device, original))
     patches.replace(torch.Tensor, "copy_", _copying)
+    stand_in_for_random_numbers_of_dtensors(patches)
 
 
 def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:

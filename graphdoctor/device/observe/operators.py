@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -237,6 +238,8 @@ def python_body(func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
     if facts.name.startswith("fsdp."):
         from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
+        if facts.base_name == "chunk_cat_mixed_dtype":
+            return _chunk_cat_mixed_dtype
         forms = ("{}_cuda", "{}", "_{}_default")
         found = (getattr(_fsdp_collectives, each.format(facts.base_name), None) for each in forms)
         return next((body for body in found if body is not None and _fits(body, func)), None)
@@ -246,7 +249,19 @@ def python_body(func: Any, facts: OperatorFacts) -> Callable[..., Any] | None:
 
     known = getattr(custom_ops, "OPDEFS", {})  # torch 2.4 and newer
     kernels = getattr(known.get(func._name), "_backend_fns", {})
+    if kernels:
+        # Their first call imports it, and with torch 2.6 that import reads tensors: here no mode sees it.
+        importlib.import_module("torch._dynamo")
     return None if "cuda" in kernels else kernels.get(None)
+
+
+def _chunk_cat_mixed_dtype(
+    tensors: list[torch.Tensor], dim: int, num_chunks: int, *, out: torch.Tensor
+) -> None:
+    """In C++ since torch 2.15; what it runs on CUDA says `foreach_reduce_scatter_copy_in` of `_fsdp_collectives.py`."""
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        tensors = [tensor.to(out.dtype) for tensor in tensors]
+    torch._chunk_cat(tensors, dim, num_chunks, out=out)
 
 
 def _fits(body: Callable[..., Any], func: Any) -> bool:

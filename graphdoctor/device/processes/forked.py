@@ -31,6 +31,7 @@ from graphdoctor.device.processes.process import (
 )
 from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError
 from graphdoctor.values.escape import visible
+from graphdoctor.values.no_torch import require_torch
 
 _STOP_S = 5.0
 _POLL_S = 0.01
@@ -55,6 +56,7 @@ def run_forked(
     """
     if not hasattr(os, "fork"):
         raise CannotDoItHere("this system cannot fork processes, which a check needs; use WSL")
+    require_torch()
     with tempfile.TemporaryDirectory(prefix="graphdoctor-", ignore_cleanup_errors=True) as name:
         for number, job in enumerate(jobs):
             folder = Path(name, str(number))
