@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from graphdoctor.device.emulated import entered
 from graphdoctor.device.observe.known_results import results_known
 from graphdoctor.device.open import AnyDevice, open_device
 from graphdoctor.estimate.gpus import DeviceProfile
@@ -46,7 +47,9 @@ class Setting:
 def open_setting(options: AnalyzeOptions, progress: Progress) -> Iterator[Setting]:
     """Inside the block, code that says "cuda" runs on the device of the options."""
     profile = profile_for(options.gpu, options.host)  # raises for an unknown name at once
+    is_callers = entered() is not None
     with generators_kept(), open_device(options.device, profile) as device:
+        device.table.keeps_addresses = is_callers
         yield Setting(device, options, progress)
 
 

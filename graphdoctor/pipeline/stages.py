@@ -100,6 +100,7 @@ def report_of(studied: Studied, spec: str | None, setting: Setting) -> Report:
     ):
         ready_for_graphs()
     with proven(studied, setting) as (report, evidence):
+        setting.device.table.keeps_addresses = True  # guards of what is captured from here on
         if options.trace_dir is not None:
             from graphdoctor.reporters.tensorboard import with_traces  # brings rich and tensorboard
 

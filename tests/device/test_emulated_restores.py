@@ -16,6 +16,7 @@ from torch import nn
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.observe import patches
+from graphdoctor.target.state.snapshot import snapshot
 from tests.support.emulated import captured
 
 # Names that torch itself makes on first use, and caches.
@@ -220,6 +221,7 @@ def test_tensors_that_leave_the_device_are_plain_ones() -> None:
 
 def test_only_what_the_device_made_may_lie_elsewhere_later() -> None:
     with EmulatedDevice() as device:
+        device.table.keeps_addresses = False
         given = torch.ones(4)
         placed = torch.ones(4)
         device.put(placed)
@@ -229,3 +231,17 @@ def test_only_what_the_device_made_may_lie_elsewhere_later() -> None:
             for tensor in (given, placed, placed.view(2, 2), made, made[1:], placed + 1)
         ]
     assert found == [False, False, False, True, True, True]
+
+
+def test_memory_stays_where_it_is_once_somebody_may_know_its_address() -> None:
+    with EmulatedDevice() as device:
+        asked, other = torch.ones(4, device="cuda"), torch.ones(4, device="cuda")
+        assert not device.table.is_ours(other.untyped_storage())
+        device.table.keeps_addresses = False
+        address = asked[1:].data_ptr()
+        found = [device.table.is_ours(each.untyped_storage()) for each in (asked, other)]
+        before = snapshot({"x": asked}, memory=device.table)
+        asked.add_(1)
+        assert asked[1:].data_ptr() == address
+        before.restore()
+    assert found == [False, True]

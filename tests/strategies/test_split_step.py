@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -197,20 +197,20 @@ def test_an_optimizer_that_steps_inside_the_backward_pass_is_refused() -> None:
         SPLIT.build(found.session, found.known)
 
 
-def test_an_error_of_the_step_is_the_reason() -> None:
-    fails = threading.Event()  # no part of the step's state
+def test_an_error_of_the_step_is_the_reason(tmp_path: Path) -> None:
+    fails = tmp_path / "fails"  # a file is no part of the state that is put back
 
     def body(ns: SimpleNamespace, data: torch.Tensor) -> object:
         ns.sgd.zero_grad()
         loss = backward(ns, data)
         ns.sgd.step()
-        if fails.is_set():
+        if fails.exists():
             raise KeyError("after the step")
         return loss.detach()
 
     with tried(training(body)) as found:
         before = state_of(found)
-        fails.set()
+        fails.touch()
         with pytest.raises(CannotBuild, match=r"KeyError: 'after the step' in line \d+ of test_"):
             SPLIT.build(found.session, found.known)
         assert_unchanged(found, before)

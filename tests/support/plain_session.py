@@ -33,6 +33,9 @@ class PlainDevice:
     def holds_values(self, storage: torch.UntypedStorage) -> bool:
         return True
 
+    def is_ours(self, storage: torch.UntypedStorage) -> bool:
+        return False
+
     @contextmanager
     def observed_by(self, observer: object) -> Iterator[None]:
         yield

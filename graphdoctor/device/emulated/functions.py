@@ -219,7 +219,17 @@ def _is_dense_inside(mask: torch.Tensor) -> bool:
 
 
 # Functions whose code for the CPU reads more values than their code for CUDA -> what CUDA runs.
-CUDA_PATHS: Mapping[Callable[..., Any], Callable[..., Any]] = {torch._C._nn.one_hot: _one_hot}
+def _address(device: LogicalDevice, tensor: torch.Tensor) -> int:
+    """From here on somebody knows it, so that the memory must stay where it is."""
+    address: int = tensor.data_ptr()
+    device.table.info(tensor).is_ours = False
+    return address
+
+
+CUDA_PATHS: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    torch._C._nn.one_hot: _one_hot,
+    torch.Tensor.data_ptr: _address,
+}
 
 
 # cuDNN's recurrent layers launch so many kernels for each step of the sequence, forward and backward. Source: a

@@ -154,6 +154,9 @@ class StorageTable:
         self._next_number = 0
         self._sweep_at = 4096
         self.unwaited: frozenset[int] = frozenset()  # by number: a collective may still write there
+        self.keeps_addresses = (
+            True  # whether somebody may remember where memory lies, as a guard does
+        )
 
     def info(self, tensor: torch.Tensor) -> StorageInfo:
         """The entry of a tensor's storage, made (on the CPU) if it is not known."""
@@ -178,9 +181,9 @@ class StorageTable:
         return found is None or found.values is not Values.NONE
 
     def is_ours(self, storage: torch.UntypedStorage) -> bool:
-        """Whether the emulated device made a storage: nobody else can know the address, as on a GPU."""
+        """Whether the emulated device made a storage, and nobody knows its address."""
         found = self._infos.get(storage._cdata)
-        return found is not None and found.is_ours
+        return found is not None and found.is_ours and not self.keeps_addresses
 
     def has_true_values(self, tensor: torch.Tensor) -> bool:
         """Whether what a tensor holds is what the step computes."""

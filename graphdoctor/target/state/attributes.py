@@ -86,8 +86,10 @@ def has_walkable_state(value: object) -> bool:
 
 
 def is_of_library(value: object) -> bool:
-    """Whether it is an object of Python's own library."""
+    """Whether it is an object of Python's own library; a generator of numbers is saved as a whole."""
     module = getattr(type(value), "__module__", None)
+    if isinstance(value, random.Random):
+        return False
     return isinstance(module, str) and module.partition(".")[0] in sys.stdlib_module_names
 
 
