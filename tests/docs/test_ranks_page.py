@@ -95,7 +95,7 @@ PROOFS = {
         "device/test_data_parallel.py",
         "test_a_module_that_was_made_on_the_default_stream_is_told_of_where_it_takes_gradients",
     ),
-    "in a step *unknown* (torch 2.13 and newer)": (
+    "in a step *unknown*": (
         EMULATED,
         "test_random_numbers_of_a_dtensor_are_drawn_and_what_a_replay_draws_is_unknown",
     ),
