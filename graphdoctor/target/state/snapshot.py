@@ -246,7 +246,9 @@ def _save_object(value: object) -> Iterator[Restore]:
                 yield saved_slots(value)
         elif is_of_library(value):
             own = attributes(value)
-            yield saved_names(own, tuple(name for name in own if isinstance(own[name], SCALARS)))
+            yield saved_names(
+                own, tuple(name for name in own if issubclass(type(own[name]), SCALARS))
+            )
 
 
 def _save_contents(value: object) -> Iterator[Restore]:
