@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Protocol
 
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.record.clocks import (
@@ -15,40 +14,36 @@ from graphdoctor.record.clocks import (
     clocks_ahead,
     tells_of_day,
 )
+from graphdoctor.record.flips import Flips
 from graphdoctor.record.host import HostObserver, NumpyState, numpy_generators, state_of
 from graphdoctor.record.later import (
     Later,
-    Lines,
-    Ran,
     Run,
-    are_alike,
     bounded,
-    first_difference,
     first_other_step,
     first_other_way,
     is_as_usual,
-    ran,
     runs_of,
 )
 from graphdoctor.record.lines import Watch
 from graphdoctor.record.moves import moment, moves, numbers_in
 from graphdoctor.record.outward import LeavesStep
-from graphdoctor.record.python_state import StateWatch, lasting_changes, state_watches
+from graphdoctor.record.python_state import (
+    Deciding,
+    StateWatch,
+    lasting_changes,
+    state_watches,
+)
 from graphdoctor.record.running import Running
+from graphdoctor.record.sameness import Ran, are_alike, first_difference, ran
 from graphdoctor.record.session import Session
+from graphdoctor.record.trials import Trials
+from graphdoctor.record.ways import Line, Lines
 from graphdoctor.target.state.globals import process_values
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.figures import count_text, shortened
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import HostEvent, Iteration
-
-
-class Trials(Protocol):
-    """Ways to run the step that are compared with the recorded ones."""
-
-    def moved(self, move: Callable[[], None]) -> Ran: ...
-
-    def in_a_row(self) -> Generator[Ran, None, None]: ...
 
 
 def host_events(
@@ -82,8 +77,11 @@ def host_events(
         *_of_the_step(events, watches),
         *(HostEvent("python-state", path, op_index=0) for path in of_process),
     )
-    changing = [*of_process, *(watch.path for watch in watches if not watch.is_from_outside)]
-    return (*events, *_later_ways(session, captured, trials, events, changing))
+    by_steps = [watch for watch in watches if not watch.is_from_outside]
+    changing = [*of_process, *(watch.path for watch in by_steps)]
+    deciding = [one for watch in by_steps for one in watch.deciding]
+    later = _later_ways(session, captured, trials, events, changing, deciding)
+    return (*(one for one in events if one.kind != "python-decision"), *later)
 
 
 def _watched(session: Session, watches: Sequence[Watch]) -> tuple[HostEvent, ...]:
@@ -110,16 +108,17 @@ def _later_ways(
     trials: Trials,
     events: Sequence[HostEvent],
     changing: Sequence[str],
+    deciding: Sequence[Deciding],
 ) -> Iterator[HostEvent]:
     """Where the step is another one in a later state, or at a later time; not what the recorded ones show.
 
     Of several ranks none goes another way for a trial: the others would wait for it.
     """
-    if MEETING.has_others or not session.device.has_values:
-        return
+    by_lines = [event for event in events if event.kind == "python-decision"]
     shapes = captured[0].input_shapes
     alike = [ran(one.ops, one.externals) for one in captured if one.input_shapes == shapes]
-    if not are_alike(alike):
+    if MEETING.has_others or not session.device.has_values or not are_alike(alike):
+        yield from by_lines
         return
     clocks = [event for event in events if event.kind == "host-time"]
     if not clocks and not changing:
@@ -127,24 +126,34 @@ def _later_ways(
     usual = trials.moved(lambda: None)
     if clocks:
         yield from _at_a_later_time(session, trials.moved, usual, clocks)
-    if changing and not any(event.kind == "python-decision" for event in events):
-        yield from _in_a_later_state(session, trials, usual, changing)
+    if changing:
+        yield from _in_a_later_state(session, trials, usual, changing, by_lines, deciding)
 
 
 def _in_a_later_state(
-    session: Session, trials: Trials, usual: Ran, paths: Sequence[str]
+    session: Session,
+    trials: Trials,
+    usual: Ran,
+    paths: Sequence[str],
+    by_lines: Sequence[HostEvent],
+    deciding: Sequence[Deciding],
 ) -> Iterator[HostEvent]:
-    """All that steps change goes on together; what of it decides is not told apart.
+    """What lines decide, as far as nobody saw that nothing comes of it; else what is seen of the whole step.
 
-    What nobody could foresee shows where the next steps are run one after the other.
+    All that steps change goes on together; what of it decides is not told apart. What nobody could foresee
+    shows where the next steps are run one after the other.
     """
     roots = session.target.roots
     with session.from_the_start(capturing=True):
         first, numbers = moment(roots, paths), numbers_in(roots)
         session.call(session.inputs(0))
         second = moment(roots, paths)
-        lines = _lines_of_a_step(session)
+        lines = _lines_of_a_step(session, {one.line for one in deciding})
         found = moves(first, second, moment(roots, paths))
+    flips = Flips(trials, found, lines)
+    if not flips.are_all_harmless(deciding):
+        yield from by_lines
+        return
     names = [move.path for move in found]
     other = first_other_way(trials.moved, usual, found, lines, numbers) if found else None
     if other is None:
@@ -156,6 +165,20 @@ def _in_a_later_state(
         detail = f"`{_code(other.place)}` does something else {when}"
         for name in names:
             yield HostEvent("python-decision", name, 0, location=other.place, detail=detail)
+    else:
+        left = set(deciding).difference(flips.harmless(deciding))
+        yield from (
+            event for event in by_lines if _is_of(event, left) or not _is_of(event, deciding)
+        )
+
+
+def _is_of(event: HostEvent, deciding: Iterable[Deciding]) -> bool:
+    place = event.location
+    return place is not None and any(
+        (one.path, one.line.code.co_filename, one.line.number)
+        == (event.name, place.file, place.line)
+        for one in deciding
+    )
 
 
 def _in_the_next_steps(
@@ -195,8 +218,8 @@ def _at_a_later_time(
         return
 
 
-def _lines_of_a_step(session: Session) -> Lines:
-    lines = Lines()
+def _lines_of_a_step(session: Session, deciding: Set[Line] = frozenset()) -> Lines:
+    lines = Lines(deciding=deciding)
     with lines.counted():
         session.call(session.inputs(0))
     return lines

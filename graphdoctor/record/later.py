@@ -9,21 +9,19 @@ from __future__ import annotations
 import logging
 import math
 import os
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from types import CodeType
+from typing import NamedTuple
 
 from graphdoctor.record.moves import Move
 from graphdoctor.record.outward import Inside, LeavesStep
 from graphdoctor.record.patience import ended_after, raised_at, silent
 from graphdoctor.record.python_state import own_name
-from graphdoctor.target.frames import is_machinery, locate_from
+from graphdoctor.record.sameness import Ran, first_difference, is_the_same
+from graphdoctor.record.ways import Lines
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import Arg, External, Op, TensorUse
 
 # Many whole numbers divide the first: 2 to 1024, 10 to 10,000, 3, 6, 12, 24, 60, 300. A step that cannot
 # be so far on, since it counts places of something for example, is asked for less.
@@ -47,59 +45,7 @@ class Later(NamedTuple):
     is_far: bool
 
 
-class Ran(NamedTuple):
-    """What a run did; `state` names the memory of the state, by its number.
-
-    `switches` are those by which kernels were chosen, at each operator; nothing of a recorded run.
-    """
-
-    ops: Sequence[Op]
-    state: Mapping[int, str]
-    switches: Sequence[object] = ()
-
-
-def ran(ops: Sequence[Op], externals: Iterable[External], switches: Sequence[object] = ()) -> Ran:
-    """What was recorded of a run, as far as it is compared."""
-    state = {one.storage: one.name for one in externals if one.origin == "state"}
-    return Ran(ops, state, switches)
-
-
 Run = Callable[[Callable[[], None]], Ran]  # the step from its start, after a change of the state
-
-
-class Lines:
-    """How many lines of the user's a run has, and which code they are of; ends one with far too many."""
-
-    def __init__(self, most: int | None = None) -> None:
-        self.count = 0
-        self.seconds = 0.0
-        self.codes: dict[CodeType, None] = {}
-        self._most = most
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        before, begun_s = sys.gettrace(), time.perf_counter()
-        sys.settrace(self._call)
-        try:
-            yield
-        finally:
-            sys.settrace(before)
-            self.seconds = time.perf_counter() - begun_s
-
-    def _call(self, frame: FrameType, event: str, arg: object) -> Any:
-        if is_machinery(frame.f_code.co_filename):
-            return None
-        if frame.f_code.co_filename == "<string>":  # a named tuple's, also graphdoctor's
-            return None
-        self.codes.setdefault(frame.f_code)
-        return self._line
-
-    def _line(self, frame: FrameType, event: str, arg: object) -> Any:
-        self.count += event == "line"
-        if self._most is not None and self.count > self._most:
-            sys.settrace(None)
-            raise LeavesStep(locate_from(frame).location)
-        return self._line
 
 
 def first_other_way(
@@ -136,16 +82,21 @@ def first_other_step(
     """
     most = runs_of(usual) // (_FEWER_IF_FORESEEN if is_foreseen else 1)
     of_lines = _LINES_IN_A_ROW // max(1, lines.count)
+    first: Ran | None = None
     for steps in range(min(_MOST_IN_A_ROW, most, of_lines)):
         try:
-            with bounded(lines):
-                other = first_difference(usual, next(in_a_row))
+            with bounded(lines) as seen:
+                ran = next(in_a_row)
+                other = first_difference(usual, ran)
         except LeavesStep as left:
             return Later(steps, left.place, False)
         except GraphDoctorError:  # it fails then
             return Later(steps, None, False)
         if other is not None:
             return Later(steps, other.location, False)
+        first = first or ran
+        if is_the_same(first, ran):
+            lines.did_the_same(seen, 0)
     return None
 
 
@@ -170,7 +121,7 @@ class _Search:
         if self.found is not None and steps >= self.found.steps:
             return
         try:
-            with bounded(self._lines):
+            with bounded(self._lines) as seen:
                 ran = self._run(lambda: self._move(steps))
         except LeavesStep as left:
             self.found, self.has_run = Later(steps, left.place, is_far), True
@@ -181,6 +132,8 @@ class _Search:
         other = first_difference(self._usual, ran)
         if other is not None:
             self.found = Later(steps, other.location, is_far)
+        else:
+            self._lines.did_the_same(seen, steps)
 
     def _move(self, steps: int) -> None:
         for each in self._moves:
@@ -188,9 +141,10 @@ class _Search:
 
 
 @contextmanager
-def bounded(lines: Lines) -> Iterator[None]:
+def bounded(lines: Lines) -> Iterator[Lines]:
     """A run that neither lasts for very long, nor prints, nor writes what only a later step would, nor ends all."""
-    most, disabled = _TIMES_LINES * lines.count + _MORE_LINES, logging.root.manager.disable
+    seen = Lines(_TIMES_LINES * lines.count + _MORE_LINES, lines.deciding)
+    disabled = logging.root.manager.disable
     with (
         ended_after(max(_LEAST_S, _TIMES_SECONDS * lines.seconds)),
         silent(),
@@ -198,11 +152,11 @@ def bounded(lines: Lines) -> Iterator[None]:
         open(os.devnull, "w") as nowhere,
         redirect_stdout(nowhere),
         redirect_stderr(nowhere),
-        Lines(most).counted(),
+        seen.counted(),
     ):
         logging.disable()
         try:
-            yield
+            yield seen
         except UserCodeError as error:
             if isinstance(error.__cause__, LeavesStep):
                 raise error.__cause__ from None
@@ -258,42 +212,3 @@ def _near(moves: Sequence[Move], numbers: Sequence[int]) -> list[int]:
         for steps in (steps for move in moves for steps in move.until(each)):
             found.update(dict.fromkeys(one for one in (steps - 1, steps) if 0 < one <= FAR[0]))
     return list(found)
-
-
-def first_difference(usual: Ran, other: Ran) -> Op | None:
-    """The first operator that is another one, or one too many."""
-    for one, two in zip(usual.ops, other.ops, strict=False):
-        if signature(one, usual.state) != signature(two, other.state):
-            return two
-    for two, here, there in zip(other.ops, usual.switches, other.switches, strict=False):
-        if here != there:
-            return two
-    if len(usual.ops) == len(other.ops):
-        return None
-    longer = max(usual.ops, other.ops, key=len)
-    return longer[min(len(usual.ops), len(other.ops))]
-
-
-def signature(op: Op, state: Mapping[int, str]) -> tuple[object, ...]:
-    """What a graph freezes of an operator; of addresses those of the state alone, by its names."""
-
-    def frozen(value: Arg) -> object:
-        if isinstance(value, TensorUse):
-            name = state.get(value.storage, "")
-            return name, value.shape, value.stride, value.offset, value.dtype, value.device
-        if isinstance(value, tuple):
-            return tuple(map(frozen, value))
-        return repr(value)  # NaN is like NaN
-
-    return (
-        op.name,
-        op.location,
-        tuple(map(frozen, op.args)),
-        tuple((name, frozen(value)) for name, value in op.kwargs),
-        tuple(map(frozen, op.outputs)),
-    )
-
-
-def are_alike(runs: Sequence[Ran]) -> bool:
-    """Whether no recorded step differs from the first: else that is a finding already."""
-    return all(first_difference(runs[0], other) is None for other in runs[1:])

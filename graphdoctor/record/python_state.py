@@ -6,10 +6,12 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
+from typing import NamedTuple
 
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.decisions import Counter, decisions_at
 from graphdoctor.record.lines import Seen
+from graphdoctor.record.ways import Line
 from graphdoctor.target.state.attributes import counts_for_itself
 from graphdoctor.target.state.globals import process_values
 from graphdoctor.target.state.snapshot import named_state
@@ -83,6 +85,15 @@ def state_watches(
     return watches
 
 
+class Deciding(NamedTuple):
+    """A line that decides by the value at a path, which so many steps later decides otherwise; None: unknown."""
+
+    path: str
+    line: Line
+    steps: int | None
+    growth: int | float | None
+
+
 class StateWatch:
     """One value: where it changes, and what is decided by it."""
 
@@ -90,6 +101,7 @@ class StateWatch:
         self.path = path = reader.path  # as the recorded changes name it
         self.is_by_line = is_by_line
         self.is_from_outside = False
+        self.deciding: set[Deciding] = set()
         self._read = reader.again
         self._seen = reader.now
         holder = reader.holder
@@ -108,6 +120,8 @@ class StateWatch:
             if found.steps is not None:
                 later = count_text(found.steps, "step")
                 when = f"`{found.code}` becomes {found.becomes} {later} later"
+            line = Line(frame.f_code, frame.f_lineno)
+            self.deciding.add(Deciding(self.path, line, found.steps, self._counter.growth))
             yield Seen("python-decision", self.path, when)
 
     def after_line(self, *, is_users: bool) -> Iterator[Seen]:

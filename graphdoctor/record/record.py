@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,15 +14,14 @@ import torch
 from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.known_results import forget_unused_results, prefer_new_results
 from graphdoctor.device.observe.meeting import MEETING
-from graphdoctor.device.observe.operators import Call
+from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.record.held_by_wrappers import gathered_parameters, with_buckets
 from graphdoctor.record.host_events import host_events
-from graphdoctor.record.later import Ran, ran
 from graphdoctor.record.operators import OperatorObserver
 from graphdoctor.record.python_state import HostState
 from graphdoctor.record.session import Session
-from graphdoctor.target.state.globals import kernel_switches
+from graphdoctor.record.trials import Trials
 from graphdoctor.target.state.snapshot import has_memory
 from graphdoctor.target.state.tree import input_leaves, leaves
 from graphdoctor.target.target import Inputs
@@ -54,7 +54,7 @@ def record(
         mode=session.target.mode,
         eager=eager,
         captured=captured,
-        host=host_events(session, captured, _Trials(session)),
+        host=host_events(session, captured, Trials(session, _unrecorded)),
         optimizers=tuple(_optimizers(session)),
         limits=(
             *session.start.limits,
@@ -166,7 +166,13 @@ class _Observed(NamedTuple):
 
 
 def _observe(
-    session: Session, index: int, *, run: int, before: HostState, look: Look | None
+    session: Session,
+    index: int,
+    *,
+    run: int,
+    before: HostState,
+    look: Look | None = None,
+    also: Sequence[Observer] = (),
 ) -> _Observed:
     inputs = session.inputs(index)
     given = input_leaves(inputs)
@@ -179,7 +185,9 @@ def _observe(
     )
     with torch._C.DisableTorchFunction():
         input_values = tuple(_leaf(observer, path, value) for path, value in given.items())
-    with session.device.observed_by(observer):
+    with ExitStack() as stack:
+        for one in (observer, *also):
+            stack.enter_context(session.device.observed_by(one))
         result = session.call(inputs)
     with torch._C.DisableTorchFunction():
         outputs = tuple(
@@ -189,6 +197,11 @@ def _observe(
     if look is not None:
         look(inputs, result)
     return _Observed(input_values, outputs, observer)
+
+
+def _unrecorded(session: Session, before: HostState, also: Observer) -> Iteration:
+    """The step's first iteration once more, whatever the host changes in it."""
+    return _observe(session, 0, run=1, before=before, also=[also]).iteration(0, True, ())
 
 
 def _output(observer: OperatorObserver, path: str, value: object, table: StorageTable) -> Leaf:
@@ -230,51 +243,6 @@ def _leaf(observer: OperatorObserver, path: str, value: object) -> Leaf:
         return Leaf(path, repr(value)[:200])
     except Exception:  # __repr__ is the user's code
         return Leaf(path, type(value).__name__)
-
-
-class _Trials:
-    """Runs of the step that nobody records, as far as they are compared."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def moved(self, move: Callable[[], None]) -> Ran:
-        """The step from its start, after a change of its state."""
-        session = self._session
-        before = HostState(session.target.roots, session.device.table)
-        with session.from_the_start(capturing=True):
-            move()
-            return self._ran(before)
-
-    def in_a_row(self) -> Generator[Ran, None, None]:
-        """One step after the other, from the start on, for as long as somebody asks."""
-        session = self._session
-        before = HostState(session.target.roots, session.device.table)
-        with session.from_the_start(capturing=True):
-            while True:
-                yield self._ran(before)
-
-    def _ran(self, before: HostState) -> Ran:
-        switches = _Switches()
-        with self._session.device.observed_by(switches):
-            seen = _observe(self._session, 0, run=1, before=before, look=None).observer
-        return ran(seen.ops, seen.externals.values(), switches.seen)
-
-
-class _Switches:
-    """Notes at each operator by what kernels are chosen. An observer of a device."""
-
-    def __init__(self) -> None:
-        self.seen: list[object] = []
-
-    def before(self, call: Call) -> None:
-        """Looked at afterwards: an operator changes none."""
-
-    def after(self, call: Call) -> None:
-        self.seen.append(kernel_switches())
-
-    def event(self, kind: str, name: str, detail: str) -> None:
-        """Of no interest."""
 
 
 def _optimizers(session: Session) -> list[OptimizerInfo]:

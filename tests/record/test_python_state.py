@@ -220,7 +220,7 @@ def test_a_decision_that_cannot_be_computed_ahead_is_unknown() -> None:
 
     def step(x: torch.Tensor) -> torch.Tensor:
         average.rate = 0.9 * average.rate + 0.1
-        return LINEAR(x * 2 if average.rate > 0.99 else x)  # decides
+        return LINEAR(x * 2 if average.rate > 1.01 else x)  # decides
 
     report = reported(step)
     assert report.verdict == "unknown"
@@ -265,7 +265,7 @@ def test_many_counts_are_told_of_without_being_looked_at_after_each_line() -> No
 
 def test_powers_that_outgrow_every_memory_are_not_computed_ahead() -> None:
     model = Every(lambda self: 10 ** (10**self.calls) == 3 or 1 << (1 << self.calls) == 3)
-    assert "chooses its way" in reported(model).reason
+    assert reported(model).verdict == "unknown"
 
 
 def test_a_counter_in_a_container_inside_another_decides_too() -> None:

@@ -145,8 +145,8 @@ _OF_KERNELS: tuple[Callable[[], object], ...] = tuple(
 
 
 def kernel_switches() -> tuple[object, ...]:
-    """By what kernels are chosen now."""
-    return tuple(map(_read, _OF_KERNELS))
+    """By what kernels are chosen now, and whether a backward will follow."""
+    return torch.is_grad_enabled(), *map(_read, _OF_KERNELS)
 
 
 def process_values() -> dict[str, str]:
