@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -90,7 +91,11 @@ def _moved(old: Mapping[Key, Finding], new: Mapping[Key, Finding]) -> Iterator[M
 
 
 def _regions(before: tuple[Region, ...], after: tuple[Region, ...]) -> Iterator[RegionChange]:
-    """Names are given in order and lines move, so regions are known again by what they run."""
+    """Names are given in order and lines move, so regions are known again by what they run.
+
+    Several may run in one function: those that are still there have not become each other.
+    """
+    before, after = _without(before, after), _without(after, before)
     successors = {old.name: [new for new in after if _overlap(old, new)] for old in before}
     for old in before:
         found = successors[old.name]
@@ -110,6 +115,22 @@ def _regions(before: tuple[Region, ...], after: tuple[Region, ...]) -> Iterator[
             kind = "grown" if new.operators > found[0].operators else "shrunk"
             word = "grew" if kind == "grown" else "shrank"
             yield RegionChange(kind, f"{_described(found[0])} {word} to {_described(new)}")  # type: ignore[arg-type]
+
+
+def _without(regions: tuple[Region, ...], others: tuple[Region, ...]) -> tuple[Region, ...]:
+    """Those that the other side has not got just so, each of which stands for one."""
+    there = Counter(map(_what_it_runs, others))
+    left = []
+    for region in regions:
+        there[_what_it_runs(region)] -= 1
+        if there[_what_it_runs(region)] < 0:
+            left.append(region)
+    return tuple(left)
+
+
+def _what_it_runs(region: Region) -> tuple[object, ...]:
+    starts = region.first and (region.first.file, region.first.function)
+    return region.operators, region.launches, region.phases, region.modules, starts
 
 
 def _overlap(old: Region, new: Region) -> bool:

@@ -18,8 +18,8 @@ def about_two_paths(recording: Recording) -> Iterator[str]:
     first = next((b for a, b in zip(eager, captured, strict=False) if a.name != b.name), None)
     where = f" (first {_told(first)})" if first is not None else ""
     yield (
-        f"While it is captured, the step issues other operators than in eager{where}: replays follow that path, and"
-        " were compared with eager's on the inputs tried only."
+        f"While it is captured, the step issues other operators than in eager{where}: replays follow that path,"
+        " whose agreement with eager's is known of no inputs but those tried."
     )
 
 

@@ -56,6 +56,7 @@ def test_checkouts_in_two_folders_are_compared_by_their_relative_paths() -> None
 
 FIRST = change(REGION, name="A", modules=("first",), operators=10)
 SECOND = change(REGION, name="B", modules=("second",), operators=10)
+FIRST_AGAIN = change(REGION, name="C", modules=("first",), operators=4)
 BOTH = change(REGION, name="A", modules=("first", "second"), operators=20)
 
 
@@ -69,6 +70,10 @@ BOTH = change(REGION, name="A", modules=("first", "second"), operators=20)
         ((BOTH,), (FIRST, SECOND), ["split"]),
         ((FIRST, SECOND), (BOTH,), ["merged"]),
         ((FIRST, SECOND), (SECOND, FIRST), []),
+        ((FIRST, FIRST_AGAIN), (FIRST, FIRST_AGAIN), []),
+        ((FIRST, FIRST_AGAIN), (FIRST,), ["lost"]),
+        ((FIRST, FIRST), (FIRST, FIRST, FIRST), ["new"]),
+        ((FIRST, FIRST_AGAIN), (change(FIRST, operators=14),), ["merged"]),
     ],
 )
 def test_regions_are_known_again_by_what_they_run(
