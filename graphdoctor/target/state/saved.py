@@ -125,14 +125,22 @@ def _contents(cell: CellType) -> object:
 
 
 def saved_context(variable: ContextVar[object]) -> Restore:
-    """What a context variable is in the context that the analysis runs in."""
-    value = variable.get(_MISSING)
+    """What a context variable is in the context that the analysis runs in; one that was not set gets its default."""
+    value = in_context(variable)
 
     def restore() -> None:
-        if value is not _MISSING and variable.get(_MISSING) is not value:
+        if value is not _MISSING and in_context(variable) is not value:
             variable.set(value)
 
     return restore
+
+
+def in_context(variable: ContextVar[object]) -> object:
+    """What reading it gives: its default, where nobody has set it."""
+    try:
+        return variable.get()
+    except LookupError:
+        return _MISSING
 
 
 def saved_names(namespace: dict[str, object], names: tuple[str, ...]) -> Restore:
