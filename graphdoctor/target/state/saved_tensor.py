@@ -29,7 +29,7 @@ class _Copy:
         """Memory that nobody shares any more is the storage's own again, where it is."""
         object.__delattr__(self, "contents")
         if self.is_shared:
-            self.storage.data_ptr()
+            torch._C.StorageBase.data_ptr(self.storage)  # which tells nobody
 
 
 _LAST_COPIES: WeakValueDictionary[int, _Copy] = WeakValueDictionary()  # by the storage's address
