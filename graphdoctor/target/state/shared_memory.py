@@ -16,7 +16,7 @@ is_shared: Callable[[torch.Tensor], bool] = vars(torch._C)["_is_cow_tensor"]
 # Where the storage of a tensor begins; asking for a pointer would make torch copy what is shared.
 begin_of: Callable[[torch.Tensor], int] = vars(torch._C)["_data_address"]
 
-# Torch's own in C: where the storage begins, which no longer shares anything then. What stands in for it notes who asks.
+# The same in C, which ends the sharing; what stands in for it on the emulated device notes that somebody asked.
 own_begin_of: Callable[[torch.UntypedStorage], int] = vars(torch._C)["StorageBase"].data_ptr
 
 
