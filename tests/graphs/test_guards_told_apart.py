@@ -179,3 +179,10 @@ def test_what_is_written_without_another_object_is_seen(
     assert not guard.is_same() and named in guard.difference()
     start.restore()
     assert guard.is_same()
+
+
+def test_freed_memory_of_the_host_is_not_read() -> None:
+    model = Reading()
+    guard = Guard({"": model})
+    model.scale.untyped_storage().resize_(0)
+    assert not guard.is_same() and "scale" in guard.difference()

@@ -17,6 +17,7 @@ from graphdoctor.graphs.guards.hooks import HOOKS, all_hooks
 from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
 from graphdoctor.target.state.plain import is_array, is_memory, stands_for
 from graphdoctor.target.state.saved import in_context
+from graphdoctor.target.state.snapshot import has_memory
 from graphdoctor.target.state.variables import Namespace, global_names, is_user_class
 from graphdoctor.target.state.walk import Visit, Walk, grad_of
 from graphdoctor.target.user_code import is_user_file
@@ -157,6 +158,8 @@ def _is_read_by_host(tensor: torch.Tensor) -> bool:
 
 
 def _numbers_of(tensor: torch.Tensor) -> str:
+    if not has_memory(tensor):  # reading what was freed would crash
+        return "none"
     return repr(tensor.tolist())  # where nan is nan, and 0.0 not -0.0
 
 
