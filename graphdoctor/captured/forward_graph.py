@@ -25,10 +25,19 @@ from graphdoctor.target.state.clone import memory_of
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What is known of the recorded operators. `repeats`: running twice is the same as once."""
+    """What is known of a graph. `repeats`: running its operators twice is the same as once.
+
+    `hands_out`: answers are its own memory, and may come back as the inputs of the next call.
+    """
 
     repeats: bool
     launches: int
+    hands_out: bool = False
+
+    @property
+    def may_run_for_nothing(self) -> bool:
+        """Whether the model can still be called after a replay that does not count."""
+        return self.repeats and not self.hands_out
 
 
 @dataclass(frozen=True, slots=True)

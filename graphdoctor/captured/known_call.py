@@ -120,7 +120,7 @@ def known_call(
         "build": forward.build,
     }
     made: KnownCall = filled_in(
-        _LOOKS_AFTER if graph.traits.repeats else _LOOKS_FIRST,
+        _LOOKS_AFTER if graph.traits.may_run_for_nothing else _LOOKS_FIRST,
         given,
         is_of_form=form.asks.expression,
         may_start=modes.expression,

@@ -3,8 +3,8 @@
 A call is checked in two parts. What decides whether the graph may be started is checked before:
 inputs, gradients, modes. Whether the model is still the captured one takes a look at all of its
 attributes and addresses, and is checked while the GPU is at work; if it is not, the answer is thrown
-away and the model is called. A graph that changes state or draws random numbers must not run for
-nothing, so there everything is checked before.
+away and the model is called. A graph that changes state, draws random numbers or writes over what the caller
+may hold must not run for nothing, so there everything is checked before.
 
 Most calls are of the same form as one before: `last` answers these at once (`known_call.py`). Any other
 takes the long way through `call`, by the key of its inputs.
@@ -148,7 +148,7 @@ class Replays:
 
     def _replay(self, graph: Answering, tensors: Tensors) -> tuple[object, str]:
         """The answer and "", or the reason why it does not count."""
-        looks_first = self.is_doubtful or not graph.traits.repeats
+        looks_first = self.is_doubtful or not graph.traits.may_run_for_nothing
         if looks_first and (why := self.change_of(graph)):
             return None, why
         if self._context.stream_number() != self.on_stream:

@@ -235,7 +235,9 @@ def _graph_of(
     writes = any(_written(iteration) for iteration in iterations)
     is_random = any(draws(op) for iteration in iterations for op in iteration.ops)
     traits = Traits(
-        repeats=not writes and not is_random, launches=_launches_of(iterations[-1]).get("", 0)
+        repeats=not writes and not is_random,
+        launches=_launches_of(iterations[-1]).get("", 0),
+        hands_out=not setup.clones,
     )
     session.start.restore()
     return GuardedGraph(made, traits, setup, dict(session.target.roots))

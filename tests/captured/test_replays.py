@@ -58,6 +58,17 @@ class TestWholeForward:
             two = fast(rand(5, 4))
         assert torch.equal(one, two)
 
+    def test_an_answer_that_was_lent_may_be_the_next_input_of_a_changed_model(
+        self, device: EmulatedDevice
+    ) -> None:
+        layer: Any = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).to("cuda")
+        fast = graphdoctor.capture(layer, rand(5, 4), clone_outputs=False)
+        with torch.no_grad():
+            lent = fast(rand(5, 4))
+            expected = layer[0](lent)
+            layer[1] = nn.Identity()
+            assert torch.equal(fast(lent), expected)
+
     def test_inference_mode_is_served_too(self, fast: Any, model: Any) -> None:
         given = rand(5, 4)
         with torch.inference_mode():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -233,15 +233,25 @@ def test_only_what_the_device_made_may_lie_elsewhere_later() -> None:
     assert found == [False, False, False, True, True, True]
 
 
-def test_memory_stays_where_it_is_once_somebody_may_know_its_address() -> None:
+@pytest.mark.parametrize(
+    "address_of",
+    [
+        lambda tensor: tensor.data_ptr(),
+        lambda tensor: tensor.untyped_storage().data_ptr(),
+        lambda tensor: tensor.__cuda_array_interface__["data"][0],
+    ],
+)
+def test_memory_stays_where_it_is_once_somebody_may_know_its_address(
+    address_of: Callable[[torch.Tensor], int],
+) -> None:
     with EmulatedDevice() as device:
         asked, other = torch.ones(4, device="cuda"), torch.ones(4, device="cuda")
         assert not device.table.is_ours(other.untyped_storage())
         device.table.keeps_addresses = False
-        address = asked[1:].data_ptr()
+        address = address_of(asked[1:])
         found = [device.table.is_ours(each.untyped_storage()) for each in (asked, other)]
         before = snapshot({"x": asked}, memory=device.table)
         asked.add_(1)
-        assert asked[1:].data_ptr() == address
+        assert address_of(asked[1:]) == address
         before.restore()
     assert found == [False, True]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import array
 import collections
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch import nn
 from graphdoctor.graphs.calls.signature import Unwatchable, signature
 from graphdoctor.graphs.guards import Guard
 from graphdoctor.graphs.guards.written_out import in_parts, written_out
+from graphdoctor.target.state.snapshot import snapshot
 
 Pair = collections.namedtuple("Pair", "a b")
 
@@ -123,3 +126,63 @@ def test_many_terms_are_written_out_in_parts() -> None:
     assert holds()
     held[-1] = False
     assert not holds()
+
+
+_OF_CONTEXT = ContextVar("_OF_CONTEXT", default=1.0)
+_ARRAY = np.ones(2)
+
+
+def _counted() -> float:
+    return float(_counted.times)  # type: ignore[attr-defined]
+
+
+_counted.times = 1.0  # type: ignore[attr-defined]
+
+
+def _with_default(by: float = 1.0) -> float:
+    return by
+
+
+class Reading(nn.Module):
+    """Reads what no attribute has: memory, and what belongs to a context or a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers, self.views = array.array("d", [1.0]), {"half": np.ones(4)[::2]}
+        self.scale = torch.tensor(float("nan"))
+        self.shared = torch.from_numpy(_ARRAY)
+
+    def forward(self) -> float:
+        return _OF_CONTEXT.get() + _ARRAY[0] + _counted() + _with_default()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda m: m.numbers.__setitem__(0, 2.0), "numbers"),
+        (lambda m: m.views["half"].fill(2), "views.half"),
+        (lambda m: m.scale.fill_(2), "scale"),
+        (lambda m: _ARRAY.fill(2), "shared"),
+        (lambda m: _OF_CONTEXT.set(2.0), "_OF_CONTEXT"),
+        (lambda m: setattr(_counted, "times", 2.0), "times"),
+        (lambda m: setattr(_with_default, "__defaults__", (2.0,)), "__defaults__"),
+    ],
+)
+def test_what_is_written_without_another_object_is_seen(
+    change: Callable[[Reading], object], named: str
+) -> None:
+    model = Reading()
+    guard = Guard({"": model})
+    start = snapshot({"": model})
+    assert guard.is_same() and not guard.difference()
+    change(model)
+    assert not guard.is_same() and named in guard.difference()
+    start.restore()
+    assert guard.is_same()
+
+
+def test_freed_memory_of_the_host_is_not_read() -> None:
+    model = Reading()
+    guard = Guard({"": model})
+    model.scale.untyped_storage().resize_(0)
+    assert not guard.is_same() and "scale" in guard.difference()

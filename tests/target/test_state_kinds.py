@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import contextvars
 import functools
 import random
+import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import numpy
 import pytest
@@ -209,3 +213,29 @@ def test_a_snapshot_shares_no_copy_of_bytes_that_only_compare_equal() -> None:
     assert not zero.signbit().any()
     second.restore()
     assert zero.signbit().all()
+
+
+class Later:
+    pass
+
+
+def test_what_a_step_adds_to_memory_and_weak_sets_is_taken_away() -> None:
+    numbers, table, kept = array.array("d", [1.0]), numpy.ones((2, 3)), Later()
+    known: weakref.WeakSet[Any] = weakref.WeakSet()
+    variable = contextvars.ContextVar("variable", default=1)
+    before = snapshot({"held": [numbers, table, known, variable]})
+    numbers.append(2.0), known.add(kept), variable.set(2)
+    table.fill(2)
+    table.shape = (6,)
+    before.restore()
+    assert (numbers.tolist(), len(known), variable.get()) == ([1.0], 0, 1)
+    assert table.tolist() == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_an_array_of_another_length_keeps_nothing_else_from_being_put_back() -> None:
+    table, count = numpy.ones(4), {"n": 0}
+    before = snapshot({"held": [table, count]})
+    table.resize(8, refcheck=False)
+    count["n"] = 1
+    before.restore()
+    assert count == {"n": 0}

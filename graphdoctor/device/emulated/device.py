@@ -19,6 +19,7 @@ from graphdoctor.device.emulated.methods import stand_in_for_methods
 from graphdoctor.device.emulated.process_groups import stand_in_for_process_groups
 from graphdoctor.device.emulated.shapes import Shapes
 from graphdoctor.device.emulated.stand_ins import (
+    stand_in_for_addresses,
     stand_in_for_python,
     stand_in_for_saving,
     stand_in_for_sharding,
@@ -99,6 +100,7 @@ class EmulatedDevice:
             stand_in_for_legacy_types(self, patches)
             stand_in_for_saving(self, patches)
             stand_in_for_threads(self, patches)
+            stand_in_for_addresses(self, patches)
             stand_in_for_sharding(self, patches)
             stack.enter_context(stand_in_for_process_groups(self, patches))
             patches.reach_imported_names()

@@ -246,6 +246,22 @@ def stand_in_for_threads(device: LogicalDevice, patches: Patches) -> None:
     patches.replace(threading.Thread, "_bootstrap_inner", entering)
 
 
+def stand_in_for_addresses(device: LogicalDevice, patches: Patches) -> None:
+    """From here on somebody knows where a storage lies, so that it must stay there."""
+
+    def telling(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def data_ptr(self: torch.UntypedStorage) -> Any:
+            address = original(self)
+            if (info := device.table.info_of(self)) is not None:
+                info.is_ours = False
+            return address
+
+        return data_ptr
+
+    patches.replace(torch.UntypedStorage, "data_ptr", telling)
+
+
 def stand_in_for_sharding(device: CapturingDevice, patches: Patches) -> None:
     """Let DTensor and `fully_shard` do in C++ what they do with memory, which is the CPU's: they wrap
     local tensors, and free storages and make them anew.

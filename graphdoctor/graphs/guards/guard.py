@@ -67,6 +67,8 @@ class Guard:
         self._answers = list(map(_call, self._asked))
         self._cell_paths, self._cells = _columns(found.cells, 2)
         self._in_cells = list(map(_contents, self._cells))
+        self._memory_paths, self._memory = _columns(found.memory, 2)
+        self._in_memory = list(map(_call, self._memory))
         self._split_by_version()
 
     def _split_by_version(self) -> None:
@@ -124,6 +126,9 @@ class Guard:
         for place, cell in enumerate(self._cells):
             terms.append(f"cell{place}.cell_contents is in_cells[{place}]")
             given[f"cell{place}"] = cell
+        if self._memory:
+            terms.append("[*map(call, memory)] == in_memory")
+            given |= {"call": _call, "memory": self._memory, "in_memory": self._in_memory}
         # `difference` writes into these lists.
         given |= {"exact": self._exact, "answers": self._answers, "in_cells": self._in_cells}
         given["get"] = _get
@@ -164,6 +169,11 @@ class Guard:
         for path, cell, before in zip(self._cell_paths, self._cells, self._in_cells, strict=True):
             if cell.cell_contents is not before:
                 yield f"the variable {path} of an enclosing function was assigned anew"
+        for path, ask, before in zip(
+            self._memory_paths, self._memory, self._in_memory, strict=True
+        ):
+            if ask() != before:
+                yield f"what {path} holds changed"
         for path, tensor, address, wanted in zip(
             self._tensor_paths, self.tensors, self._addresses, self._wanted, strict=True
         ):

@@ -6,6 +6,7 @@ import dis
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextvars import ContextVar
 from functools import partial
 from types import CellType, CodeType, FunctionType, MemberDescriptorType
 from typing import Any
@@ -14,8 +15,12 @@ import torch
 
 from graphdoctor.graphs.guards.hooks import HOOKS, all_hooks
 from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
+from graphdoctor.target.state.plain import is_array, is_memory, stands_for
+from graphdoctor.target.state.saved import in_context
+from graphdoctor.target.state.snapshot import has_memory
 from graphdoctor.target.state.variables import Namespace, global_names, is_user_class
 from graphdoctor.target.state.walk import Visit, Walk, grad_of
+from graphdoctor.target.user_code import is_user_file
 
 Held = dict[Any, Any]
 
@@ -31,7 +36,8 @@ class Reached:
     `modules` are their paths with their attributes; `containers` have a copy of what was in them;
     `exact` are entries of dictionaries for which being equal is not enough: 1 == 1.0, tensors of one
     element compare by value, and a container that takes another's place changes unseen later.
-    `asked` are those that no dictionary has: slots, and attributes of classes.
+    `asked` are those that no dictionary has: slots, attributes of classes, context variables.
+    `memory` is what is written to without another object: arrays, and short tensors of the host.
     `around` is the module whose forward a graph stands in for: its own hooks run around the graph,
     and `forward` is where the graph is put, so neither is watched.
     """
@@ -46,6 +52,7 @@ class Reached:
         self.exact: list[tuple[str, Held, Any]] = []
         self.asked: list[tuple[str, Callable[[], object]]] = []
         self.cells: list[tuple[str, CellType]] = []
+        self.memory: list[tuple[str, Callable[[], object]]] = []
         self._grads: set[int] = set()
         self._around = around
         left_out = all_hooks(around) if around is not None else []
@@ -62,6 +69,8 @@ class Reached:
         elif isinstance(value, FunctionType):
             for namespace, name in global_reads(value):
                 self.exact.append((name, namespace, name))
+            if is_user_file(value.__code__.co_filename):
+                self._add_function(path, value)
         elif isinstance(value, CellType):
             self.cells.append((path, value))
         elif isinstance(value, type):
@@ -69,8 +78,21 @@ class Reached:
                 self._add_class(value)
         elif isinstance(value, _CONTAINERS):
             self._add_container(path if visit.shown else _outside(path), value)
-        elif has_walkable_state(value):
-            self._add_object(path, value)
+        elif isinstance(value, ContextVar):
+            self.asked.append((path, partial(in_context, value)))
+        else:
+            if is_array(value) or is_memory(value):
+                self.memory.append((path, partial(stands_for, path, value)))
+            if has_walkable_state(value):
+                self._add_object(path, value)
+
+    def _add_function(self, path: str, function: FunctionType) -> None:
+        if own := vars(function):
+            self.containers.append((path, own, dict(own)))
+            self._add_exact(path, own)
+        for name in ("__defaults__", "__kwdefaults__"):
+            if getattr(function, name):
+                self.asked.append((joined(path, name), partial(getattr, function, name)))
 
     def _add_tensor(self, path: str, tensor: torch.Tensor) -> None:
         if (grad := grad_of(tensor)) is not None:
@@ -78,6 +100,8 @@ class Reached:
         if id(tensor) not in self._grads:
             self.tensors.append(tensor)
             self.tensor_paths.append(path)
+            if _is_read_by_host(tensor):
+                self.memory.append((path, partial(_numbers_of, tensor)))
 
     def _add_container(self, path: str, value: Any) -> None:
         kind = next(kind for kind in _CONTAINERS if isinstance(value, kind))
@@ -120,6 +144,23 @@ class Reached:
                 continue
             if is_watched_exactly(value):
                 self.exact.append((joined(path, key), held, key))
+
+
+# A longer one of the host's is copied to the GPU rather than read, and what is pinned is copied by the graph.
+_FEW_NUMBERS = 64
+
+
+def _is_read_by_host(tensor: torch.Tensor) -> bool:
+    """Whether what it holds may have become a number in the graph: a scale, or what `item()` gave."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return False
+    return tensor.numel() <= _FEW_NUMBERS and not tensor.is_pinned()
+
+
+def _numbers_of(tensor: torch.Tensor) -> str:
+    if not has_memory(tensor):  # reading what was freed would crash
+        return "none"
+    return repr(tensor.tolist())  # where nan is nan, and 0.0 not -0.0
 
 
 def is_watched_exactly(value: object) -> bool:

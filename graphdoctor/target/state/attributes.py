@@ -12,7 +12,17 @@ import torch
 
 # What the standard library has for holding values; its threads, files, loggers are left alone.
 _PLAIN_STDLIB = frozenset(
-    {"types", "argparse", "collections", "dataclasses", "enum", "abc", "_thread", "weakref"}
+    {
+        "types",
+        "argparse",
+        "collections",
+        "dataclasses",
+        "enum",
+        "abc",
+        "_thread",
+        "weakref",
+        "_weakrefset",
+    }
 )
 _TORCH_WITH_STATE = (
     "torch.nn.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -72,7 +73,9 @@ def saved_bytes(held: bytearray) -> Restore:
 
 
 def saved_memory(held: Any) -> Restore:
-    """What an array, a number of C or a memory map holds; not where it has become shorter or longer."""
+    """What an array, a number of C or a memory map holds; of a map, not where it has become shorter or longer."""
+    if isinstance(held, array):
+        return partial(held.__setitem__, slice(None), held[:])
     values = memoryview(held).tobytes()
 
     def restore() -> None:
@@ -125,14 +128,22 @@ def _contents(cell: CellType) -> object:
 
 
 def saved_context(variable: ContextVar[object]) -> Restore:
-    """What a context variable is in the context that the analysis runs in."""
-    value = variable.get(_MISSING)
+    """What a context variable is in the context that the analysis runs in; one that was not set gets its default."""
+    value = in_context(variable)
 
     def restore() -> None:
-        if value is not _MISSING and variable.get(_MISSING) is not value:
+        if value is not _MISSING and in_context(variable) is not value:
             variable.set(value)
 
     return restore
+
+
+def in_context(variable: ContextVar[object]) -> object:
+    """What reading it gives: its default, where nobody has set it."""
+    try:
+        return variable.get()
+    except LookupError:
+        return _MISSING
 
 
 def saved_names(namespace: dict[str, object], names: tuple[str, ...]) -> Restore:
@@ -187,12 +198,16 @@ def saved_random(generator: Any) -> Restore:
     return partial(setattr, bits, "state", copy.deepcopy(bits.state))
 
 
-def saved_array(array: Any) -> Restore:
-    """A NumPy array's values."""
-    values = array.copy()
+def saved_array(held: Any) -> Restore:
+    """A NumPy array's values and its shape; not where it has become shorter or longer."""
+    values = held.copy()
 
     def restore() -> None:
-        if array.flags.writeable:
-            array[...] = values
+        if held.size != values.size:
+            return
+        if held.shape != values.shape:
+            held.shape = values.shape
+        if held.flags.writeable:
+            held[...] = values
 
     return restore

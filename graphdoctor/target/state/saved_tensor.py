@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from graphdoctor.target.state.saved import Restore
-from graphdoctor.target.state.shared_memory import address_of, copied_when_written
+from graphdoctor.target.state.shared_memory import address_of, copied_when_written, own_begin_of
 from graphdoctor.target.state.walk import grad_of
 
 
@@ -29,7 +29,7 @@ class _Copy:
         """Memory that nobody shares any more is the storage's own again, where it is."""
         object.__delattr__(self, "contents")
         if self.is_shared:
-            self.storage.data_ptr()
+            own_begin_of(self.storage)
 
 
 _LAST_COPIES: WeakValueDictionary[int, _Copy] = WeakValueDictionary()  # by the storage's address

@@ -16,6 +16,9 @@ is_shared: Callable[[torch.Tensor], bool] = vars(torch._C)["_is_cow_tensor"]
 # Where the storage of a tensor begins; asking for a pointer would make torch copy what is shared.
 begin_of: Callable[[torch.Tensor], int] = vars(torch._C)["_data_address"]
 
+# The same in C, which ends the sharing; what stands in for it on the emulated device notes that somebody asked.
+own_begin_of: Callable[[torch.UntypedStorage], int] = vars(torch._C)["StorageBase"].data_ptr
+
 
 def address_of(tensor: torch.Tensor) -> int:
     """Where a tensor begins, to be told from others: nobody may write there."""
