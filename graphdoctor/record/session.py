@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from graphdoctor.device.observe.earlier_graphs import mark_held_accumulations
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.known_results import forget_unused_results
+from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.record.scopes import Scopes
@@ -112,12 +113,14 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         warm = clone_inputs(inputs, kept=_state_of(target))
         return target.step(*warm.args, **warm.kwargs)
 
+    # Only what is observed keeps ranks in step where one of them raises; it takes longer.
+    warm_up: Callable[[Inputs], object] = run if MEETING.has_others else called
     if target.held_by or not target.is_warm:
         mark_held_accumulations(target.roots, target.held_by)
     before = snapshot(target.roots) if target.is_warm else None
     with scopes.followed(), user_code("running the step"):
         for _ in range(0 if before is not None else _warm_ups(device, target) - 1):
-            called(first)
+            warm_up(first)
         given = run(first)
         if before is not None:
             before.restore()
