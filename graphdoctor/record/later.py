@@ -19,6 +19,7 @@ from graphdoctor.record.outward import Inside, LeavesStep
 from graphdoctor.record.patience import ended_after, raised_at, silent
 from graphdoctor.record.python_state import own_name
 from graphdoctor.record.sameness import Ran, first_difference, is_the_same
+from graphdoctor.record.session import calls_inside
 from graphdoctor.record.ways import Lines
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
 from graphdoctor.values.locations import Location
@@ -148,11 +149,10 @@ def bounded(lines: Lines) -> Iterator[Lines]:
     with (
         ended_after(max(_LEAST_S, _TIMES_SECONDS * lines.seconds)),
         silent(),
-        _INSIDE.only(),
         open(os.devnull, "w") as nowhere,
         redirect_stdout(nowhere),
         redirect_stderr(nowhere),
-        seen.counted(),
+        calls_inside(_INSIDE.only, seen.counted),
     ):
         logging.disable()
         try:

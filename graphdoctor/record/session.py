@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,6 +58,20 @@ class Device(Protocol):
     def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str: ...
 
 
+_Contexts = tuple[Callable[[], AbstractContextManager[object]], ...]
+_AROUND_CALLS: ContextVar[_Contexts] = ContextVar("_AROUND_CALLS", default=())
+
+
+@contextmanager
+def calls_inside(*contexts: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+    """In this block each call of a step is made inside of these: it alone, and not all that looks at it."""
+    token = _AROUND_CALLS.set(contexts)
+    try:
+        yield
+    finally:
+        _AROUND_CALLS.reset(token)
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """A warmed-up target. `batches` are its iterations' inputs, cloned for each run."""
@@ -85,7 +100,9 @@ class Session:
             return (*self.batches, *(self.target.fresh_inputs() for _ in range(missing)))
 
     def call(self, inputs: Inputs) -> object:
-        with user_code("running the step"):
+        with user_code("running the step"), ExitStack() as stack:
+            for entered in _AROUND_CALLS.get():
+                stack.enter_context(entered())
             return self.target.step(*inputs.args, **inputs.kwargs)
 
 

@@ -75,5 +75,7 @@ def test_a_step_of_ddp_is_captured_and_its_group_destroyed_under_each_setting(
         text=True,
         timeout=60,
     )
-    assert ran.returncode == 0, ran.stderr[:6000]  # what a rank says comes before what torchrun does
+    assert ran.returncode == 0, ran.stderr[
+        :6000
+    ]  # what a rank says comes before what torchrun does
     assert ran.stdout.count("as eager") == 2
