@@ -16,6 +16,7 @@ from torch import nn
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.observe import patches
+from graphdoctor.target.state.shared_memory import is_shared
 from graphdoctor.target.state.snapshot import snapshot
 from tests.support.emulated import captured
 
@@ -255,3 +256,17 @@ def test_memory_stays_where_it_is_once_somebody_may_know_its_address(
         assert address_of(asked[1:]) == address
         before.restore()
     assert found == [False, True]
+
+
+def test_what_nobody_wrote_to_is_still_shared_after_it_was_put_back() -> None:
+    with EmulatedDevice() as device:
+        device.table.keeps_addresses = False
+        weight = torch.ones(100_000, device="cuda")
+        before = snapshot({"weight": weight}, memory=device.table)
+        for _ in range(2):
+            before.restore()
+            assert is_shared(weight)
+        weight.add_(1)
+        assert not is_shared(weight)
+        before.restore()
+        assert weight.sum() == 100_000

@@ -12,7 +12,12 @@ from weakref import WeakValueDictionary
 import torch
 
 from graphdoctor.target.state.saved import Restore
-from graphdoctor.target.state.shared_memory import address_of, copied_when_written, own_begin_of
+from graphdoctor.target.state.shared_memory import (
+    address_of,
+    copied_when_written,
+    lies_on_cpu,
+    own_begin_of,
+)
 from graphdoctor.target.state.walk import grad_of
 
 
@@ -54,7 +59,7 @@ def _copy_of(storage: torch.UntypedStorage, *, is_ours: bool) -> _Copy:
 
 def is_cheap_to_copy(tensor: torch.Tensor) -> bool:
     """Whether a copy on the device takes less than the answer whether one is needed."""
-    return tensor.is_cuda and tensor.nbytes <= _FEW_BYTES
+    return tensor.nbytes <= _FEW_BYTES and not lies_on_cpu(tensor)
 
 
 def copy_with_bits_of(flat: torch.Tensor) -> tuple[int, int] | None:
@@ -114,7 +119,7 @@ def restore_contents(storages: Iterable[SavedStorage]) -> None:
     """Put the bytes of all storages back; of the many small ones with few launches."""
     small: dict[torch.device, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
     for into, saved in filter(None, (storage.contents for storage in storages)):
-        if not into.is_cuda:
+        if lies_on_cpu(into):
             if not _is_same(into, saved):  # what is shared until it is written to stays so
                 into.copy_(saved)
         elif into.numel() > _SMALL_BYTES:

@@ -20,6 +20,12 @@ begin_of: Callable[[torch.Tensor], int] = vars(torch._C)["_data_address"]
 own_begin_of: Callable[[torch.UntypedStorage], int] = vars(torch._C)["StorageBase"].data_ptr
 
 
+def lies_on_cpu(tensor: torch.Tensor) -> bool:
+    """Whether it truly does, also where a device is emulated that it seems to lie on."""
+    found: bool = torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.CPU)
+    return found
+
+
 def address_of(tensor: torch.Tensor) -> int:
     """Where a tensor begins, to be told from others: nobody may write there."""
     return begin_of(tensor) + int(tensor.storage_offset()) * tensor.element_size()
@@ -31,7 +37,7 @@ def copied_when_written(tensor: torch.Tensor) -> torch.Tensor:
     Not for memory of the user's, which would lie elsewhere afterwards. A GPU's memory, and what torch did
     not allocate, is copied now.
     """
-    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.CPU):
+    if lies_on_cpu(tensor):
         with suppress(RuntimeError):
             return torch._lazy_clone(tensor)
     return tensor.clone()
@@ -39,6 +45,5 @@ def copied_when_written(tensor: torch.Tensor) -> torch.Tensor:
 
 def give_own_memory(tensor: torch.Tensor) -> None:
     """End the sharing before a tensor is resized: torch fails inside, or crashes, where memory is shared then."""
-    is_on_cpu = torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.CPU)
-    if is_on_cpu and tensor.layout is torch.strided and is_shared(tensor):
+    if lies_on_cpu(tensor) and tensor.layout is torch.strided and is_shared(tensor):
         tensor.data_ptr()  # who asks for the address may write there
