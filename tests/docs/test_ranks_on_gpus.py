@@ -22,6 +22,7 @@ dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
 torch.manual_seed(0)
 side = torch.cuda.Stream()
 x = torch.randn(8, 64, device="cuda") * (rank + 1)
+torch.cuda.synchronize()
 
 with torch.cuda.stream(side):
     model = DistributedDataParallel(torch.nn.Linear(64, 64).cuda())
@@ -40,6 +41,7 @@ x.copy_(torch.randn_like(x))
 graph.replay()
 torch.cuda.synchronize()
 replayed = model.module.weight.grad.clone()
+torch.cuda.synchronize()  # the next step zeroes the gradient on another stream than the copy's
 with torch.cuda.stream(side):
     step()
 torch.cuda.synchronize()
