@@ -8,7 +8,7 @@ from math import log10
 
 from comparison import NAMES, Compared
 
-from graphdoctor.values.speed import Measurement
+from graphdoctor.values.figures import Range
 
 _WIDTH, _LEFT, _RIGHT, _LINE, _GAP, _TOP = 860, 300, 70, 16, 12, 34
 _LOW, _TICKS = 0.5, (0.5, 1, 2, 5, 10, 20)
@@ -28,23 +28,22 @@ def chart(found: Sequence[Compared]) -> str:
         *_axis(height),
     ]
     y = _TOP
-    for name, timed, title in lines:
-        if name is None or timed is None:
+    for name, speedup, title in lines:
+        if name is None or speedup is None:
             y += _GAP
             continue
         y += _LINE
-        parts.extend(_row(y, name, timed, title))
+        parts.extend(_row(y, name, speedup, title))
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _lines(found: Sequence[Compared]) -> Iterator[tuple[str | None, Measurement | None, str]]:
+def _lines(found: Sequence[Compared]) -> Iterator[tuple[str | None, Range | None, str]]:
     """The workload's name stands beside its first strategy."""
     for one in found:
-        rows = [row for row in one.measured if row.measurement is not None]
-        rows.sort(key=lambda row: NAMES.index(row.strategy))
+        rows = sorted(one.measured, key=lambda row: NAMES.index(row.strategy))
         title = one.case.removeprefix("benchmarks/gpu/workloads/")
         for row in rows:
-            yield row.strategy, row.measurement, title
+            yield row.strategy, one.speedup(row), title
             title = ""
         if rows:
             yield None, None, ""
@@ -63,9 +62,9 @@ def _axis(height: int) -> Iterator[str]:
         yield f'<text x="{x:.1f}" y="{height - 8}" text-anchor="middle">{tick:g}x</text>'
 
 
-def _row(y: int, name: str, timed: Measurement, title: str) -> Iterator[str]:
+def _row(y: int, name: str, speedup: Range, title: str) -> Iterator[str]:
     color = _COLORS.get(name, _OTHERS)
-    low, middle, high = map(_x, (timed.speedup_low, timed.speedup, timed.speedup_high))
+    low, middle, high = map(_x, (speedup.low, speedup.mid, speedup.high))
     if title:
         yield f'<text x="10" y="{y}" font-weight="bold">{escape(title)}</text>'
     yield f'<text x="{_LEFT - 10}" y="{y}" text-anchor="end" fill="{color}">{escape(name)}</text>'
@@ -74,4 +73,4 @@ def _row(y: int, name: str, timed: Measurement, title: str) -> Iterator[str]:
         ' stroke-width="3" stroke-opacity="0.5"/>'
     )
     yield f'<circle cx="{middle:.1f}" cy="{y - 4}" r="3.5" fill="{color}"/>'
-    yield f'<text x="{high + 8:.1f}" y="{y}">{timed.speedup:.2f}x</text>'
+    yield f'<text x="{high + 8:.1f}" y="{y}">{speedup.mid:.2f}x</text>'

@@ -103,9 +103,10 @@ def measure(
     states.append(gpu_state())
     timed, ranks = _slowest(timed)
     interval = median_interval([pair.ratio for pair in timed], confidence=CONFIDENCE)
+    own = median_interval([pair.graphed_s * 1e6 for pair in timed], confidence=CONFIDENCE)
     return Measurement(
-        eager_us=_median_us([pair.eager_s for pair in timed]),
-        graph_us=_median_us([pair.graphed_s for pair in timed]),
+        eager_us=median(pair.eager_s for pair in timed) * 1e6,
+        graph_us=own.median,
         speedup=interval.median,
         speedup_low=interval.low,
         speedup_high=interval.high,
@@ -116,6 +117,7 @@ def measure(
         gpu=_gpu_name(),
         clock_note=clock_note(states),
         ranks=ranks,
+        graph_interval_us=(own.low, own.high),
     )
 
 
@@ -184,10 +186,6 @@ def _time_pairs(eager: Step, graphed: Step, *, plan: Plan, timer: _Timer) -> lis
             eager_s = timer.block_s(eager, plan.calls)
         timed.append(Pair(eager_s, graphed_s))
     return timed
-
-
-def _median_us(seconds: Sequence[float]) -> float:
-    return median(seconds) * 1e6
 
 
 def word_for(interval: MedianInterval) -> Literal["faster", "slower", "no change"]:

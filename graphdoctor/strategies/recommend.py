@@ -169,16 +169,18 @@ def reference_us(rows: Iterable[StrategyOutcome]) -> float:
 
 
 def step_us(measured: Measurement) -> Range:
-    """Wall time of the fast step, with what its pairs say of how sure that is.
+    """Wall time of the fast step, and the narrower of the two intervals that hold it.
 
-    The pairs' ratios are free of what slows both steps down alike; their spread is the step's.
+    The pairs' ratios are free of what slows both steps down alike, the step's own times of what slows
+    eager alone: a host whose speed wavers does so where the device decides how long the step takes.
     """
-    own = measured.graph_us
-    return Range(
-        own * measured.speedup / measured.speedup_high,
-        own,
-        own * measured.speedup / measured.speedup_low,
-    )
+    time = measured.graph_us
+    low = time * measured.speedup / measured.speedup_high
+    high = time * measured.speedup / measured.speedup_low
+    own = measured.graph_interval_us
+    if own is not None and own[1] - own[0] < high - low:
+        low, high = own
+    return Range(low, time, high)
 
 
 def fair_speedup(measured: Measurement, reference: float) -> Range:

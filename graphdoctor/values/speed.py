@@ -103,7 +103,8 @@ class LaunchSkew(Struct, frozen=True):
 class Measurement(Struct, frozen=True):
     """Wall-clock comparison of eager and captured step on a real GPU, from interleaved paired blocks.
 
-    Of several `ranks`, which run in step, each block is as long as on the slowest.
+    Of several `ranks`, which run in step, each block is as long as on the slowest. `graph_interval_us`
+    holds the median of the captured step's own times, as `speedup_low` and `speedup_high` that of the pairs.
     """
 
     eager_us: float
@@ -119,6 +120,7 @@ class Measurement(Struct, frozen=True):
     clock_note: str = ""
     ranks: int = 1
     skew: LaunchSkew | None = None
+    graph_interval_us: tuple[float, float] | None = None
 
 
 StrategyStatus = Literal[

@@ -59,6 +59,7 @@ def test_a_constant_speed_up_is_measured_exactly(monkeypatch: pytest.MonkeyPatch
     assert result.graph_us == pytest.approx(100.0)
     assert result.speedup == pytest.approx(3.0)
     assert result.speedup_low == pytest.approx(3.0) == result.speedup_high
+    assert result.graph_interval_us == pytest.approx((100.0, 100.0))
     assert (result.word, result.confidence) == ("faster", 0.95)
     assert (result.gpu, result.clock_note) == ("no GPU", "")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace as change
 
 from graphdoctor.strategies.recommend import recommend, with_noise_told, would_pay_more
 from graphdoctor.values.finding import Finding
@@ -49,6 +49,18 @@ def test_rows_are_compared_by_the_time_of_their_step_and_not_by_a_noisy_eager() 
     assert "13.4" not in alone.sentence
 
 
+def test_steps_whose_own_times_part_are_no_tie_where_eager_wavers() -> None:
+    split = outcome("split-step", measured=(1.9, 2.4, 2.9), eager_us=60_000.0)
+    compiled = outcome("compiled-split", measured=(2.2, 2.8, 3.8), eager_us=60_000.0)
+    assert advised(split, compiled).strategy == "split-step"
+    assert compiled.measurement is not None
+    sure = change(compiled.measurement, graph_interval_us=(21_300.0, 21_500.0))
+    assert advised(split, change(compiled, measurement=sure)).strategy == "split-step"
+    surer = change(split.measurement, graph_interval_us=(24_900.0, 25_100.0))
+    both = change(split, measurement=surer), change(compiled, measurement=sure)
+    assert advised(*both).strategy == "compiled-split"
+
+
 def test_what_is_faster_than_a_slowed_eager_only_is_not_recommended() -> None:
     usual = [outcome(f"other{n}", measured=(0.9, 1.0, 1.1), eager_us=4000.0) for n in range(2)]
     slowed = outcome("slowed", measured=(1.4, 1.5, 1.6), eager_us=8000.0)
@@ -59,7 +71,7 @@ def test_a_row_with_another_eager_time_says_so_and_pays_later() -> None:
     rows = [outcome(name, measured=(1.9, 2.0, 2.1), eager_us=4100.0) for name in "ab"]
     near = outcome("near", measured=(1.9, 2.0, 2.1), eager_us=4600.0)
     odd = outcome("odd", measured=(3.9, 4.0, 4.1), eager_us=8000.0)
-    odd = msgspec.structs.replace(odd, reason="as it is", prepare_s=1.0, break_even_calls=167)
+    odd = change(odd, reason="as it is", prepare_s=1.0, break_even_calls=167)
     unmeasured = outcome("unmeasured")
     *same, told = with_noise_told((*rows, near, unmeasured, odd))
     assert same == [*rows, near, unmeasured]
