@@ -21,6 +21,7 @@ from call_figures import figures
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "benchmarks/data/predictions_h200_torch2.11.json"
+OTHER_GPU = ROOT / "benchmarks/data/predictions_h100_torch2.11.json"
 PAGE = ROOT / "docs/prediction.md"
 WANTED_FAMILIES = 40
 INSIDE = 0.8
@@ -128,6 +129,7 @@ def _page(found: Row) -> Iterator[str]:
         "The calibrated hosts are two machines of one kind that fed an H200 while nothing else of ours ran on them, and"
         " `graphdoctor calibrate --host` measured them right before (`benchmarks/gpu/eager.py`).\n"
     )
+    yield from _on_another_gpu()
     yield "## With a GPU, before anything is captured\n"
     yield (
         "From the eager step's wall and busy time in the process that then timed the strategy in turns with it; the"
@@ -195,6 +197,23 @@ _BEFORE_HEAD = (
     "width (high / low)",
     "wrong signs",
 )
+
+
+def _on_another_gpu() -> Iterator[str]:
+    rows = json.loads(OTHER_GPU.read_text(encoding="utf-8"))
+    yield (
+        "On an H100, which nothing was fitted to, as a graph (`benchmarks/truth/other_gpu.py`; 2026-11-22, torch"
+        " 2.11; the samples that a call of two minutes reached):\n"
+    )
+    yield from table(("sample", "predicted", "measured", "error"), map(_graph_elsewhere, rows))
+
+
+def _graph_elsewhere(row: Row) -> Cells:
+    low, mid, high = row["predicted_us"]
+    yield f"`{row['case']}`"
+    yield f"{mid:.0f} µs ({low:.0f} to {high:.0f})"
+    yield f"{row['measured_us']:.0f} µs"
+    yield f"{mid / row['measured_us'] - 1:+.0%}"
 
 
 def _key(name: str) -> str:
