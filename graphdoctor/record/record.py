@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import torch
@@ -14,28 +12,14 @@ import torch
 from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.known_results import forget_unused_results, prefer_new_results
 from graphdoctor.device.observe.meeting import MEETING
-from graphdoctor.device.observe.operators import Observer
-from graphdoctor.device.observe.storages import StorageTable, parts_of
-from graphdoctor.record.held_by_wrappers import gathered_parameters, with_buckets
+from graphdoctor.record.held_by_wrappers import with_buckets
 from graphdoctor.record.host_events import host_events
-from graphdoctor.record.operators import OperatorObserver
+from graphdoctor.record.iteration import Look, observe
 from graphdoctor.record.python_state import HostState
 from graphdoctor.record.session import Session
 from graphdoctor.record.trials import Trials
-from graphdoctor.target.state.snapshot import has_memory
-from graphdoctor.target.state.tree import input_leaves, leaves
-from graphdoctor.target.target import Inputs
 from graphdoctor.values.locations import file_line
-from graphdoctor.values.recording import (
-    Iteration,
-    Leaf,
-    OptimizerInfo,
-    Recording,
-    Sample,
-    StateChange,
-)
-
-Look = Callable[[Inputs, object], None]  # at an iteration's inputs and outputs, when it has run
+from graphdoctor.values.recording import Iteration, OptimizerInfo, Recording
 
 
 def record(
@@ -54,7 +38,7 @@ def record(
         mode=session.target.mode,
         eager=eager,
         captured=captured,
-        host=host_events(session, captured, Trials(session, _unrecorded)),
+        host=host_events(session, captured, Trials(session)),
         optimizers=tuple(_optimizers(session)),
         limits=(
             *session.start.limits,
@@ -136,113 +120,15 @@ def record_series(
         before = HostState(session.target.roots, session.device.table)
         for index in range(len(session.batches)):
             progress(f"recording the step {doing} ({index + 1} of {len(session.batches)})")
-            observed = _observe(session, index, run=base + index, before=before, look=look)
+            observed = observe(
+                session, index, run=base + index, storages=before.storages, look=look
+            )
             after = HostState(session.target.roots, session.device.table)
             made = observed.iteration(index, capturing, before.changes(after))
             externals = with_buckets(made.externals, made.ops, session.target.roots)
             iterations.append(msgspec.structs.replace(made, externals=externals))
             before = after
     return tuple(iterations)
-
-
-class _Observed(NamedTuple):
-    """One run of the step, before it is known what the host changed in it."""
-
-    inputs: tuple[Leaf, ...]
-    outputs: tuple[Leaf, ...]
-    observer: OperatorObserver
-
-    def iteration(self, index: int, capturing: bool, changes: tuple[StateChange, ...]) -> Iteration:
-        return Iteration(
-            index=index,
-            capturing=capturing,
-            inputs=self.inputs,
-            ops=tuple(self.observer.ops),
-            events=tuple(self.observer.events),
-            externals=tuple(self.observer.externals.values()),
-            outputs=self.outputs,
-            changes=changes,
-        )
-
-
-def _observe(
-    session: Session,
-    index: int,
-    *,
-    run: int,
-    before: HostState,
-    look: Look | None = None,
-    also: Sequence[Observer] = (),
-) -> _Observed:
-    inputs = session.inputs(index)
-    given = input_leaves(inputs)
-    observer = OperatorObserver(
-        session.device.table,
-        session.scopes,
-        iteration=run,
-        named=_named_storages(session, before, given),
-        device_of=session.device.device_name_of,
-    )
-    with torch._C.DisableTorchFunction():
-        input_values = tuple(_leaf(observer, path, value) for path, value in given.items())
-    with ExitStack() as stack:
-        for one in (observer, *also):
-            stack.enter_context(session.device.observed_by(one))
-        result = session.call(inputs)
-    with torch._C.DisableTorchFunction():
-        outputs = tuple(
-            _output(observer, path, value, session.device.table)
-            for path, value in leaves(result, "output").items()
-        )
-    if look is not None:
-        look(inputs, result)
-    return _Observed(input_values, outputs, observer)
-
-
-def _unrecorded(session: Session, before: HostState, also: Observer) -> Iteration:
-    """The step's first iteration once more, whatever the host changes in it."""
-    return _observe(session, 0, run=1, before=before, also=[also]).iteration(0, True, ())
-
-
-def _output(observer: OperatorObserver, path: str, value: object, table: StorageTable) -> Leaf:
-    leaf = _leaf(observer, path, value)
-    if isinstance(value, torch.Tensor) and not table.has_true_values(value):
-        return leaf
-    return msgspec.structs.replace(leaf, has_nan=_has_nan(value), sample=sample_of(value))
-
-
-def _has_nan(value: object) -> bool:
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.is_nested:
-        return False
-    if not has_memory(value):
-        return False
-    values = parts_of(value)[0]  # of a sparse one, what it holds
-    with torch._C._DisableTorchDispatch():  # our look at it is no part of the step
-        return bool(values.isnan().any())
-
-
-def _named_storages(
-    session: Session, before: HostState, given: dict[str, object]
-) -> dict[int, tuple[str, str]]:
-    """Storages with a name before the step runs: its state, also where it is passed in, and its inputs."""
-    named: dict[int, tuple[str, str]] = {}
-    for path, number in before.storages.items():
-        named.setdefault(number, ("state", path))
-    for path, value in given.items():
-        if isinstance(value, torch.Tensor):
-            named.setdefault(session.device.table.info(value).number, ("input", path))
-    for path, tensor in gathered_parameters(session.target.roots):
-        named.setdefault(session.device.table.info(tensor).number, ("state", path))
-    return named
-
-
-def _leaf(observer: OperatorObserver, path: str, value: object) -> Leaf:
-    if isinstance(value, torch.Tensor):
-        return Leaf(path, observer.use(value))
-    try:
-        return Leaf(path, repr(value)[:200])
-    except Exception:  # __repr__ is the user's code
-        return Leaf(path, type(value).__name__)
 
 
 def _optimizers(session: Session) -> list[OptimizerInfo]:
@@ -263,35 +149,3 @@ def _optimizer(path: str, optimizer: torch.optim.Optimizer) -> OptimizerInfo:
         fused=bool(group.get("fused")),
         lr_kind="tensor" if is_tensor else "float",
     )
-
-
-_MOST = 256  # values, spread evenly over the tensor
-
-
-def sample_of(value: object) -> Sample | None:
-    """None for what is no plain tensor with values; the host may wait for the device here."""
-    if not isinstance(value, torch.Tensor) or not value.numel():
-        return None
-    if value.layout != torch.strided or value.is_nested or value.is_quantized:
-        return None
-    if not has_memory(value):
-        return None
-    with torch._C._DisableTorchDispatch():  # our look at it is no part of the step
-        flat = value.detach().resolve_conj().resolve_neg()
-        flat = (torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1)
-        step = max(1, -(-flat.numel() // _MOST))
-        values = flat[::step].double().cpu()
-        eps = torch.finfo(flat.dtype).eps if flat.dtype.is_floating_point else 0.0
-        scale = _largest(flat) if eps else 0.0
-    return Sample(tuple(values.tolist()), scale=scale, eps=eps)
-
-
-def _largest(flat: torch.Tensor) -> float:
-    """The largest finite magnitude among these values."""
-    if flat.dtype.itemsize == 1:
-        flat = flat.float()  # float8 lacks the operators
-    low, high = torch.aminmax(flat)
-    if math.isfinite(largest := max(-float(low), float(high))):
-        return largest
-    finite = flat[flat.isfinite()]
-    return float(finite.abs().max()) if finite.numel() else 0.0

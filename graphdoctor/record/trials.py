@@ -2,55 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from typing import Protocol
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import cached_property
 
 from graphdoctor.device.observe.operators import Call, Observer
+from graphdoctor.record.iteration import observe
 from graphdoctor.record.python_state import HostState
 from graphdoctor.record.sameness import Ran, ran
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.globals import kernel_switches
-from graphdoctor.values.recording import Iteration
-
-
-class Observe(Protocol):
-    """Runs a session's step once, from the state that is named, and tells what it did; another one looks, too."""
-
-    def __call__(self, session: Session, before: HostState, also: Observer) -> Iteration: ...
 
 
 class Trials:
     """Ways to run the step that are compared with the recorded ones."""
 
-    def __init__(self, session: Session, observe: Observe) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._observe = observe
 
     def moved(self, move: Callable[[], None]) -> Ran:
         """The step from its start, after a change of its state; what it changes itself is not looked at."""
-        session = self._session
-        with session.from_the_start(capturing=True):
+        with self._session.from_the_start(capturing=True):
+            storages = self._storages_at_start
             move()
-            return self._ran(HostState(session.target.roots, session.device.table))
+            return self._ran(storages)
 
     def in_a_row(self, move: Callable[[], None] = lambda: None) -> Generator[Ran, None, None]:
         """One step after the other, from the start and a change on, for as long as somebody asks."""
-        session = self._session
-        with session.from_the_start(capturing=True):
+        with self._session.from_the_start(capturing=True):
             move()
-            before = HostState(session.target.roots, session.device.table)
+            before = self._state()
             while True:
-                seen = self._ran(before)
-                after = HostState(session.target.roots, session.device.table)
+                seen = self._ran(before.storages)
+                after = self._state()
                 changed = {_whole(one.path) for one in before.changes(after)}
                 yield seen._replace(changed=changed.union(_new(before, after)))
                 before = after
 
-    def _ran(self, before: HostState) -> Ran:
+    @cached_property
+    def _storages_at_start(self) -> Mapping[str, int]:
+        return self._state().storages
+
+    def _state(self) -> HostState:
+        return HostState(self._session.target.roots, self._session.device.table)
+
+    def _ran(self, storages: Mapping[str, int]) -> Ran:
         switches = _Switches()
-        seen = self._observe(self._session, before, switches)
-        events = [(one.op_index, one.kind, one.name) for one in seen.events]
-        return ran(seen.ops, seen.externals, switches.seen, events)._replace(outputs=seen.outputs)
+        # The first iteration once more, by its own number: nothing of it is recorded.
+        seen = observe(self._session, 0, run=1, storages=storages, also=[switches])
+        observer = seen.observer
+        events = [(one.op_index, one.kind, one.name) for one in observer.events]
+        made = ran(observer.ops, observer.externals.values(), switches.seen, events)
+        return made._replace(outputs=seen.outputs)
 
 
 def _whole(path: str) -> str:

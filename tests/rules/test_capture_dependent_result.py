@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.partition import partition
-from graphdoctor.record.record import sample_of
+from graphdoctor.record.iteration import sample_of
 from graphdoctor.rules.causes.other_result import other_results
 from graphdoctor.rules.causes.parting import partings
 from graphdoctor.values.finding import Finding
