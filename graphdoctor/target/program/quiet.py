@@ -35,8 +35,8 @@ def quiet() -> Iterator[None]:
         if is_main:
             for number, stream in ((1, sys.stdout), (2, sys.stderr)):
                 stack.enter_context(_descriptor(number, stream, nothing.fileno()))
-        stack.enter_context(redirect_stdout(_Apart(sys.stdout)))
-        stack.enter_context(redirect_stderr(_Apart(sys.stderr)))
+        stack.enter_context(redirect_stdout(_Apart(sys.stdout, nothing)))
+        stack.enter_context(redirect_stderr(_Apart(sys.stderr, nothing)))
         yield
 
 
@@ -44,7 +44,11 @@ def quiet() -> Iterator[None]:
 def _descriptor(number: int, stream: Any, into: int) -> Iterator[None]:
     with suppress(Exception):
         stream.flush()
-    saved = os.dup(number)
+    try:
+        saved = os.dup(number)
+    except OSError:  # it is closed
+        yield
+        return
     os.dup2(into, number)
     try:
         yield
@@ -56,19 +60,15 @@ def _descriptor(number: int, stream: Any, into: int) -> Iterator[None]:
 
 
 class _Apart:
-    """A stream for all threads but the one that made it, whose text is dropped."""
+    """A stream for all threads but the one that made it, which gets another one."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, other: Any) -> None:
+        self._stream, self._other = stream, other
         self._thread = threading.get_ident()
 
-    def write(self, text: str) -> int:
-        if threading.get_ident() == self._thread:
-            return len(text)
-        return int(self._stream.write(text))
-
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        is_apart = threading.get_ident() == self._thread
+        return getattr(self._other if is_apart else self._stream, name)
 
 
 @contextmanager
