@@ -13,11 +13,11 @@ from graphdoctor.device.observe.collectives import is_collective
 from graphdoctor.device.observe.known_results import forget_unused_results, prefer_new_results
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.record.held_by_wrappers import with_buckets
-from graphdoctor.record.host_events import host_events
+from graphdoctor.record.host.host_events import seen_of_host
+from graphdoctor.record.host.python_state import HostState
 from graphdoctor.record.iteration import Look, observe
-from graphdoctor.record.python_state import HostState
+from graphdoctor.record.later.later_events import with_later_steps
 from graphdoctor.record.session import Session
-from graphdoctor.record.trials import Trials
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Iteration, OptimizerInfo, Recording
 
@@ -38,7 +38,7 @@ def record(
         mode=session.target.mode,
         eager=eager,
         captured=captured,
-        host=host_events(session, captured, Trials(session)),
+        host=tuple(with_later_steps(seen_of_host(session, captured), session, captured)),
         optimizers=tuple(_optimizers(session)),
         limits=(
             *session.start.limits,

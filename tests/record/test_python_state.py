@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import nn
 
-from graphdoctor.record import decisions
-from graphdoctor.record.python_state import _LOOKS
+from graphdoctor.record.host import decisions
+from graphdoctor.record.host.python_state import _LOOKS
 from tests.support.diagnosing import reported
 
 LINEAR = nn.Linear(8, 4)

@@ -28,8 +28,9 @@ import pytest
 import torch
 from torch import nn
 
-from graphdoctor.record.outward import LeavesStep
-from graphdoctor.record.patience import ended_after, silent
+from graphdoctor.record.later.bounded import ended_after
+from graphdoctor.record.later.side_effects import LeavesStep
+from graphdoctor.target.program.quiet import quiet
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.values.report import Report
 from tests.support.diagnosing import reported
@@ -269,7 +270,7 @@ def test_a_step_that_waits_in_a_later_state_is_ended() -> None:
 
 def test_what_a_trial_shows_is_seen_by_nobody(capfd: pytest.CaptureFixture[str]) -> None:
     bar = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  (a progress bar holds it for long)
-    with silent():
+    with quiet():
         print("10 %", file=bar)
         os.write(1, b"from C")
     print("after")

@@ -9,9 +9,8 @@ from types import FrameType
 from typing import NamedTuple
 
 from graphdoctor.device.observe.storages import StorageTable
-from graphdoctor.record.decisions import Counter, decisions_at
-from graphdoctor.record.lines import Seen
-from graphdoctor.record.ways import Line
+from graphdoctor.record.host.decisions import Counter, decisions_at
+from graphdoctor.record.host.lines import Line, Seen
 from graphdoctor.target.state.attributes import counts_for_itself
 from graphdoctor.target.state.globals import process_values
 from graphdoctor.target.state.snapshot import named_state

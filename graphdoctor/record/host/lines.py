@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
 
 from graphdoctor.target.frames import Place, is_machinery, locate_from
 from graphdoctor.values.recording import EventKind
+
+
+class Line(NamedTuple):
+    """A line of code that decides something."""
+
+    code: CodeType
+    number: int
 
 
 class Seen(NamedTuple):
@@ -31,7 +38,7 @@ class Watch(Protocol):
         ...
 
 
-class Lines:
+class WatchedLines:
     """Asks its watches at each line of the user's, in the calling thread.
 
     Compiled methods, such as NumPy's and those of lists, are seen by no profile function: what shows
@@ -44,7 +51,7 @@ class Lines:
         self._last = Place(None, (), False)
         self._before: Any = None
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> WatchedLines:
         self._before = sys.gettrace()
         if self._watches:
             sys.settrace(self._call)

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import cached_property, partial
 
-from graphdoctor.record.later import bounded
-from graphdoctor.record.moves import Move
-from graphdoctor.record.outward import LeavesStep
-from graphdoctor.record.python_state import Deciding
-from graphdoctor.record.sameness import Ran, is_the_same
-from graphdoctor.record.trials import Trials
-from graphdoctor.record.ways import Lines
+from graphdoctor.record.host.python_state import Deciding
+from graphdoctor.record.later.bounded import bounded
+from graphdoctor.record.later.line_trace import LineTrace
+from graphdoctor.record.later.sameness import Ran, is_the_same
+from graphdoctor.record.later.side_effects import LeavesStep
+from graphdoctor.record.later.trends import Trend, advance
+from graphdoctor.record.later.trials import Trials
 from graphdoctor.values.errors import GraphDoctorError
 
 _MOST = 16  # states at which lines go the other way
 _IN_A_ROW = 2
 
 
-class Flips:
-    """Tries where lines go the other way."""
+class BranchTrials:
+    """Tries where lines take the other branch."""
 
-    def __init__(self, trials: Trials, moves: Sequence[Move], lines: Lines) -> None:
-        self._trials, self._moves, self._lines = trials, moves, lines
-        self._usual: Ran | None = None
+    def __init__(self, trials: Trials, trends: Sequence[Trend], lines: LineTrace) -> None:
+        self._trials, self._trends, self._lines = trials, trends, lines
         self._tried: dict[int, bool] = {}
 
     def are_all_harmless(self, found: Sequence[Deciding]) -> bool:
@@ -43,14 +43,14 @@ class Flips:
             if one.steps is not None:
                 yield one
             else:
-                steps = self._lines.other_way_at(one.line)
+                steps = self._lines.other_branch_at(one.line)
                 if steps is not None and self._is_as_usual(steps):
                     yield one
 
     def _is_foreseen(self, one: Deciding) -> bool:
         if one.steps is None:
             return True
-        return any(move.path == one.path and move.growth == one.growth for move in self._moves)
+        return any((trend.path, trend.growth) == (one.path, one.growth) for trend in self._trends)
 
     def _is_as_usual(self, steps: int) -> bool:
         """Whether the step does the same so many steps later, and changes nothing else, and so does the next one."""
@@ -59,12 +59,8 @@ class Flips:
         return self._tried[steps]
 
     def _goes_on_as_usual(self, steps: int) -> bool:
-        def move() -> None:
-            for each in self._moves:
-                each.by(steps)
-
-        usual = self._usual_step()  # each run in a row begins with the state put back
-        with closing(self._trials.in_a_row(move)) as in_a_row:
+        usual = self._usual  # each run in a row begins with the state put back
+        with closing(self._trials.in_a_row(partial(advance, self._trends, steps))) as in_a_row:
             for _ in range(_IN_A_ROW):
                 try:
                     with bounded(self._lines):
@@ -75,8 +71,8 @@ class Flips:
                     return False
         return True
 
-    def _usual_step(self) -> Ran:
-        if self._usual is None:
-            with closing(self._trials.in_a_row()) as in_a_row:
-                self._usual = next(in_a_row)
-        return self._usual
+    @cached_property
+    def _usual(self) -> Ran:
+        """With what it changes, which is looked at of steps in a row alone."""
+        with closing(self._trials.in_a_row()) as in_a_row:
+            return next(in_a_row)

@@ -6,7 +6,7 @@ import ast
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from decimal import Decimal
@@ -31,14 +31,14 @@ _MISSING = object()
 _MOST_NUMBERS = 64  # that the state may be compared with
 
 
-class Move(NamedTuple):
-    """One value: `by(steps)` puts it to where it will be.
+class Trend(NamedTuple):
+    """One value: `advance(steps)` puts it to where it will be.
 
     `now` and `growth` are those of what counts; at `end` steps nothing is left of what is used up.
     """
 
     path: str
-    by: Callable[[int], None]
+    advance: Callable[[int], None]
     now: int | float | None = None
     growth: int | float | None = None
     end: int | None = None
@@ -50,6 +50,12 @@ class Move(NamedTuple):
         steps = (number - self.now) / self.growth
         if steps > 0 and steps == int(steps):
             yield int(steps)
+
+
+def advance(trends: Iterable[Trend], steps: int) -> None:
+    """Put all of them to where they will be so many steps later."""
+    for each in trends:
+        each.advance(steps)
 
 
 class _Held(NamedTuple):
@@ -75,13 +81,13 @@ def moment(roots: Mapping[str, object], paths: Container[str]) -> Moment:
     return found
 
 
-def moves(first: Moment, second: Moment, third: Moment) -> list[Move]:
+def trends(first: Moment, second: Moment, third: Moment) -> list[Trend]:
     """How what three steps in a row begin with goes on; without what changes in no way that is known."""
     found = []
     for path, held in first.items():
         if path in second and path in third:
-            move = _move(path, held, second[path].value, third[path].value)
-            found += [move] if move is not None else []
+            trend = _trend(path, held, second[path].value, third[path].value)
+            found += [trend] if trend is not None else []
     return found
 
 
@@ -106,7 +112,7 @@ def _copied(value: Any) -> Any:
     return value.copy() if is_array(value) else value
 
 
-def _move(path: str, held: _Held, second: Any, third: Any) -> Move | None:
+def _trend(path: str, held: _Held, second: Any, third: Any) -> Trend | None:
     if isinstance(held.container, (list, deque)):
         return _of_items(path, held.container, held.value, second)
     if isinstance(held.container, set):
@@ -119,8 +125,8 @@ def _move(path: str, held: _Held, second: Any, third: Any) -> Move | None:
         return None
     counts = _counted(held.value, second, third)
     if is_array(held.container):
-        return Move(path, lambda steps: _fill(held.container, goes_on(steps)), *counts)
-    return Move(path, lambda steps: _put(held.holder, path, goes_on(steps)), *counts)
+        return Trend(path, lambda steps: _fill(held.container, goes_on(steps)), *counts)
+    return Trend(path, lambda steps: _put(held.holder, path, goes_on(steps)), *counts)
 
 
 def _counted(first: Any, second: Any, third: Any) -> tuple[float | None, float | None]:
@@ -175,17 +181,17 @@ def _fill(array: Any, values: Any) -> None:
         array[...] = values.astype(array.dtype)
 
 
-def _of_set(path: str, held: set[object], growth: int) -> Move:
-    def by(steps: int) -> None:
+def _of_set(path: str, held: set[object], growth: int) -> Trend:
+    def advance(steps: int) -> None:
         count = min(steps * growth, _MOST_ITEMS)
         set.update(held, (object() for _ in range(count)))
 
-    return Move(path, by, len(held), growth)
+    return Trend(path, advance, len(held), growth)
 
 
 def _of_items(
     path: str, held: list[object] | deque[object], now: list[object], then: list[object]
-) -> Move | None:
+) -> Trend | None:
     """A list or a deque that grows or shrinks at one of its ends."""
     growth = len(then) - len(now)
     kind: Any = list if isinstance(held, list) else deque
@@ -196,7 +202,7 @@ def _of_items(
     if not at_end and not _same(longer[len(longer) - len(shorter) :], shorter):
         return None
 
-    def by(steps: int) -> None:
+    def advance(steps: int) -> None:
         if growth > 0:
             more = [now[-1 if at_end else 0]] * min(steps * growth, _MOST_ITEMS)
             items = [*now, *more] if at_end else [*more, *now]
@@ -207,7 +213,7 @@ def _of_items(
         kind.extend(held, items)
 
     end = (len(now) - 1) // -growth if growth < 0 else None
-    return Move(path, by, len(now), growth, end)
+    return Trend(path, advance, len(now), growth, end)
 
 
 def _same(one: list[object], other: list[object]) -> bool:

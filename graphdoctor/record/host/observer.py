@@ -14,10 +14,10 @@ from types import FrameType
 from typing import Any
 
 from graphdoctor.device.observe.operators import Call, Observer
-from graphdoctor.record.clocks import CLOCKS
-from graphdoctor.record.lines import Lines, Seen, Watch
-from graphdoctor.record.outside import Asking
-from graphdoctor.record.running import Running
+from graphdoctor.record.host.clocks import CLOCKS
+from graphdoctor.record.host.lines import Seen, Watch, WatchedLines
+from graphdoctor.record.host.outside import Asking
+from graphdoctor.record.host.running import Running
 from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.recording import EventKind, HostEvent
@@ -43,7 +43,7 @@ class HostObserver(Observer):
     """
 
     def __init__(self, watches: Sequence[Watch] = (), running: Running | None = None) -> None:
-        self._lines = Lines(watches, self._add)
+        self._lines = WatchedLines(watches, self._add)
         self._running = running or Running({})
         self.events: list[HostEvent] = []
         self._operators = 0

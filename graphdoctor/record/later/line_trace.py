@@ -1,4 +1,4 @@
-"""A run of the step -> how many lines of the user's it has, and which ways it goes from some of them."""
+"""A run of the step -> how many lines of the user's it has, and which branches it takes from some of them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,19 @@ import time
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-from graphdoctor.record.outward import LeavesStep
+from graphdoctor.record.host.lines import Line
+from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.target.frames import is_machinery, locate_from
 
-
-class Line(NamedTuple):
-    """A line of code that decides something."""
-
-    code: CodeType
-    number: int
+Branch = tuple[Line, int, int]  # from an instruction of that line to the one that came next
 
 
-Way = tuple[Line, int, int]  # from an instruction of that line to the one that came next
-
-
-class Lines:
+class LineTrace:
     """How many lines of the user's a run has, and which code they are of; ends one with far too many.
 
-    Of lines that decide it notes the ways that were gone, by instructions: both may stand in one line.
+    Of lines that decide it notes the branches that were taken, by instructions: both may stand in one line.
     """
 
     def __init__(self, most: int | None = None, deciding: Set[Line] = frozenset()) -> None:
@@ -34,8 +27,10 @@ class Lines:
         self.seconds = 0.0
         self.codes: dict[CodeType, None] = {}
         self.deciding = deciding
-        self.ways: set[Way] = set()
-        self._other_ways: dict[Way, int] = {}  # of runs that did the same, so many steps later
+        self.branches: set[Branch] = set()
+        self._other_branches: dict[
+            Branch, int
+        ] = {}  # of runs that did the same, so many steps later
         self._most = most
         self._watched = {line.code for line in deciding}
 
@@ -49,14 +44,14 @@ class Lines:
             sys.settrace(before)
             self.seconds = time.perf_counter() - begun_s
 
-    def did_the_same(self, run: Lines, steps: int) -> None:
-        """Another run, from a state so many steps later, went its ways, and nothing else came of it."""
-        for way in run.ways - self.ways:
-            self._other_ways.setdefault(way, steps)
+    def did_the_same(self, run: LineTrace, steps: int) -> None:
+        """Another run, from a state so many steps later, took these branches, and nothing else came of it."""
+        for branch in run.branches - self.branches:
+            self._other_branches.setdefault(branch, steps)
 
-    def other_way_at(self, line: Line) -> int | None:
-        """Where a run that did the same went another way from there: so many steps later."""
-        return next((steps for way, steps in self._other_ways.items() if way[0] == line), None)
+    def other_branch_at(self, line: Line) -> int | None:
+        """Where a run that did the same took another branch there: so many steps later."""
+        return next((steps for one, steps in self._other_branches.items() if one[0] == line), None)
 
     def _call(self, frame: FrameType, event: str, arg: object) -> Any:
         if is_machinery(frame.f_code.co_filename):
@@ -81,7 +76,7 @@ class Lines:
             nonlocal last
             if event == "opcode":
                 if last is not None:
-                    self.ways.add((*last, frame.f_lasti))
+                    self.branches.add((*last, frame.f_lasti))
                 line = Line(frame.f_code, frame.f_lineno)
                 last = (line, frame.f_lasti) if line in self.deciding else None
             self._line(frame, event, arg)

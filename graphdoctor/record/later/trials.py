@@ -6,29 +6,34 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import cached_property
 
 from graphdoctor.device.observe.operators import Call, Observer
+from graphdoctor.record.host.python_state import HostState
 from graphdoctor.record.iteration import observe
-from graphdoctor.record.python_state import HostState
-from graphdoctor.record.sameness import Ran, ran
+from graphdoctor.record.later.sameness import Ran, ran
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.globals import kernel_switches
 
 
 class Trials:
-    """Ways to run the step that are compared with the recorded ones."""
+    """Runs of a session's step that are compared with the recorded ones."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
+
+    @cached_property
+    def usual(self) -> Ran:
+        """The step from its start."""
+        return self.moved(lambda: None)
 
     def moved(self, move: Callable[[], None]) -> Ran:
         """The step from its start, after a change of its state; what it changes itself is not looked at."""
-        with self._session.from_the_start(capturing=True):
+        with self.session.from_the_start(capturing=True):
             storages = self._storages_at_start
             move()
             return self._ran(storages)
 
     def in_a_row(self, move: Callable[[], None] = lambda: None) -> Generator[Ran, None, None]:
         """One step after the other, from the start and a change on, for as long as somebody asks."""
-        with self._session.from_the_start(capturing=True):
+        with self.session.from_the_start(capturing=True):
             move()
             before = self._state()
             while True:
@@ -43,12 +48,12 @@ class Trials:
         return self._state().storages
 
     def _state(self) -> HostState:
-        return HostState(self._session.target.roots, self._session.device.table)
+        return HostState(self.session.target.roots, self.session.device.table)
 
     def _ran(self, storages: Mapping[str, int]) -> Ran:
         switches = _Switches()
         # The first iteration once more, by its own number: nothing of it is recorded.
-        seen = observe(self._session, 0, run=1, storages=storages, also=[switches])
+        seen = observe(self.session, 0, run=1, storages=storages, also=[switches])
         observer = seen.observer
         events = [(one.op_index, one.kind, one.name) for one in observer.events]
         made = ran(observer.ops, observer.externals.values(), switches.seen, events)

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from graphdoctor.record.host import profile_by
+from graphdoctor.record.host.observer import profile_by
 from graphdoctor.target.frames import locate_from
 from graphdoctor.target.program.quiet import leaves_process
 from graphdoctor.target.user_code import is_user_file

@@ -1,18 +1,47 @@
-"""A run that nobody is to notice: it does not take for ever, interrupts nobody, and what it shows is not seen."""
+"""A run that nobody is to notice: it does not take for ever, shows nothing, and leaves no trace outside the process."""
 
 from __future__ import annotations
 
-import os
+import logging
 import signal
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-from graphdoctor.record.outward import LeavesStep
+from graphdoctor.record.later.line_trace import LineTrace
+from graphdoctor.record.later.side_effects import Inside, LeavesStep
+from graphdoctor.record.session import calls_inside
 from graphdoctor.target.frames import locate_from
+from graphdoctor.target.program.quiet import quiet
+from graphdoctor.values.errors import UserCodeError
 from graphdoctor.values.locations import Location
+
+_MORE_LINES = 2_000
+_TIMES_LINES = 4
+_LEAST_S = 10.0
+_TIMES_SECONDS = 20
+_INSIDE = Inside()
+
+
+@contextmanager
+def bounded(lines: LineTrace) -> Iterator[LineTrace]:
+    """In this block a step of such lines neither lasts for very long, nor prints, nor writes files, nor ends all."""
+    seen = LineTrace(_TIMES_LINES * lines.count + _MORE_LINES, lines.deciding)
+    disabled = logging.root.manager.disable
+    seconds = max(_LEAST_S, _TIMES_SECONDS * lines.seconds)
+    with ended_after(seconds), quiet(), calls_inside(_INSIDE.only, seen.counted):
+        logging.disable()
+        try:
+            yield seen
+        except UserCodeError as error:
+            if isinstance(error.__cause__, LeavesStep):
+                raise error.__cause__ from None
+            if isinstance(error.__cause__, SystemExit):
+                raise LeavesStep(_raised_at(error.__cause__)) from None
+            raise
+        finally:
+            logging.disable(disabled)
 
 
 @contextmanager
@@ -45,39 +74,16 @@ def ended_after(seconds: float) -> Iterator[None]:
         except KeyboardInterrupt as error:
             if is_asked:
                 raise
-            raise LeavesStep(raised_at(error)) from None
+            raise LeavesStep(_raised_at(error)) from None
 
 
 def _over(number: int, frame: FrameType | None) -> None:
     raise LeavesStep(locate_from(frame).location)
 
 
-def raised_at(error: BaseException) -> Location | None:
+def _raised_at(error: BaseException) -> Location | None:
     """The user's line that an error comes from."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return locate_from(trace.tb_frame).location if trace is not None else None
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """What goes to the standard streams meets nobody, whoever holds them: a progress bar, or code in C."""
-    streams = [one for one in (sys.stdout, sys.stderr) if one is not None]
-    _flush(streams)
-    with ExitStack() as stack:
-        for descriptor in (1, 2):
-            with suppress(OSError):  # it is closed
-                kept = os.dup(descriptor)
-                stack.callback(os.close, kept)
-                stack.callback(os.dup2, kept, descriptor)
-                with open(os.devnull, "w") as nowhere:
-                    os.dup2(nowhere.fileno(), descriptor)
-        stack.callback(_flush, streams)
-        yield
-
-
-def _flush(streams: list[object]) -> None:
-    for stream in streams:
-        with suppress(Exception):  # a stream of the user's
-            stream.flush()  # type: ignore[attr-defined]

@@ -1,0 +1,82 @@
+"""A session -> what its host draws, reads, asks and changes in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from graphdoctor.record.host.lines import Watch
+from graphdoctor.record.host.observer import HostObserver, NumpyState, numpy_generators, state_of
+from graphdoctor.record.host.python_state import (
+    Deciding,
+    StateWatch,
+    lasting_changes,
+    state_watches,
+)
+from graphdoctor.record.host.running import Running
+from graphdoctor.record.session import Session
+from graphdoctor.target.state.globals import process_values
+from graphdoctor.values.recording import HostEvent, Iteration
+
+
+class SeenOfHost(NamedTuple):
+    """`changing` are the paths of what each step changes itself, `deciding` the lines that ask for it."""
+
+    events: tuple[HostEvent, ...]
+    changing: tuple[str, ...]
+    deciding: tuple[Deciding, ...]
+
+
+def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
+    """What the host drew, read and changed in one iteration, which runs after all that are recorded.
+
+    By then Python has imported what it imports lazily; imports draw random numbers of their own.
+    Lines are watched for NumPy's draws only where a first look found that there are some, and for the
+    Python state that was seen to change.
+    """
+    roots = session.target.roots
+    generators = numpy_generators(roots)
+    with session.from_the_start(capturing=True):
+        before = [state_of(generator) for generator in generators]
+        events = _watched(session, [])
+        drawn = [
+            generator
+            for generator, was in zip(generators, before, strict=True)
+            if state_of(generator) != was
+        ]
+    changed = lasting_changes(captured)
+    watches: list[StateWatch] = []
+    if drawn or changed:
+        with session.from_the_start(capturing=True):
+            watches = state_watches(roots, changed)
+            by_line = [watch for watch in watches if watch.is_by_line]
+            events = _watched(session, [*map(NumpyState, drawn), *by_line])
+    of_process = [path for path in changed if path in process_values()]
+    events = (
+        *_of_the_step(events, watches),
+        *(HostEvent("python-state", path, op_index=0) for path in of_process),
+    )
+    by_steps = [watch for watch in watches if not watch.is_from_outside]
+    return SeenOfHost(
+        events,
+        (*of_process, *(watch.path for watch in by_steps)),
+        tuple(one for watch in by_steps for one in watch.deciding),
+    )
+
+
+def _watched(session: Session, watches: Sequence[Watch]) -> tuple[HostEvent, ...]:
+    inputs = session.inputs(0)
+    observer = HostObserver(watches, Running(session.target.roots))
+    with session.device.observed_by(observer), observer:
+        session.call(inputs)
+    return tuple(observer.events)
+
+
+def _of_the_step(events: Sequence[HostEvent], watches: Sequence[StateWatch]) -> Iterator[HostEvent]:
+    """Without what changes around the step; with what changes at no line that was seen."""
+    outside = {watch.path for watch in watches if watch.is_from_outside}
+    yield from (one for one in events if one.name not in outside)
+    seen = {one.name for one in events}
+    for watch in watches:
+        if watch.path not in seen:
+            yield HostEvent("python-state", watch.path, op_index=0)

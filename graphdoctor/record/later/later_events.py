@@ -1,0 +1,149 @@
+"""What the host does in a step -> where a later step is another one by it: in a later state, or at a later time."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import ExitStack
+from functools import partial
+
+from graphdoctor.device.observe.meeting import MEETING
+from graphdoctor.record.host.clocks import (
+    AT_OTHER_TIMES_S,
+    FAR_AHEAD_S,
+    clocks_ahead,
+    tells_of_day,
+)
+from graphdoctor.record.host.host_events import SeenOfHost
+from graphdoctor.record.host.lines import Line
+from graphdoctor.record.host.python_state import Deciding
+from graphdoctor.record.later.bounded import bounded
+from graphdoctor.record.later.branch_trials import BranchTrials
+from graphdoctor.record.later.line_trace import LineTrace
+from graphdoctor.record.later.sameness import are_alike, first_difference, ran
+from graphdoctor.record.later.search import (
+    first_other_step,
+    is_as_usual,
+    nearest_other_step,
+    runs_of,
+)
+from graphdoctor.record.later.side_effects import LeavesStep
+from graphdoctor.record.later.trends import moment, numbers_in, trends
+from graphdoctor.record.later.trials import Trials
+from graphdoctor.record.session import Session
+from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.figures import count_text, shortened
+from graphdoctor.values.locations import Location
+from graphdoctor.values.recording import HostEvent, Iteration
+
+
+def with_later_steps(
+    seen: SeenOfHost, session: Session, captured: Sequence[Iteration]
+) -> Iterator[HostEvent]:
+    """The events; of lines that decide, those by which a later step is another one.
+
+    Not what the recorded steps show. Of several ranks none goes another way for a trial: the others would
+    wait for it.
+    """
+    by_lines = [event for event in seen.events if event.kind == "python-decision"]
+    yield from (event for event in seen.events if event.kind != "python-decision")
+    shapes = captured[0].input_shapes
+    alike = [ran(one.ops, one.externals) for one in captured if one.input_shapes == shapes]
+    if MEETING.has_others or not session.device.has_values or not are_alike(alike):
+        yield from by_lines
+        return
+    trials = Trials(session)
+    clocks = [event for event in seen.events if event.kind == "host-time"]
+    if clocks:
+        yield from _at_a_later_time(trials, clocks)
+    if seen.changing:
+        yield from _in_a_later_state(trials, seen, by_lines)
+
+
+def _in_a_later_state(
+    trials: Trials, seen: SeenOfHost, by_lines: Sequence[HostEvent]
+) -> Iterator[HostEvent]:
+    """What lines decide, as far as nobody saw that nothing comes of it; else what is seen of the whole step.
+
+    All that steps change goes on together; what of it decides is not told apart. What nobody could foresee
+    shows where the next steps are run one after the other.
+    """
+    session, names, deciding = trials.session, seen.changing, seen.deciding
+    roots = session.target.roots
+    with session.from_the_start(capturing=True):
+        first, numbers = moment(roots, names), numbers_in(roots)
+        session.call(session.inputs(0))
+        second = moment(roots, names)
+        lines = _lines_of_a_step(session, {one.line for one in deciding})
+        found = trends(first, second, moment(roots, names))
+    branches = BranchTrials(trials, found, lines)
+    if not branches.are_all_harmless(deciding):
+        yield from by_lines
+        return
+    foreseen = tuple(trend.path for trend in found)
+    other = nearest_other_step(trials, found, lines, numbers) if found else None
+    if other is not None:
+        names = foreseen
+    else:
+        is_foreseen = not set(names).difference(foreseen)
+        other = first_other_step(trials, lines, is_foreseen=is_foreseen)
+    if other is not None:
+        when = "in a later step" if other.is_far else f"{count_text(other.steps, 'step')} later"
+        detail = f"`{_code(other.place)}` does something else {when}"
+        for name in names:
+            yield HostEvent("python-decision", name, 0, location=other.place, detail=detail)
+    else:
+        left = set(deciding).difference(branches.harmless(deciding))
+        yield from (
+            event for event in by_lines if _is_of(event, left) or not _is_of(event, deciding)
+        )
+
+
+def _is_of(event: HostEvent, deciding: Iterable[Deciding]) -> bool:
+    place = event.location
+    return place is not None and any(
+        (one.path, one.line.code.co_filename, one.line.number)
+        == (event.name, place.file, place.line)
+        for one in deciding
+    )
+
+
+def _at_a_later_time(trials: Trials, clocks: Sequence[HostEvent]) -> Iterator[HostEvent]:
+    """With every clock set forward: one that only times the work decides nothing."""
+    with trials.session.from_the_start(capturing=True):
+        lines = _lines_of_a_step(trials.session)
+    names = dict.fromkeys(event.name for event in clocks)
+    times = AT_OTHER_TIMES_S if any(map(tells_of_day, names)) else ()
+    for ahead_s in (FAR_AHEAD_S, *times[: runs_of(trials.usual)]):
+        try:
+            with ExitStack() as stack, bounded(lines):
+                ahead = clocks_ahead(trials.session.target.roots, ahead_s)
+                # After the state was put back: a clock may be known by a name of the user's.
+                other = first_difference(
+                    trials.usual, trials.moved(partial(stack.enter_context, ahead))
+                )
+        except LeavesStep as left:
+            place = left.place
+        except GraphDoctorError:
+            continue
+        else:
+            if other is None:
+                continue
+            place = other.location
+        if is_as_usual(trials, lines):
+            detail = f"`{_code(place)}` does something else at a later time"
+            for name in names:
+                yield HostEvent("clock-decision", name, 0, location=place, detail=detail)
+        return
+
+
+def _lines_of_a_step(session: Session, deciding: Set[Line] = frozenset()) -> LineTrace:
+    lines = LineTrace(deciding=deciding)
+    with lines.counted():
+        session.call(session.inputs(0))
+    return lines
+
+
+def _code(place: Location | None) -> str:
+    line = linecache.getline(place.file, place.line).strip() if place is not None else ""
+    return shortened(line) or "the step"
