@@ -13,6 +13,7 @@ import io
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -171,6 +172,7 @@ def cached() -> int:
 
 FLAG = threading.Event()
 TEXT = io.BytesIO(b"0" * 40 + b"1" * 1000)
+ENDS = socket.socketpair()
 
 
 def test_what_is_asked_of_files_and_others_may_be_answered_otherwise_later(tmp_path: Path) -> None:
@@ -183,7 +185,9 @@ def test_what_is_asked_of_files_and_others_may_be_answered_otherwise_later(tmp_p
         "Event.is_set()": FLAG.is_set,
         "cache_info()": lambda: (cached(), cached.cache_info().hits > 10_000)[1],
         "TEXT": lambda: TEXT.read(1) == b"1",
+        "socket.recv()": lambda: ENDS[0].recv(1) == b"1",
     }
+    ENDS[1].send(b"0" * 1000)
     for told, ask in asking.items():
         report = decided_by(lambda: None, ask)
         assert (report.verdict, told in report.reason) == ("unknown", True), report.reason

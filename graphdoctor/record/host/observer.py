@@ -19,17 +19,17 @@ from graphdoctor.record.host.lines import Seen, Watch, WatchedLines
 from graphdoctor.record.host.outside import Asking
 from graphdoctor.record.host.running import Running
 from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
+from graphdoctor.target.program.quiet import audited
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.recording import EventKind, HostEvent
 
 _RANDOM_MODULE = random.__file__
 _SECRETS = secrets.__file__
 _UUID = uuid.__file__
-_THREADS = {
+THREADS = {
     threading.Thread.start.__code__: "threading.Thread",
     ThreadPoolExecutor.submit.__code__: "concurrent.futures.ThreadPoolExecutor",
 }
-_ASKING = Asking()
 _DRAW_NOTHING = frozenset({"getstate", "setstate", "seed"})
 
 
@@ -48,7 +48,8 @@ class HostObserver(Observer):
         self.events: list[HostEvent] = []
         self._operators = 0
         self._before: Any = None
-        self._heard = _ASKING.heard(self._asked)
+        self._asking = Asking(self._asked)
+        self._heard = audited(self._asking.audit)
 
     def after(self, call: Call) -> None:
         self._operators += 1
@@ -69,10 +70,10 @@ class HostObserver(Observer):
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
-            _ASKING.built_in_called(arg, frame)
+            self._asking.built_in_called(arg, frame)
             self._built_in_called(arg, frame)
         elif event == "call" and frame.f_back is not None:
-            _ASKING.function_called(frame, frame.f_back)
+            self._asking.function_called(frame, frame.f_back)
             self._function_called(frame, frame.f_back)
 
     def _asked(self, name: str, answer: str, frame: FrameType) -> None:
@@ -89,9 +90,9 @@ class HostObserver(Observer):
 
     def _function_called(self, frame: FrameType, caller: FrameType) -> None:
         code = frame.f_code
-        if code in _THREADS:
+        if code in THREADS:
             if not _is_asked_by_torch(caller):
-                self._add("other-thread", _THREADS[code], locate_from(caller))
+                self._add("other-thread", THREADS[code], locate_from(caller))
         elif (taken := self._running.taken_in_call(frame)) is not None:
             self._add("running-iterator", taken, locate_from(caller))
         elif code.co_filename in (_RANDOM_MODULE, _SECRETS, _UUID):

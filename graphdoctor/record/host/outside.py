@@ -11,8 +11,7 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Literal
 
@@ -29,8 +28,8 @@ _FUNCTIONS: dict[Any, tuple[str, Answer]] = {
 } | {getattr(os, name): (f"os.{name}()", "measures") for name in _MEASURING if hasattr(os, name)}
 _FUNCTIONS[select.select] = ("select.select()", "decides")
 _MEASURED_BY = {("resource", "getrusage")}
-# Methods of C types, by the type's module and name.
-_METHODS: dict[tuple[str, str], frozenset[str]] = {
+Methods = Mapping[tuple[str, str], frozenset[str]]  # of C types, by the type's module and name
+_METHODS: Methods = {
     ("_socket", "socket"): frozenset({"recv", "recv_into", "recvfrom", "accept"}),
     ("sqlite3", "Connection"): frozenset({"execute"}),
     ("sqlite3", "Cursor"): frozenset({"execute", "fetchone", "fetchall", "fetchmany"}),
@@ -58,36 +57,23 @@ _FOR_ITSELF = (
 _IMPORT = "<frozen importlib"
 _OF_MACHINE = ("/proc/", "/sys/", "/dev/")
 _OPENED = ("open", "os.listdir", "os.scandir", "subprocess.Popen", "os.posix_spawn")
-_Asked = Callable[[str, Answer, FrameType], None]  # a name, what the answer is, the user's frame
 
 
 class Asking:
-    """Tells of each question that the user's code asks, while it is `heard`. An audit hook stays for ever."""
+    """Tells of each question that the user's code asks: whoever uses it hands on what is about to be called."""
 
-    def __init__(self) -> None:
-        self._is_hooked = False
-        self._thread = 0
-        self._asked: _Asked | None = None
+    def __init__(self, asked: Callable[[str, Answer, FrameType], None]) -> None:
+        self._asked = asked  # called with a name, what the answer is, and the user's frame
 
-    @contextmanager
-    def heard(self, asked: _Asked) -> Iterator[None]:
-        if not self._is_hooked:
-            sys.addaudithook(self._audit)
-            self._is_hooked = True
-        self._thread, self._asked = threading.get_ident(), asked
-        try:
-            yield
-        finally:
-            self._asked = None
-
-    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if self._asked is None or event not in _OPENED or threading.get_ident() != self._thread:
+    def audit(self, event: str, args: tuple[Any, ...]) -> None:
+        """What Python tells audit hooks."""
+        if event not in _OPENED:
             return
         path = args[0] if isinstance(args[0], (str, bytes)) else ""
         if event == "open" and (not path or path == os.devnull or not _is_read(args)):
             return
         name = f"{event.removeprefix('os.')} of {os.path.basename(os.fsdecode(path))!r}"
-        self._tell(name, _answer_of(path), sys._getframe(1))
+        self._tell(name, _answer_of(path), sys._getframe(2))
 
     def built_in_called(self, function: Any, caller: FrameType) -> None:
         """A function in C is about to be called."""
@@ -99,7 +85,7 @@ class Asking:
             if is_asked and not isinstance(owner, (io.StringIO, io.BytesIO)):
                 answer = _answer_of(getattr(owner, "name", ""))
                 self._tell(f"{name}() of an open file", answer, caller)
-        elif any(name in names and _is_a(owner, kind) for kind, names in _METHODS.items()):
+        elif is_method_of(owner, name, _METHODS):
             if not is_machinery(caller.f_code.co_filename):
                 self._tell(f"{type(owner).__name__}.{name}()", "decides", caller)
         elif (getattr(function, "__module__", ""), name) in _MEASURED_BY:
@@ -116,9 +102,9 @@ class Asking:
             self._tell(_FLAGS[frame.f_code], "decides", caller)
 
     def _tell(self, name: str, answer: Answer, frame: FrameType) -> None:
-        asked, user = self._asked, _who_asks(frame)
-        if asked is not None and user is not None:
-            asked(name, answer, user)
+        user = _who_asks(frame)
+        if user is not None:
+            self._asked(name, answer, user)
 
 
 def _answer_of(path: object) -> Answer:
@@ -145,5 +131,7 @@ def _is_read(args: tuple[Any, ...]) -> bool:
     return isinstance(flags, int) and not flags & os.O_WRONLY
 
 
-def _is_a(owner: object, kind: tuple[str, str]) -> bool:
-    return (type(owner).__module__, type(owner).__name__) == kind
+def is_method_of(owner: object, name: str, methods: Methods) -> bool:
+    """Whether a table has this method of an object, or of what its class inherits from."""
+    kinds = ((base.__module__, base.__name__) for base in type(owner).__mro__)
+    return any(name in methods.get(kind, ()) for kind in kinds)

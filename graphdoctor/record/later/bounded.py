@@ -21,7 +21,6 @@ _MORE_LINES = 2_000
 _TIMES_LINES = 4
 _LEAST_S = 10.0
 _TIMES_SECONDS = 20
-_INSIDE = Inside()
 
 
 @contextmanager
@@ -30,7 +29,7 @@ def bounded(lines: LineTrace) -> Iterator[LineTrace]:
     seen = LineTrace(_TIMES_LINES * lines.count + _MORE_LINES, lines.deciding)
     disabled = logging.root.manager.disable
     seconds = max(_LEAST_S, _TIMES_SECONDS * lines.seconds)
-    with ended_after(seconds), quiet(), calls_inside(_INSIDE.only, seen.counted):
+    with ended_after(seconds), quiet(), calls_inside(Inside().only, seen.counted):
         logging.disable()
         try:
             yield seen

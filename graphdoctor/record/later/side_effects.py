@@ -16,14 +16,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from graphdoctor.record.host.observer import profile_by
+from graphdoctor.record.host.observer import THREADS, profile_by
+from graphdoctor.record.host.outside import Methods, is_method_of
 from graphdoctor.target.frames import locate_from
-from graphdoctor.target.program.quiet import leaves_process
+from graphdoctor.target.program.quiet import audited, leaves_process
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.locations import Location
 
@@ -32,8 +32,7 @@ _WRITERS = (
     ("safetensors.torch", "serialize_file"),
 )  # in C, unseen
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
-# Methods of C types, by the type's module and name.
-_METHODS: dict[tuple[str, str], frozenset[str]] = {
+_METHODS: Methods = {
     ("_csv", "writer"): frozenset({"writerow", "writerows"}),
     ("sqlite3", "Connection"): frozenset({"execute", "executemany", "executescript", "commit"}),
     ("sqlite3", "Cursor"): frozenset({"execute", "executemany", "executescript"}),
@@ -50,7 +49,6 @@ _FUNCTIONS = {getattr(os, name) for name in _OF_OS if hasattr(os, name)} | {
 _OF_FILES = frozenset({"write", "writelines", "truncate"})
 # Looked at first, since a step has a million calls: hardly any has such a name.
 _NAMES = _OF_FILES.union(*_METHODS.values(), (function.__name__ for function in _FUNCTIONS))
-_TO_THREADS = {threading.Thread.start.__code__, ThreadPoolExecutor.submit.__code__}
 _PUT = queue.Queue.put.__code__
 _HANDING_ON = frozenset({"start", "submit", "put"})
 _STANDARD = (1, 2)  # where output and errors go: what is printed harms nobody
@@ -65,33 +63,25 @@ class LeavesStep(BaseException):
 
 
 class Inside:
-    """Ends a run that is about to change something outside the process. A hook of Python's stays for ever."""
+    """A run of the step by this thread, which is ended where it is about to change something outside the process."""
 
     def __init__(self) -> None:
-        self._is_hooked = self._is_on = False
-        self._thread = 0  # what others do is theirs
-        self._streams: set[int] = set()
+        self._thread = threading.get_ident()  # what others do is theirs
+        self._streams = set(map(id, _streams()))
         self._left: LeavesStep | None = None
 
     @contextmanager
     def only(self) -> Iterator[None]:
-        if not self._is_hooked:
-            sys.addaudithook(self._audit)
-            self._is_hooked = True
-        self._streams = set(map(id, _streams()))
-        replaced = list(self._stand_ins())
-        before, profiled = [space[name] for space, name, _ in replaced], sys.getprofile()
-        self._is_on, self._thread, self._left = True, threading.get_ident(), None
-        for space, name, put in replaced:
-            space[name] = put
-        sys.setprofile(self._profile)
         try:
-            yield
+            with ExitStack() as stack:
+                for space, name, put in self._stand_ins():
+                    stack.callback(space.__setitem__, name, space[name])
+                    space[name] = put
+                stack.enter_context(audited(self._audit))
+                stack.callback(profile_by, sys.getprofile())
+                sys.setprofile(self._profile)
+                yield
         finally:
-            profile_by(profiled)
-            self._is_on = False
-            for (space, name, _), was in zip(replaced, before, strict=True):
-                space[name] = was
             if self._left is not None:  # also where the step's own code has caught it
                 raise self._left from None
 
@@ -125,8 +115,8 @@ class Inside:
         return False
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if self._is_on and leaves_process(event, args):
-            self._leave(sys._getframe(1))
+        if leaves_process(event, args):
+            self._leave(sys._getframe(2))
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
@@ -139,7 +129,7 @@ class Inside:
         owner, name = getattr(function, "__self__", None), function.__name__
         if isinstance(owner, _FILES):
             return name in _OF_FILES and self._is_file(owner)
-        if any(name in names and _is_a(owner, kind) for kind, names in _METHODS.items()):
+        if is_method_of(owner, name, _METHODS):
             return True
         with suppress(TypeError):  # a callable that cannot be hashed
             return function in _FUNCTIONS
@@ -156,8 +146,7 @@ class Inside:
     def _leave(self, frame: FrameType | None) -> None:
         found = locate_from(frame)
         place = next((one for one in found.stack if is_user_file(one.file)), found.location)
-        is_of_step = threading.get_ident() == self._thread
-        if is_of_step and place is not None:  # else it is for graphdoctor or torch itself
+        if place is not None:  # else it is for graphdoctor or torch itself
             self._left = self._left or LeavesStep(place)
             raise self._left
 
@@ -168,13 +157,9 @@ def _streams() -> Iterator[object]:
         yield getattr(stream, "buffer", None)
 
 
-def _is_a(owner: object, kind: tuple[str, str]) -> bool:
-    return any((base.__module__, base.__name__) == kind for base in type(owner).__mro__)
-
-
 def _hands_on(frame: FrameType) -> bool:
     """Whether a function that begins gives work to another thread: one that it starts, or that waits for it."""
     if frame.f_code is not _PUT:
-        return frame.f_code in _TO_THREADS
+        return frame.f_code in THREADS
     waiting = getattr(getattr(frame.f_locals.get("self"), "not_empty", None), "_waiters", None)
     return bool(waiting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
@@ -19,7 +19,7 @@ _EVENTS = (
 )  # fmt: skip
 _MOVES = "os.chdir"
 _COMPILERS = (f"{os.sep}torch{os.sep}_inductor{os.sep}", f"{os.sep}triton{os.sep}")
-_rerunning = threading.local()
+_thread = threading.local()
 _is_installed = False
 
 
@@ -72,40 +72,47 @@ class _Apart:
 
 
 @contextmanager
+def audited(hear: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
+    """In the block, `hear` is told all that Python tells audit hooks of this thread; it may raise.
+
+    A hook stays for the life of the process, so there is one, which mostly does nothing.
+    """
+    global _is_installed
+    if not _is_installed:
+        _is_installed = True
+        sys.addaudithook(_audit)
+    before = getattr(_thread, "hearing", ())
+    _thread.hearing = (*before, hear)
+    try:
+        yield
+    finally:
+        _thread.hearing = before
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    for hear in getattr(_thread, "hearing", ()):
+        hear(event, args)
+
+
+@contextmanager
 def without_side_effects() -> Iterator[None]:
     """In the block, this thread opens no file for writing, starts no process, connects to nothing.
 
     What a compiler of torch's writes into its cache is none. Raises SideEffect at the end, too, where
     the user's code swallowed it.
     """
-    _install()
-    before = getattr(_rerunning, "refused", None)
-    _rerunning.refused = []
-    try:
+    refused: list[str] = []
+
+    def hear(event: str, args: tuple[Any, ...]) -> None:
+        if (leaves_process(event, args) or event == _MOVES) and not _in_compiler():
+            what = f"writes {os.fsdecode(args[0])}" if event == "open" else f"calls {event}"
+            refused.append(f"The step {what}, so it was not run a second time.")
+            raise SideEffect(refused[-1])
+
+    with audited(hear):
         yield
-        refused = _rerunning.refused
-    finally:
-        _rerunning.refused = before
     if refused:
         raise SideEffect(refused[0])
-
-
-def _install() -> None:
-    """An audit hook stays for the life of the process, so there is one, which mostly does nothing."""
-    global _is_installed
-    if not _is_installed:
-        _is_installed = True
-        sys.addaudithook(_audit)
-
-
-def _audit(event: str, args: tuple[Any, ...]) -> None:
-    refused = getattr(_rerunning, "refused", None)
-    if refused is None:
-        return
-    if (leaves_process(event, args) or event == _MOVES) and not _in_compiler():
-        what = f"writes {os.fsdecode(args[0])}" if event == "open" else f"calls {event}"
-        refused.append(f"The step {what}, so it was not run a second time.")
-        raise SideEffect(refused[-1])
 
 
 def leaves_process(event: str, args: tuple[Any, ...]) -> bool:
