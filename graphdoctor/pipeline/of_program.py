@@ -18,12 +18,13 @@ from graphdoctor.diagnose.assemble import could_not_run, machine_info, raises_in
 from graphdoctor.diagnose.of_program import program_report
 from graphdoctor.pipeline.setting import Progress, Setting, open_setting
 from graphdoctor.pipeline.stages import report_of, study
-from graphdoctor.record.between_steps import BetweenSteps, Waits
+from graphdoctor.record.between_steps import BetweenSteps
 from graphdoctor.record.place import place
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.target import Target, named_tensors
 from graphdoctor.target.program.launch import Program, run_program
 from graphdoctor.target.program.quiet import quiet, without_side_effects
+from graphdoctor.target.program.studies import Waits
 from graphdoctor.target.program.watch import Watch
 from graphdoctor.target.state.tree import input_leaves
 from graphdoctor.values.errors import GraphDoctorError, RaisesInCapture

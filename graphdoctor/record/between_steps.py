@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.target.frames import locate
-from graphdoctor.values.locations import Location
+from graphdoctor.target.program.studies import Waits
 
 _READS = frozenset({"_local_scalar_dense", "equal", "nonzero"})
 _COPIES = frozenset({"_to_copy", "copy_"})
-Waits = Counter[tuple[Location | None, str]]
 
 
 class BetweenSteps(Observer):
