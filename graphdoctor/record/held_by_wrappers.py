@@ -47,7 +47,7 @@ def with_buckets(
     somebody keeps for its values has done to it.
     """
     unknown = {one.storage for one in externals if one.origin == "unknown"}
-    path = _path_of_ddp(roots) if unknown else None
+    path = path_of_ddp(roots) if unknown else None
     if path is None:
         return tuple(externals)
     buckets = unknown & _filled_in_backward(ops)
@@ -57,7 +57,8 @@ def with_buckets(
     )
 
 
-def _path_of_ddp(roots: Mapping[str, object]) -> str | None:
+def path_of_ddp(roots: Mapping[str, object]) -> str | None:
+    """The first module of the state that is torch's DistributedDataParallel."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None
     from torch.nn.parallel import DistributedDataParallel

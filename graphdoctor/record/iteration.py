@@ -11,9 +11,10 @@ import msgspec
 import torch
 
 from graphdoctor.device.observe.operators import Observer
-from graphdoctor.device.observe.storages import StorageTable, parts_of
+from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.held_by_wrappers import gathered_parameters
 from graphdoctor.record.operators import OperatorObserver
+from graphdoctor.record.outcome import floating_values
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.snapshot import has_memory
 from graphdoctor.target.state.tree import input_leaves, leaves
@@ -89,13 +90,9 @@ def _output(observer: OperatorObserver, path: str, value: object, table: Storage
 
 
 def _has_nan(value: object) -> bool:
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.is_nested:
-        return False
-    if not has_memory(value):
-        return False
-    values = parts_of(value)[0]  # of a sparse one, what it holds
     with torch._C._DisableTorchDispatch():  # our look at it is no part of the step
-        return bool(values.isnan().any())
+        values = floating_values(value)
+        return values is not None and bool(values.isnan().any())
 
 
 def _named_storages(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.device.observe.earlier_graphs import mark_held_accumulations
 from graphdoctor.device.observe.fallback import EmulationLimit
@@ -17,9 +16,10 @@ from graphdoctor.device.observe.known_results import forget_unused_results
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
+from graphdoctor.record.held_by_wrappers import path_of_ddp
+from graphdoctor.record.outcome import Outcome, PathObserver
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.record.variation import in_turn, settled
-from graphdoctor.record.which_way import PathObserver, Ran
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target
@@ -118,43 +118,15 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     scopes = Scopes(target.roots)
     with user_code("making the inputs"):
         first = target.fresh_inputs()
-
-    def run(inputs: Inputs, *, at: int = -1) -> Ran:
-        observer = PathObserver(at)
-        with device.observed_by(observer):
-            result = called(inputs)
-        # Nobody can look at what has no values.
-        return Ran(result if device.has_values else None, observer.path, observer.place)
-
-    def called(inputs: Inputs) -> object:
-        warm = clone_inputs(inputs, kept=_state_of(target))
-        return target.step(*warm.args, **warm.kwargs)
-
-    # Only what is observed keeps ranks in step where one of them raises; it takes longer.
-    warm_up: Callable[[Inputs], object] = run if MEETING.has_others else called
     if target.held_by or not target.is_warm:
         mark_held_accumulations(target.roots, target.held_by)
     before = snapshot(target.roots) if target.is_warm else None
+    runs = _Runs(target, device)
     with scopes.followed(), user_code("running the step"):
-        for _ in range(0 if before is not None else _warm_ups(device, target) - 1):
-            warm_up(first)
-        given = run(first)
-        if before is not None:
-            before.restore()
-        _run_as_captured(
-            lambda: run(first), device
-        )  # observed: ranks are kept in step where one raises
-        if before is not None:
-            before.restore()
+        given = _warmed_up(runs, first, before)
     forget_unused_results()  # of states that do not come again
     with scopes.followed():
-        target = settled(
-            target,
-            run,
-            given=given,
-            is_on_device=device.table.is_cuda,
-            memory=device.table,
-        )
+        target = settled(target, runs.observed, given=given, table=device.table)
     with user_code("making the inputs"):
         batches = tuple(target.fresh_inputs() for _ in range(iterations))
     if target.variation is not None:
@@ -162,6 +134,40 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         target = in_turn(target, (first, *batches))
     start = before or snapshot(target.roots, memory=device.table)
     return Session(target, device, batches, start, scopes)
+
+
+class _Runs:
+    """Runs of a target's step before there is a session, on copies of inputs."""
+
+    def __init__(self, target: Target, device: Device) -> None:
+        self.target, self.device = target, device
+
+    def plain(self, inputs: Inputs) -> object:
+        warm = clone_inputs(inputs, kept=_state_of(self.target))
+        return self.target.step(*warm.args, **warm.kwargs)
+
+    def observed(self, inputs: Inputs, *, at: int = -1) -> Outcome:
+        """Ranks are kept in step where one of them raises; it takes longer."""
+        observer = PathObserver(at)
+        with self.device.observed_by(observer):
+            result = self.plain(inputs)
+        # Nobody can look at what has no values.
+        return Outcome(result if self.device.has_values else None, observer.path, observer.place)
+
+
+def _warmed_up(runs: _Runs, first: Inputs, start: Snapshot | None) -> Outcome:
+    """Run the step until it is warm, and as it would be captured; what is warm runs from its start each time."""
+    if start is None:
+        warm_up: Callable[[Inputs], object] = runs.observed if MEETING.has_others else runs.plain
+        for _ in range(_warm_ups(runs.device, runs.target) - 1):
+            warm_up(first)
+    given = runs.observed(first)
+    if start is not None:
+        start.restore()
+    _run_as_captured(lambda: runs.observed(first), runs.device)
+    if start is not None:
+        start.restore()
+    return given
 
 
 def _run_as_captured(run: Callable[[], object], device: Device) -> None:
@@ -192,8 +198,7 @@ def warm_ups_for(roots: Mapping[str, object]) -> int:
 
     Source for DDP: PyTorch's notes on CUDA graphs, 'Usage with DistributedDataParallel'.
     """
-    modules = (root.modules() for root in roots.values() if isinstance(root, torch.nn.Module))
-    is_parallel = any(isinstance(one, DistributedDataParallel) for each in modules for one in each)
+    is_parallel = path_of_ddp(roots) is not None
     return _DDP_WARM_UPS if is_parallel else WARM_UPS
 
 

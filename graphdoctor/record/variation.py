@@ -11,17 +11,11 @@ import torch
 
 from graphdoctor.device.observe.known_results import nothing_kept
 from graphdoctor.device.observe.meeting import MEETING, RanksDiffer
-from graphdoctor.device.observe.storages import parts_of
-from graphdoctor.record.which_way import Path, Ran, Run
+from graphdoctor.device.observe.storages import StorageTable
+from graphdoctor.record.outcome import Outcome, Path, RunOn
 from graphdoctor.target.state.clone import clone_inputs, memory_of
-from graphdoctor.target.state.snapshot import (
-    USERS_MEMORY,
-    Memory,
-    has_memory,
-    named_tensors,
-    snapshot,
-)
-from graphdoctor.target.state.tree import input_leaves, leaves
+from graphdoctor.target.state.snapshot import named_tensors, snapshot
+from graphdoctor.target.state.tree import input_leaves
 from graphdoctor.target.target import Inputs, Target, Variation
 from graphdoctor.target.user_code import in_short, user_code
 from graphdoctor.values.errors import GraphDoctorError, UserCodeError
@@ -71,11 +65,10 @@ def narrowed(target: Target, error: UserCodeError) -> Target | None:
 
 def settled(
     target: Target,
-    run: Run,
+    run: RunOn,
     *,
-    given: Ran,
-    is_on_device: Callable[[torch.Tensor], bool],
-    memory: Memory = USERS_MEMORY,
+    given: Outcome,
+    table: StorageTable,
 ) -> Target:
     """Find out by throw-away runs which inputs may have other values; the others stay as given.
 
@@ -83,8 +76,7 @@ def settled(
     other values of it, or gives results that are not finite, which they were. Whole numbers that the
     step does not accept are rearranged where that goes: then they are still what somebody would pass. So
     are those in the host's memory that the step takes another path for. On the device they vary all the
-    same: who reads them there is found whatever they are. State is afterwards as it was before; `memory`
-    is a snapshot's.
+    same: who reads them there is found whatever they are. State is afterwards as it was before.
     """
     variation = target.variation
     if variation is None or not variation.given:
@@ -93,8 +85,8 @@ def settled(
     variation.keep([path for path in variation.varied if path not in shared])
     if not variation.varied:
         return replace(target, has_fixed_inputs=True)
-    before = snapshot(target.roots, memory=memory)
-    search = _Search(target, variation, run, before.restore, given, is_on_device)
+    before = snapshot(target.roots, memory=table)
+    search = _Search(target, variation, run, before.restore, given, table.is_cuda)
     try:
         found = search.found()
     finally:
@@ -152,9 +144,9 @@ class _Search:
 
     target: Target
     variation: Variation
-    run: Run
+    run: RunOn
     restore: Callable[[], None]
-    given: Ran
+    given: Outcome
     is_on_device: Callable[[torch.Tensor], bool]
     why: str = ""
     _accepted: list[str] = field(default_factory=list)
@@ -162,7 +154,9 @@ class _Search:
     _trials: int = 0
     _place: str = ""
     _error: Exception | None = None  # of the last run that failed
-    _together: dict[frozenset[str], Ran] = field(default_factory=dict)  # the last that was accepted
+    _together: dict[frozenset[str], Outcome] = field(
+        default_factory=dict
+    )  # the last that was accepted
     _is_checked: bool = False
 
     def found(self) -> _Found:
@@ -244,7 +238,7 @@ class _Search:
             return found or whole
         return []
 
-    def _parts_from(self, own: Ran, path: str, draw: int) -> bool:
+    def _parts_from(self, own: Outcome, path: str, draw: int) -> bool:
         ran = self._ran([path], self._rearranged, draw=draw)
         return ran is not None and not MEETING.everywhere(ran.path == own.path)
 
@@ -258,7 +252,7 @@ class _Search:
 
     def _ran(
         self, paths: Sequence[str], rearranged: Sequence[str], *, draw: int = 0, at: int = -1
-    ) -> Ran | None:
+    ) -> Outcome | None:
         """None where the step does not accept these inputs, or no run is left."""
         if self._trials >= _MOST_TRIALS:
             return None
@@ -277,7 +271,7 @@ class _Search:
             return None
         finally:
             self.restore()
-        lost = _is_finite(self.given.result) and not _is_finite(ran.result)
+        lost = self.given.is_finite and not ran.is_finite
         if not MEETING.everywhere(not lost):
             self.why = self.why or "it gives results that are not finite"
             return None
@@ -288,19 +282,3 @@ def _words(error: Exception) -> str:
     cause = error.__cause__ if isinstance(error, GraphDoctorError) and error.__cause__ else error
     text = in_short(cause)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-
-
-def _is_finite(result: object) -> bool:
-    """Whether all floating tensors that the step returned are; one that returns none is."""
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        return all(map(_has_finite_values, leaves(result, "output").values()))
-
-
-def _has_finite_values(leaf: object) -> bool:
-    if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or leaf.is_nested:
-        return True
-    if not has_memory(leaf):
-        return True
-    values = parts_of(leaf)[0].detach()
-    # float8 lacks the operator.
-    return bool((values.float() if values.dtype.itemsize == 1 else values).isfinite().all())
