@@ -74,6 +74,7 @@ def test_generators_of_the_users_own_are_put_back() -> None:
         "python": random.Random(1),
         "torch": torch.Generator().manual_seed(1),
         "numpy": numpy.random.default_rng(1),
+        "older": numpy.random.RandomState(1),
         "array": numpy.arange(3.0),
     }
 
@@ -83,6 +84,7 @@ def test_generators_of_the_users_own_are_put_back() -> None:
             owned["python"].random(),
             torch.rand(1, generator=owned["torch"]).item(),
             owned["numpy"].random(),
+            owned["older"].normal(),
             owned["array"].tolist(),
         ]
 

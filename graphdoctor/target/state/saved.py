@@ -12,8 +12,6 @@ from functools import partial
 from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any
 
-import torch
-
 from graphdoctor.target.state.attributes import slot_descriptors
 from graphdoctor.target.state.walk import dict_items
 
@@ -192,7 +190,7 @@ def saved_random(generator: Any) -> Restore:
     """A generator of random numbers that the user owns: Python's, NumPy's or torch's."""
     if isinstance(generator, random.Random):
         return partial(generator.setstate, generator.getstate())
-    if isinstance(generator, torch.Generator):
+    if hasattr(generator, "set_state"):  # torch's, and the older one of NumPy's
         return partial(generator.set_state, generator.get_state())
     bits = generator.bit_generator
     return partial(setattr, bits, "state", copy.deepcopy(bits.state))

@@ -268,4 +268,5 @@ def _is_generator(value: object) -> bool:
     if isinstance(value, (torch.Generator, random.Random)):
         return True
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.random.Generator)
+    kinds = (numpy.random.Generator, numpy.random.RandomState) if numpy is not None else ()
+    return isinstance(value, kinds)
