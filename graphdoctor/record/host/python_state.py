@@ -11,10 +11,9 @@ from typing import NamedTuple
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.host.decisions import Counter, decisions_at
 from graphdoctor.record.host.lines import Line, Seen
-from graphdoctor.target.state.attributes import counts_for_itself
 from graphdoctor.target.state.globals import process_values
+from graphdoctor.target.state.readers import Reader, readers_of
 from graphdoctor.target.state.snapshot import named_state
-from graphdoctor.target.state.walk import Reader, readers_of
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.recording import Iteration, StateChange
 
@@ -69,18 +68,17 @@ def lasting_changes(captured: Sequence[Iteration]) -> dict[str, list[StateChange
 def state_watches(
     roots: Mapping[str, object], changes: Mapping[str, Sequence[StateChange]]
 ) -> list[StateWatch]:
-    """One for each value; none for what torch's own classes keep.
+    """One for each value.
 
     What costs too much to look at is not looked at by line: a table of counts has thousands of values.
     """
     left = _LOOKS
     watches = []
     for reader in readers_of(roots, changes):
-        if not counts_for_itself(reader.holder):
-            is_by_line = reader.cost <= left
-            left -= reader.cost if is_by_line else 0
-            growth = _growth(changes[reader.path])
-            watches.append(StateWatch(reader, growth, is_by_line=is_by_line))
+        is_by_line = reader.cost <= left
+        left -= reader.cost if is_by_line else 0
+        growth = _growth(changes[reader.path])
+        watches.append(StateWatch(reader, growth, is_by_line=is_by_line))
     return watches
 
 

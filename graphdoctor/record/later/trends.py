@@ -21,7 +21,8 @@ from graphdoctor.target.state.attributes import (
     has_walkable_state,
     slot_descriptors,
 )
-from graphdoctor.target.state.plain import SCALARS, is_array, stands_for
+from graphdoctor.target.state.plain import is_array
+from graphdoctor.target.state.readers import readers_of
 from graphdoctor.target.state.variables import global_names, names_in
 from graphdoctor.target.state.walk import Walk, dict_items
 
@@ -70,14 +71,8 @@ Moment = dict[str, _Held]
 def moment(roots: Mapping[str, object], paths: Container[str]) -> Moment:
     """What stands at these paths now."""
     found: Moment = {}
-    walk = Walk(roots, with_empty=False)
-    for visit in walk:
-        if isinstance(visit.value, SCALARS) or counts_for_itself(visit.value):
-            continue
-        for child in walk.children(visit):
-            stands = stands_for(child.path, child.value)
-            if stands is not None and stands[0] in paths:
-                found.setdefault(stands[0], _Held(visit.value, _copied(child.value), child.value))
+    for one in readers_of(roots, paths):
+        found.setdefault(one.path, _Held(one.holder, _copied(one.value), one.value))
     return found
 
 

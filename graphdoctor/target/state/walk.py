@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import (
-    Callable,
     Container,
     Iterable,
     Iterator,
@@ -32,7 +31,7 @@ from graphdoctor.target.state.attributes import (
     slots_of,
 )
 from graphdoctor.target.state.behind import LEADING_ON, behind
-from graphdoctor.target.state.plain import SCALARS, is_data, is_memory, stands_for
+from graphdoctor.target.state.plain import SCALARS, is_data, is_memory
 from graphdoctor.target.state.variables import class_members, global_names, is_user_class, names_in
 
 # These have no attributes of their own; a subclass of them may.
@@ -130,35 +129,6 @@ class Walk:
         if isinstance(key, SCALARS):
             return f"[{key!r}]"
         return f"[{self._tensor_names.get(id(key), index)}]"
-
-
-class Reader(NamedTuple):
-    """A value by path: the object that holds it, what it is, and a way to look again without a walk."""
-
-    path: str
-    holder: object
-    now: object
-    again: Callable[[], object]
-    cost: int  # how many values a look goes through
-
-
-def readers_of(roots: Mapping[str, object], paths: Container[str]) -> Iterator[Reader]:
-    """For each of these paths."""
-    walk = Walk(roots, with_empty=False)
-    for visit in walk:
-        if isinstance(visit.value, SCALARS):
-            continue
-        children = list(walk.children(visit))
-        for child in children:
-            found = stands_for(child.path, child.value)
-            if found is not None and found[0] in paths:
-                again = partial(_again, walk, visit, found[0])
-                yield Reader(found[0], visit.value, found[1], again, len(children))
-
-
-def _again(walk: Walk, holder: Visit, path: str) -> object:
-    seen = (stands_for(child.path, child.value) for child in walk.children(holder))
-    return next((found[1] for found in seen if found is not None and found[0] == path), None)
 
 
 def dict_items(value: dict[object, object]) -> list[tuple[object, object]]:
