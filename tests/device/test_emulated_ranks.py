@@ -12,7 +12,8 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
-from graphdoctor.device.observe.operators import facts_of, python_body
+from graphdoctor.device.observe.kernels import python_body
+from graphdoctor.device.observe.operators import facts_of
 from tests.support.emulated import Seen, captured, device
 
 __all__ = ["device"]

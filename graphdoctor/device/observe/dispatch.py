@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import (
 
 from graphdoctor.device.observe.collectives import UNWAITED, doubt_of_ranks
 from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
+from graphdoctor.device.observe.kernels import python_body, unseen, unseen_of_sparse
 from graphdoctor.device.observe.operators import (
     Call,
     Observer,
@@ -25,11 +26,8 @@ from graphdoctor.device.observe.operators import (
     facts_of,
     is_whole_for_nested,
     parts_in_order,
-    python_body,
     tensors_of,
     tensors_of_call,
-    unseen,
-    unseen_of_sparse,
 )
 from graphdoctor.device.observe.storages import StorageTable, parts_of
 from graphdoctor.target.state.snapshot import wraps_others
@@ -139,9 +137,7 @@ class LogicalDeviceMode(ObservedMode):
     def run(self, call: Call) -> None:
         call.result = self._run(call)
         if call.on_cuda:
-            with (
-                torch._C.DisableTorchFunction()
-            ):  # what is asked here, the function mode need not see
+            with torch._C.DisableTorchFunction():  # the function mode need not see what is asked
                 call.fallback = call.fallback or self._doubt(call)
                 self._mark_new(call)
         elif is_unblocked_copy_to_host(call):

@@ -238,7 +238,7 @@ def saved_sparse(tensor: torch.Tensor) -> Restore:
     return restore
 
 
-_PARTS: Mapping[torch.layout, tuple[str, ...]] = {
+PARTS_OF_SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
     torch.sparse_coo: ("_values", "_indices"),
     torch.sparse_csr: ("values", "crow_indices", "col_indices"),
     torch.sparse_bsr: ("values", "crow_indices", "col_indices"),
@@ -249,7 +249,7 @@ _PARTS: Mapping[torch.layout, tuple[str, ...]] = {
 
 def parts_of_sparse(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The plain tensors that a sparse tensor is made of, its values first; none of any other."""
-    return tuple(getattr(tensor, name)() for name in _PARTS.get(tensor.layout, ()))
+    return tuple(getattr(tensor, name)() for name in PARTS_OF_SPARSE.get(tensor.layout, ()))
 
 
 def _same_parts(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
