@@ -218,7 +218,6 @@ def _is_dense_inside(mask: torch.Tensor) -> bool:
     return mask.dim() == 0 or mask.stride(-1) == 1
 
 
-# Functions whose code for the CPU reads more values than their code for CUDA -> what CUDA runs.
 def _address(device: LogicalDevice, tensor: torch.Tensor) -> int:
     """From here on somebody knows it, so that the memory must stay where it is."""
     address: int = tensor.data_ptr()
@@ -226,6 +225,7 @@ def _address(device: LogicalDevice, tensor: torch.Tensor) -> int:
     return address
 
 
+# What the CPU's code would read or give away, and CUDA's does not -> what is run instead.
 CUDA_PATHS: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch._C._nn.one_hot: _one_hot,
     torch.Tensor.data_ptr: _address,

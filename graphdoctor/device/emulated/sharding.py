@@ -1,4 +1,4 @@
-"""Random numbers of DTensors on the emulated device, whose generator's state is the CPU's and not CUDA's 16 bytes."""
+"""What DTensor and `fully_shard` do in C++, and with the generators of a GPU -> stand-ins on the emulated device."""
 
 from __future__ import annotations
 
@@ -12,14 +12,64 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from graphdoctor.device.emulated.graph import CapturingDevice
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.patches import Patches
 
 _RANDOM = "torch.distributed.tensor._random"
 
 
-def stand_in_for_random_numbers_of_dtensors(patches: Patches) -> None:
-    """Of DTensors: they need a mesh, and few programs make one, while the import takes a second."""
+def stand_in_for_sharding(device: CapturingDevice, patches: Patches) -> None:
+    """Let DTensor and `fully_shard` do in C++ what they do with memory, which is the CPU's: they wrap
+    local tensors, and free storages and make them anew.
+    """
+    patches.replace(torch.Tensor, "_make_wrapper_subclass", _wrapping)
+    patches.replace(torch.UntypedStorage, "resize_", lambda original: _resizing(device, original))
+    patches.replace(torch.Tensor, "copy_", _copying)
+    _stand_in_for_random_numbers(patches)
+
+
+def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A wrapper that says it is on CUDA makes autograd ask for a CUDA that is not linked."""
+
+    def make_wrapper_subclass(*args: Any, **kwargs: Any) -> Any:
+        where = kwargs.get("device")
+        if where is not None and torch.device(where).type == "cuda":
+            kwargs["device"] = torch.device("cpu")
+        return original(*args, **kwargs)
+
+    return staticmethod(make_wrapper_subclass)
+
+
+def _copying(original: Callable[..., Any]) -> Callable[..., Any]:
+    """DTensor runs operators on shapes first, on fake tensors that say they are on CUDA.
+
+    `uniform_` copies there, and the method asks for a CUDA that is not linked, while its operator does not.
+    """
+
+    @wraps(original)
+    def copy_(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None:
+            return original(self, *args, **kwargs)
+        return torch.ops.aten.copy_.default(self, *args, **kwargs)
+
+    return copy_
+
+
+def _resizing(device: CapturingDevice, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def resize_(self: torch.UntypedStorage, size: int) -> Any:
+        if self.device.type == "cpu":
+            self.data_ptr()  # gives it memory of its own: torch resizes none that is shared until written
+        if device.capturing is not None:
+            device.capturing.resize(self, int(size))
+        return original(self, size)
+
+    return resize_
+
+
+def _stand_in_for_random_numbers(patches: Patches) -> None:
+    """They need a mesh, and few programs make one, while the import takes a second."""
     if _RANDOM in sys.modules:
         _draw_alone(patches)
         return
