@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from graphdoctor.device.observe.wider import lies_on_cpu
 from graphdoctor.graphs.compare import dense_bits, local_part
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.target.state.contents import contents_of
-from graphdoctor.target.state.shared_memory import address_of
+from graphdoctor.target.state.shared_memory import address_of, lies_on_cpu
 
 
 @dataclass(frozen=True, slots=True)

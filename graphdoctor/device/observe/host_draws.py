@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from graphdoctor.device.observe.fallback import run_operator
 from graphdoctor.device.observe.operators import Call
+from graphdoctor.device.observe.storages import is_default
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,9 @@ class HostDraws:
             elif isinstance(draw, StateSet):
                 torch.default_generator.set_state(self._states[draw.number])
             else:
-                args = tuple(map(_copied, draw.args))
-                kwargs = {name: _copied(value) for name, value in draw.kwargs.items()}
-                run_operator(Call(draw.func, draw.facts, args, kwargs))
+                # What a draw may write into: the host's own tensors stay as they are.
+                given = tree_map_only(torch.Tensor, torch.clone, (draw.args, draw.kwargs))
+                run_operator(Call(draw.func, draw.facts, *given))
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Those that are drawn into, or by."""
@@ -81,16 +82,5 @@ class HostDraws:
 
 def draws_by_default(call: Call) -> bool:
     """Whether a call draws from the default generator."""
-    default: Any = torch.default_generator
-    generator = call.kwargs.get("generator") or default
-    # torch hands operators another wrapper of the same one.
-    return call.facts.is_random and bool(generator._cdata == default._cdata)
-
-
-def _copied(value: Any) -> Any:
-    """What a draw may write into: the host's own tensors stay as they are."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_copied, value))
-    return value
+    generator = call.kwargs.get("generator")
+    return call.facts.is_random and (generator is None or is_default(generator))

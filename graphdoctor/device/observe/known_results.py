@@ -36,10 +36,14 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.operators import Call, tensors_of
-from graphdoctor.device.observe.wider import lies_on_cpu
 from graphdoctor.target.state.contents import contents_of
 from graphdoctor.target.state.precision import has_precisions, read_precision
-from graphdoctor.target.state.shared_memory import begin_of, copied_when_written, is_shared
+from graphdoctor.target.state.shared_memory import (
+    begin_of,
+    copied_when_written,
+    is_shared,
+    lies_on_cpu,
+)
 
 _LEAST_FLOPS = 1 << 25  # a millisecond or less: looking at the inputs would cost as much
 _FLOPS_PER_BYTE = 16  # below that, looking at the inputs and copying results costs as much

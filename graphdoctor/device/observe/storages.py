@@ -113,7 +113,7 @@ def arg_of(value: Any, use: Callable[[torch.Tensor], TensorUse]) -> Arg:
     if isinstance(value, (list, tuple)):
         return tuple([arg_of(item, use) for item in value])
     if isinstance(value, torch.Generator):
-        return Opaque("default generator" if _is_default(value) else "generator")
+        return Opaque("default generator" if is_default(value) else "generator")
     if isinstance(value, torch.UntypedStorage):  # as text it is read byte by byte
         return Opaque(f"storage of {value.nbytes()} bytes")
     return Opaque(str(value))
@@ -122,7 +122,8 @@ def arg_of(value: Any, use: Callable[[torch.Tensor], TensorUse]) -> Arg:
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def _is_default(generator: Any) -> bool:
+def is_default(generator: Any) -> bool:
+    """Whether it is a default generator of torch's, which hands operators another wrapper of the same one."""
     defaults: tuple[Any, ...] = (torch.default_generator, *torch.cuda.default_generators)
     return any(generator._cdata == default._cdata for default in defaults)
 
@@ -154,9 +155,7 @@ class StorageTable:
         self._next_number = 0
         self._sweep_at = 4096
         self.unwaited: frozenset[int] = frozenset()  # by number: a collective may still write there
-        self.keeps_addresses = (
-            True  # whether somebody may remember where memory lies, as a guard does
-        )
+        self.keeps_addresses = True  # somebody may remember where memory lies, as a guard does
 
     def info(self, tensor: torch.Tensor) -> StorageInfo:
         """The entry of a tensor's storage, made (on the CPU) if it is not known."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.operators import Call, written_tensors
+from graphdoctor.target.state.shared_memory import lies_on_cpu
 
 NARROW = (torch.float16, torch.bfloat16)
 _FEW_ROWS = 8  # up to which reading the matrix once, as its own kernel does, is all the work
@@ -49,11 +50,6 @@ def is_slow_when_narrow(call: Call) -> bool:
     if not all(tensor.dtype == dtype and _is_dense(tensor) for tensor in _narrow_inputs(call)):
         return False  # tensors of two dtypes are refused, here as on a GPU
     return product is None or _is_much_work(*(call.args[position] for position in product))
-
-
-def lies_on_cpu(tensor: torch.Tensor) -> bool:
-    """Where it lies in truth: `is_cuda` answers for the emulated device."""
-    return torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.CPU)
 
 
 def _narrow_inputs(call: Call) -> list[torch.Tensor]:

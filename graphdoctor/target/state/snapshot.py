@@ -204,9 +204,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 def wraps_others(tensor: torch.Tensor) -> bool:
     """A subclass without memory that does not say what it wraps: it is its attributes."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-        return (
-            False  # asking for its address would part memory that is shared until somebody writes
-        )
+        return False  # asking for its address would part memory that is shared until it is written
     if type(tensor).__name__ == "FakeTensor":
         return False  # torch warns of who asks for its address
     try:
