@@ -12,10 +12,11 @@ from graphdoctor.record.session import Session, prepare
 from graphdoctor.strategies.strategy import Known
 from graphdoctor.target import Inputs, Target
 from graphdoctor.target.roots import roots_of
+from graphdoctor.target.state.snapshot import UsersMemory
 from graphdoctor.values.recording import Iteration
 
 
-class PlainDevice:
+class PlainDevice(UsersMemory):
     """The CPU, where nothing is emulated."""
 
     kind = "cuda"
@@ -29,12 +30,6 @@ class PlainDevice:
 
     def is_cuda(self, tensor: torch.Tensor) -> bool:
         return tensor.is_cuda
-
-    def holds_values(self, storage: torch.UntypedStorage) -> bool:
-        return True
-
-    def is_ours(self, storage: torch.UntypedStorage) -> bool:
-        return False
 
     @contextmanager
     def observed_by(self, observer: object) -> Iterator[None]:

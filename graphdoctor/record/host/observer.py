@@ -20,6 +20,7 @@ from graphdoctor.record.host.outside import Asking
 from graphdoctor.record.host.running import Running
 from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
 from graphdoctor.target.program.quiet import audited
+from graphdoctor.target.state.globals import numpy_generator
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.recording import EventKind, HostEvent
 
@@ -159,12 +160,12 @@ def _is_asked_by_torch(frame: FrameType | None) -> bool:
 
 def numpy_generators(roots: Mapping[str, object]) -> list[Any]:
     """NumPy's global generator, and those that the roots hold."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
+    own = numpy_generator()
+    if own is None:
         return []
-    kinds = (numpy.random.Generator, numpy.random.RandomState)
-    held = [value for _, value, _ in Walk(roots, with_empty=False) if isinstance(value, kinds)]
-    return [numpy.random.get_state.__self__, *held]
+    kinds = (sys.modules["numpy"].random.Generator, type(own))
+    walk = Walk(roots, with_empty=False)
+    return [own, *(value for _, value, _ in walk if isinstance(value, kinds))]
 
 
 class NumpyState:

@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from graphdoctor.target.state.precision import (
     read_precision,
     set_precision,
 )
+from graphdoctor.target.state.saved import saved_random
 
 Switch = tuple[str, Callable[[], Any], Callable[[Any], object]]
 
@@ -165,29 +166,14 @@ class SavedGlobals:
             for _, read, write in _SWITCHES
             if (value := _read(read)) is not None
         ]
-        self._python = random.getstate()
-        self._numpy = _numpy_random().get_state() if "numpy" in sys.modules else None
-        self._torch = [(g, g.get_state()) for g in _torch_generators()]
+        self._generators = [saved_random(generator) for generator in _generators()]
 
     def restore(self) -> None:
         for read, write, value in self._switches:
             if _read(read) != value:
                 write(value)
-        random.setstate(self._python)
-        if self._numpy is not None:
-            _numpy_random().set_state(self._numpy)
-        for generator, state in self._torch:
-            generator.set_state(state)
-
-
-class SavedPath:
-    """`sys.path`, which imports write into."""
-
-    def __init__(self) -> None:
-        self._path = list(sys.path)
-
-    def restore(self) -> None:
-        sys.path[:] = self._path
+        for restore in self._generators:
+            restore()
 
 
 def _read(read: Callable[[], Any]) -> Any:
@@ -197,12 +183,16 @@ def _read(read: Callable[[], Any]) -> Any:
         return None
 
 
-def _numpy_random() -> Any:
-    import numpy
+def _generators() -> Iterator[Any]:
+    """The real ones, asked directly: an emulated device stands in for torch.cuda."""
+    yield random.getstate.__self__  # type: ignore[attr-defined]
+    if (numpys := numpy_generator()) is not None:
+        yield numpys
+    yield torch._C.default_generator
+    yield from getattr(torch.cuda, "default_generators", ())
 
-    return numpy.random
 
-
-def _torch_generators() -> list[torch.Generator]:
-    """The real generators, asked directly: an emulated device stands in for torch.cuda."""
-    return [torch._C.default_generator, *getattr(torch.cuda, "default_generators", ())]
+def numpy_generator() -> Any:
+    """The one behind the functions of numpy.random; None where NumPy was not imported."""
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.random.get_state.__self__

@@ -41,7 +41,7 @@ def _same_pairs(now: list[tuple[object, object]], then: list[tuple[object, objec
     )
 
 
-def saved_list(held: list[object]) -> Restore:
+def saved_list(held: list[Any]) -> Restore:
     return partial(list.__setitem__, held, slice(None), list(held))
 
 

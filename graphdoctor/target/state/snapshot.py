@@ -22,7 +22,7 @@ from graphdoctor.target.state.attributes import (
     is_of_library,
     slot_descriptors,
 )
-from graphdoctor.target.state.globals import SavedGlobals, SavedPath
+from graphdoctor.target.state.globals import SavedGlobals
 from graphdoctor.target.state.plain import SCALARS, Value, is_array, is_memory, stands_for
 from graphdoctor.target.state.saved import (
     Restore,
@@ -63,7 +63,7 @@ class Memory(Protocol):
         """Whether nobody knows its address but torch, so that it may lie elsewhere once it was written."""
 
 
-class _UsersMemory:
+class UsersMemory:
     """Memory of which nothing else is known: it holds values, and stays where it is."""
 
     def holds_values(self, storage: torch.UntypedStorage) -> bool:
@@ -73,7 +73,7 @@ class _UsersMemory:
         return False
 
 
-USERS_MEMORY: Memory = _UsersMemory()
+USERS_MEMORY: Memory = UsersMemory()
 
 
 class Snapshot:
@@ -111,7 +111,9 @@ def snapshot(roots: Mapping[str, object], *, memory: Memory = USERS_MEMORY) -> S
     Without roots it is the process alone, and all of it: `sys.path` too, which a step may count on having
     changed.
     """
-    saved: list[Restore] = [] if roots else [SavedPath().restore]
+    saved: list[Restore] = []
+    if not roots:
+        saved += (saved_list(sys.path), partial(setattr, sys, "path", sys.path))
     grads: list[Restore] = []
     storages: dict[int, SavedStorage | None] = {}  # None: not held
     limits: list[str] = []
