@@ -91,6 +91,7 @@ class Session:
 
     def inputs(self, index: int) -> Inputs:
         """The inputs of one iteration, on memory of their own; state that is passed in stays itself."""
+        # Asked each time: an object that is passed in may hold another tensor by now.
         return clone_inputs(self.batches[index], kept=_state_of(self.target))
 
     def batches_for_proof(self) -> tuple[Inputs, ...]:
