@@ -123,11 +123,7 @@ def _rows(
         timed = [t for t in one.timed if t.strategy in step.graphed and judges(one, t)]
         if not timed:
             continue
-        eager = tuple(
-            eager_pieces(
-                step.iteration.ops, profile, autograd=step.trains, events=step.iteration.events
-            )
-        )
+        eager = tuple(eager_pieces(step.iteration.ops, profile, events=step.iteration.events))
         for each in timed:
             factors = factors_of(eager, profile, Observed(each.eager_us, each.busy_us))
             graphed = step.graphed[each.strategy]

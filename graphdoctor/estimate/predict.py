@@ -108,8 +108,7 @@ def corners(
     calls: Calls = NO_CALLS,
 ) -> Corners:
     """What `estimate` goes out from: how wide ranges have to be is another question."""
-    autograd = any(op.phase == "backward" for op in iteration.ops)
-    eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
+    eager = tuple(eager_pieces(iteration.ops, profile, events=iteration.events))
     graph = (
         *calling(calls, profile),
         *handed_over(iteration, profile, regions, calls),
@@ -121,12 +120,12 @@ def corners(
     return Corners(
         eager=eager,
         graph=graph,
-        host_us=_range([case.host_us for case in before]),
-        busy_us=_range([case.busy_us for case in before]),
-        eager_us=_range([case.span_us for case in before]),
-        graph_us=_range([case.span_us for case in after]),
-        launch_bound_share=_range([_share(case) for case in before]),
-        speedup=_range([_ratio(old, new) for old, new in zip(before, after, strict=True)]),
+        host_us=around([case.host_us for case in before]),
+        busy_us=around([case.busy_us for case in before]),
+        eager_us=around([case.span_us for case in before]),
+        graph_us=around([case.span_us for case in after]),
+        launch_bound_share=around([_share(case) for case in before]),
+        speedup=around([_ratio(old, new) for old, new in zip(before, after, strict=True)]),
     )
 
 
@@ -149,10 +148,9 @@ def saving_us(ops: Sequence[Op], profile: DeviceProfile) -> Range:
     """
     if not ops:
         return ZERO
-    autograd = any(op.phase == "backward" for op in ops)
-    eager = tuple(eager_pieces(ops, profile, autograd=autograd, inside=ops[0].module))
+    eager = tuple(eager_pieces(ops, profile, inside=ops[0].module))
     graph = (graph_piece(ops, profile),)
-    return _range(
+    return around(
         [
             lay_out(eager, profile, case).span_us - lay_out(graph, profile, case).span_us
             for case in corner_cases(eager)
@@ -167,10 +165,6 @@ def corner_cases(eager: Sequence[Piece]) -> list[Case]:
     ends: tuple[Level, Level] = ("low", "high")
     corners = [Case(host, device, host_width, device_width) for host in ends for device in ends]
     return [Case("mid", "mid", host_width, device_width), *corners]
-
-
-def _range(values: Sequence[float]) -> Range:
-    return around(values[0], values[1:])
 
 
 def _share(case: Laid) -> float:

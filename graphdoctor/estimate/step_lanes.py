@@ -38,8 +38,7 @@ def step_lanes(
     names: Sequence[str] | None = None,
 ) -> StepLanes:
     """As `estimate` takes them: `regions` None is the whole step as one graph. `names` are those of its graphs."""
-    autograd = any(op.phase == "backward" for op in iteration.ops)
-    eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
+    eager = tuple(eager_pieces(iteration.ops, profile, events=iteration.events))
     middle = corner_cases(eager)[0]
     placed = place(eager, profile, middle)
     operators, modules, files = _Table(), _Table(), _Table()
