@@ -13,16 +13,10 @@ from math import ceil
 from msgspec import Struct
 from msgspec.structs import replace
 
+from graphdoctor.estimate.calls import NO_CALLS, Calls, Regions, calling, handed_over
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level
 from graphdoctor.estimate.layout import Case, Piece, settled, taken_in_a_row, work_of
-from graphdoctor.estimate.predict import (
-    NO_CALLS,
-    Calls,
-    Regions,
-    calling,
-    graph_pieces,
-    handed_over,
-)
+from graphdoctor.estimate.predict import graph_pieces
 from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.estimate.two_lanes import Work

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from graphdoctor.estimate.calls import Regions
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.kernels import (
     KERNELS,
@@ -15,7 +16,7 @@ from graphdoctor.estimate.kernels import (
     is_foreach,
     launches,
 )
-from graphdoctor.estimate.predict import Regions, estimate
+from graphdoctor.estimate.predict import estimate
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 

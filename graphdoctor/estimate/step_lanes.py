@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from graphdoctor.estimate.calls import Regions
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.kernels import launches
 from graphdoctor.estimate.layout import Case, Piece, place
-from graphdoctor.estimate.predict import Regions, corner_cases, graph_pieces
+from graphdoctor.estimate.predict import corner_cases, graph_pieces
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.values.lanes import CapturedWork, EagerOperator, Placement, StepLanes
 from graphdoctor.values.recording import Iteration
