@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec import Struct
 
 from graphdoctor.estimate.costs import bandwidth_gb_s, transfer_us
+from graphdoctor.estimate.foreach import launches_over
 from graphdoctor.estimate.gpus import DeviceProfile, Figure
-from graphdoctor.estimate.kernels import foreach_launches
 from graphdoctor.estimate.layout import Piece
 from graphdoctor.estimate.ranges import ZERO, add, scale
 from graphdoctor.values.recording import Iteration, Op, TensorUse
@@ -71,7 +71,7 @@ def copies_piece(
     if not results and not written:
         return None
     # Dynamo's results are copied together, those of modules one by one; state by kernels of the graph.
-    launched = foreach_launches(results, lists=2) if by_dynamo else len(results)
+    launched = launches_over(results, lists=2) if by_dynamo else len(results)
     moved = 2 * sum(use.nbytes for use in results) + 4 * sum(use.nbytes for use in written)
     rate = bandwidth_gb_s(profile, profile.memory_share.stream, moved=moved)
     floor = scale(profile.smallest_kernel_us.stream.range, launched + 2 * len(written))
