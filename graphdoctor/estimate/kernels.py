@@ -129,7 +129,6 @@ _NO_KERNEL = frozenset(
     }
 )
 _ATTENTION_MARKS = ("scaled_dot_product", "flash_attention", "efficient_attention")
-_SYNC_TAGS = frozenset({"data_dependent_output", "dynamic_output_shape"})
 
 # Rows above another that a block of a reduction can walk; more are split over blocks, whose counters are set first.
 _MOST_ROWS = 1024
@@ -184,7 +183,7 @@ def syncs(op: Op) -> bool:
         return False
     if op.base_name in INDEXING:  # tagged for its masks: indices of integers are read by nobody
         return has_mask_index(op) and not is_masked_fill(op)
-    if op.base_name == "_local_scalar_dense" or not _SYNC_TAGS.isdisjoint(op.tags):
+    if op.reads_values:
         return True
     if all(use.numel == 0 for use in op.outputs):
         return False  # nothing is copied

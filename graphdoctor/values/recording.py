@@ -155,6 +155,16 @@ class Op(Struct, frozen=True, gc=False):
         return self.device.startswith("cuda")
 
     @property
+    def may_draw(self) -> bool:
+        """Whether torch tags it as one that draws random numbers, if with other arguments."""
+        return "nondeterministic_seeded" in self.tags
+
+    @property
+    def reads_values(self) -> bool:
+        """Whether the host learns a number or a shape from values on the device."""
+        return self.base_name == "_local_scalar_dense" or not _READING.isdisjoint(self.tags)
+
+    @property
     def inputs(self) -> tuple[TensorUse, ...]:
         """All tensor arguments, flattened, in order."""
         found = tensors_in(self.args)
@@ -169,6 +179,9 @@ class Op(Struct, frozen=True, gc=False):
             return False
         read = {use.storage for use in self.inputs}
         return all(use.storage in read for use in self.outputs)
+
+
+_READING = frozenset({"data_dependent_output", "dynamic_output_shape"})
 
 
 @cache
