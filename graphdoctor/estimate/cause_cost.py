@@ -63,7 +63,7 @@ class _Step:
 
     def __init__(self, iteration: Iteration, profile: DeviceProfile) -> None:
         self._profile = profile
-        self._ops, self._events = iteration.ops, _waits(iteration)
+        self._ops, self._events = iteration.ops, iteration.events_of("sync")
         self._pieces = self._pieces_with(self._events)
         self._cases = corner_cases(self._pieces)
         self._spans: list[float] = []
@@ -99,10 +99,6 @@ class _Step:
         for op in self._ops:
             if self._pieces[op.index].is_sync or is_copy_between_devices(op):
                 yield op
-
-
-def _waits(iteration: Iteration) -> tuple[HostEvent, ...]:
-    return tuple(event for event in iteration.events if event.kind == "sync")
 
 
 def _without(op: Op, piece: Piece) -> Piece:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Literal, Union
 
@@ -266,6 +266,9 @@ class Iteration(Struct, frozen=True):
     outputs: tuple[Leaf, ...]
     changes: tuple[StateChange, ...]
 
+    def events_of(self, kind: EventKind) -> list[HostEvent]:
+        return [event for event in self.events if event.kind == kind]
+
     @property
     def input_shapes(self) -> tuple[object, ...]:
         """Path, shape and dtype of each input; of what is no tensor the path alone."""
@@ -303,3 +306,8 @@ class Recording(Struct, frozen=True, weakref=True):
     host: tuple[HostEvent, ...] = ()
     optimizers: tuple[OptimizerInfo, ...] = ()
     limits: tuple[str, ...] = ()
+
+    def captured_events(self, kind: EventKind) -> Iterator[HostEvent]:
+        """Those of one kind, of all iterations that ran as captured, in order."""
+        for iteration in self.captured:
+            yield from iteration.events_of(kind)
