@@ -103,7 +103,7 @@ class Segments(Strategy):
         built.at_release(forget_compiled)
         built.at_release(backend.release)
         try:
-            with settings(), dynamo_errors("torch.compile"):
+            with settings(), dynamo_errors():
                 warmed_up(session, built)
         except BaseException:
             built.release()

@@ -80,7 +80,7 @@ class Compiler(Strategy):
             built.before_each_call(_mark_step)
         before, skips = frames_compiled(), Skips()
         try:
-            with dynamo_errors("torch.compile"), skips.noted():
+            with dynamo_errors(), skips.noted():
                 warmed_up(session, built)
         except BaseException:
             built.release()
