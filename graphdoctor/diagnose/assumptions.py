@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 
+from graphdoctor.diagnose.python_state import events_of
 from graphdoctor.values.figures import shortened
 from graphdoctor.values.finding import Assumption
 from graphdoctor.values.locations import Location, with_place
@@ -14,7 +15,7 @@ def assumptions(recording: Recording) -> tuple[Assumption, ...]:
     """What values were assumed, once for each place and value, in the order of the step."""
     told = (
         Assumption(event.detail, event.name, event.location, _code(event.location))
-        for event in recording.captured_events("assumed-value")
+        for event in events_of(recording, "assumed-value")
     )
     return tuple(dict.fromkeys(told))
 
@@ -25,7 +26,7 @@ def cut_short(recording: Recording) -> tuple[str, ...]:
         f"The step was followed only to where it fails with what was assumed"
         f" ({with_place(event.detail, event.location)}): what comes after that was not seen, and no"
         " launch or time of it is counted."
-        for event in recording.captured_events("cut-short")
+        for event in events_of(recording, "cut-short")
     }
     return tuple(sorted(found))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Literal, Union
 
@@ -42,7 +42,6 @@ EventKind = Literal[
     "attention-dropout",  # it drops elements by the kernel of this name; the detail tells of its mask
     "compile-bypassed",  # torch.compile was run eagerly by the emulated device
 ]
-
 
 # COO in two states; compressed by rows, as CSR, or by columns, as its transposed
 Sparse = Literal["", "coalesced", "uncoalesced", "by-rows", "by-columns"]
@@ -162,7 +161,9 @@ class Op(Struct, frozen=True, gc=False):
     @property
     def reads_values(self) -> bool:
         """Whether the host learns a number or a shape from values on the device."""
-        return self.base_name == "_local_scalar_dense" or not _READING.isdisjoint(self.tags)
+        if self.base_name == "_local_scalar_dense":
+            return True
+        return "data_dependent_output" in self.tags or "dynamic_output_shape" in self.tags
 
     @property
     def inputs(self) -> tuple[TensorUse, ...]:
@@ -179,9 +180,6 @@ class Op(Struct, frozen=True, gc=False):
             return False
         read = {use.storage for use in self.inputs}
         return all(use.storage in read for use in self.outputs)
-
-
-_READING = frozenset({"data_dependent_output", "dynamic_output_shape"})
 
 
 @cache
@@ -306,8 +304,3 @@ class Recording(Struct, frozen=True, weakref=True):
     host: tuple[HostEvent, ...] = ()
     optimizers: tuple[OptimizerInfo, ...] = ()
     limits: tuple[str, ...] = ()
-
-    def captured_events(self, kind: EventKind) -> Iterator[HostEvent]:
-        """Those of one kind, of all iterations that ran as captured, in order."""
-        for iteration in self.captured:
-            yield from iteration.events_of(kind)

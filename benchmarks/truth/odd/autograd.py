@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
-from odd.step import mlp, odd, trained, x8
 from torch import nn
+
+from odd.step import mlp, odd, trained, x8
 
 
 class Cube(torch.autograd.Function):

@@ -6,6 +6,7 @@ import warnings
 
 import torch
 import torch.nn.functional as F
+
 from odd.step import CUDA, mlp, odd, x8
 
 

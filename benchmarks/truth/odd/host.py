@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import torch.nn.functional as F
-from odd.step import CUDA, mlp, odd, trained, x8
 from torch import nn
+
+from odd.step import CUDA, mlp, odd, trained, x8
 
 
 @odd

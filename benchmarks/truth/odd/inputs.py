@@ -6,6 +6,7 @@ import collections
 import dataclasses
 
 import torch
+
 from odd.step import odd, x8
 
 

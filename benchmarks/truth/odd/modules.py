@@ -8,8 +8,9 @@ import itertools
 import torch
 import torch.nn.functional as F
 import torch.nn.utils.prune
-from odd.step import CUDA, mlp, odd, trained, x8
 from torch import nn
+
+from odd.step import CUDA, mlp, odd, trained, x8
 
 
 @odd

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from odd.step import CUDA, mlp, odd, x8
 from torch import nn
+
+from odd.step import CUDA, mlp, odd, x8
 
 
 @odd

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from odd.step import CUDA, mlp, odd, scaled, trained, x8
 from torch import nn
+
+from odd.step import CUDA, mlp, odd, scaled, trained, x8
 
 
 @odd
