@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from recorded_steps import Step
 
 from graphdoctor.estimate import Calls, Observed, launches
+from graphdoctor.estimate.calls import handed_over
 from graphdoctor.estimate.fitted import (
     MIDDLE,
     calling_factors,
@@ -31,7 +32,7 @@ from graphdoctor.estimate.fitted import (
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, load_profile
 from graphdoctor.estimate.hosts import on_host
 from graphdoctor.estimate.layout import Piece, work_of
-from graphdoctor.estimate.predict import graph_pieces, handed_over
+from graphdoctor.estimate.predict import graph_pieces
 from graphdoctor.estimate.ranges import ZERO
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.estimate.two_lanes import Work
@@ -123,11 +124,7 @@ def _rows(
         timed = [t for t in one.timed if t.strategy in step.graphed and judges(one, t)]
         if not timed:
             continue
-        eager = tuple(
-            eager_pieces(
-                step.iteration.ops, profile, autograd=step.trains, events=step.iteration.events
-            )
-        )
+        eager = tuple(eager_pieces(step.iteration.ops, profile, events=step.iteration.events))
         for each in timed:
             factors = factors_of(eager, profile, Observed(each.eager_us, each.busy_us))
             graphed = step.graphed[each.strategy]

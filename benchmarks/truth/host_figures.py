@@ -153,7 +153,7 @@ def _least_squares(left: Floats, right: Floats) -> Floats:
 def _count(step: Step, name: str) -> float:
     """The host's time in the step were this figure 1 us, and all others nothing."""
     profile = _nothing_but(name, load_profile("h200"))
-    pieces = eager_pieces(step.iteration.ops, profile, autograd=step.trains)
+    pieces = eager_pieces(step.iteration.ops, profile)
     return sum(piece.host_us.mid for piece in pieces)
 
 

@@ -73,10 +73,6 @@ class Step:
     regions: tuple[tuple[int, ...], ...]
     graphed: dict[str, Graphed]
 
-    @property
-    def trains(self) -> bool:
-        return any(op.phase == "backward" for op in self.iteration.ops)
-
 
 def recorded(cases: Sequence[str], folder: Path) -> dict[str, Step]:
     """Each case's step, from the folder or newly recorded. Takes minutes for all of them."""

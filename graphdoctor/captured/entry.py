@@ -25,7 +25,7 @@ from graphdoctor.captured.sized_capture import capture_sizes
 from graphdoctor.captured.study import study, study_training, watched_device
 from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.calls import Unwatchable, signature
-from graphdoctor.graphs.calls.signature import is_faithful
+from graphdoctor.graphs.calls.signature import TENSORS, is_faithful
 from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.guards import Modes, all_hooks
 from graphdoctor.graphs.modules import graphed_already, wrapper_of
@@ -231,9 +231,6 @@ def _has_device() -> bool:
     return entered() is not None or torch.cuda.is_available()
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
 def unready(model: torch.nn.Module, inputs: Inputs) -> str:
     """The first reason, in one sentence; "" where there is none."""
     named = [*model.named_parameters(), *model.named_buffers()]
@@ -241,7 +238,7 @@ def unready(model: torch.nn.Module, inputs: Inputs) -> str:
     for name, tensor in named:
         if torch.nn.parameter.is_lazy(tensor):
             return f"{name} has no shape yet: call the model once"
-        if type(tensor) not in _PLAIN:
+        if type(tensor) not in TENSORS:
             return f"{name} is a {type(tensor).__name__}, a subclass of torch.Tensor"
     leaves = [leaf for leaf in input_leaves(inputs).values() if isinstance(leaf, torch.Tensor)]
     devices = {tensor.device for tensor in (*tensors, *leaves) if tensor.is_cuda}

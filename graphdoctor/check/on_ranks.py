@@ -20,6 +20,7 @@ from graphdoctor.device.processes.launched import STARTED_HERE
 from graphdoctor.device.processes.process import Ended
 from graphdoctor.device.processes.stand import Stand, did_not_end
 from graphdoctor.diagnose.all_ranks import merged
+from graphdoctor.reporters.plain_json import written
 from graphdoctor.values.check import Fault
 from graphdoctor.values.errors import CannotDoItHere, UsageError, UserCodeError
 from graphdoctor.values.report import Report
@@ -33,13 +34,19 @@ _OF_OTHERS = re.compile(
 )
 
 
-def result_of_ranks(job: Job, *, time_limit_s: float, begun_s: float | None = None) -> Result:
+def result_of_ranks(job: Job, *, time_limit_s: float) -> Result:
     """Analyze on `job.ranks` ranks at once: what all of them found, or which one failed and why.
 
-    Nobody waits longer than `time_limit_s`, nor for a rank that has failed. The limit counts from
-    `begun_s`, by `time.time()`, or from when the ranks start. Raises CannotDoItHere where processes cannot
-    be forked.
+    Nobody waits longer than `time_limit_s`, nor for a rank that has failed. Raises CannotDoItHere where
+    processes cannot be forked.
     """
+    found = _of_ranks(job, time_limit_s=time_limit_s, begun_s=None)
+    if isinstance(found, Fault):
+        return Result(fault=found)
+    return Result(report_json=written(found))
+
+
+def _of_ranks(job: Job, *, time_limit_s: float, begun_s: float | None) -> Report | Fault:
     with _meeting_place() as port:
         jobs = [replace(job, place=Place(rank, job.ranks, port)) for rank in range(job.ranks)]
         ranks = run_forked(
@@ -54,23 +61,17 @@ def result_of_ranks(job: Job, *, time_limit_s: float, begun_s: float | None = No
     results = [_result(ended) for ended in ranks]
     reports = [_report(rank, result) for rank, result in enumerate(results)]
     found = [report for report in reports if report is not None]
-    if len(found) == job.ranks:
-        from graphdoctor.reporters.analysis.json import render
-        from graphdoctor.reporters.look import Look
-
-        return Result(report_json=render(merged(found), Look()))
-    return Result(fault=_fault(job, ranks, results))
+    return merged(found) if len(found) == job.ranks else _fault(job, ranks, results)
 
 
 def report_of_ranks(job: Job, *, time_limit_s: float, begun_s: float | None = None) -> Report:
-    """The same for a person: raises the error of the rank that failed, which names it."""
-    from graphdoctor.reporters.analysis.json import parse
+    """The same for a person: raises the error of the rank that failed, which names it.
 
-    result = result_of_ranks(job, time_limit_s=time_limit_s, begun_s=begun_s)
-    if result.fault is None:
-        assert result.report_json is not None
-        return parse(result.report_json.encode(), name="the ranks' report")
-    fault = result.fault
+    The limit counts from `begun_s`, by `time.time()`, or from when the ranks start.
+    """
+    fault = _of_ranks(job, time_limit_s=time_limit_s, begun_s=begun_s)
+    if isinstance(fault, Report):
+        return fault
     if fault.kind == "cannot":
         raise CannotDoItHere(fault.message)
     if fault.kind == "usage":

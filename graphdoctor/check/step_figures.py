@@ -18,16 +18,16 @@ from graphdoctor.values.check import (
     Figures,
     fails,
 )
-from graphdoctor.values.figures import share_text
+from graphdoctor.values.figures import count_text, share_text
 from graphdoctor.values.report import Report
 
 SYNC_RULES = frozenset(rule.id for rule in ALL_RULES if rule.makes_host_wait)
 _DIGITS = 4
 _MOST: tuple[Literal["syncs", "launches", "graphs"], ...] = ("syncs", "launches", "graphs")
-_WORDS = {  # one of it, several, and what they are counted for
-    "syncs": ("wait for the device", "waits for the device", "per step"),
-    "launches": ("launch", "launches", "per step"),
-    "graphs": ("graph", "graphs", "to hold what can be captured"),
+_WORDS = {  # one of it, and what they are counted for
+    "syncs": ("wait", "for the device per step"),
+    "launches": ("launch", "per step"),
+    "graphs": ("graph", "to hold what can be captured"),
 }
 _EPSILON = 1e-9
 
@@ -150,8 +150,8 @@ def _too_slow(report: Report, budgets: Budgets) -> Iterator[Breach]:
 
 
 def _amount(figure: str, value: int) -> str:
-    one, several, counted_for = _WORDS[figure]
-    return f"{value:,} {one if value == 1 else several} {counted_for}"
+    one, counted_for = _WORDS[figure]
+    return f"{count_text(value, one)} {counted_for}"
 
 
 def with_causes(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator
 
+from graphdoctor.diagnose.python_state import events_of
 from graphdoctor.values.figures import shortened
 from graphdoctor.values.finding import Assumption
 from graphdoctor.values.locations import Location, with_place
-from graphdoctor.values.recording import EventKind, HostEvent, Recording
+from graphdoctor.values.recording import Recording
 
 
 def assumptions(recording: Recording) -> tuple[Assumption, ...]:
     """What values were assumed, once for each place and value, in the order of the step."""
     told = (
         Assumption(event.detail, event.name, event.location, _code(event.location))
-        for event in _events(recording, "assumed-value")
+        for event in events_of(recording, "assumed-value")
     )
     return tuple(dict.fromkeys(told))
 
@@ -26,14 +26,9 @@ def cut_short(recording: Recording) -> tuple[str, ...]:
         f"The step was followed only to where it fails with what was assumed"
         f" ({with_place(event.detail, event.location)}): what comes after that was not seen, and no"
         " launch or time of it is counted."
-        for event in _events(recording, "cut-short")
+        for event in events_of(recording, "cut-short")
     }
     return tuple(sorted(found))
-
-
-def _events(recording: Recording, kind: EventKind) -> Iterator[HostEvent]:
-    for iteration in recording.captured:
-        yield from (event for event in iteration.events if event.kind == kind)
 
 
 def _code(place: Location | None) -> str:

@@ -15,10 +15,9 @@ from graphdoctor.diagnose.python_state import (
     in_other_threads,
     taken_from_outside,
 )
-from graphdoctor.diagnose.two_paths import about_two_paths
 from graphdoctor.target import Target
 from graphdoctor.values.figures import names_text
-from graphdoctor.values.locations import Location, bracketed
+from graphdoctor.values.locations import Location, bracketed, file_line
 from graphdoctor.values.recording import Recording
 
 
@@ -46,7 +45,7 @@ def limits_of(
         *doubts,
         *about_stopped(stopped),
         *about_outside(recording),
-        *about_two_paths(recording),
+        *_two_paths(recording),
         *about_other_dropout(recording),
         *_held_by_nobody(recording),
     )
@@ -99,6 +98,22 @@ def _is_number(text: str) -> bool:
         return not math.isnan(float(text))
     except ValueError:
         return False
+
+
+def _two_paths(recording: Recording) -> Iterator[str]:
+    """Eager issues other operators than a capture: that they compute the same is seen on the inputs tried alone."""
+    if not recording.eager or not recording.captured:
+        return
+    eager, captured = recording.eager[-1].ops, recording.captured[-1].ops
+    if [op.name for op in eager] == [op.name for op in captured]:
+        return
+    first = next((b for a, b in zip(eager, captured, strict=False) if a.name != b.name), None)
+    place = f", {file_line(first.location)}" if first is not None and first.location else ""
+    where = f" (first {first.name}{place})" if first is not None else ""
+    yield (
+        f"While it is captured, the step issues other operators than in eager{where}: replays follow that path,"
+        " whose agreement with eager's is known of no inputs but those tried."
+    )
 
 
 def _held_by_nobody(recording: Recording) -> Iterator[str]:

@@ -23,9 +23,10 @@ _ADVICE = (
 def about_other_dropout(recording: Recording) -> Iterator[str]:
     """Of the first iteration that has it, its first call, and how many there are."""
     for eager, captured in zip(recording.eager, recording.captured, strict=False):
+        attentions = (one.events_of("attention-dropout") for one in (eager, captured))
         calls = [
             (before, now)
-            for before, now in zip(_attentions(eager), _attentions(captured), strict=False)
+            for before, now in zip(*attentions, strict=False)
             if before.name != now.name
         ]
         if calls:
@@ -44,16 +45,10 @@ def _told(before: HostEvent, now: HostEvent, captured: Iteration, *, count: int)
     )
 
 
-def _attentions(iteration: Iteration) -> list[HostEvent]:
-    return [event for event in iteration.events if event.kind == "attention-dropout"]
-
-
 def _asked_before(now: HostEvent, captured: Iteration) -> str:
     """A helper that does nothing but ask says less than the file that calls it."""
     asked = [
-        event
-        for event in captured.events
-        if event.kind == "capture-query" and event.op_index <= now.op_index
+        event for event in captured.events_of("capture-query") if event.op_index <= now.op_index
     ]
     if not asked or asked[-1].location is None:
         return ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from graphdoctor.estimate.calls import NO_CALLS, Calls, Regions
 from graphdoctor.estimate.cause_cost import with_costs
 from graphdoctor.estimate.costs import OpCost, op_cost
 from graphdoctor.estimate.fitted import Observed, fitted_speedup
 from graphdoctor.estimate.kernels import launches, syncs
-from graphdoctor.estimate.predict import NO_CALLS, Calls, estimate, on_other_hosts, saving_us
+from graphdoctor.estimate.predict import estimate, on_other_hosts, saving_us
 from graphdoctor.estimate.step_lanes import step_lanes
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Calls",
     "Observed",
     "OpCost",
+    "Regions",
     "estimate",
     "fitted_speedup",
     "launches",

@@ -63,8 +63,7 @@ class _Step:
 
     def __init__(self, iteration: Iteration, profile: DeviceProfile) -> None:
         self._profile = profile
-        self._ops, self._events = iteration.ops, _waits(iteration)
-        self._autograd = any(op.phase == "backward" for op in iteration.ops)
+        self._ops, self._events = iteration.ops, iteration.events_of("sync")
         self._pieces = self._pieces_with(self._events)
         self._cases = corner_cases(self._pieces)
         self._spans: list[float] = []
@@ -88,10 +87,10 @@ class _Step:
         saved = [
             max(0.0, old - new) for old, new in zip(self._spans, self._laid(pieces), strict=True)
         ]
-        return around(saved[0], saved[1:])
+        return around(saved)
 
     def _pieces_with(self, events: Sequence[HostEvent]) -> tuple[Piece, ...]:
-        return tuple(eager_pieces(self._ops, self._profile, autograd=self._autograd, events=events))
+        return tuple(eager_pieces(self._ops, self._profile, events=events))
 
     def _laid(self, pieces: Sequence[Piece]) -> list[float]:
         return [lay_out(pieces, self._profile, case).span_us for case in self._cases]
@@ -100,10 +99,6 @@ class _Step:
         for op in self._ops:
             if self._pieces[op.index].is_sync or is_copy_between_devices(op):
                 yield op
-
-
-def _waits(iteration: Iteration) -> tuple[HostEvent, ...]:
-    return tuple(event for event in iteration.events if event.kind == "sync")
 
 
 def _without(op: Op, piece: Piece) -> Piece:

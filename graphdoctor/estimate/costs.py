@@ -7,12 +7,12 @@ from functools import lru_cache
 from msgspec import Struct
 
 from graphdoctor.estimate.convolutions import is_convolution, passes, small_bytes
+from graphdoctor.estimate.foreach import is_foreach
 from graphdoctor.estimate.gpus import DeviceProfile, Figure
 from graphdoctor.estimate.kernels import (
     KernelKind,
     is_attention,
     is_copy_between_devices,
-    is_foreach,
     kernel_kind,
     launches,
     syncs,

@@ -13,16 +13,10 @@ from math import ceil
 from msgspec import Struct
 from msgspec.structs import replace
 
+from graphdoctor.estimate.calls import NO_CALLS, Calls, Regions, calling, handed_over
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level
 from graphdoctor.estimate.layout import Case, Piece, settled, taken_in_a_row, work_of
-from graphdoctor.estimate.predict import (
-    NO_CALLS,
-    Calls,
-    Regions,
-    calling,
-    graph_pieces,
-    handed_over,
-)
+from graphdoctor.estimate.predict import graph_pieces
 from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.estimate.two_lanes import Work
@@ -87,8 +81,7 @@ def corners_from_eager(
     calls: Calls = NO_CALLS,
 ) -> Range:
     """The same, as wide as the profile's bounds alone make it."""
-    autograd = any(op.phase == "backward" for op in iteration.ops)
-    eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
+    eager = tuple(eager_pieces(iteration.ops, profile, events=iteration.events))
     factors = factors_of(eager, profile, observed)
     here = profile_scaled(profile, factors.host)
     left = (
@@ -103,8 +96,7 @@ def corners_from_eager(
     cases = [MIDDLE, *(Case(host, device, 1.0, 1.0) for host in ends for device in ends)]
     works = [work_of(pieces, here, case) for case in cases]
     spans = [max(timed_us(work, observed.most_calls), 1e-3) for work in works]
-    ratios = [observed.wall_us / span for span in spans]
-    return around(ratios[0], ratios[1:])
+    return around([observed.wall_us / span for span in spans])
 
 
 def timed_us(work: Work, most_calls: int) -> float:

@@ -7,15 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from graphdoctor.estimate.calls import Regions
+from graphdoctor.estimate.foreach import is_foreach
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.kernels import (
     KERNELS,
     is_attention,
     is_copy_between_devices,
-    is_foreach,
     launches,
 )
-from graphdoctor.estimate.predict import Regions, estimate
+from graphdoctor.estimate.predict import estimate
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 
@@ -24,7 +25,6 @@ from graphdoctor.values.recording import Iteration, Op, TensorUse
 _GENERATED = frozenset({"stream", "strided", "reduce", "normalize", "concat", "gather"})
 _LIBRARY = ("_embedding_bag", "_local_scalar_dense", "_cudnn_rnn", "_fft_", "_thnn_fused")
 _MOST_KERNELS = 2  # of one operator; one that launches more sorts
-_RANDOM = "nondeterministic_seeded"  # drawn by eager's own kernels, so that the numbers are eager's
 _FUSED_NAME = "inductor.fused.default"  # costs what one pointwise kernel does that moves as much
 # What six workloads gained beyond that on an H200 (torch 2.11.0, 2026-11-22; benchmarks/data/results):
 # from 0.95 to 1.30 times as much in five. BERT's inference, whose attention takes another path while it is
@@ -102,7 +102,9 @@ def _compiled(ops: Sequence[Op]) -> frozenset[int]:
 
 
 def _is_generated(op: Op) -> bool:
-    if not op.is_cuda or _RANDOM in op.tags or is_foreach(op) or is_copy_between_devices(op):
+    if not op.is_cuda or is_foreach(op) or is_copy_between_devices(op):
+        return False
+    if op.may_draw:  # by eager's own kernels, so that the numbers are eager's
         return False
     if is_attention(op) or op.base_name.startswith(_LIBRARY):
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -13,6 +12,7 @@ from graphdoctor.estimate.convolutions import (
     passes,
     small_launches,
 )
+from graphdoctor.estimate.foreach import foreach_launches, is_foreach, is_of_short_kernels
 from graphdoctor.estimate.products import PRODUCTS, product_of
 from graphdoctor.operators.conditions import INDEXING, has_mask_index, is_masked_fill
 from graphdoctor.values.recording import Op, TensorUse
@@ -129,13 +129,7 @@ _NO_KERNEL = frozenset(
     }
 )
 _ATTENTION_MARKS = ("scaled_dot_product", "flash_attention", "efficient_attention")
-_SYNC_TAGS = frozenset({"data_dependent_output", "dynamic_output_shape"})
 
-# ATen/native/cuda/MultiTensorApply.cuh: tensors a launch holds by the number of lists, blocks a
-# launch holds, elements a block covers.
-_TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
-_BLOCKS_PER_LAUNCH = 320
-ELEMENTS_PER_BLOCK = 65536
 # Rows above another that a block of a reduction can walk; more are split over blocks, whose counters are set first.
 _MOST_ROWS = 1024
 _SUMS = frozenset({"sum", "mean"})
@@ -156,7 +150,7 @@ def launches(op: Op) -> int:
         return 0
     name = op.base_name
     if is_foreach(op):
-        return _foreach_launches(op)
+        return foreach_launches(op)
     if not op.outputs and not op.writes:
         return KERNELS[name].count if name in KERNELS else 0
     if op.outputs and all(use.numel == 0 for use in op.outputs):
@@ -189,15 +183,11 @@ def syncs(op: Op) -> bool:
         return False
     if op.base_name in INDEXING:  # tagged for its masks: indices of integers are read by nobody
         return has_mask_index(op) and not is_masked_fill(op)
-    if op.base_name == "_local_scalar_dense" or not _SYNC_TAGS.isdisjoint(op.tags):
+    if op.reads_values:
         return True
     if all(use.numel == 0 for use in op.outputs):
         return False  # nothing is copied
     return is_copy_between_devices(op) and not _is_non_blocking(op)
-
-
-def is_foreach(op: Op) -> bool:
-    return op.base_name.startswith(("_foreach_", "_fused_ad", "_fused_sgd", "_amp_foreach"))
 
 
 def is_attention(op: Op) -> bool:
@@ -217,8 +207,7 @@ def kernel_kind(op: Op) -> KernelKind:
     if op.kernels is not None:  # a row's normalization, or a step of a recurrent layer
         return "normalize" if op.kernels <= _OF_A_NORM else "matmul"
     if is_foreach(op):
-        lists = tensor_lists(op)
-        return "stream" if _is_one_by_one(lists) or _is_of_numbers(lists) else "optimizer"
+        return "stream" if is_of_short_kernels(op) else "optimizer"
     if is_column_sum(op):
         return "columns"
     known = KERNELS.get(op.base_name)
@@ -259,50 +248,6 @@ def _is_dense(use: TensorUse) -> bool:
             return False
         expected *= size
     return True
-
-
-def _foreach_launches(op: Op) -> int:
-    lists = tensor_lists(op)
-    if not lists:
-        return 0
-    tensors = lists[0]
-    if _is_one_by_one(lists):
-        return len(tensors)
-    return foreach_launches(tensors, lists=len(lists))
-
-
-def foreach_launches(tensors: Sequence[TensorUse], *, lists: int) -> int:
-    """How many launches walk so many lists of tensors of these sizes together."""
-    per_launch = _TENSORS_PER_LAUNCH[min(lists, len(_TENSORS_PER_LAUNCH)) - 1]
-    blocks = sum(-(-use.numel // ELEMENTS_PER_BLOCK) for use in tensors)
-    return max(-(-len(tensors) // per_launch), -(-blocks // _BLOCKS_PER_LAUNCH), 1)
-
-
-def _is_one_by_one(lists: Sequence[Sequence[TensorUse]]) -> bool:
-    """Whether each tensor is divided by a number of its own, which no kernel does for all together."""
-    return (
-        len(lists) > 1
-        and any(not use.shape for use in lists[1])
-        and any(use.shape for use in lists[0])
-    )
-
-
-def _is_of_numbers(lists: Sequence[Sequence[TensorUse]]) -> bool:
-    """Whether there is a number in each tensor, as in counts of steps: a kernel as short as any."""
-    return bool(lists) and all(use.numel == 1 for use in lists[0])
-
-
-def tensor_lists(op: Op) -> list[list[TensorUse]]:
-    """The lists of tensors that a foreach operator walks together, its results counting as one."""
-    found: list[list[TensorUse]] = []
-    for arg in (*op.args, *(value for _, value in op.kwargs)):
-        if isinstance(arg, tuple):
-            uses = [item for item in arg if isinstance(item, TensorUse)]
-            if uses:
-                found.append(uses)
-    if found and not op.writes and op.outputs:
-        found.append(list(op.outputs))
-    return found
 
 
 def _is_non_blocking(op: Op) -> bool:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from graphdoctor.estimate.calls import NO_CALLS, Calls, Regions, calling, handed_over
 from graphdoctor.estimate.costs import known_costs
 from graphdoctor.estimate.gpus import DeviceProfile, Figure, Level, assumed_figures
-from graphdoctor.estimate.handed_over import copies_piece
 from graphdoctor.estimate.hosts import slowed
 from graphdoctor.estimate.layout import Case, Piece, lay_out
 from graphdoctor.estimate.network import network_notes, network_terms
-from graphdoctor.estimate.ranges import ZERO, add, around, pooled_width, scale
+from graphdoctor.estimate.ranges import ZERO, around, pooled_width
 from graphdoctor.estimate.timeline import copy_pieces, eager_pieces, graph_piece
 from graphdoctor.estimate.two_lanes import Laid
 from graphdoctor.estimate.widths import BUSY, EAGER, GRAPH, SPEEDUP, capped
@@ -24,27 +24,6 @@ from graphdoctor.values.speed import Estimate, OtherHost, Term
 
 _AS_IT_IS = Range.exact(1.0)
 _OTHER_HOSTS = (2.0, 0.5)  # times as long
-
-
-class Calls(Struct, frozen=True):
-    """How often a step does what `CallCosts` has the figures of."""
-
-    module: int = 0
-    trained_module: int = 0
-    segment: int = 0
-    trained_segment: int = 0
-    segment_parameter: int = 0
-    glue: int = 0
-    segment_tensor: int = 0
-    segment_module: int = 0
-
-    @property
-    def are_of_dynamo(self) -> bool:
-        return bool(self.segment or self.trained_segment)
-
-
-NO_CALLS = Calls()
-Regions = Sequence[Sequence[int]]  # operator indices of each region, in execution order
 
 
 def estimate(
@@ -108,8 +87,7 @@ def corners(
     calls: Calls = NO_CALLS,
 ) -> Corners:
     """What `estimate` goes out from: how wide ranges have to be is another question."""
-    autograd = any(op.phase == "backward" for op in iteration.ops)
-    eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
+    eager = tuple(eager_pieces(iteration.ops, profile, events=iteration.events))
     graph = (
         *calling(calls, profile),
         *handed_over(iteration, profile, regions, calls),
@@ -121,12 +99,12 @@ def corners(
     return Corners(
         eager=eager,
         graph=graph,
-        host_us=_range([case.host_us for case in before]),
-        busy_us=_range([case.busy_us for case in before]),
-        eager_us=_range([case.span_us for case in before]),
-        graph_us=_range([case.span_us for case in after]),
-        launch_bound_share=_range([_share(case) for case in before]),
-        speedup=_range([_ratio(old, new) for old, new in zip(before, after, strict=True)]),
+        host_us=around([case.host_us for case in before]),
+        busy_us=around([case.busy_us for case in before]),
+        eager_us=around([case.span_us for case in before]),
+        graph_us=around([case.span_us for case in after]),
+        launch_bound_share=around([_share(case) for case in before]),
+        speedup=around([_ratio(old, new) for old, new in zip(before, after, strict=True)]),
     )
 
 
@@ -149,10 +127,9 @@ def saving_us(ops: Sequence[Op], profile: DeviceProfile) -> Range:
     """
     if not ops:
         return ZERO
-    autograd = any(op.phase == "backward" for op in ops)
-    eager = tuple(eager_pieces(ops, profile, autograd=autograd, inside=ops[0].module))
+    eager = tuple(eager_pieces(ops, profile, inside=ops[0].module))
     graph = (graph_piece(ops, profile),)
-    return _range(
+    return around(
         [
             lay_out(eager, profile, case).span_us - lay_out(graph, profile, case).span_us
             for case in corner_cases(eager)
@@ -169,35 +146,12 @@ def corner_cases(eager: Sequence[Piece]) -> list[Case]:
     return [Case("mid", "mid", host_width, device_width), *corners]
 
 
-def _range(values: Sequence[float]) -> Range:
-    return around(values[0], values[1:])
-
-
 def _share(case: Laid) -> float:
     return case.waiting_us / case.span_us if case.span_us else 0.0
 
 
 def _ratio(before: Laid, after: Laid) -> float:
     return before.span_us / after.span_us if before.span_us and after.span_us else 1.0
-
-
-def calling(calls: Calls, profile: DeviceProfile) -> tuple[Piece, ...]:
-    """What calling the graphs costs the host beside their launches, as one piece that launches nothing."""
-    total = ZERO
-    for name in calls.__struct_fields__:
-        figure: Figure = getattr(profile.call_us, name)
-        total = add(total, scale(figure.range, getattr(calls, name)))
-    return (Piece(total, ZERO, 0),) if total.mid else ()
-
-
-def handed_over(
-    iteration: Iteration, profile: DeviceProfile, regions: Regions | None, calls: Calls
-) -> Iterator[Piece]:
-    """What graphs of parts copy for those who keep their results; those of a split step stay where they lie."""
-    if calls.are_of_dynamo or calls.module or calls.trained_module:
-        piece = copies_piece(iteration, profile, regions, by_dynamo=calls.are_of_dynamo)
-        if piece is not None:
-            yield piece
 
 
 def graph_pieces(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import exp, log, sqrt
 
 from graphdoctor.estimate.gpus import Level
@@ -63,7 +63,6 @@ def stretched(value: Range, times: float, *, least: float) -> Range:
     )
 
 
-def around(mid: float, others: Iterable[float]) -> Range:
-    """The range that the cases span, with the middle case in the middle."""
-    values = (mid, *others)
-    return Range(min(values), mid, max(values))
+def around(cases: Sequence[float]) -> Range:
+    """The range that the cases span; the first one is the middle."""
+    return Range(min(cases), cases[0], max(cases))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from graphdoctor.estimate.calls import Regions
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.kernels import launches
 from graphdoctor.estimate.layout import Case, Piece, place
-from graphdoctor.estimate.predict import Regions, corner_cases, graph_pieces
+from graphdoctor.estimate.predict import corner_cases, graph_pieces
 from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.values.lanes import CapturedWork, EagerOperator, Placement, StepLanes
 from graphdoctor.values.recording import Iteration
@@ -38,8 +39,7 @@ def step_lanes(
     names: Sequence[str] | None = None,
 ) -> StepLanes:
     """As `estimate` takes them: `regions` None is the whole step as one graph. `names` are those of its graphs."""
-    autograd = any(op.phase == "backward" for op in iteration.ops)
-    eager = tuple(eager_pieces(iteration.ops, profile, autograd=autograd, events=iteration.events))
+    eager = tuple(eager_pieces(iteration.ops, profile, events=iteration.events))
     middle = corner_cases(eager)[0]
     placed = place(eager, profile, middle)
     operators, modules, files = _Table(), _Table(), _Table()

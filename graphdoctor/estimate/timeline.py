@@ -21,7 +21,6 @@ def eager_pieces(
     ops: Iterable[Op],
     profile: DeviceProfile,
     *,
-    autograd: bool,
     events: Sequence[HostEvent] = (),
     inside: str | None = None,
 ) -> Iterator[Piece]:
@@ -35,6 +34,7 @@ def eager_pieces(
     previous: Op | None = None
     costs = known_costs(profile)
     every = tuple(ops)
+    autograd = any(op.phase == "backward" for op in every)
     exposed = exposed_us(every, lambda op: costs.cost(op, autograd=autograd).device_us, profile)
     training = _Training(every, profile)
     for op in every:

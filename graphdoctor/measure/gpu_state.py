@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from msgspec import Struct
 
+from graphdoctor.values.figures import count_text
+
 _SLOWDOWNS = {
     "SwPowerCap": "power limit",
     "HwSlowdown": "hardware slowdown",
@@ -81,5 +83,5 @@ def clock_note(states: Sequence[GpuState | None]) -> str:
         notes.append(f"the GPU was slowed down by {', '.join(slowed)} ({slowest} to {fastest} MHz)")
     others = max((state.other_processes for state in seen), default=0)
     if others:
-        notes.append(f"{others} other process{'es' if others > 1 else ''} used the GPU")
+        notes.append(f"{count_text(others, 'other process')} used the GPU")
     return "; ".join(notes)

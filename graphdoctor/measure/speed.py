@@ -81,7 +81,7 @@ def time_step(
         wall_us = measurement.eager_us if measurement is not None else _wall_us(session)
         if MEETING.has_others:
             traced = eager.profile.trace
-            found = estimate_of_ranks(traced, wall_us, profile, steps=_steps(session))
+            found = estimate_of_ranks(traced, wall_us, profile, steps=steps_to_profile(session))
         else:
             found = estimate_from_trace(eager.profile.trace, wall_us, profile)
     except UsageError as error:
@@ -153,7 +153,9 @@ def _eager_run(session: Session, options: AnalyzeOptions) -> ProfiledRun:
     inputs = session.inputs(0)
     with session.start.around():
         found = profile_step(
-            lambda: session.call(inputs), steps=_steps(session), trace_dir=_folder(options, EAGER)
+            lambda: session.call(inputs),
+            steps=steps_to_profile(session),
+            trace_dir=_folder(options, EAGER),
         )
         return ProfiledRun(EAGER, found)
 
@@ -178,14 +180,16 @@ def _captured_run(session: Session, step: CapturedStep, options: AnalyzeOptions)
     step.start.restore()
     try:
         found = profile_step(
-            lambda: step.call(inputs), steps=_steps(session), trace_dir=_folder(options, CAPTURED)
+            lambda: step.call(inputs),
+            steps=steps_to_profile(session),
+            trace_dir=_folder(options, CAPTURED),
         )
         return ProfiledRun(CAPTURED, found)
     finally:
         session.start.restore()
 
 
-def _steps(session: Session) -> int:
+def steps_to_profile(session: Session) -> int:
     """As many as the recording has shown to work in a row, less the one that does not count."""
     return max(1, min(_PROFILED_STEPS, len(session.batches) - 1))
 

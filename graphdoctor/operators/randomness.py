@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from graphdoctor.values.recording import Op
 
-RANDOM_TAG = "nondeterministic_seeded"
-
 
 class _Switch(NamedTuple):
     """An argument that turns the drawing off where it is False or 0."""
@@ -80,7 +78,7 @@ _NEVER = frozenset({"_fill_mem_eff_dropout_mask_", "_fused_sdp_choice"})
 
 def draws(op: Op) -> bool:
     """Whether this call draws random numbers. Untagged operators that draw are not known."""
-    return RANDOM_TAG in op.tags and call_draws(op.name, op.args, dict(op.kwargs))
+    return op.may_draw and call_draws(op.name, op.args, dict(op.kwargs))
 
 
 def call_draws(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:

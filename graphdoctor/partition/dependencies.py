@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from graphdoctor.values.recording import Op, TensorUse
 
 Value = tuple[int, int, tuple[int, ...], tuple[int, ...], str]
-# A host that has read a value goes on as the value says: what it does then cannot move before.
-_HOST_READ_TAGS = frozenset({"data_dependent_output", "dynamic_output_shape"})
-_RANDOM_TAG = "nondeterministic_seeded"
 
 
 def predecessors(ops: Sequence[Op]) -> list[frozenset[int]]:
@@ -24,10 +21,11 @@ def predecessors(ops: Sequence[Op]) -> list[frozenset[int]]:
 
 
 def is_host_read(op: Op) -> bool:
-    """Whether the host learns a value, or a shape, from the operator and may act on it."""
-    if not _HOST_READ_TAGS.isdisjoint(op.tags) or op.base_name == "_local_scalar_dense":
-        return True
-    return any(use.is_cuda for use in op.inputs) and not _ends_on_device(op)
+    """Whether the host learns a value, or a shape, from the operator and may act on it.
+
+    It goes on as the value says: what it does then cannot move before.
+    """
+    return op.reads_values or (any(use.is_cuda for use in op.inputs) and not _ends_on_device(op))
 
 
 def _ends_on_device(op: Op) -> bool:
@@ -55,7 +53,7 @@ class _Ledger:
             if use.storage not in inputs:
                 self._enter_write(position, use.storage, found)
             self._maker[value_of(use)] = position
-        if _RANDOM_TAG in op.tags:
+        if op.may_draw:
             if self._random is not None:
                 found.add(self._random)
             self._random = position

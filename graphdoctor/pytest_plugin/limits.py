@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from graphdoctor.check.settings.settings import Budgets, TargetSettings, parse
+from graphdoctor.pytest_plugin import MARKER
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.report import Mode
 from graphdoctor.values.spelling import nearest
 
-MARKER = "graph_safe"
 _RULES = ("allow", "expect")
 
 

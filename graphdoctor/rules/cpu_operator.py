@@ -77,7 +77,7 @@ class CpuOperator(RecordingRule):
 def _message(steering: Steering) -> str:
     op, at = steering.origin.op, steering.at
     assert op is not None
-    verb = "draws" if "nondeterministic_seeded" in op.tags else "computes"
+    verb = "draws" if op.may_draw else "computes"
     where = place_words(at.location, op.location)
     where = f" on {where}" if where and at.location != op.location else ""
     ends = (

@@ -37,7 +37,7 @@ class DefaultStreamDdp(RecordingRule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         """The forward pass of such a module; the backward passes after it are in its wake."""
         for iteration in recording.captured:
-            made = [event for event in iteration.events if event.kind == "default-stream-ddp"]
+            made = iteration.events_of("default-stream-ddp")
             for event in made:
                 yield at_event(iteration.index, event, f"{event.name}{_SAYS}")
             for op in iteration.ops[made[0].op_index :] if made else ():

@@ -37,7 +37,7 @@ class RngStateCall(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
-            events = [e for e in iteration.events if e.kind == "rng-state" and e.detail]
+            events = [e for e in iteration.events_of("rng-state") if e.detail]
             for event in events:
                 hit = at_event(iteration.index, event, _message(event))
                 first = events[0]

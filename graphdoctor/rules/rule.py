@@ -126,9 +126,8 @@ def event_hits(
 ) -> Iterator[Hit]:
     """Hits in the iterations that ran as if captured, in execution order."""
     for iteration in recording.captured:
-        for event in iteration.events:
-            if event.kind == kind:
-                yield at_event(iteration.index, event, message(event))
+        for event in iteration.events_of(kind):
+            yield at_event(iteration.index, event, message(event))
 
 
 def at_op(

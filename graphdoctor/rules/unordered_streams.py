@@ -72,7 +72,7 @@ class UnorderedStreams(RecordingRule):
 
 def _hit(iteration: Iteration, event: HostEvent) -> Hit:
     hit = at_event(iteration.index, event, _message(event))
-    switches = [e for e in iteration.events if e.kind == "stream-switch"]
+    switches = iteration.events_of("stream-switch")
     if "unjoined" in event.detail and switches:
         # That nobody joined shows at the step's end; the place is where the stream was chosen.
         hit = structs.replace(hit, location=switches[-1].location, stack=switches[-1].stack)

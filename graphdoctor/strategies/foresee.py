@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from graphdoctor.estimate import Calls, Observed, estimate, fitted_speedup, launches
+from graphdoctor.estimate import Calls, Observed, Regions, estimate, fitted_speedup, launches
 from graphdoctor.estimate.fusion import with_fusion
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.graphs.cause import in_words, location_of
 from graphdoctor.strategies.strategy import (
     Known,
-    Regions,
     Strategy,
 )
 from graphdoctor.values.recording import Iteration

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from graphdoctor.estimate import Calls
+from graphdoctor.estimate import Calls, Regions
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.modules import (
     Choices,
@@ -20,7 +20,7 @@ from graphdoctor.graphs.modules import (
 from graphdoctor.operators.conditions import has_nested
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.module_choice import ModuleChoice
-from graphdoctor.strategies.strategy import CannotBuild, Captured, Known, Regions, Strategy
+from graphdoctor.strategies.strategy import CannotBuild, Captured, Known, Strategy
 from graphdoctor.target import Inputs
 
 _TRAINING = """\

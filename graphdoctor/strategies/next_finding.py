@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from graphdoctor.diagnose.diagnose import Diagnosis
-from graphdoctor.estimate import estimate
+from graphdoctor.estimate import Regions, estimate
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.partition import Plan, partition
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import share_of
-from graphdoctor.strategies.strategy import Regions
 from graphdoctor.values.figures import ratio_range
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import in_place

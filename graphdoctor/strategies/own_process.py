@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,20 +15,15 @@ from graphdoctor.device.processes.fresh import FreshProcesses, fresh_processes
 from graphdoctor.device.processes.process import Ended
 from graphdoctor.estimate import Observed
 from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.graphs.cause import in_words, location_of, true_cause
 from graphdoctor.record import prepare
 from graphdoctor.record.place import place
 from graphdoctor.record.variation import with_fixed_inputs
 from graphdoctor.strategies.strategy import Known, Strategy
-from graphdoctor.strategies.trial import Terms, carry_out
-from graphdoctor.strategies.varying import Varying
+from graphdoctor.strategies.trial import Terms, carry_out, not_come_about
 from graphdoctor.target import resolve
 from graphdoctor.target.frames import is_machinery
-from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location
 from graphdoctor.values.options import AnalyzeOptions
-from graphdoctor.values.recording import Iteration
 from graphdoctor.values.speed import StrategyOutcome
 
 
@@ -35,8 +31,8 @@ from graphdoctor.values.speed import StrategyOutcome
 class Job:
     """One strategy on one target, which the process finds again by its `spec`.
 
-    `row` is what was foreseen; `findings`, `safe_modules`, `iteration` and `varying` are those of `Known`. The
-    process has `time_limit_s` from its start signal on.
+    `row` is what was foreseen. `known` goes without the roots, which the process finds again, and without
+    `ran`. The process has `time_limit_s` from its start signal on.
     """
 
     spec: str
@@ -44,10 +40,7 @@ class Job:
     profile: DeviceProfile
     strategy: Strategy
     row: StrategyOutcome
-    findings: tuple[Finding, ...]
-    safe_modules: tuple[str, ...]
-    iteration: Iteration
-    varying: Varying
+    known: Known
     measure_s: float
     time_limit_s: float
     kept_inputs: tuple[str, ...] = ()
@@ -82,11 +75,7 @@ def _row(job: Job) -> StrategyOutcome:
         with open_device(job.options.device, job.profile) as device:
             return _tried(job, device)
     except BaseException as error:
-        cause = true_cause(error)
-        reason = str(cause) if isinstance(cause, GraphDoctorError) else in_words(cause)
-        return replace(
-            job.row, status="failed", reason=reason, location=location_of(cause), code=""
-        )
+        return replace(not_come_about(job.row, error), status="failed", code="")
 
 
 def _tried(job: Job, device: AnyDevice) -> StrategyOutcome:
@@ -97,14 +86,7 @@ def _tried(job: Job, device: AnyDevice) -> StrategyOutcome:
     if target.variation is not None:
         target.variation.keep(job.kept_inputs)
     session = prepare(target, device, iterations=options.iterations)
-    known = Known(
-        mode=target.mode,
-        roots=target.roots,
-        findings=job.findings,
-        safe_modules=job.safe_modules,
-        iteration=job.iteration,
-        varying=job.varying,
-    )
+    known = dataclasses.replace(job.known, roots=target.roots)
     terms = Terms(job.profile, measure_s=job.measure_s, observed=job.observed)
     return carry_out(job.row, job.strategy, session, known, terms=terms)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from graphdoctor.estimate import Regions
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.models import CompiledModels, models_of
 from graphdoctor.strategies.compilers.scripted import scripted_step
-from graphdoctor.strategies.strategy import Known, Regions, Strategy
+from graphdoctor.strategies.strategy import Known, Strategy
 
 
 class Script(Strategy):

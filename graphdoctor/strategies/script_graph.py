@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from graphdoctor.estimate import Regions
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.in_graph import GraphOfModels, whole_graph_of
 from graphdoctor.strategies.compilers.scripted import scripted_step
 from graphdoctor.strategies.script import script_lines
-from graphdoctor.strategies.strategy import Known, Regions, Strategy
+from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.whole import Whole
 
 

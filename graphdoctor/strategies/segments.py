@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from graphdoctor.estimate import Calls, launches
+from graphdoctor.estimate import Calls, Regions, launches
 from graphdoctor.graphs.segments import Forecast, forecast
 from graphdoctor.graphs.segments import Segments as SegmentsBackend
 from graphdoctor.graphs.segments.parts import SegmentsPlan
@@ -26,7 +26,7 @@ from graphdoctor.strategies.compilers.models import (
     tops_of,
     warmed_up,
 )
-from graphdoctor.strategies.strategy import CannotBuild, Captured, Known, Regions, Strategy
+from graphdoctor.strategies.strategy import CannotBuild, Captured, Known, Strategy
 
 _CODE = """\
 import graphdoctor
@@ -103,7 +103,7 @@ class Segments(Strategy):
         built.at_release(forget_compiled)
         built.at_release(backend.release)
         try:
-            with settings(), dynamo_errors("torch.compile"):
+            with settings(), dynamo_errors():
                 warmed_up(session, built)
         except BaseException:
             built.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -256,10 +257,7 @@ def _job(
         options=contest.options,
         strategy=strategy,
         row=row,
-        findings=known.findings,
-        safe_modules=known.safe_modules,
-        iteration=known.iteration,
-        varying=known.varying,
+        known=dataclasses.replace(known, roots={}, ran=None),
         measure_s=min(MEASURE_S, limit / 6),
         time_limit_s=limit,
         kept_inputs=contest.evidence.session.target.kept_inputs,

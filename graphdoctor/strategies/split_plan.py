@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from graphdoctor.estimate import Regions
 from graphdoctor.graphs.split.glue import glue_objects, has_glue_call, has_reading_call
 from graphdoctor.graphs.split.optimizer_step import has_number_as_rate, why_not_captured
 from graphdoctor.record.session import warm_ups_for
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.frozen_learning_rate import FrozenLearningRate
-from graphdoctor.strategies.strategy import Known, Regions
+from graphdoctor.strategies.strategy import Known
 from graphdoctor.target.frames import Place
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location, in_place

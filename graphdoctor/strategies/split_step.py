@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from graphdoctor.device.observe.patches import Patches
-from graphdoctor.estimate import Calls
+from graphdoctor.estimate import Calls, Regions
 from graphdoctor.graphs.capture import device_usable_after_failure
 from graphdoctor.graphs.cause import refusal_of
 from graphdoctor.graphs.split.breakable import BreakableCapture, trained_tensors
@@ -27,7 +27,7 @@ from graphdoctor.strategies.split_plan import (
     reason_against,
     regions_of,
 )
-from graphdoctor.strategies.strategy import CannotBuild, Known, Regions, Strategy
+from graphdoctor.strategies.strategy import CannotBuild, Known, Strategy
 from graphdoctor.target import Snapshot, Target
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.walk import Walk

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from graphdoctor.estimate import NO_CALLS, Calls
+from graphdoctor.estimate import NO_CALLS, Calls, Regions
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.record.session import Session
@@ -18,8 +18,6 @@ from graphdoctor.target import Inputs
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.report import Mode
-
-Regions = Sequence[Sequence[int]]  # the operators of each graph, by index, in execution order
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

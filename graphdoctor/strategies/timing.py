@@ -14,6 +14,7 @@ from msgspec import Struct
 from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.measure.endurance import blocks_for
 from graphdoctor.measure.profile import profile_step
+from graphdoctor.measure.speed import steps_to_profile
 from graphdoctor.measure.wall_clock import Blocks, measure
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.built_step import BuiltStep
@@ -24,8 +25,6 @@ from graphdoctor.trace.explain.estimate import estimate_from_trace
 from graphdoctor.trace.join import launch_of
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.speed import Measurement
-
-_PROFILED_STEPS = 3
 
 
 class Seen(Struct, frozen=True):
@@ -88,8 +87,7 @@ def profile_beside(
 ) -> tuple[Seen | None, Seen | None]:
     """What the profiler sees of the eager step, then of the fast one, each from the same state."""
     inputs = session.inputs(0)
-    # As many calls as are known to work in a row, less the one that does not count.
-    steps = max(1, min(_PROFILED_STEPS, len(session.batches) - 1))
+    steps = steps_to_profile(session)
     start.restore()
     eager = _seen(lambda: session.call(inputs), steps, measured.eager_us, profile)
     start.restore()

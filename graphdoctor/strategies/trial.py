@@ -65,7 +65,7 @@ def carry_out(
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        return _not_come_about(replace(row, reason="", code=""), error)
+        return not_come_about(replace(row, reason="", code=""), error)
     finally:
         # torch.cuda.graph stays on its stream where ending a spoilt capture raises.
         torch.cuda.set_stream(stream)
@@ -236,7 +236,7 @@ def _with_note(row: StrategyOutcome, note: str) -> StrategyOutcome:
     return replace(row, reason="; ".join(filter(None, (row.reason, note))))
 
 
-def _not_come_about(row: StrategyOutcome, error: BaseException) -> StrategyOutcome:
+def not_come_about(row: StrategyOutcome, error: BaseException) -> StrategyOutcome:
     """The row of an attempt that ended in an error, with the cause that came first."""
     if isinstance(error, EmulationLimit):
         return replace(row, status="not-verified", reason=str(error))

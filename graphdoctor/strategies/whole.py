@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from graphdoctor.estimate import Regions
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.whole_step import CapturedStep, capture_from_start
 from graphdoctor.record.session import Session, warm_ups_for
-from graphdoctor.strategies.strategy import CannotBuild, Known, Regions, Strategy
+from graphdoctor.strategies.strategy import CannotBuild, Known, Strategy
 from graphdoctor.target import Inputs
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import in_place, with_place

@@ -43,7 +43,6 @@ EventKind = Literal[
     "compile-bypassed",  # torch.compile was run eagerly by the emulated device
 ]
 
-
 # COO in two states; compressed by rows, as CSR, or by columns, as its transposed
 Sparse = Literal["", "coalesced", "uncoalesced", "by-rows", "by-columns"]
 
@@ -155,6 +154,18 @@ class Op(Struct, frozen=True, gc=False):
         return self.device.startswith("cuda")
 
     @property
+    def may_draw(self) -> bool:
+        """Whether torch tags it as one that draws random numbers, if with other arguments."""
+        return "nondeterministic_seeded" in self.tags
+
+    @property
+    def reads_values(self) -> bool:
+        """Whether the host learns a number or a shape from values on the device."""
+        if self.base_name == "_local_scalar_dense":
+            return True
+        return "data_dependent_output" in self.tags or "dynamic_output_shape" in self.tags
+
+    @property
     def inputs(self) -> tuple[TensorUse, ...]:
         """All tensor arguments, flattened, in order."""
         found = tensors_in(self.args)
@@ -252,6 +263,9 @@ class Iteration(Struct, frozen=True):
     externals: tuple[External, ...]
     outputs: tuple[Leaf, ...]
     changes: tuple[StateChange, ...]
+
+    def events_of(self, kind: EventKind) -> list[HostEvent]:
+        return [event for event in self.events if event.kind == kind]
 
     @property
     def input_shapes(self) -> tuple[object, ...]:

@@ -367,8 +367,8 @@ def test_ranges_are_divided_and_stretched_end_by_end() -> None:
     narrow = stretched(Range(1.99, 2, 8), 0.5, least=0.1)
     assert (narrow.low, narrow.high) == pytest.approx((2 / 1.105171, 4))
     assert stretched(Range(0, 2, 4), 1.0, least=0.1).low == 0
-    assert around(2, [3, 1]) == Range(1, 2, 3)
-    assert around(5, [3, 1]) == Range(1, 5, 5)
+    assert around([2, 3, 1]) == Range(1, 2, 3)
+    assert around([5, 3, 1]) == Range(1, 5, 5)
 
 
 def test_what_launches_in_the_backward_pass_is_a_node_and_what_launches_nothing_is_none() -> None:

@@ -114,7 +114,7 @@ def test_launches_take_so_many_times_longer_as_the_host(times: float) -> None:
 
 def test_the_factors_give_the_step_its_measured_times_again() -> None:
     observed = Observed(wall_us=3_000.0, busy_us=300.0)
-    pieces = tuple(eager_pieces(chain().ops, H200, autograd=False, events=()))
+    pieces = tuple(eager_pieces(chain().ops, H200))
     factors = factors_of(pieces, H200, observed)
     here = profile_scaled(H200, factors.host)
     laid = lay_out([scaled_piece(one, factors) for one in pieces], here, MIDDLE)

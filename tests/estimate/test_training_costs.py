@@ -44,7 +44,6 @@ def training_us(step: Iteration, **figures: float) -> float:
             for piece in eager_pieces(
                 step.ops,
                 structs.replace(H100, host_us=structs.replace(H100.host_us, **costs)),
-                autograd=False,
             )
         )
         for costs in (without, changed)

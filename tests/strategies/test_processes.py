@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -34,10 +35,7 @@ def job_for(tmp_path: Path, strategy: Strategy, *, time_limit_s: float = 120.0) 
         profile=PROFILE,
         strategy=strategy,
         row=row,
-        findings=(),
-        safe_modules=("",),
-        iteration=known.iteration,
-        varying=known.varying,
+        known=dataclasses.replace(known, findings=(), safe_modules=("",), roots={}),
         measure_s=1.0,
         time_limit_s=time_limit_s,
     )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from graphdoctor.estimate.predict import Calls
+from graphdoctor.estimate import Calls
 from graphdoctor.graphs.segments import Segments
 from graphdoctor.graphs.segments.parts import Break, GraphPlan, SegmentsPlan
 from graphdoctor.graphs.segments.tracing import settings

@@ -17,8 +17,7 @@ from graphdoctor.estimate import Calls
 from graphdoctor.pipeline import analyze, analyze_target
 from graphdoctor.strategies import choice, side_by_side
 from graphdoctor.strategies.own_process import Job
-from graphdoctor.strategies.strategy import Strategy
-from graphdoctor.strategies.varying import Varying
+from graphdoctor.strategies.strategy import Known, Strategy
 from graphdoctor.strategies.whole import Whole
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.options import AnalyzeOptions
@@ -282,10 +281,8 @@ def test_a_strategy_is_measured_for_four_seconds_or_a_sixth_of_its_time() -> Non
 
 
 def measured_for(*, budget_s: float) -> float:
-    iteration = SimpleNamespace(ops=())
-    known: Any = SimpleNamespace(
-        findings=(), safe_modules=(), iteration=iteration, varying=Varying()
-    )
+    iteration: Any = SimpleNamespace(ops=())
+    known = Known("inference", roots={}, findings=(), safe_modules=(), iteration=iteration)
     options = AnalyzeOptions(budget_s=budget_s)
     target = SimpleNamespace(kept_inputs=())
     session = SimpleNamespace(target=target)

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from graphdoctor.estimate import Regions
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.strategy import CannotBuild, Known, Regions, Strategy
+from graphdoctor.strategies.strategy import CannotBuild, Known, Strategy
 from graphdoctor.strategies.whole import BuiltWhole
 from graphdoctor.target import Inputs
 

@@ -11,6 +11,7 @@ import torch
 
 from graphdoctor.graphs.calls.signature import is_constant
 from graphdoctor.graphs.guards.reached import joined
+from graphdoctor.values.figures import shortened
 
 NOTHING = object()
 
@@ -94,5 +95,4 @@ def _short(value: object) -> str:
         return f"one tensor of {tuple(value.shape)}"
     if _is_object(value):
         return f"one {type(value).__name__}"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return shortened(repr(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphdoctor.values.figures import count_text
-from graphdoctor.values.locations import Location, file_line
+from graphdoctor.values.locations import Location, bracketed, file_line
 
 _SHOWN = 3  # reasons of one part
 
@@ -20,7 +20,7 @@ class Unsafe:
 
     @property
     def text(self) -> str:
-        return f"{self.operator} {self.why}{_at(self.location)}"
+        return f"{self.operator} {self.why}{bracketed(self.location)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Break:
 
     @property
     def text(self) -> str:
-        return f"Python goes on{_at(self.location)}: {self.reason}"
+        return f"Python goes on{bracketed(self.location)}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +110,6 @@ class SegmentsPlan:
         """The whole plan, one line a part and a break."""
         bodies = [graph.text for graph in self.graphs] + [each.text for each in self.breaks]
         return "\n".join((self.summary, *bodies))
-
-
-def _at(location: Location | None) -> str:
-    return f" ({file_line(location)})" if location is not None else ""
 
 
 def _span(first: Location | None, last: Location | None) -> str:

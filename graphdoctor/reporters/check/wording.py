@@ -49,7 +49,9 @@ def headline(check: Check) -> str:
         count_text(notes, "new note") if notes else "",
         count_text(breaches, "regression") if breaches else "",
         count_text(faults, "failed target") if faults else "",
-        f"{_entries(len(check.stale))} of the baseline out of date" if check.stale else "",
+        f"{count_text(len(check.stale), 'entry')} of the baseline out of date"
+        if check.stale
+        else "",
     ]
     said = [part for part in parts if part] or ["nothing new"]
     return f"{joined(said)} in {count_text(len(check.targets), 'target')}"
@@ -153,7 +155,7 @@ def figures_text(figures: Figures) -> str:
     return ", ".join(
         (
             count_text(figures.syncs, "wait"),
-            f"{figures.launches:,} {'launch' if figures.launches == 1 else 'launches'}",
+            count_text(figures.launches, "launch"),
             count_text(figures.graphs, "graph"),
             f"{share_text(figures.coverage)} captured",
         )
@@ -174,14 +176,10 @@ def stale_text(check: Check) -> str:
     """One sentence about entries that no longer occur; "" without any."""
     if not check.stale:
         return ""
-    if len(check.stale) == 1:
-        return f"1 entry of the baseline no longer occurs: {PRUNE} drops it"
-    return f"{_entries(len(check.stale))} of the baseline no longer occur: {PRUNE} drops them"
+    count = len(check.stale)
+    occurs, it = ("occurs", "it") if count == 1 else ("occur", "them")
+    return f"{count_text(count, 'entry')} of the baseline no longer {occurs}: {PRUNE} drops {it}"
 
 
 def names(targets: Sequence[str]) -> str:
     return ", ".join(map(visible, targets))
-
-
-def _entries(count: int) -> str:
-    return "1 entry" if count == 1 else f"{count:,} entries"

@@ -15,7 +15,6 @@ from graphdoctor.rules.rule import once
 from graphdoctor.values.recording import External, Iteration, Op, Recording, TensorUse
 
 OriginKind = Literal["constant", "device", "state", "input", "python", "operator"]
-_RANDOM = "nondeterministic_seeded"
 # Operators that take a value of the host only to hand it on, or to say something about it.
 _NO_COMPUTATION = frozenset(
     {"lift_fresh", "lift", "detach", "detach_", "alias", "_to_copy", "copy_"}
@@ -206,7 +205,7 @@ class _Walk:
                 self.places[_place(use)] = origin
 
     def _result(self, op: Op, host: list[TensorUse]) -> Origin:
-        if _RANDOM in op.tags and not op.is_view:
+        if op.may_draw and not op.is_view:
             if _is_uniform_draw(op):
                 self.uniform.update(use.storage for use in op.outputs)
             return Origin("operator", op)

@@ -182,7 +182,7 @@ def _next(op: Op, pairs: tuple[Pair, ...]) -> int:
 def _question(cause: Difference, comparison: Comparison) -> HostEvent | None:
     """Where the code last asked whether it is captured, before it turned off."""
     side = comparison.sides[0 if cause.after is None else 1]
-    asked = [event for event in side.iteration.events if event.kind == "capture-query"]
+    asked = side.iteration.events_of("capture-query")
     return next((event for event in reversed(asked) if event.op_index <= cause.op.index), None)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.estimate import Regions
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.dynamo import (
     Skips,
@@ -24,7 +25,7 @@ from graphdoctor.strategies.compilers.models import (
     models_of,
     warmed_up,
 )
-from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Regions, Strategy
+from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 
 
 class Compiler(Strategy):
@@ -79,7 +80,7 @@ class Compiler(Strategy):
             built.before_each_call(_mark_step)
         before, skips = frames_compiled(), Skips()
         try:
-            with dynamo_errors("torch.compile"), skips.noted():
+            with dynamo_errors(), skips.noted():
                 warmed_up(session, built)
         except BaseException:
             built.release()

@@ -59,7 +59,7 @@ def frames_compiled() -> int:
 
 
 @contextmanager
-def dynamo_errors(what: str) -> Iterator[None]:
+def dynamo_errors() -> Iterator[None]:
     """Turn a failure of the compiler into `CannotBuild`; errors of the step itself pass through."""
     from torch._dynamo import exc
 
@@ -68,7 +68,7 @@ def dynamo_errors(what: str) -> Iterator[None]:
     except exc.TorchDynamoException as error:
         # What a backend raised is the first line of neither: torch wraps it in a text of its own.
         cause = getattr(error, "inner_exception", None) or true_cause(error)
-        raise CannotBuild(f"{what} failed: {in_words(cause).rstrip('.')}") from error
+        raise CannotBuild(f"torch.compile failed: {in_words(cause).rstrip('.')}") from error
 
 
 class Skips:

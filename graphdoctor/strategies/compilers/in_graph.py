@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from graphdoctor.estimate import Regions
 from graphdoctor.estimate.fusion import fused
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint
@@ -13,7 +14,7 @@ from graphdoctor.graphs.whole_step import capture_from_start
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.compiler import Compiler
 from graphdoctor.strategies.compilers.models import CompiledModels
-from graphdoctor.strategies.strategy import CannotBuild, Known, Regions, Strategy
+from graphdoctor.strategies.strategy import CannotBuild, Known, Strategy
 from graphdoctor.strategies.whole import BuiltWhole
 from graphdoctor.target import Inputs
 from graphdoctor.values.figures import count_text

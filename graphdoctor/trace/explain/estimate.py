@@ -77,7 +77,7 @@ def _host_us(
         min(wall_us, run(replay.without_profiler(factor)).host_us / replay.steps)
         for factor in (factors[0][1], *factors[1])
     ]
-    return around(values[0], values)
+    return around(values)
 
 
 def _notes(steps: Steps, times: Lanes, wall_us: float, busy_us: float) -> Iterator[str]:

@@ -79,9 +79,9 @@ def predict_from_trace(
     bounds = [max(busy, graph[0]), max(busy, min(graph) / slack), max(graph) * slack]
     return TracePrediction(
         wall_us=wall_us,
-        profiler_factor=around(factors[1], factors),
-        eager_us=around(eager[0], eager) if wall_us is None else Range.exact(wall_us),
-        graph_us=around(bounds[0], bounds),
+        profiler_factor=around((factors[1], *factors)),
+        eager_us=around(eager) if wall_us is None else Range.exact(wall_us),
+        graph_us=around(bounds),
         speedup=_speedup(eager, graph, slack, busy),
         without_syncs_us=_range(waitless),
         launch_bound_share=_share(cases, times, wall_us, busy),
@@ -182,7 +182,7 @@ def _share(cases: _Cases, times: Lanes, wall_us: float | None, busy_us: float) -
 
 
 def _range(values: list[float]) -> Range:
-    return around(values[0], values) if values else Range.exact(0.0)
+    return around(values) if values else Range.exact(0.0)
 
 
 def _terms(

@@ -23,9 +23,9 @@ from graphdoctor.trace.arrays import (
     Trace,
 )
 from graphdoctor.trace.nesting import NONE
+from graphdoctor.trace.read.split import DATABASE
 from graphdoctor.values.errors import UsageError
 
-MAGIC = b"SQLite format 3\x00"
 _KERNELS, _COPIES, _FILLS, _GRAPHS = (
     f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 )
@@ -48,7 +48,7 @@ def is_database(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+        return file.read(len(DATABASE)) == DATABASE
 
 
 def read_nsight(path: Path, most_bytes: int | None = None) -> Trace:

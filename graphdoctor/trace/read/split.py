@@ -16,7 +16,7 @@ _START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}([ \t\r\n]*),[ \t\r\n]*\{")
 _NO_SPACE = re.compile(rb"[^ \t\r\n]")
 _BOM = b"\xef\xbb\xbf"
-_DATABASE = b"SQLite format 3\x00"
+DATABASE = b"SQLite format 3\x00"
 _ROCPROF = b'"rocprofiler-sdk-tool"'
 _LONGEST = 256 << 20  # of a header, or from one event's end to the next
 _MOST_SPACE = 1 << 16  # between two events, if it lies across two blocks
@@ -120,7 +120,7 @@ def _header(source: Iterator[bytes], name: str) -> tuple[bytearray, int, bool]:
         if content[begin : begin + 1] == b"[":
             return content, begin + 1, True
         if content[begin : begin + 1] != b"{":
-            if content.startswith(_DATABASE):
+            if content.startswith(DATABASE):
                 raise UsageError(
                     f"{name} is a database that is packed or comes through a pipe: give the unpacked file itself."
                 )

@@ -17,7 +17,7 @@ def test_other_operators_while_captured_are_told() -> None:
     assert report.verdict == "safe"
     told = [one for one in report.limits if "issues other operators than in eager" in one]
     assert len(told) == 1
-    assert "test_two_paths.py" in told[0]
+    assert "test_limits.py" in told[0]
 
 
 def test_nothing_is_said_to_have_been_compared_where_nothing_can_be_captured() -> None:

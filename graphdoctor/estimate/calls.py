@@ -1,4 +1,4 @@
-"""Graphs of parts and who calls them -> the copies that this costs the device beside the graphs' own kernels.
+"""Which operators run as graphs, and who calls these -> what that costs host and device beside the graphs themselves.
 
 A replay writes over its results, so that those which others keep are copied. Where Dynamo made the graph, that is also
 each parameter's gradient, and code that writes into state was made to return it: the state is copied before
@@ -9,14 +9,54 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from msgspec import Struct
+
 from graphdoctor.estimate.costs import bandwidth_gb_s, transfer_us
-from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.estimate.kernels import foreach_launches
+from graphdoctor.estimate.foreach import launches_over
+from graphdoctor.estimate.gpus import DeviceProfile, Figure
 from graphdoctor.estimate.layout import Piece
 from graphdoctor.estimate.ranges import ZERO, add, scale
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 
-Regions = Sequence[Sequence[int]]
+
+class Calls(Struct, frozen=True):
+    """How often a step does what `CallCosts` has the figures of."""
+
+    module: int = 0
+    trained_module: int = 0
+    segment: int = 0
+    trained_segment: int = 0
+    segment_parameter: int = 0
+    glue: int = 0
+    segment_tensor: int = 0
+    segment_module: int = 0
+
+    @property
+    def are_of_dynamo(self) -> bool:
+        return bool(self.segment or self.trained_segment)
+
+
+NO_CALLS = Calls()
+Regions = Sequence[Sequence[int]]  # operator indices of each region, in execution order
+
+
+def calling(calls: Calls, profile: DeviceProfile) -> tuple[Piece, ...]:
+    """What calling the graphs costs the host beside their launches, as one piece that launches nothing."""
+    total = ZERO
+    for name in calls.__struct_fields__:
+        figure: Figure = getattr(profile.call_us, name)
+        total = add(total, scale(figure.range, getattr(calls, name)))
+    return (Piece(total, ZERO, 0),) if total.mid else ()
+
+
+def handed_over(
+    iteration: Iteration, profile: DeviceProfile, regions: Regions | None, calls: Calls
+) -> Iterator[Piece]:
+    """What graphs of parts copy for those who keep their results; those of a split step stay where they lie."""
+    if calls.are_of_dynamo or calls.module or calls.trained_module:
+        piece = copies_piece(iteration, profile, regions, by_dynamo=calls.are_of_dynamo)
+        if piece is not None:
+            yield piece
 
 
 def copies_piece(
@@ -31,7 +71,7 @@ def copies_piece(
     if not results and not written:
         return None
     # Dynamo's results are copied together, those of modules one by one; state by kernels of the graph.
-    launched = foreach_launches(results, lists=2) if by_dynamo else len(results)
+    launched = launches_over(results, lists=2) if by_dynamo else len(results)
     moved = 2 * sum(use.nbytes for use in results) + 4 * sum(use.nbytes for use in written)
     rate = bandwidth_gb_s(profile, profile.memory_share.stream, moved=moved)
     floor = scale(profile.smallest_kernel_us.stream.range, launched + 2 * len(written))

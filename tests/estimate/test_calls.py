@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 
+from graphdoctor.estimate.calls import copies_piece
 from graphdoctor.estimate.gpus import load_profile
-from graphdoctor.estimate.handed_over import copies_piece
 from graphdoctor.values.recording import Iteration
 from tests.support.builders import external, iteration, op, tensor
 
