@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from graphdoctor.target.state.snapshot import plain_torch
+
 _ULPS = 4  # rounding that a different order of the same additions may cost
 _NOISE_FACTOR = 4.0  # how far beyond what eager was seen to deviate from itself is still noise
 _LARGEST_DRIFT = 0.01  # of a tensor's magnitude
@@ -57,10 +59,12 @@ class Gap:
 
 def has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Cheaper than `gap_between`; a NaN equals only one of the same payload."""
-    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
-        return False
-    one, other = _dense(one), _dense(other)
-    return one.shape == other.shape and torch.equal(_bits(one), _bits(other))
+    is_on_one_device = one.device == other.device  # which an emulated device answers
+    with plain_torch():
+        if one.shape != other.shape or one.dtype != other.dtype or not is_on_one_device:
+            return False
+        one, other = _dense(one), _dense(other)
+        return one.shape == other.shape and torch.equal(_bits(one), _bits(other))
 
 
 def dense_bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -70,14 +74,19 @@ def dense_bits(tensor: torch.Tensor) -> torch.Tensor:
 
 def gap_between(path: str, expected: torch.Tensor, actual: torch.Tensor) -> Gap | None:
     """None where both have the same bits; NaN equals NaN, whatever its payload."""
-    for what, wanted, found in (
-        ("shape", tuple(expected.shape), tuple(actual.shape)),
-        ("dtype", expected.dtype, actual.dtype),
-        ("device", expected.device, actual.device),
-    ):
-        if wanted != found:
-            return Gap(path, detail=f"{what} {wanted} in eager, {found} in the replay")
-    expected, actual = _dense(expected), _dense(actual)
+    devices = expected.device, actual.device  # which an emulated device answers
+    with plain_torch():
+        for what, wanted, found in (
+            ("shape", tuple(expected.shape), tuple(actual.shape)),
+            ("dtype", expected.dtype, actual.dtype),
+            ("device", *devices),
+        ):
+            if wanted != found:
+                return Gap(path, detail=f"{what} {wanted} in eager, {found} in the replay")
+        return _gap_of_values(path, _dense(expected), _dense(actual))
+
+
+def _gap_of_values(path: str, expected: torch.Tensor, actual: torch.Tensor) -> Gap | None:
     if torch.equal(_bits(expected), _bits(actual)):  # by far the most common; one pass over both
         return None
     differs = _bits(expected) != _bits(actual)

@@ -89,7 +89,7 @@ class Snapshot:
         self.limits = limits
 
     def restore(self) -> None:
-        with _plain_torch():
+        with plain_torch():
             for restore in self._saved:
                 restore()
         self._globals.restore()
@@ -117,7 +117,7 @@ def snapshot(roots: Mapping[str, object], *, memory: Memory = USERS_MEMORY) -> S
     grads: list[Restore] = []
     storages: dict[int, SavedStorage | None] = {}  # None: not held
     limits: list[str] = []
-    with _plain_torch():
+    with plain_torch():
         for path, value, _ in Walk(roots):
             if isinstance(value, torch.Tensor):
                 saved.extend(_save_tensor(value, storages, memory))
@@ -153,7 +153,7 @@ def named_state(
     """The tensors and the values, found in one walk, which does not look into `leaves`, given by id."""
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, Value] = {}
-    with _plain_torch():
+    with plain_torch():
         for path, value, shown in Walk(roots, with_empty=False, leaves=leaves):
             if isinstance(value, torch.Tensor):
                 tensors[unused(path, tensors)] = value
@@ -165,7 +165,7 @@ def named_state(
 
 
 @contextmanager
-def _plain_torch() -> Iterator[None]:
+def plain_torch() -> Iterator[None]:
     """Torch without the modes that observe or emulate: what happens here is no part of the step."""
     with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
         yield
