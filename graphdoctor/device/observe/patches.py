@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Set
 from functools import cache
+from itertools import repeat
+from operator import is_
 from types import ModuleType
 from typing import ClassVar
 
@@ -19,9 +21,9 @@ class Patches:
     """A stack of replaced attributes; leaving the block restores them in reverse order."""
 
     # What was looked for the last time, by id, and the versions of modules' names that had none of it.
-    _searched: ClassVar[tuple[Set[int], Set[int]]] = (frozenset(), frozenset())
+    _searched: ClassVar[tuple[Set[int], Set[int | None]]] = (frozenset(), frozenset())
     # Versions of modules' names when a block was left the last time: none had stand-ins that were made since.
-    _left: ClassVar[Set[int]] = frozenset()
+    _left: ClassVar[Set[int | None]] = frozenset()
 
     def __init__(self) -> None:
         self._changes: list[tuple[object, str, object, object]] = []
@@ -64,14 +66,15 @@ class Patches:
         values, versions = Patches._searched
         without = versions if originals.keys() <= values else frozenset()
         modules = _modules()
-        changes = _rename(originals, [module for module, at in modules if at not in without])
+        searched = [(module, at) for module, at in modules if at not in without]
+        changes = _rename(originals, [module for module, _ in searched])
         self._changes += changes
-        holding = {id(module) for module, *_ in changes}
-        found = {at for module, at in modules if at is not None and id(module) not in holding}
+        written = {id(module): module for module, *_ in changes}
+        found = {at for _, at in modules} - {at for module, at in searched if id(module) in written}
+        found.discard(None)
         Patches._searched = frozenset(originals), found
         version = _version()
-        written = {id(module): module for module, *_ in changes}.values()
-        self._versions = found | {version(vars(module)) for module in written if version}
+        self._versions = found | {version(vars(each)) for each in written.values() if version}
 
     def _replaced(self) -> Iterator[tuple[object, object]]:
         """Functions and classes of modules: the stand-in, and what it stands for."""
@@ -87,23 +90,35 @@ def _rename(
     changes: list[tuple[object, str, object, object]] = [
         (module, name, value, wanted[id(value)])
         for module in modules
+        if not wanted.keys().isdisjoint(map(id, list(vars(module).values())))
+        and not module.__name__.startswith("graphdoctor.")
         for name, value in list(vars(module).items())
-        if id(value) in wanted and not module.__name__.startswith("graphdoctor.")
+        if id(value) in wanted
     ]
     for module, name, _, new in changes:
         setattr(module, name, new)
     return changes
 
 
+# What was imported when modules were last asked for, which of that are modules, and their names.
+_listed: tuple[list[object], list[ModuleType], list[dict[str, object]]] = ([], [], [])
+
+
 def _modules() -> list[tuple[ModuleType, int | None]]:
     """Each module with the version of its names, which changes whenever one of them is written to.
 
     What was looked through at a version need not be again: to go through torch's hundred thousand
-    names takes longer than a small step.
+    names takes longer than a small step. So does a loop in Python over its thousands of modules.
     """
+    global _listed
+    imported: list[object] = list(sys.modules.values())
+    if len(imported) != len(_listed[0]) or not all(map(is_, imported, _listed[0])):
+        modules = [module for module in imported if isinstance(module, ModuleType)]
+        _listed = imported, modules, list(map(vars, modules))
     version = _version()
-    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-    return [(module, version(vars(module)) if version else None) for module in modules]
+    _, modules, names = _listed
+    versions = map(version, names) if version else repeat(None, len(names))
+    return list(zip(modules, versions, strict=True))
 
 
 @cache
