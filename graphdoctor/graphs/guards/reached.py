@@ -16,7 +16,7 @@ import torch
 from graphdoctor.graphs.guards.classes import members_of, names_in, watched_classes
 from graphdoctor.graphs.guards.code_reads import global_reads, library_reads
 from graphdoctor.graphs.guards.hooks import HOOKS, all_hooks
-from graphdoctor.graphs.guards.memory import contents_of, is_read_by_host, numbers_of
+from graphdoctor.graphs.guards.host_memory import contents_of, is_read_by_host, numbers_of
 from graphdoctor.graphs.guards.settings import (
     GRADIENTS,
     OF_THE_THREAD,
