@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from models.captured import subjects
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import graphdoctor
 from graphdoctor.captured.forward_graph import Traits
@@ -32,7 +33,7 @@ from graphdoctor.captured.module import CapturedModel, behind, module_of
 from graphdoctor.captured.plan import CapturePlan
 from graphdoctor.captured.replays import Replays
 from graphdoctor.graphs.calls import form_of, signature
-from graphdoctor.graphs.guards import Guard, Modes
+from graphdoctor.graphs.guards import Guard, Modes, reached
 from graphdoctor.graphs.guards.written_out import written_out
 
 BLOCKS = 60
@@ -75,7 +76,7 @@ def trains_us(*calls: Callable[[], object], settle: Callable[[], None]) -> list[
 
 def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Any, Any]:
     """The model, captured as a graph that does nothing."""
-    replays = Replays(model, context=Modes())
+    replays = Replays(model, context=_context(model, inputs))
     answer = torch.zeros(1)
     graph = SimpleNamespace(
         key=signature(inputs, {})[0],
@@ -90,17 +91,37 @@ def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Any, An
     return module_of(model, CapturedModel(model, CapturePlan("whole"), replays)), graph
 
 
+class _Names(TorchDispatchMode):
+    """The operators that a call runs, by their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops.append(SimpleNamespace(name=str(func)))
+        return func(*args, **(kwargs or {}))
+
+
+def _context(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Modes:
+    """What `capture` would watch for these operators."""
+    context = Modes()
+    with _Names() as names:
+        model(*inputs)
+    context.watch(SimpleNamespace(captured=[names], host=()))  # type: ignore[arg-type]
+    return context
+
+
 def addresses(graph: Any) -> Callable[[], object]:
     """The part of the look at the model that no version of a dictionary can spare."""
     return lambda: list(map(torch.Tensor.data_ptr, graph.state.tensors))
 
 
-def parts_us(inputs: tuple[torch.Tensor, ...]) -> Figures:
+def parts_us(inputs: tuple[torch.Tensor, ...], context: Modes) -> Figures:
     """What is asked before the launch, by itself: the form of the call, torch's switches, the stream."""
     known = form_of(inputs, {})
     assert known is not None
     is_of_form = written_out(known.asks, parameters="args, kwargs")
-    context = Modes()
     form, modes, stream = medians_us(
         partial(is_of_form, inputs, {}), context.is_same, context.stream_number
     )
@@ -117,7 +138,7 @@ def without_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Figures:
         "after_us": after,
         "addresses_us": ptrs,
         "added_us": call,
-        **parts_us(inputs),
+        **parts_us(inputs, _context(model, inputs)),
     }
 
 
@@ -147,7 +168,7 @@ def with_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Figures:
     host_hand, host_call = medians_us(hand, call, settle=settle)
     train_hand, train_call = trains_us(hand, call, settle=settle)
     assert not fast.fallbacks, fast.fallbacks
-    parts = parts_us(inputs)
+    parts = parts_us(inputs, behind(fast).replays._context)
     fast.release()
     return {
         "bare_us": lean,
@@ -174,6 +195,7 @@ def measured() -> dict[str, Figures]:
     else:
         device, of_one = "cpu", without_gpu
         _stand_in_for_streams()
+        setattr(reached, "is_read_by_host", lambda tensor: False)  # noqa: B010  (as if on the GPU)
     models = subjects(device)
     rounds = [{name: of_one(*models[name]) for name in models} for _ in range(ROUNDS)]
     by_cost = {name: sorted((one[name] for one in rounds), key=_added) for name in models}

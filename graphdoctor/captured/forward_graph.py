@@ -66,7 +66,8 @@ class GuardedGraph:
     ) -> None:
         self.served = 0
         self.traits = traits
-        self.state = Guard(roots)
+        with torch.no_grad():  # as the forward ran
+            self.state = Guard(roots)
         self.static_inputs = captured.static_inputs
         self.key, given = signature(captured.static_inputs.args, captured.static_inputs.kwargs)
         _check(distinct(given), self.state.tensors)

@@ -15,6 +15,7 @@ from graphdoctor.captured.parts import Parts, graph_parts
 from graphdoctor.device.emulated import EmulationLimit, entered
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.real import WatchedDevice
+from graphdoctor.diagnose.limits import unforeseen
 from graphdoctor.estimate import launches
 from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.graphs.calls import Unwatchable
@@ -60,7 +61,9 @@ def study(model: torch.nn.Module, inputs: Inputs, device: AnyDevice, setup: Setu
             found = _study(target, device, setup)
     except EmulationLimit as limit:
         return Study((str(limit),))
-    if found.graph is None or not (changed := found.graph.state.difference()):
+    with torch.no_grad():  # as the forward ran
+        changed = found.graph.state.difference() if found.graph is not None else ""
+    if found.graph is None or not changed:
         return found
     found.graph.release()
     _leave_pool(setup)
@@ -109,6 +112,7 @@ def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
     setting = Setting(device)
     studied = stages.study(target, setting)
     known = known_from(studied)
+    setup.context.watch(studied.recording)
     if not known.obstacles:
         made = _capture(studied, setup)
         if isinstance(made, GuardedGraph):
@@ -139,7 +143,30 @@ def known_from(studied: Studied) -> Study:
 def safe_modules(studied: Studied) -> dict[str, torch.nn.Module]:
     """The modules that are safe to capture by themselves, by path."""
     paths = modules_by_path(studied.session.target.roots)
-    return {path: paths[path] for path in studied.plan.safe_modules if path in paths}
+    asking = _asking_paths(studied.recording)
+    return {
+        path: paths[path]
+        for path in studied.plan.safe_modules
+        if path in paths and not any(_is_within(one, path) for one in asking)
+    }
+
+
+_UNFORESEEN = ("python-decision", "clock-decision", "running-iterator", "outside", "other-thread")
+
+
+def _asking_paths(recording: Recording) -> set[str]:
+    """The modules around whose operators something is asked that a later call may be told otherwise."""
+    ops = recording.captured[-1].ops
+    found: set[str] = set()
+    for event in recording.host:
+        is_settled = event.kind == "outside" and event.detail != "decides"
+        if event.kind in _UNFORESEEN and not is_settled:
+            found.update(op.module for op in ops[max(0, event.op_index - 1) : event.op_index + 1])
+    return found
+
+
+def _is_within(path: str, outer: str) -> bool:
+    return not outer or path == outer or path.startswith(f"{outer}.")
 
 
 def _obstacles(studied: Studied) -> Iterator[str]:
@@ -159,6 +186,7 @@ def _obstacles(studied: Studied) -> Iterator[str]:
             "which a replay would not do"
         )
     yield from _strangers(recording)
+    yield from unforeseen(recording)
     if any("inputs" in _written(iteration) for iteration in recording.captured):
         yield "the forward pass writes into its inputs, and a replay would write into copies"
 
@@ -265,6 +293,7 @@ def _study_both(
 ) -> tuple[Study, Parts | str]:
     studied = stages.study(target, Setting(device))
     known = known_from(studied)
+    context.watch(studied.recording)
     wanted = safe_modules(studied) if known.obstacles else {"": model}
     return known, graph_parts(studied.session, wanted, known.launches, context=context)
 

@@ -25,13 +25,18 @@ def doubts_of(target: Target, recording: Recording) -> tuple[str, ...]:
     """Why a replay that was verified here may still differ from eager elsewhere, or later."""
     return (
         *_fallbacks(recording),
-        *decided_by_stopped(recording),
-        *decided_by_clocks(recording),
-        *taken_from_outside(recording),
-        *asked_outside(recording),
-        *in_other_threads(recording),
+        *unforeseen(recording),
         *_rebound(target, recording),
     )
+
+
+def unforeseen(recording: Recording) -> Iterator[str]:
+    """What a later step may decide by, and no replay does."""
+    yield from decided_by_stopped(recording)
+    yield from decided_by_clocks(recording)
+    yield from taken_from_outside(recording)
+    yield from asked_outside(recording)
+    yield from in_other_threads(recording)
 
 
 def limits_of(

@@ -15,7 +15,7 @@ _MOST = 3  # places and names that a sentence has
 def stopped_state(recording: Recording, findings: Collection[Finding]) -> tuple[str, ...]:
     """The state that stops, as code names it; what a finding is about on the same line is told there."""
     told = {finding.location for finding in findings if finding.location is not None}
-    events = events_of(recording, "python-state")
+    events = _on_host(recording, "python-state")
     return tuple(dict.fromkeys(_said(one) for one in events if not _is_on(one.location, told)))
 
 
@@ -32,7 +32,7 @@ def about_stopped(stopped: Sequence[str]) -> Iterator[str]:
 def decided_by_stopped(recording: Recording) -> Iterator[str]:
     """Lines that choose another way in a later step, or may, and never in a later replay."""
     by_place: dict[Location | None, dict[str, HostEvent]] = {}
-    for event in events_of(recording, "python-decision"):
+    for event in _on_host(recording, "python-decision"):
         by_place.setdefault(event.location, {}).setdefault(_plain(event.name), event)
     for place, events in by_place.items():
         names = names_text(tuple(events))
@@ -49,7 +49,7 @@ def decided_by_stopped(recording: Recording) -> Iterator[str]:
 
 def decided_by_clocks(recording: Recording) -> Iterator[str]:
     """Lines that go another way once some time has passed."""
-    found = {event.location: event for event in events_of(recording, "clock-decision")}
+    found = {event.location: event for event in _on_host(recording, "clock-decision")}
     for place, event in found.items():
         code, _, when = event.detail.rpartition("` ")
         yield f"{code}`{bracketed(place)} {when}, by {event.name}; no replay reads a clock"
@@ -58,7 +58,7 @@ def decided_by_clocks(recording: Recording) -> Iterator[str]:
 def taken_from_outside(recording: Recording) -> Iterator[str]:
     """What a step takes from an iterator or a queue that goes on behind it."""
     found: dict[str, HostEvent] = {}
-    for event in events_of(recording, "running-iterator"):
+    for event in _on_host(recording, "running-iterator"):
         if event.name not in found or found[event.name].location is None:
             found[event.name] = event
     for name, event in found.items():
@@ -88,13 +88,13 @@ def about_outside(recording: Recording) -> Iterator[str]:
 
 
 def _asked(recording: Recording, answer: str) -> list[HostEvent]:
-    events = (event for event in events_of(recording, "outside") if event.detail == answer)
+    events = (event for event in _on_host(recording, "outside") if event.detail == answer)
     return list({event.location: event for event in events}.values())
 
 
 def in_other_threads(recording: Recording) -> Iterator[str]:
     """Work that no recording has."""
-    for place in dict.fromkeys(event.location for event in events_of(recording, "other-thread")):
+    for place in dict.fromkeys(event.location for event in _on_host(recording, "other-thread")):
         yield f"the step gives work to another thread{bracketed(place)}: what runs there is not recorded"
 
 
@@ -102,6 +102,11 @@ def events_of(recording: Recording, kind: EventKind) -> Iterator[HostEvent]:
     """Those of all iterations that ran as captured, in order."""
     for iteration in recording.captured:
         yield from iteration.events_of(kind)
+
+
+def _on_host(recording: Recording, kind: EventKind) -> Iterator[HostEvent]:
+    """Those that the run saw that was watched on the host only: no iteration has them."""
+    return (event for event in recording.host if event.kind == kind)
 
 
 def _said(event: HostEvent) -> str:

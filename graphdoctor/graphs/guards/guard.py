@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-from graphdoctor.graphs.addresses import are_at
+from graphdoctor.graphs.guards.classes import names_in
 from graphdoctor.graphs.guards.differences import NOTHING, changed, difference, is_as_good
+from graphdoctor.graphs.guards.lying import Lying
 from graphdoctor.graphs.guards.reached import Held, Reached
-from graphdoctor.graphs.guards.written_out import Question, in_parts, written_out
+from graphdoctor.graphs.guards.written_out import Question, all_of, in_parts, written_out
 from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.dict_versions import DictVersions
 
@@ -27,7 +28,9 @@ _get = dict.get
 _chain = chain.from_iterable
 _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed asks for more)
 _contents = operator.attrgetter("cell_contents")
-_address = torch.Tensor.data_ptr
+_MADE_OF = ("__code__", "__defaults__", "__kwdefaults__")
+_make = operator.attrgetter(*_MADE_OF)
+_ARE_WANTED = "[*map(gradients, tensors)] == wanted"
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 
@@ -49,11 +52,9 @@ class Guard:
         around = self._outermost
         found = Reached(self._roots, around)
         self.tensors = found.tensors
-        self._tensor_paths = found.tensor_paths
-        self._addresses: list[int | None] = list(map(_address, self.tensors))
-        self._every = list(range(len(self.tensors)))
+        self._lying = Lying(found.tensor_paths, found.tensors)
         self._wanted = list(map(_wants_gradient, self.tensors))
-        self._storages = [tensor.untyped_storage() for tensor in self.tensors]
+        self._reads_wanted = found.reads_requires_grad
         self._modules = [
             _Module(path, own, names, is_around=around is not None and own is attributes(around))
             for path, own, names in found.modules
@@ -69,6 +70,14 @@ class Guard:
         self._in_cells = list(map(_contents, self._cells))
         self._memory_paths, self._memory = _columns(found.memory, 2)
         self._in_memory = list(map(_call, self._memory))
+        self._settings, self._asked_settings = _columns([*found.settings.items()], 2)
+        self._set = list(map(_call, self._asked_settings))
+        self._object_paths, self._objects = _columns(found.objects, 2)
+        self._kinds = list(map(type, self._objects))
+        self._function_paths, self._functions = _columns(found.functions, 2)
+        self._made_of = list(map(_make, self._functions))
+        self._classes = found.classes
+        self._seldom_written = found.seldom_written
         self._split_by_version()
 
     def _split_by_version(self) -> None:
@@ -88,7 +97,7 @@ class Guard:
         self._items = _Items(
             [*lists, *(live for live in self._live_rest if isinstance(live, dict))]
         )
-        self._versioned = [*self._inside.own, *self._live_dicts]
+        self._versioned = [*self._inside.own, *self._live_dicts, *self._seldom_written]
         self._split_exact()
         self._dicts = DictVersions(self._versioned, self._dicts_are_equal)
         # Whether nothing has changed. It is fast, and may be wrong in one way: `difference` may find
@@ -115,8 +124,8 @@ class Guard:
             terms.append("live == saved")
             given |= {"live": self._live_rest, "saved": self._saved_rest}
         if self._items.of:
-            terms.append("are_items_same()")
-            given["are_items_same"] = self._items.are_same
+            terms.append(_Items.ARE_SAME)
+            given |= self._items.given
         for place in self._exact_outside:
             terms.append(f"get(held{place}, key{place}) is exact[{place}]")
             given |= {f"held{place}": self._exact_in[place], f"key{place}": self._exact_keys[place]}
@@ -129,18 +138,36 @@ class Guard:
         if self._memory:
             terms.append("[*map(call, memory)] == in_memory")
             given |= {"call": _call, "memory": self._memory, "in_memory": self._in_memory}
+        for place, (ask, was) in enumerate(zip(self._asked_settings, self._set, strict=True)):
+            terms.append(f"setting{place}() == set{place}")
+            given |= {f"setting{place}": ask, f"set{place}": was}
+        for place, (value, kind) in enumerate(zip(self._objects, self._kinds, strict=True)):
+            terms.append(f"type(object{place}) is kind{place}")
+            given |= {f"object{place}": value, f"kind{place}": kind}
+        for place, (function, parts) in enumerate(zip(self._functions, self._made_of, strict=True)):
+            terms += [f"function{place}.{name} is {name}{place}" for name in _MADE_OF]
+            given[f"function{place}"] = function
+            given |= {f"{name}{place}": part for name, part in zip(_MADE_OF, parts, strict=True)}
         # `difference` writes into these lists.
         given |= {"exact": self._exact, "answers": self._answers, "in_cells": self._in_cells}
         given["get"] = _get
         question = in_parts(terms, given)
-        asks = f"{question.expression} and are_at(tensors, addresses, every)"
-        now = {"are_at": are_at, "tensors": self.tensors, "addresses": self._addresses}
-        return Question(asks, {**question.given, **now, "every": self._every})
+        terms, lie = (
+            [question.expression, self._lying.question.expression],
+            self._lying.question.given,
+        )
+        if self._reads_wanted:
+            terms.append(_ARE_WANTED)
+        return Question(all_of(terms), {**question.given, **lie, **self._gradients()})
 
     def _asks_for_gradients(self) -> Question:
-        given = {"gradients": _wants_gradient, "wanted": self._wanted}
-        asks = f"{self.asks.expression} and (not grad or [*map(gradients, tensors)] == wanted)"
-        return Question(asks, {**self.asks.given, **given})
+        return Question(
+            f"{self.asks.expression} and (not grad or {_ARE_WANTED})",
+            {**self.asks.given, **self._gradients()},
+        )
+
+    def _gradients(self) -> dict[str, object]:
+        return {"gradients": _wants_gradient, "wanted": self._wanted, "tensors": self.tensors}
 
     def _dicts_are_equal(self) -> bool:
         exact_in, exact_keys, exact = self._dict_exact
@@ -149,6 +176,7 @@ class Guard:
             and self._live_dicts == self._saved_dicts
             and self._keys.are_same()
             and all(map(operator.is_, map(_get, exact_in, exact_keys), exact))
+            and all(names.issuperset(names_in(members)) for _, members, names in self._classes)
         )
 
     def difference(self, *, grad: bool = False) -> str:
@@ -174,12 +202,23 @@ class Guard:
         ):
             if ask() != before:
                 yield f"what {path} holds changed"
-        for path, tensor, address, wanted in zip(
-            self._tensor_paths, self.tensors, self._addresses, self._wanted, strict=True
+        for name, ask, was in zip(self._settings, self._asked_settings, self._set, strict=True):
+            if (now := ask()) != was:
+                yield f"{name} changed from {was} to {now}"
+        for path, value, kind in zip(self._object_paths, self._objects, self._kinds, strict=True):
+            if type(value) is not kind:
+                yield f"the class of {path or 'the model'} changed from {kind.__name__} to {type(value).__name__}"
+        for path, function, before in zip(
+            self._function_paths, self._functions, self._made_of, strict=True
         ):
-            if tensor.data_ptr() != address:
-                yield f"{path} lies in other memory than when it was captured"
-            if grad and tensor.requires_grad != wanted:
+            if any(now is not was for now, was in zip(_make(function), before, strict=True)):
+                yield f"the code or a default of {path} changed (__code__, __defaults__)"
+        for name, members, names in self._classes:
+            if new := set(names_in(members)) - names:
+                yield f"{name}.{min(new)} is new"
+        yield from self._lying.differences()
+        for path, tensor, wanted in zip(self._lying.paths, self.tensors, self._wanted, strict=True):
+            if (grad or self._reads_wanted) and tensor.requires_grad != wanted:
                 yield f"requires_grad of {path} changed from {wanted} to {tensor.requires_grad}"
         yield from self._replaced()
 
@@ -221,12 +260,26 @@ class Guard:
 class _Items:
     """Lists, sets and keys of dictionaries, whose items have to be the same objects in the same order."""
 
+    ARE_SAME = "[*map(len, lists)] == counts and all(map(is_, chain(lists), items))"
+
     def __init__(self, of: list[Iterable[object]]) -> None:
         self.of = of
+        self._items: list[object] = []
+        self._counts: list[int] = []
         self.look()
 
+    @property
+    def given(self) -> dict[str, object]:
+        return {
+            "lists": self.of,
+            "counts": self._counts,
+            "items": self._items,
+            "is_": operator.is_,
+            "chain": _chain,
+        }
+
     def look(self) -> None:
-        self._items, self._counts = [*_chain(self.of)], [*map(len, self.of)]  # type: ignore[arg-type]
+        self._items[:], self._counts[:] = [*_chain(self.of)], [*map(len, self.of)]  # type: ignore[arg-type]
 
     def are_same(self) -> bool:
         return [*map(len, self.of)] == self._counts and all(  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import NoneType
@@ -15,8 +16,10 @@ from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
 from graphdoctor.graphs.guards.written_out import Question, all_of, written_out
 from graphdoctor.target.state.precision import read_precision
+from graphdoctor.values.recording import Recording
 
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_OF_ENVIRONMENT = "the environment variable "
 _CAPTURE = "a capture of the caller's"
 _LEVEL = "the level of forward-mode gradients"
 # What a forward pass may look at, or kernels are chosen by; each a name and where it is asked for.
@@ -37,6 +40,9 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("cudnn.enabled", lambda: torch._C._get_cudnn_enabled),
     ("cudnn.benchmark", lambda: torch._C._get_cudnn_benchmark),
     ("cudnn.deterministic", lambda: torch._C._get_cudnn_deterministic),
+    ("attention's fast path", lambda: torch.backends.mha.get_fastpath_enabled),
+    ("the order of attention's kernels", lambda: torch._C._get_sdp_priority_order),
+    ("the preferred library of linear algebra", lambda: torch._C._get_linalg_preferred_backend),
     ("flash attention", lambda: torch._C._get_flash_sdp_enabled),
     ("memory-efficient attention", lambda: torch._C._get_mem_efficient_sdp_enabled),
     ("cudnn's attention", lambda: torch._C._get_cudnn_sdp_enabled),
@@ -53,6 +59,22 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     (_CAPTURE, lambda: _of_cuda("is_current_stream_capturing", "_cuda_isCurrentStreamCapturing")),
 )
 _AUTOCAST = ("autocast", "autocast's dtype")
+# By which kernels of these operators alone are chosen, and words of which one is in the name of each such operator:
+# attention may have been taken apart into a softmax or into products.
+_OF_SOME: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "TF32 in cudnn"),
+        ("conv", "norm", "rnn", "lstm", "gru", "cudnn", "ctc", "grid", "miopen"),
+    ),
+    **dict.fromkeys(
+        (
+            *("attention's fast path", "the order of attention's kernels", "flash attention"),
+            *("memory-efficient attention", "cudnn's attention", "plain attention"),
+        ),
+        ("attention", "softmax", "transformer", "flash", "efficient"),
+    ),
+    "the preferred library of linear algebra": ("linalg", "cholesky", "lu_", "svd", "eig", "inv"),
+}
 # What dynamo's guard of torch's global state sees in one call into C++, and the fields that it needs for it.
 _AT_ONCE = frozenset(
     {*_AUTOCAST, "the default dtype", "deterministic algorithms", "half-precision sums"}
@@ -65,15 +87,37 @@ _REDUCE = ("allow_fp16_reduce", "allow_bf16_reduce")
 class Modes:
     """What is set while a graph is captured. Gradients are not among it: callers choose by them.
 
-    Without `autocast`, nor is that. `stream_number` tells streams apart.
+    Without `autocast`, nor is that. `stream_number` tells streams apart. Until it is told what is captured,
+    everything is watched.
     """
 
     def __init__(self, *, autocast: bool = True) -> None:
-        self._found = [each for each in _available() if autocast or each[0] not in _AUTOCAST]
+        self._all = [each for each in _available() if autocast or each[0] not in _AUTOCAST]
         self._hooks = OF_ALL_MODULES
-        self._before = [ask() for _, ask in self._found]
         self._off, self._on = _global_state()
         self.stream_number = _stream_number()
+        self._operators: set[str] = set()
+        self._variables: dict[str, Callable[[], object]] = {}
+        self._watch(self._all)
+
+    def watch(self, recording: Recording) -> None:
+        """Watch what these operators' kernels, and those before, are chosen by, and what they asked the environment."""
+        self._operators |= {op.name for each in recording.captured for op in each.ops}
+        for event in recording.host:
+            if event.kind == "outside" and event.name.startswith(_OF_ENVIRONMENT):
+                key = event.name.removeprefix(_OF_ENVIRONMENT)
+                self._variables[event.name] = partial(os.environ.get, key)
+        chosen = [each for each in self._all if self._chooses(each[0])]
+        self._watch([*chosen, *self._variables.items()])
+
+    def _chooses(self, name: str) -> bool:
+        words = _OF_SOME.get(name)
+        return words is None or any(
+            word in operator for operator in self._operators for word in words
+        )
+
+    def _watch(self, found: list[tuple[str, Callable[[], object]]]) -> None:
+        self._found, self._before = found, [ask() for _, ask in found]
         # Whether nothing is set otherwise. Asked before every replay.
         self.is_same = written_out(
             self._asks("(off() or on() or {at_once})", {"stream_number": self.stream_number})

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-import dis
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
 from functools import partial
-from types import CellType, CodeType, FunctionType, MemberDescriptorType
+from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any
 
 import torch
 
+from graphdoctor.graphs.guards.classes import members_of, names_in, watched_classes
+from graphdoctor.graphs.guards.code_reads import global_reads, library_reads
 from graphdoctor.graphs.guards.hooks import HOOKS, all_hooks
-from graphdoctor.target.state.attributes import attributes, has_walkable_state, slot_descriptors
-from graphdoctor.target.state.plain import is_array, is_memory, stands_for
+from graphdoctor.graphs.guards.host_memory import contents_of, is_read_by_host, numbers_of
+from graphdoctor.graphs.guards.settings import (
+    GRADIENTS,
+    OF_THE_THREAD,
+    asks_for_requires_grad,
+    settings_read,
+)
+from graphdoctor.target.state.attributes import (
+    attributes,
+    has_walkable_state,
+    is_of_library,
+    slot_descriptors,
+)
+from graphdoctor.target.state.plain import SCALARS
 from graphdoctor.target.state.saved import in_context
-from graphdoctor.target.state.snapshot import has_memory
-from graphdoctor.target.state.variables import Namespace, global_names, is_user_class
+from graphdoctor.target.state.variables import is_user_class
 from graphdoctor.target.state.walk import Visit, Walk, grad_of
 from graphdoctor.target.user_code import is_user_file
 
@@ -36,10 +49,13 @@ class Reached:
     `modules` are their paths with their attributes; `containers` have a copy of what was in them;
     `exact` are entries of dictionaries for which being equal is not enough: 1 == 1.0, tensors of one
     element compare by value, and a container that takes another's place changes unseen later.
-    `asked` are those that no dictionary has: slots, attributes of classes, context variables.
-    `memory` is what is written to without another object: arrays, and short tensors of the host.
+    `asked` are those that no dictionary has: slots and context variables. `memory` is what is written to
+    without another object: arrays, streams, tensors of the host; `settings` are those of the process.
+    `objects` are those whose class may be another, and `functions` those whose code may be. `classes` are
+    dictionaries of classes, whose names may be more or fewer; of all that `seldom_written`, `exact` has each name.
     `around` is the module whose forward a graph stands in for: its own hooks run around the graph,
-    and `forward` is where the graph is put, so neither is watched.
+    and `forward` is where the graph is put, so neither is watched; and whether gradients are enabled is told
+    by the signature of each call.
     """
 
     def __init__(self, roots: Mapping[str, object], around: torch.nn.Module | None = None) -> None:
@@ -53,6 +69,13 @@ class Reached:
         self.asked: list[tuple[str, Callable[[], object]]] = []
         self.cells: list[tuple[str, CellType]] = []
         self.memory: list[tuple[str, Callable[[], object]]] = []
+        self.settings: dict[str, Callable[[], object]] = {}
+        self.objects: list[tuple[str, object]] = []
+        self.functions: list[tuple[str, FunctionType]] = []
+        self.classes: list[tuple[str, Held, frozenset[str]]] = []
+        self.seldom_written: list[Held] = []
+        self.reads_requires_grad = False
+        self._seen: set[object] = set()
         self._grads: set[int] = set()
         self._around = around
         left_out = all_hooks(around) if around is not None else []
@@ -67,32 +90,62 @@ class Reached:
         elif isinstance(value, torch.nn.Module):
             self._add_module(path, value)
         elif isinstance(value, FunctionType):
-            for namespace, name in global_reads(value):
-                self.exact.append((name, namespace, name))
-            if is_user_file(value.__code__.co_filename):
-                self._add_function(path, value)
+            self._add_function(path, value)
         elif isinstance(value, CellType):
-            self.cells.append((path, value))
+            if path.rpartition(".")[2] != "__class__":  # of super(), which nobody assigns
+                self.cells.append((path, value))
         elif isinstance(value, type):
-            if is_user_class(value):
-                self._add_class(value)
+            self._add_classes(value)
+        elif type(value) is dict and not value:
+            if visit.shown:  # and not in the place of what a function lacks
+                self.empty.append((path, value))
         elif isinstance(value, _CONTAINERS):
             self._add_container(path if visit.shown else _outside(path), value)
         elif isinstance(value, ContextVar):
             self.asked.append((path, partial(in_context, value)))
         else:
-            if is_array(value) or is_memory(value):
-                self.memory.append((path, partial(stands_for, path, value)))
+            if (contents := contents_of(path, value)) is not None:
+                self.memory.append((path, contents))
             if has_walkable_state(value):
                 self._add_object(path, value)
+            elif is_of_library(value):
+                self._add_numbers_of(path, value)
 
     def _add_function(self, path: str, function: FunctionType) -> None:
-        if own := vars(function):
+        for namespace, name in global_reads(function):
+            self._add_read(name, namespace, name)
+        if not is_user_file(function.__code__.co_filename):
+            return
+        self.functions.append((path, function))
+        for where, namespace, name in library_reads(function):
+            if id(namespace) not in self._seen:
+                self._seen.add(id(namespace))
+                self.seldom_written.append(namespace)
+            self._add_read(where, namespace, name)
+        self.settings.update(
+            each for each in settings_read(function) if each is not GRADIENTS or not self._around
+        )
+        self.reads_requires_grad |= asks_for_requires_grad(function)
+        self._add_attributes(path, vars(function))
+
+    def _add_read(self, path: str, held: Held, name: str) -> None:
+        if (id(held), name) not in self._seen:
+            self._seen.add((id(held), name))
+            self.exact.append((path, held, name))
+
+    def _add_attributes(self, path: str, own: Held) -> None:
+        if own:
             self.containers.append((path, own, dict(own)))
             self._add_exact(path, own)
-        for name in ("__defaults__", "__kwdefaults__"):
-            if getattr(function, name):
-                self.asked.append((joined(path, name), partial(getattr, function, name)))
+        else:
+            self.empty.append((path, own))
+
+    def _add_numbers_of(self, path: str, value: object) -> None:
+        """Of an object of Python's library, such as whether an event is set, or the level of a logger."""
+        own = attributes(value)
+        for name, held in own.items():
+            if issubclass(type(held), SCALARS):
+                self._add_read(joined(path, name), own, name)
 
     def _add_tensor(self, path: str, tensor: torch.Tensor) -> None:
         if (grad := grad_of(tensor)) is not None:
@@ -100,8 +153,9 @@ class Reached:
         if id(tensor) not in self._grads:
             self.tensors.append(tensor)
             self.tensor_paths.append(path)
-            if _is_read_by_host(tensor):
-                self.memory.append((path, partial(_numbers_of, tensor)))
+            if is_read_by_host(tensor):
+                self.memory.append((path, partial(numbers_of, tensor)))
+            self._add_attributes(path, _own_of(tensor))
 
     def _add_container(self, path: str, value: Any) -> None:
         kind = next(kind for kind in _CONTAINERS if isinstance(value, kind))
@@ -112,21 +166,35 @@ class Reached:
             self._add_object(path, value)
 
     def _add_object(self, path: str, value: object) -> None:
-        if own := attributes(value):
-            self.containers.append((path, own, dict(own)))
-            self._add_exact(path, own)
+        self.objects.append((path, value))
+        self._add_classes(type(value))
+        if isinstance(value, threading.local):
+            self.settings.update([OF_THE_THREAD])
+        self._add_attributes(path, attributes(value))
         for name, descriptor in slot_descriptors(type(value)):
             self.asked.append((joined(path, name), partial(_slot, descriptor, value)))
 
-    def _add_class(self, value: type) -> None:
-        members = vars(value)
-        self.containers.append((value.__name__, members, dict(members)))
-        for name, member in members.items():
-            if not name.startswith("__") and is_watched_exactly(member):
-                self.asked.append((joined(value.__name__, name), partial(members.get, name)))
+    def _add_classes(self, kind: type) -> None:
+        """What is written into a class, one of a library too, is seen by all of its objects."""
+        for cls in watched_classes(kind):
+            members = members_of(cls)
+            if id(cls) in self._seen or members is None:
+                continue
+            self._seen.add(id(cls))
+            names = frozenset(names_in(members))
+            self.classes.append((cls.__name__, members, names))
+            self.seldom_written.append(members)
+            for name in names:
+                self.exact.append((joined(cls.__name__, name), members, name))
+            if is_user_class(cls):
+                self.asked.append(
+                    (joined(cls.__name__, "__mro__"), partial(getattr, cls, "__mro__"))
+                )
 
     def _add_module(self, path: str, module: torch.nn.Module) -> None:
         own: Held = attributes(module)
+        self.objects.append((path, module))
+        self._add_classes(type(module))
         hidden = {"forward", *HOOKS} if module is self._around else set()
         self.modules.append(
             (path, own, [name for name in own if name not in _IGNORED and name not in hidden])
@@ -146,21 +214,10 @@ class Reached:
                 self.exact.append((joined(path, key), held, key))
 
 
-# A longer one of the host's is copied to the GPU rather than read, and what is pinned is copied by the graph.
-_FEW_NUMBERS = 64
-
-
-def _is_read_by_host(tensor: torch.Tensor) -> bool:
-    """Whether what it holds may have become a number in the graph: a scale, or what `item()` gave."""
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-        return False
-    return tensor.numel() <= _FEW_NUMBERS and not tensor.is_pinned()
-
-
-def _numbers_of(tensor: torch.Tensor) -> str:
-    if not has_memory(tensor):  # reading what was freed would crash
-        return "none"
-    return repr(tensor.tolist())  # where nan is nan, and 0.0 not -0.0
+def _own_of(tensor: torch.Tensor) -> Held:
+    """Its attributes; what torch.compile notes on it means nothing to a forward."""
+    own = attributes(tensor)
+    return {} if any(name.startswith("_dynamo_") for name in own) else own
 
 
 def is_watched_exactly(value: object) -> bool:
@@ -187,26 +244,3 @@ def _outside(path: str) -> str:
     """The path of the module whose parameters, buffers or submodules a dictionary holds."""
     stem, _, name = path.rpartition(".")
     return stem if name in HOLDERS else path
-
-
-def global_reads(function: FunctionType) -> Iterator[tuple[Namespace, str]]:
-    """Names that a function's code loads as globals; of modules of the user's, all that it mentions.
-
-    A name that is an attribute only, as `x` in `self.x`, says nothing about a global `x`.
-    """
-    loaded = set(_loaded(function.__code__))
-    for namespace, names in global_names(function):
-        is_own = namespace is function.__globals__
-        for name in names:
-            if name in namespace and (name in loaded or not is_own):
-                yield namespace, name
-
-
-def _loaded(code: CodeType) -> Iterator[str]:
-    waiting = [code]
-    while waiting:
-        current = waiting.pop()
-        for instruction in dis.get_instructions(current):
-            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                yield str(instruction.argval)
-        waiting.extend(const for const in current.co_consts if isinstance(const, CodeType))

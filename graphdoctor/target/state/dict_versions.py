@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-# Dictionaries from which on guards in C++ are worth the import of torch._dynamo, 1 to 2 s.
+# Dictionaries from which on guards in C++ are worth the import of torch._dynamo, 1 to 2 s; and where it was imported.
 _MANY = 64
+_FEW = 4
 _CALM = 64  # looks in a row that must find no write before guards are made anew, which takes 1 ms
 
 Check = Callable[[tuple[Any, ...]], bool]
@@ -112,7 +113,8 @@ def _notices_writes(version: Callable[[dict[Any, Any]], int]) -> bool:
 
 def _check_of(dicts: tuple[dict[Any, Any], ...]) -> Check | None:
     """Dynamo's guards of versions: all in one call into C++. None where this torch has no such."""
-    if len(dicts) < _MANY or not _may_import_dynamo():
+    is_imported = "torch._dynamo.guards" in sys.modules
+    if len(dicts) < (_FEW if is_imported else _MANY) or not _may_import_dynamo():
         return None
     try:
         from torch._dynamo.guards import GuardManagerType

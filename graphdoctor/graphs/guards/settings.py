@@ -1,0 +1,121 @@
+"""A function of the user's -> the settings of the process that its code asks for, by the names that it mentions.
+
+Kernels that are chosen by one are watched by `Modes`; here is what code itself may decide by.
+"""
+
+from __future__ import annotations
+
+import decimal
+import gc
+import locale
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FunctionType
+
+import torch
+
+from graphdoctor.target.state.precision import PRECISIONS, has_precisions, read_precision
+from graphdoctor.target.state.variables import mentions
+from graphdoctor.target.user_code import is_user_file
+
+Setting = tuple[str, Callable[[], object]]
+_of_decimal = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+
+
+def _decimal_context() -> object:
+    context = decimal.getcontext()
+    return [getattr(context, name) for name in _of_decimal]
+
+
+def _numpy_errors() -> object:
+    numpy = sys.modules.get("numpy")
+    return numpy.geterr() if numpy is not None else None
+
+
+GRADIENTS: Setting = ("whether gradients are enabled", torch.is_grad_enabled)
+_INFERENCE: Setting = ("inference mode", torch.is_inference_mode_enabled)
+_CPU_AUTOCAST: Setting = (
+    "autocast on the CPU",
+    lambda: (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+)
+_DECIMAL: Setting = ("the context of decimal", _decimal_context)
+_DEBUG_MODE: Setting = (
+    "deterministic algorithms that only warn",
+    torch.is_deterministic_algorithms_warn_only_enabled,
+)
+OF_THE_THREAD: Setting = ("the thread", threading.get_ident)
+_LOCALE: Setting = ("the locale", partial(locale.setlocale, locale.LC_ALL))
+_CUDNN: Setting = (
+    "torch.backends.cudnn",
+    lambda: [
+        getattr(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")
+    ],
+)
+_BY_NAME: dict[str, Setting] = {
+    "is_grad_enabled": GRADIENTS,
+    "is_inference_mode_enabled": _INFERENCE,
+    "is_inference": _INFERENCE,
+    "is_autocast_enabled": _CPU_AUTOCAST,
+    "is_autocast_cpu_enabled": _CPU_AUTOCAST,
+    "get_autocast_dtype": _CPU_AUTOCAST,
+    "get_autocast_cpu_dtype": _CPU_AUTOCAST,
+    "is_autocast_cache_enabled": ("autocast's cache", torch.is_autocast_cache_enabled),
+    "is_anomaly_enabled": ("anomaly detection", torch.is_anomaly_enabled),
+    "get_num_threads": ("the number of threads", torch.get_num_threads),
+    "get_deterministic_debug_mode": _DEBUG_MODE,
+    "is_deterministic_algorithms_warn_only_enabled": _DEBUG_MODE,
+    "fill_uninitialized_memory": (
+        "torch.utils.deterministic.fill_uninitialized_memory",
+        lambda: getattr(torch.utils.deterministic, "fill_uninitialized_memory"),  # noqa: B009
+    ),
+    "cudnn": _CUDNN,
+    "fp32_precision": (
+        "torch.backends.fp32_precision",
+        lambda: [read_precision(switch) for switch in (PRECISIONS if has_precisions() else ())],
+    ),
+    **{
+        f"{name}_sdp_enabled": (
+            f"{name}_sdp_enabled",
+            getattr(torch._C, f"_get_{name}_sdp_enabled"),
+        )
+        for name in ("flash", "mem_efficient", "math", "cudnn")
+        if hasattr(torch._C, f"_get_{name}_sdp_enabled")
+    },
+    "mkldnn": ("torch.backends.mkldnn.enabled", torch._C._get_mkldnn_enabled),
+    "benchmark_limit": (
+        "torch.backends.cudnn.benchmark_limit",
+        lambda: torch.backends.cudnn.benchmark_limit,
+    ),
+    "Decimal": _DECIMAL,
+    "getcontext": _DECIMAL,
+    "localcontext": _DECIMAL,
+    "getcwd": ("the working directory", os.getcwd),
+    "cwd": ("the working directory", os.getcwd),
+    "setlocale": _LOCALE,
+    "getlocale": _LOCALE,
+    "localeconv": _LOCALE,
+    "getrecursionlimit": ("the recursion limit", sys.getrecursionlimit),
+    "isenabled": ("garbage collection", gc.isenabled),
+    "geterr": ("NumPy's handling of errors", _numpy_errors),
+    "current_thread": OF_THE_THREAD,
+    "get_ident": OF_THE_THREAD,
+    "main_thread": OF_THE_THREAD,
+}
+
+
+def settings_read(function: FunctionType) -> Iterator[Setting]:
+    """Each setting with how to ask for it. What a constructor asks for was asked for once."""
+    return (_BY_NAME[name] for name in _asked_in(function) if name in _BY_NAME)
+
+
+def asks_for_requires_grad(function: FunctionType) -> bool:
+    return "requires_grad" in _asked_in(function)
+
+
+def _asked_in(function: FunctionType) -> tuple[str, ...]:
+    code = function.__code__
+    is_asking = is_user_file(code.co_filename) and code.co_name != "__init__"
+    return mentions(function) if is_asking else ()

@@ -1,0 +1,187 @@
+"""What a forward reads beside its attributes: a change of it is eager, or nothing is captured."""
+
+from __future__ import annotations
+
+import decimal
+import io
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import graphdoctor
+from graphdoctor.device.emulated import EmulatedDevice
+from tests.support.captured_models import assert_equal, rand, replayed, why
+from tests.support.emulated import device as device
+
+_LOCAL = threading.local()
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def _tripled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+class _Config:
+    gain = 1.0
+
+
+class _Other:
+    gain = 2.0
+
+
+Forward = Callable[[Any, torch.Tensor], Any]
+
+
+class Reading(nn.Module):
+    """Reads in its forward what `reads` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("table", torch.arange(8.0) + 1)
+        self.config = _Config()
+        self.text = io.StringIO("2")
+        self.long = torch.full((100,), 2.0, device="cpu")
+        self.log = logging.getLogger("tests.captured.stale")
+
+
+def _model(reads: Forward) -> Any:
+    kind = type("Reads", (Reading,), {"forward": lambda self, x: self.layer(x) * reads(self, x)})
+    return kind().cuda().eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("reads", "change", "named"),
+    [
+        (lambda m, x: _doubled(x), "_doubled.__code__ = _tripled.__code__", "__code__"),
+        (lambda m, x: F.softplus(x), "F.softplus = torch.tanh", "softplus"),
+        (lambda m, x: math.sqrt(4), "math.sqrt = lambda value: 7.0", "math.sqrt"),
+        (lambda m, x: m.config.gain, "m.config.gain = 2.0", "config.gain"),
+        (lambda m, x: m.config.gain, "m.config.__class__ = _Other", "from _Config to _Other"),
+        (lambda m, x: m.table.sum(), "m.table.data = m.table.data[:4]", "shape of"),
+        (lambda m, x: m.table.sum(), "m.table.resize_(4)", "shape of"),
+        (lambda m, x: x @ m.layer.weight, "m.layer.weight.t_()", "strides of"),
+        (lambda m, x: float(m.text.getvalue()), "m.text.write('3')", "text"),
+        (lambda m, x: m.long[70].item(), "m.long.fill_(3)", "long"),
+        (lambda m, x: getattr(m.table, "scale", 1.0), "m.table.scale = 2.0", "scale"),
+        (
+            lambda m, x: float(os.environ.get("OF_A_TEST", 1)),
+            "os.environ['OF_A_TEST'] = '2'",
+            "OF_A",
+        ),
+        (
+            lambda m, x: float(decimal.Decimal(1) / decimal.Decimal(3)),
+            "decimal.getcontext().prec = 3",
+            "decimal",
+        ),
+        (
+            lambda m, x: 2 if m.layer.weight.requires_grad else 3,
+            "m.table.requires_grad_()",
+            "requires_grad of",
+        ),
+        (lambda m, x: m.log.getEffectiveLevel(), "m.log.setLevel(7)", "level"),
+        (lambda m, x: 1.0, "nn.Linear.forward = lambda self, x: x * 2", "Linear.forward"),
+    ],
+)
+def test_a_change_of_what_the_forward_reads_is_eager(
+    device: EmulatedDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    reads: Forward,
+    change: str,
+    named: str,
+) -> None:
+    monkeypatch.setattr(F, "softplus", F.softplus)
+    monkeypatch.setattr(math, "sqrt", math.sqrt)
+    monkeypatch.setattr(nn.Linear, "forward", nn.Linear.forward)
+    monkeypatch.setattr(_doubled, "__code__", _doubled.__code__)
+    monkeypatch.setenv("OF_A_TEST", "1")
+    m = _model(reads)
+    with decimal.localcontext():
+        fast = graphdoctor.capture(m, rand(3, 4))
+        assert fast.plan.how == "whole"
+        assert_equal(fast, m, rand(3, 4))
+        exec(change, {**globals(), "m": m})
+        for _ in range(2):
+            assert_equal(fast, m, rand(3, 4))
+    assert replayed(fast) == 1 and named in why(fast)
+
+
+@pytest.mark.parametrize(
+    ("reads", "mode"),
+    [
+        (lambda m, x: 2 if torch.is_grad_enabled() else 3, torch.enable_grad),
+        (lambda m, x: 2 if torch.is_inference_mode_enabled() else 3, torch.inference_mode),
+    ],
+)
+def test_code_that_asks_for_a_mode_is_eager_in_the_other(
+    device: EmulatedDevice, reads: Forward, mode: Callable[[], AbstractContextManager[object]]
+) -> None:
+    model = _model(reads)
+    fast = graphdoctor.capture(model, rand(3, 4))
+    given, counts = rand(3, 4), []
+    for within in (nullcontext, mode):
+        with torch.no_grad(), within():
+            assert torch.equal(fast(given), model(given))
+        counts.append(replayed(fast))
+    assert counts == [1, 1]
+
+
+def test_another_thread_has_other_locals(device: EmulatedDevice) -> None:
+    _LOCAL.gain = 1.0
+    model = _model(lambda m, x: getattr(_LOCAL, "gain", 5.0))
+    fast = graphdoctor.capture(model, rand(3, 4))
+    thread = threading.Thread(target=lambda: assert_equal(fast, model, rand(3, 4)))
+    thread.start()
+    thread.join()
+    assert replayed(fast) == 0 and "the thread changed" in why(fast)
+
+
+@pytest.mark.parametrize(
+    ("held", "reads", "reason"),
+    [
+        (lambda: np.ones(1 << 20), lambda m: float(m.held[7]), "8 MB of the host's memory"),
+        (
+            lambda: np.array([SimpleNamespace(gain=1.0)], dtype=object),
+            lambda m: m.held[0].gain,
+            "array of objects",
+        ),
+    ],
+)
+def test_what_cannot_be_watched_is_not_captured(
+    device: EmulatedDevice, held: Callable[[], Any], reads: Callable[[Any], Any], reason: str
+) -> None:
+    model = _model(lambda m, x: reads(m))
+    model.held = held()
+    fast = graphdoctor.capture(model, rand(3, 4))
+    assert fast.plan.how == "eager" and reason in fast.explain()
+
+
+def test_what_is_asked_outside_is_not_captured(device: EmulatedDevice, tmp_path: Any) -> None:
+    path = tmp_path / "gain.txt"
+    path.write_text("2")
+    fast = graphdoctor.capture(_model(lambda m, x: float(path.read_text())), rand(3, 4))
+    assert fast.plan.how == "eager" and "asks what lies outside it" in fast.explain()
+
+
+def test_a_copy_of_an_object_changes_nothing(device: EmulatedDevice) -> None:
+    import copy
+
+    model = _model(lambda m, x: m.config.gain)
+    fast = graphdoctor.capture(model, rand(3, 4))
+    copy.copy(model.config)  # Python keeps the names of slots in the class
+    assert_equal(fast, model, rand(3, 4))
+    assert replayed(fast) == 1
