@@ -46,7 +46,13 @@ _LOADED_FROM = {
 def __getattr__(name: str) -> object:
     if name not in _LOADED_FROM:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(_LOADED_FROM[name]), name)
+    try:
+        found: object = getattr(importlib.import_module(_LOADED_FROM[name]), name)
+    except (ImportError, OSError) as error:
+        from graphdoctor.values.no_torch import raise_if_of_torch
+
+        raise_if_of_torch(error)
+        raise
     globals()[name] = found
     return found
 

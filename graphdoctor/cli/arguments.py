@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.saved import refuse_saved
 from graphdoctor.values.target_spec import check_file
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ def program_of(args: argparse.Namespace) -> Program:
         )
     if words[0].startswith("-"):
         raise UsageError(f"unrecognized arguments: {words[0]} (see `{args.parser.prog} --help`)")
+    refuse_saved(Path(words[0]))
     if not Path(words[0]).is_file():  # said before torch is imported
         raise UsageError(
             f"{words[0]} is no file in {Path.cwd()}: name a script, or a module as -m package.module"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import progress
 from graphdoctor.values.errors import UsageError, UserCodeError
+from graphdoctor.values.saved import refuse_saved
 from graphdoctor.values.spelling import meant
 from graphdoctor.values.target_spec import NOTEBOOK, check_file, check_spec
 
@@ -144,6 +145,7 @@ def _meant(path: str, project: Project) -> Sequence[TargetSettings]:
     if file.suffix == NOTEBOOK:
         check_file(file)
     if file.suffix != ".py" and not colon:
+        refuse_saved(file)
         known = [target.name for target in targets]
         raise UsageError(
             f"{path} is not a file, a folder or a target (the settings have"

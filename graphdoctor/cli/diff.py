@@ -18,8 +18,8 @@ FORMATS = ("full", "markdown")
 class DiffCommand:
     """Compare two reports: findings, regions, launches, waits, coverage and times.
 
-    A report is what `graphdoctor analyze --json FILE` or `graphdoctor check
-    --report json=FILE` saved; needs no torch.
+    A report is what --json of `graphdoctor analyze` or `graphdoctor run`, or
+    `graphdoctor check --report json=FILE` saved; needs no torch.
     """
 
     name = "diff"
@@ -47,8 +47,14 @@ def _read(path: Path) -> dict[str, Report]:
     """The reports in a file, by target. Raises UsageError."""
     from graphdoctor.reporters.analysis.json import parse as parse_report
     from graphdoctor.reporters.check.json import is_check, parse
+    from graphdoctor.reporters.saved import program_report
+    from graphdoctor.values.saved import saved_kind
 
     content = read(path)
+    kind = saved_kind(content)
+    if kind is not None and kind.name == "run":
+        steps = program_report(content, name=str(path)).steps
+        return {step.name: step.report for step in steps if step.report is not None}
     if not is_check(content):
         report = parse_report(content, name=str(path))
         return {report.target.name: report}

@@ -9,7 +9,9 @@ from graphdoctor.cli.output import add_page_arguments, look_of, show
 
 
 class ReportCommand:
-    """Show a report that `graphdoctor analyze --json FILE` saved; needs no torch."""
+    """Show what --json of `analyze`, `run`, `sweep`, `trace` and `watch`, or
+    `check --report json=FILE`, saved; needs no torch.
+    """
 
     name = "report"
     help = "show a saved report"
@@ -19,8 +21,8 @@ class ReportCommand:
         add_page_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        from graphdoctor.reporters.analysis import REPORTERS
-        from graphdoctor.reporters.analysis.json import read
+        from graphdoctor.reporters.files import read
+        from graphdoctor.reporters.saved import text_of
 
-        show(REPORTERS["terminal"](read(args.file), look_of(args)))
+        show(text_of(read(args.file), look_of(args), name=str(args.file)))
         return 0

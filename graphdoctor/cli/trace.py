@@ -91,22 +91,15 @@ class TraceCommand:
                                         *(("--report", path) for _, path in args.report)])  # fmt: skip
         report = _explain(args)
 
-        from graphdoctor.reporters import trace_before_after, trace_html, trace_page
-        from graphdoctor.reporters import trace_folder as trace_folder_page
+        from graphdoctor.reporters import trace_html
         from graphdoctor.reporters.look import Look
         from graphdoctor.reporters.plain_json import written
-        from graphdoctor.values.compared_traces import TraceComparison
-        from graphdoctor.values.trace import TraceReport
-
-        def page() -> str:
-            if isinstance(report, TraceReport):
-                return trace_page.render(report, look_of(args))
-            if isinstance(report, TraceComparison):
-                return trace_before_after.render(report, look_of(args))
-            return trace_folder_page.render(report, look_of(args))
+        from graphdoctor.reporters.saved import trace_text
 
         save_reports(args, lambda name: trace_html.render(report, Look(base=os.getcwd())))
-        show_or_save(args, json=lambda: written(report), page=page)
+        show_or_save(
+            args, json=lambda: written(report), page=lambda: trace_text(report, look_of(args))
+        )
         return 0
 
 

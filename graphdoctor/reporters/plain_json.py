@@ -12,7 +12,10 @@ from graphdoctor.values.compared_traces import FolderReport, TraceComparison
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
 from graphdoctor.values.report import SCHEMA_VERSION, Report
+from graphdoctor.values.saved import what_it_is
+from graphdoctor.values.sweep import SWEEP_SCHEMA_VERSION, Sweep
 from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
+from graphdoctor.values.watched import WATCH_SCHEMA_VERSION, WatchReport
 
 _T = TypeVar("_T")
 
@@ -33,6 +36,8 @@ _KINDS: dict[type, _Kind] = {
     TraceReport: _TRACE,
     FolderReport: _TRACE,
     TraceComparison: _TRACE,
+    Sweep: _Kind("sweep", SWEEP_SCHEMA_VERSION, "graphdoctor sweep ... --json"),
+    WatchReport: _Kind("watch", WATCH_SCHEMA_VERSION, "graphdoctor watch --json"),
 }
 
 # JSON has no such numbers; a NaN in a model's output must survive saving all the same.
@@ -64,12 +69,14 @@ def parsed(content: str | bytes, kind: type[_T], *, name: str) -> _T:
             )
         return msgspec.convert(plain, kind, strict=False)  # as NaN and infinity are written
     except msgspec.ValidationError as error:
-        raise UsageError(f"{name} is not a graphdoctor {what}: {error}") from error
+        known = what_it_is(content, name=name, wanted=what)
+        raise UsageError(known or f"{name} is not a graphdoctor {what}: {error}") from error
     except msgspec.DecodeError as error:
         if "truncated" in str(error) or str(error).endswith(f"(byte {len(content)})"):
             reason = "is cut short" if content.strip() else "is empty"
             raise UsageError(f"{name} {reason}; {again}") from error
-        raise UsageError(f"{name} is not JSON: {error}") from error
+        known = what_it_is(content, name=name)
+        raise UsageError(known or f"{name} is not JSON: {error}") from error
     except RecursionError as error:
         raise UsageError(f"{name} is not a graphdoctor {what}: it is nested too deeply") from error
 
@@ -78,14 +85,6 @@ def _may_be(plain: Any, kind: type) -> bool:
     """Whether it may be another version of this kind: most keys of what another command saved are foreign."""
     known = {field.encode_name for field in msgspec.structs.fields(kind)}
     return isinstance(plain, dict) and 2 * len(plain.keys() - known) <= len(plain)
-
-
-def top_level(content: bytes) -> dict[str, msgspec.Raw]:
-    """The keys of a saved value, which tell reports apart, even where the rest is broken."""
-    try:
-        return msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError):
-        return {}  # the reader of reports says what is wrong with it
 
 
 def writable(value: Any) -> Any:

@@ -26,7 +26,7 @@ class GradScalerRead(RecordingRule):
     id = "GD112"
     name = "grad-scaler-read"
     effect = "capture-fails"
-    explains = ("GD101", "GD107", "GD203")
+    explains = ("GD203",)  # other rules leave the reads of a scaler to this one, and only these
     makes_host_wait = True
     is_glue = True
     evidence = MEASURED

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.saved import refuse_saved
 from graphdoctor.values.sweep import Capturing, LengthPlan, SweepRow
 
 MOST_SIZES = 1000  # that the program weighs; more are merged into the next larger one
@@ -27,6 +28,7 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 def read_lengths(path: str) -> Counter[int]:
     """How many calls had each size; one whole number a line. Raises UsageError for anything else."""
+    refuse_saved(Path(path))
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

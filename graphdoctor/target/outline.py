@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphdoctor.values.errors import UsageError, UserCodeError
+from graphdoctor.values.saved import refuse_saved
 from graphdoctor.values.target_spec import check_file
 
 
@@ -49,6 +50,7 @@ class Outline:
 def outline(path: Path) -> Outline:
     """Read and parse a file; a missing, unreadable or wrong one is one clear sentence."""
     check_file(path)
+    refuse_saved(path)
     try:
         return _outline_of(ast.parse(path.read_bytes(), filename=str(path)))
     except SyntaxError as error:

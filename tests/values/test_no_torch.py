@@ -24,9 +24,13 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutTorch
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "model.py").write_text("def graphdoctor_target(): return None", encoding="utf-8")
+    return python(folder, "-m", "graphdoctor", *arguments)
+
+
+def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     paths = [str(folder), *(path for path in sys.path if path)]
     return subprocess.run(
-        [sys.executable, "-m", "graphdoctor", *arguments],
+        [sys.executable, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
@@ -42,6 +46,14 @@ def test_missing_torch_is_said_with_the_python_that_lacks_it(tmp_path: Path, com
     assert ended.returncode == 4
     assert f"error: there is no PyTorch for {sys.executable}" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["analyze", "capture", "no_sync"])
+def test_from_python_it_is_the_same_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_WITHOUT_TORCH, encoding="utf-8")
+    ended = python(tmp_path, "-c", f"import graphdoctor; graphdoctor.{name}")
+    last = ended.stderr.splitlines()[-1]
+    assert f"CannotDoItHere: there is no PyTorch for {sys.executable}" in last
 
 
 def test_torch_that_cannot_be_imported_is_no_bug_of_graphdoctor(tmp_path: Path) -> None:

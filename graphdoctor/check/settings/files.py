@@ -9,6 +9,7 @@ from pathlib import Path
 
 from graphdoctor.check.settings.settings import Settings, parse
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.saved import refuse_saved
 
 OWN_FILE = "graphdoctor.toml"
 SHARED_FILE = "pyproject.toml"
@@ -60,6 +61,7 @@ def repository_of(folder: Path) -> Path:
 
 def read_toml(path: Path) -> dict[str, object]:
     """A TOML file's table. Raises UsageError."""
+    refuse_saved(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:

@@ -198,7 +198,10 @@ class EmulatedGraph:
         """Before a storage is freed, or gets memory again."""
         info = self._device.table.info_of(storage)
         if self.tape is not None and info is not None and info.cuda:
-            self._save_storage(info, storage)
+            with (
+                torch._C._DisableTorchDispatch()
+            ):  # the copy is ours: the capture has not to see it
+                self._save_storage(info, storage)
             self.tape.add_resize(storage, size_bytes)
 
     def _put_back(self) -> None:

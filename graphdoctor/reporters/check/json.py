@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.plain_json import parsed, top_level, written
+from graphdoctor.reporters.plain_json import parsed, written
 from graphdoctor.values.check import Check
+from graphdoctor.values.saved import top_level
 
 
 def render(check: Check, look: Look) -> str:

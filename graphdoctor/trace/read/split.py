@@ -11,6 +11,7 @@ import numpy as np
 
 from graphdoctor.trace.arrays import Ints, Mask
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.saved import what_it_is
 
 _START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}([ \t\r\n]*),[ \t\r\n]*\{")
@@ -138,6 +139,8 @@ def _header(source: Iterator[bytes], name: str) -> tuple[bytearray, int, bool]:
         raise UsageError(_other(name, "a profile of rocprofv3"))
     if begin == len(content):
         raise UsageError(f"The trace {name} is empty: {len(content)} bytes.")
+    if known := what_it_is(bytes(content), name=name):
+        raise UsageError(known)
     raise UsageError(
         f'{name} has no "traceEvents" in its {len(content):,} bytes, so it is no torch.profiler'
         " trace, or it is cut short; export it again with export_chrome_trace()."
