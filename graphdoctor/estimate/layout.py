@@ -100,7 +100,7 @@ def _one_of(few: Laid, many: Laid, steps: int) -> Laid:
         span_us=(many.span_us - few.span_us) / steps,
         host_us=(many.host_us - few.host_us) / steps,
         busy_us=(many.busy_us - few.busy_us) / steps,
-        waiting_us=(many.waiting_us - few.waiting_us) / steps,
+        waiting_us=max(0.0, many.waiting_us - few.waiting_us) / steps,  # sums round, differently
         drained_us=(many.drained_us - few.drained_us) / steps,
     )
 

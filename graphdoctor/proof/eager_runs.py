@@ -25,7 +25,10 @@ class EagerRuns:
     hosts: list[Mapping[str, object]] = field(default_factory=list)  # Python state after each
 
     def look(self, inputs: Inputs, outputs: object) -> None:
-        """Note what an iteration has just left behind."""
+        """Note what an iteration has just left behind; what was noted of as many before was not eager's."""
+        if len(self.digests) == len(self.session.batches):
+            self.digests.clear()
+            self.hosts.clear()
         seen = footprint(self.session.target.roots, inputs, outputs)
         self.digests.append(digest(seen))
         self.hosts.append(seen.host)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from graphdoctor.device.observe.known_results import prefer_new_results
 from graphdoctor.device.observe.storages import Geometry
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.graphs.capture import record_graph
@@ -23,6 +24,7 @@ from graphdoctor.graphs.region_run import Part, RegionRun, RegionWatcher
 from graphdoctor.partition import PlannedRegion
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.saved_tensor import is_same_memory
+from graphdoctor.target.state.shared_memory import copied_when_written
 from graphdoctor.target.user_code import first_line
 from graphdoctor.values.captures import CaptureOutcome, Difference, Scope, Verification
 from graphdoctor.values.locations import Location
@@ -49,6 +51,7 @@ def verify_regions(
     trials = [_Trial(planned, exact=exact, tried_on=tried_on) for planned in regions]
     with session.from_the_start(capturing=True):
         for iteration in captured:
+            prefer_new_results()  # what the iterations before had computed does not come again
             _watch(session, iteration, [t for t in trials if t.planned.ops_in(iteration.index)])
     return tuple(trial.outcome(_doubt(trial.planned, captured)) for trial in trials)
 
@@ -266,9 +269,14 @@ def _changing(first: RegionRun, run: RegionRun) -> set[int]:
 
 
 def _results(first: RegionRun, run: RegionRun) -> dict[Part, torch.Tensor]:
-    """What the replayed memory holds where the other run left something behind."""
+    """What the replayed memory holds where the other run left something behind.
+
+    What the region made itself is copied only when it is written again.
+    """
     return {
-        (slot, geometry): geometry.of(first.storages[slot]).clone()
+        (slot, geometry): (copied_when_written if slot in first.made else torch.clone)(
+            geometry.of(first.storages[slot])
+        )
         for slot, geometry in run.after
         if slot in first.storages
     }

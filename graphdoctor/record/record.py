@@ -27,11 +27,11 @@ def record(
 ) -> Recording:
     """Run the step in both ways, and once more for what the host draws; the state is put back.
 
-    `look` sees each eager iteration, with the state as the iteration left it.
+    `look` sees each eager iteration, with the state as the iteration left it: what it saw before is void where
+    it sees as many again.
     """
     prefer_new_results()  # the session's batches come several times; what the step warmed up on, once more
     eager, captured = _both_ways(session, look=look, progress=progress)
-    forget_unused_results()  # of what is drawn at random, and so comes in one run only
     progress("watching what the host does")
     return Recording(
         device=session.device.kind,
@@ -56,8 +56,11 @@ def _both_ways(
     """As eager runs it, and as a capture sees it: the same iterations, where nobody asks whether it is captured."""
     run = partial(record_series, session, progress=progress)
     if not MEETING.everywhere(not session.device.was_asked):
-        return run(capturing=False, look=look), run(capturing=True)
-    captured = run(capturing=True)
+        eager = run(capturing=False, look=look)
+        captured = run(capturing=True)
+        forget_unused_results()  # of what is drawn at random, and so comes in one run only
+        return eager, captured
+    captured = run(capturing=True, look=look)
     if not MEETING.everywhere(not session.device.was_asked):  # in a later iteration
         return run(capturing=False, look=look), captured
     return tuple(msgspec.structs.replace(one, capturing=False) for one in captured), captured

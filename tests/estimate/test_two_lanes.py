@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphdoctor.estimate import two_lanes
 from graphdoctor.estimate.gpus import load_profile
-from graphdoctor.estimate.two_lanes import Work, run
+from graphdoctor.estimate.two_lanes import Positions, Work, run
 from graphdoctor.trace.explain.gaps import gaps
 from graphdoctor.trace.explain.replay import Replay, replay_of
 from graphdoctor.trace.explain.what_if import with_graphs, without_waits
@@ -57,13 +59,30 @@ def one_by_one(work: Work) -> tuple[float, float]:
     return max(host, device), waiting + max(0.0, host - device - owed)
 
 
-@given(works())
-def test_stretches_computed_at_once_give_what_single_launches_give(work: Work) -> None:
-    found = run(work)
+@pytest.mark.parametrize("few", [0, 64])  # rows: all stretches at once, and none
+@given(work=works())
+def test_stretches_computed_at_once_give_what_single_launches_give(work: Work, few: int) -> None:
+    with mock.patch.object(two_lanes, "_FEW", few):
+        found = run(work)
     span, waiting = one_by_one(work)
     assert found.span_us == pytest.approx(span)
     assert found.waiting_us == pytest.approx(waiting)
     assert found.busy_us == pytest.approx(float(work.busy_us[work.puts].sum()))
+
+
+@given(works())
+def test_rows_lie_in_the_same_places_however_they_are_computed(work: Work) -> None:
+    placed = []
+    for few in (0, 64):
+        placed.append(Positions.empty(len(work)))
+        with mock.patch.object(two_lanes, "_FEW", few):
+            run(work, placed[-1])
+    for one, other in zip(*map(columns_of, placed), strict=True):
+        assert one.tolist() == pytest.approx(other.tolist())
+
+
+def columns_of(positions: Positions) -> list[np.ndarray]:
+    return [getattr(positions, field.name) for field in fields(positions)]
 
 
 def replayed(builder: TraceBuilder) -> Replay:

@@ -59,6 +59,7 @@ DEEDS: dict[str, Deed] = {
     "change the rate": lambda at, x: at.optimizer.param_groups[0].update(lr=0.5),
     "change an input": lambda at, x: x.zero_(),
     "freeze": lambda at, x: at.model[0].weight.requires_grad_(False),
+    "ask": lambda at, x: torch.cuda.is_current_stream_capturing(),
 }
 
 
@@ -98,9 +99,13 @@ def prepared(described: object, device: EmulatedDevice) -> Session:
 
 
 @settings(max_examples=30)
-@given(st.lists(st.sampled_from(sorted(DEEDS)), max_size=5), st.sampled_from([None, 4, 6, 9, 12]))
+@given(
+    st.lists(st.sampled_from(sorted(DEEDS)), max_size=5), st.sampled_from([None, 4, 6, 8, 9, 12])
+)
 def test_recording_leaves_no_trace(deeds: list[str], fails_at: int | None) -> None:
-    """Calls 0 to 2 warm up, 3 tries other values, 4 to 7 are recorded as eager, 8 to 11 as if captured."""
+    """Calls 0 to 2 warm up, 3 tries other values, 4 to 7 are recorded; 8 to 11 as if captured, where the step asks."""
+    if fails_at is not None and fails_at > 8:
+        deeds = ["ask", *deeds]
     with EmulatedDevice() as device:
         at, described = build(deeds, fails_at=fails_at)
         session = prepared(described, device)

@@ -53,11 +53,11 @@ class EmulatedDevice:
     """One CUDA device that is not there.
 
     Storages carry a logical device; operators run on the CPU; `torch.cuda` is stood in for, and put
-    back on leaving. It is there for this thread and for those that begin inside.
+    back on leaving. It is there for this thread and for those that begin inside. `was_asked`: whether
+    anything asked while a capture was assumed, code of ours that does something else then among that.
     """
 
     kind = "emulated"
-    was_asked = True  # stand-ins for torch's own functions ask, too
 
     def __init__(
         self, *, capability: tuple[int, int] = (9, 0), name: str = "emulated CUDA device"
@@ -71,6 +71,7 @@ class EmulatedDevice:
         self.broken_off = 0  # captures that were refused; runs that failed, also on another rank
         self.order: StreamOrder | None = None  # of the capture under way, or of one assumed
         self.assumes_capture = False
+        self.was_asked = False
         self.passed_compiler_by = False  # torch.compile was called, and gave the eager code back
         self.assumptions = 0  # how often a value was assumed, so far
         self.shapes: Shapes | None = None  # what runs operators where they run on shapes only
@@ -118,9 +119,11 @@ class EmulatedDevice:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Afterwards tensors lie where they lay before, and what is known of the code is as before."""
-        names = ("passed_compiler_by", "uses_cuda_api", "assumptions", "shapes", "unplaced")
+        names = (
+            "passed_compiler_by", "uses_cuda_api", "was_asked", "assumptions", "shapes", "unplaced",
+        )  # fmt: skip
         before = {name: getattr(self, name) for name in names}
-        self.passed_compiler_by = self.uses_cuda_api = False
+        self.passed_compiler_by = self.uses_cuda_api = self.was_asked = False
         self.unplaced = set(self.unplaced)
         try:
             with self.table.kept():
@@ -187,6 +190,7 @@ class EmulatedDevice:
 
     @property
     def is_capturing(self) -> bool:
+        self.was_asked = self.was_asked or self.assumes_capture
         if self.capturing is None:
             return self.assumes_capture
         return self.assumes_capture or self.capturing.includes(self.streams.current)

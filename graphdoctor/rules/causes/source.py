@@ -104,15 +104,15 @@ def statement_at(file: str, line: int) -> ast.stmt | None:
 
 def written(place: Location | None, methods: frozenset[str], builtins: frozenset[str]) -> str:
     """The first call on the line of one of these methods or builtins, as written; or ""."""
-    if place is None:
-        return ""
-    statement = statement_at(place.file, place.line)
+    return "" if place is None else _written_at(place.file, place.line, methods, builtins)
+
+
+@lru_cache(maxsize=4096)
+def _written_at(file: str, line: int, methods: frozenset[str], builtins: frozenset[str]) -> str:
+    """One line reads many values in a step, as in a loop."""
+    statement = statement_at(file, line)
     for node in ast.walk(statement) if statement is not None else ():
-        if (
-            isinstance(node, ast.Call)
-            and holds(node, place.line)
-            and _calls(node, methods, builtins)
-        ):
+        if isinstance(node, ast.Call) and holds(node, line) and _calls(node, methods, builtins):
             return shortened(ast.unparse(node))
     return ""
 
