@@ -70,6 +70,23 @@ def test_dynamo_finds_the_graphs_and_python_stays_between_them() -> None:
     torch._dynamo.reset()
 
 
+def test_dropout_of_what_the_backward_keeps_draws_once_a_step() -> None:
+    """Without Dynamo, AOTAutograd's backward graph draws again, and nobody reads it."""
+
+    def trained(*, compiled: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Dropout(0.5))
+        backend = Segments(capture=False, where=lambda tensor: "cuda:0")
+        called = torch.compile(model, backend=backend) if compiled else model
+        with settings():
+            for _ in range(2):
+                called(torch.randn(4, 8)).square().sum().backward()
+        return [*(parameter.grad for parameter in model.parameters()), torch.get_rng_state()]  # type: ignore[list-item]
+
+    assert all(map(torch.equal, trained(compiled=True), trained(compiled=False)))
+    torch._dynamo.reset()
+
+
 def test_a_norm_is_planned_by_the_strides_of_its_input() -> None:
     """Its kernels are counted by how its input lies, which Dynamo's graph tells as a recording does."""
     backend = Segments(capture=False, where=lambda tensor: "cuda:0")
