@@ -30,6 +30,9 @@ READING = """
   `torch.utils.checkpoint` is replayed, where later versions make it run eagerly.
 - Before torch 2.11 a capture refuses more of the random generator's state than what was measured on a GPU, and
   some operators wait in other places. The emulated device does what that torch says.
+- Up to torch 2.9 at least, Dynamo compiles nothing anew where a parameter is given other strides in the same memory
+  (`weight.data = weight.data.t()`), which torch 2.13 does. `graphdoctor.Segments` leaves that to Dynamo: make it anew
+  after such a change.
 - Since torch 2.15, `x[i] = 1.0` fills, and copies nothing from the host: it is no hazard there, and no finding.
 
 On a GPU, torch 2.11.0 with Python 3.12 was used for everything that these pages call measured.
