@@ -19,7 +19,7 @@ PURPOSES = {
     "settled": "other inputs",
     "prepare": "warm-up",
     "record_series": "recording",
-    "host_events": "host's draws",
+    "seen_of_host": "host's draws",
     "capture_whole_step": "capture",
     "verify_regions": "regions",
     "eager_twin": "eager twin",
