@@ -13,6 +13,7 @@ from graphdoctor.diagnose.python_state import (
     decided_by_clocks,
     decided_by_stopped,
     in_other_threads,
+    raises_later,
     taken_from_outside,
 )
 from graphdoctor.target import Target
@@ -25,6 +26,7 @@ def doubts_of(target: Target, recording: Recording) -> tuple[str, ...]:
     """Why a replay that was verified here may still differ from eager elsewhere, or later."""
     return (
         *_fallbacks(recording),
+        *raises_later(recording),
         *unforeseen(recording),
         *_rebound(target, recording),
     )

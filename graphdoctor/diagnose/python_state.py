@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from graphdoctor.values.figures import names_text
+from graphdoctor.values.figures import count_text, names_text
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location, bracketed
 from graphdoctor.values.recording import EventKind, HostEvent, Recording
@@ -53,6 +53,15 @@ def decided_by_clocks(recording: Recording) -> Iterator[str]:
     for place, event in found.items():
         code, _, when = event.detail.rpartition("` ")
         yield f"{code}`{bracketed(place)} {when}, by {event.name}; no replay reads a clock"
+
+
+def raises_later(recording: Recording) -> Iterator[str]:
+    """That the step fails in one of its next calls, which no replay does."""
+    for event in events_of(recording, "raises-later"):
+        yield (
+            f"the step ran {count_text(int(event.detail), 'time')} from a warm state and raised in the next call:"
+            f" {event.name}; what comes after that is not known, and no replay raises"
+        )
 
 
 def taken_from_outside(recording: Recording) -> Iterator[str]:

@@ -9,6 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from graphdoctor.device.observe.fallback import EmulationLimit
+from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.diagnose.assemble import Results, assemble
 from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.diagnose.python_state import in_other_threads
@@ -25,7 +26,7 @@ from graphdoctor.record.variation import narrowed, with_fixed_inputs
 from graphdoctor.strategies.evidence import Evidence, Studied
 from graphdoctor.strategies.side_by_side import compare_strategies
 from graphdoctor.target import Target
-from graphdoctor.values.errors import UsageError, UserCodeError
+from graphdoctor.values.errors import RaisesLater, UsageError, UserCodeError
 from graphdoctor.values.recording import Recording
 from graphdoctor.values.report import Report
 from graphdoctor.values.speed import GraphMemory
@@ -47,15 +48,31 @@ def _recorded(target: Target, setting: Setting) -> tuple[Session, EagerRuns | No
     setting.progress("warming up")
     try:
         session = prepare(target, setting.device, iterations=setting.options.iterations)
-        is_exact = setting.device.kind == "emulated" and setting.device.has_values
-        ran = EagerRuns(session) if is_exact else None
-        look = ran.look if ran is not None else None
-        return session, ran, record(session, progress=setting.progress, look=look)
+        return _recorded_from(session, setting)
+    except RaisesLater as error:
+        if not MEETING.has_others and session.raises_again(error):
+            return _recorded_from(session.up_to(error), setting)
+        return _recorded_narrowed(target, error, setting)
     except UserCodeError as error:
-        fewer = narrowed(target, error)
-        if fewer is None:
-            raise
-        return _recorded(fewer, setting)
+        return _recorded_narrowed(target, error, setting)
+
+
+def _recorded_narrowed(
+    target: Target, error: UserCodeError, setting: Setting
+) -> tuple[Session, EagerRuns | None, Recording]:
+    fewer = narrowed(target, error)
+    if fewer is None:
+        raise error
+    return _recorded(fewer, setting)
+
+
+def _recorded_from(
+    session: Session, setting: Setting
+) -> tuple[Session, EagerRuns | None, Recording]:
+    is_exact = setting.device.kind == "emulated" and setting.device.has_values
+    ran = EagerRuns(session) if is_exact else None
+    look = ran.look if ran is not None else None
+    return session, ran, record(session, progress=setting.progress, look=look)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from graphdoctor.record.host.python_state import HostState
 from graphdoctor.record.iteration import Look, observe
 from graphdoctor.record.later.later_events import with_later_steps
 from graphdoctor.record.session import Session
+from graphdoctor.values.errors import RaisesLater, UserCodeError
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Iteration, OptimizerInfo, Recording
 
@@ -123,9 +124,14 @@ def record_series(
         before = HostState(session.target.roots, session.device.table)
         for index in range(len(session.batches)):
             progress(f"recording the step {doing} ({index + 1} of {len(session.batches)})")
-            observed = observe(
-                session, index, run=base + index, storages=before.storages, look=look
-            )
+            try:
+                observed = observe(
+                    session, index, run=base + index, storages=before.storages, look=look
+                )
+            except UserCodeError as error:
+                if index == 0:
+                    raise
+                raise RaisesLater(error, index) from error.__cause__
             after = HostState(session.target.roots, session.device.table)
             made = observed.iteration(index, capturing, before.changes(after))
             externals = with_buckets(made.externals, made.ops, session.target.roots)

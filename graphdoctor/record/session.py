@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +24,7 @@ from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
-from graphdoctor.values.errors import RaisesInCapture, UserCodeError
+from graphdoctor.values.errors import RaisesInCapture, RaisesLater, UserCodeError
 
 WARM_UPS = 3  # torch's own advice before a capture; the first iterations create state
 _DDP_WARM_UPS = 11  # in the first ten steps it times itself with events, which a capture refuses
@@ -81,6 +81,21 @@ class Session:
     batches: tuple[Inputs, ...]
     start: Snapshot
     scopes: Scopes
+    raises: RaisesLater | None = None  # after so many calls from the start as there are batches
+
+    def raises_again(self, error: RaisesLater) -> bool:
+        """Whether it is the state by which the step raises, and not the inputs: with the first ones it does, too."""
+        with self.from_the_start(capturing=False):
+            try:
+                for _ in range(error.calls + 1):
+                    self.call(self.inputs(0))
+            except UserCodeError:
+                return True
+        return False
+
+    def up_to(self, error: RaisesLater) -> Session:
+        """The same, without the iterations from the one on in which the step raises."""
+        return replace(self, batches=self.batches[: error.calls], raises=error)
 
     @contextmanager
     def from_the_start(self, *, capturing: bool) -> Iterator[None]:
@@ -96,7 +111,7 @@ class Session:
 
     def batches_for_proof(self) -> tuple[Inputs, ...]:
         """The session's inputs, and as many new ones as a proof needs where it has few iterations."""
-        missing = max(0, FEWEST_REPLAYS - len(self.batches))
+        missing = max(0, FEWEST_REPLAYS - len(self.batches)) if self.raises is None else 0
         with user_code("making the inputs"):
             return (*self.batches, *(self.target.fresh_inputs() for _ in range(missing)))
 

@@ -68,6 +68,11 @@ def _torch_folder() -> str:
     return os.path.dirname(os.path.abspath(spec.origin)) + os.sep if spec and spec.origin else _HERE
 
 
+def calls_step(code: CodeType) -> bool:
+    """Whether it is where graphdoctor calls the step: all outside of it is no part of the step."""
+    return code.co_name == "call" and os.path.abspath(code.co_filename) == _SESSION
+
+
 class _Code:
     """What one code object is, and the places in it that were seen; looked up by its identity.
 
@@ -82,7 +87,7 @@ class _Code:
         self.is_user = not self.is_generated and not is_machinery(code.co_filename)
         self.is_own = self.is_user and not is_library(code.co_filename)
         self.is_engine = code.co_name == _ENGINE
-        self.is_start = code.co_name == "call" and os.path.abspath(code.co_filename) == _SESSION
+        self.is_start = calls_step(code)
         self.places: dict[int, Location] = {}  # by the instruction that runs
 
     def place(self, frame: FrameType) -> Location:

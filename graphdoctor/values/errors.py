@@ -29,6 +29,14 @@ class RaisesInCapture(UserCodeError):
     """The step runs in eager, and fails on the path that it takes while it is captured."""
 
 
+class RaisesLater(UserCodeError):
+    """The step ran `calls` times from a state, and failed in the next call."""
+
+    def __init__(self, error: UserCodeError, calls: int) -> None:
+        super().__init__(str(error), error.frames)
+        self.calls = calls
+
+
 class CannotDoItHere(GraphDoctorError):
     """The machine lacks what was asked for, such as a GPU or a package."""
 

@@ -29,7 +29,8 @@ EventKind = Literal[
     "python-decision",  # a line compares such state, or branches on it
     "clock-decision",  # the step is another one when a clock, of this name, has moved on
     "running-iterator",  # an iterator or a queue that outlives the step gave its next item
-    "outside",  # the step asked what lies outside it; the detail: the answer decides, measures or configures
+    "outside",  # the step asked what lies outside it; the detail: the answer decides, measures, configures or stands
+    "raises-later",  # the step fails with the error that is the name, after so many calls as the detail says
     "other-thread",  # another thread was given work, which is not recorded
     "graph-replay",  # a CUDA graph of the user's own was replayed
     "assumed-value",  # a value was needed that no shape tells; the detail says what was assumed

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import FunctionType
+from types import CodeType
 from typing import Any
 
-from graphdoctor.target.state.walk import Walk
-from graphdoctor.target.user_code import is_user_file
+from graphdoctor.record.host.stand_ins import standing_in
 
 _HOUR_S = 3600
 _DAY_S = 24 * _HOUR_S
@@ -21,6 +21,8 @@ AT_OTHER_TIMES_S = (
     *(FAR_AHEAD_S + hour * _HOUR_S for hour in range(1, 24)),
     *(FAR_AHEAD_S + day * _DAY_S for day in range(1, 7)),
 )
+NUMPY_CLOCK = "numpy.datetime64()"
+_NOW_WORDS = frozenset({"now", "today"})
 _SECONDS = (
     "time", "perf_counter", "monotonic", "process_time", "thread_time",
 )  # fmt: skip
@@ -51,28 +53,39 @@ for _name in ("clock_gettime", "clock_gettime_ns"):
 
 def tells_of_day(name: str) -> bool:
     """Whether a clock, by its name in `CLOCKS`, is asked for a date or for the time of the day."""
-    return name.startswith(("date", *(f"time.{clock.__name__}" for clock in _OF_DAY), "time.time("))
+    return name.startswith(
+        ("date", NUMPY_CLOCK, *(f"time.{clock.__name__}" for clock in _OF_DAY), "time.time(")
+    )
 
 
 @contextmanager
 def clocks_ahead(roots: Mapping[str, object], ahead_s: int) -> Iterator[None]:
     """In this block code that the roots lead to reads another time, by whatever name it knows the clock."""
-    later = _later_clocks(ahead_s)
-    spaces: list[dict[str, Any]] = [vars(time), vars(datetime)]
-    for _, value, _ in Walk(roots, with_empty=False):
-        if isinstance(value, FunctionType) and is_user_file(value.__code__.co_filename):
-            spaces.append(value.__globals__)
-    changed: list[tuple[dict[str, Any], str, object]] = []
-    try:
-        for space in spaces:
-            for name, value in list(space.items()):
-                if (put := later.get(id(value))) is not None:
-                    changed.append((space, name, value))
-                    space[name] = put
+    modules = [time, datetime]
+    others = _later_clocks(ahead_s)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        modules.append(numpy)
+        others[id(numpy.datetime64)] = _later_datetime64(numpy.datetime64, ahead_s)
+    with standing_in(roots, others, *modules):
         yield
-    finally:
-        for space, name, value in changed:
-            space[name] = value
+
+
+def reads_numpy_clock(code: CodeType) -> bool:
+    """Whether a function says `datetime64("now")`, the one clock that is no function."""
+    return "datetime64" in code.co_names and not _NOW_WORDS.isdisjoint(
+        one for one in code.co_consts if isinstance(one, str)
+    )
+
+
+def _later_datetime64(kind: Any, ahead_s: int) -> Any:
+    def make(cls: type, *args: Any) -> Any:
+        found = kind(*args)
+        is_now = bool(args) and isinstance(args[0], str) and args[0] in _NOW_WORDS
+        unit = "D" if is_now and args[0] == "today" else "s"
+        ahead = ahead_s // _DAY_S if unit == "D" else ahead_s
+        return found + (found - found).dtype.type(ahead, unit) if is_now else found
+
+    return type("datetime64", (kind,), {"__new__": make})
 
 
 def _later_clocks(ahead_s: int) -> dict[int, object]:

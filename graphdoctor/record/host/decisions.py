@@ -42,6 +42,7 @@ class Decision(NamedTuple):
     """`code` is decided by a counter. After `steps` more it `becomes` another truth; None where that is unknown."""
 
     code: str
+    node: ast.expr
     steps: int | None
     becomes: bool | None
 
@@ -56,9 +57,9 @@ def decisions_at(frame: FrameType, counter: Counter, now: object) -> Iterator[De
         code = ast.unparse(expression)
         ahead = _ahead(rest, now, counter.growth) if resolved.is_plain else None
         if ahead is None:
-            yield Decision(code, None, None)
+            yield Decision(code, expression, None, None)
         elif ahead.steps is not None:
-            yield Decision(code, ahead.steps, ahead.becomes)
+            yield Decision(code, expression, ahead.steps, ahead.becomes)
 
 
 @lru_cache(maxsize=256)

@@ -51,7 +51,8 @@ def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
             watches = state_watches(roots, changed)
             by_line = [watch for watch in watches if watch.is_by_line]
             events = _watched(session, [*map(NumpyState, drawn), *by_line])
-    of_process = [path for path in changed if path in process_values()]
+    without_holder = {*process_values(), *(path for path in changed if path.startswith("order("))}
+    of_process = [path for path in changed if path in without_holder]
     events = (
         *_of_the_step(events, watches),
         *(HostEvent("python-state", path, op_index=0) for path in of_process),

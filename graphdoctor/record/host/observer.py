@@ -14,10 +14,11 @@ from types import FrameType
 from typing import Any
 
 from graphdoctor.device.observe.operators import Call, Observer
-from graphdoctor.record.host.clocks import CLOCKS
+from graphdoctor.record.host.clocks import CLOCKS, NUMPY_CLOCK, reads_numpy_clock
 from graphdoctor.record.host.lines import Seen, Watch, WatchedLines
 from graphdoctor.record.host.outside import Asking
 from graphdoctor.record.host.running import Running
+from graphdoctor.record.host.shown import Shown
 from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
 from graphdoctor.target.program.quiet import audited
 from graphdoctor.target.state.globals import numpy_generator
@@ -31,6 +32,7 @@ THREADS = {
     threading.Thread.start.__code__: "threading.Thread",
     ThreadPoolExecutor.submit.__code__: "concurrent.futures.ThreadPoolExecutor",
 }
+_Found = tuple[EventKind, str]
 _DRAW_NOTHING = frozenset({"getstate", "setstate", "seed"})
 
 
@@ -46,6 +48,7 @@ class HostObserver(Observer):
     def __init__(self, watches: Sequence[Watch] = (), running: Running | None = None) -> None:
         self._lines = WatchedLines(watches, self._add)
         self._running = running or Running({})
+        self._shown = Shown()
         self.events: list[HostEvent] = []
         self._operators = 0
         self._before: Any = None
@@ -85,22 +88,40 @@ class HostObserver(Observer):
             return
         found = _built_in(function)
         if found is not None:
-            self._add(*found, locate_from(caller))
+            self._drawn_or_read(found, caller)
         elif (taken := self._running.taken_by_built_in(function)) is not None:
-            self._add("running-iterator", taken, locate_from(caller))
+            self._taken(taken, caller)
+        elif function is next:
+            told = self._running.path(self._shown.argument_of(caller))
+            if told is not None and self._is_only_shown_of(told, caller):
+                self._running.was_only_shown(told)
 
     def _function_called(self, frame: FrameType, caller: FrameType) -> None:
         code = frame.f_code
+        if not is_machinery(code.co_filename) and reads_numpy_clock(code):
+            self._add("host-time", NUMPY_CLOCK, locate_from(frame))
         if code in THREADS:
             if not _is_asked_by_torch(caller):
                 self._add("other-thread", THREADS[code], locate_from(caller))
         elif (taken := self._running.taken_in_call(frame)) is not None:
-            self._add("running-iterator", taken, locate_from(caller))
+            self._taken(taken, caller)
         elif code.co_filename in (_RANDOM_MODULE, _SECRETS, _UUID):
             # Where it is asked for, and not where it draws: gauss() draws in every second call.
             found = _of_module(code.co_filename, code.co_name)
             if found is not None and not is_machinery(caller.f_code.co_filename):
-                self._add(*found, locate_from(caller))
+                self._drawn_or_read(found, caller)
+
+    def _drawn_or_read(self, found: _Found, caller: FrameType) -> None:
+        """A clock goes on in a replay as it would without; a number that nobody but the log gets is none."""
+        if found[0] == "host-time" or not self._shown.is_only_shown(caller):
+            self._add(*found, locate_from(caller))
+
+    def _taken(self, path: str, caller: FrameType) -> None:
+        if not self._is_only_shown_of(path, caller):
+            self._add("running-iterator", path, locate_from(caller))
+
+    def _is_only_shown_of(self, path: str, caller: FrameType) -> bool:
+        return self._running.only_counts(path) and self._shown.is_only_shown(caller)
 
     def _add(self, kind: EventKind, name: str, place: Place, detail: str = "") -> None:
         self.events.append(
@@ -122,9 +143,6 @@ def profile_by(before: Any) -> None:
         return
     sys.setprofile(None)
     before.enable()
-
-
-_Found = tuple[EventKind, str]
 
 
 def _built_in(function: Any) -> _Found | None:
@@ -175,14 +193,19 @@ class NumpyState:
         self._name = "numpy.random" if _is_legacy(generator) else "numpy.random.Generator"
         self._generator = generator
         self._seen = state_of(generator)
+        self._shown = Shown()
+        self._last: tuple[FrameType, int] | None = None
 
     def before_line(self, frame: FrameType) -> Iterator[Seen]:
         """A line tells nothing of what it will draw."""
+        self._last = frame, frame.f_lineno
         yield from ()
 
     def after_line(self, *, is_users: bool) -> Iterator[Seen]:
         before, self._seen = self._seen, state_of(self._generator)
-        if is_users and before != self._seen:
+        if before == self._seen or not is_users:
+            return
+        if self._last is None or not self._shown.is_draw_only_shown(*self._last):
             yield Seen("host-random", self._name)
 
 

@@ -5,7 +5,9 @@ A replay asks nothing, and nobody can know what would be answered later.
 
 from __future__ import annotations
 
+import ast
 import builtins
+import gc
 import io
 import os
 import select
@@ -15,11 +17,19 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Literal
 
+import torch
+
+from graphdoctor.device.emulated import cuda as emulated_cuda
+from graphdoctor.record.host.expressions import expression_of
+from graphdoctor.record.host.shown import Shown
 from graphdoctor.target.frames import is_machinery, is_own, is_torch
+from graphdoctor.target.user_code import is_user_file
 
 # What the answer is: `decides` may be anything; `measures` tells of the machine, as a clock does;
-# `configures` changes only where the program itself changes it.
-Answer = Literal["decides", "measures", "configures"]
+# `configures` changes only where the program itself changes it; `stands` is how the process stands,
+# a mode or its memory, and nothing is said of it unless it decides.
+Answer = Literal["decides", "measures", "configures", "stands"]
+VARIABLE = "the environment variable "
 
 _OF_OS = ("stat", "lstat", "fstat", "access", "read", "pread", "readv", "readlink", "waitpid")
 _MEASURING = ("getloadavg", "times", "sysconf", "cpu_count")
@@ -27,6 +37,13 @@ _FUNCTIONS: dict[Any, tuple[str, Answer]] = {
     getattr(os, name): (f"os.{name}()", "decides") for name in _OF_OS if hasattr(os, name)
 } | {getattr(os, name): (f"os.{name}()", "measures") for name in _MEASURING if hasattr(os, name)}
 _FUNCTIONS[select.select] = ("select.select()", "decides")
+_FUNCTIONS[gc.isenabled] = ("gc.isenabled()", "stands")
+for _mode in ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled"):
+    _FUNCTIONS[getattr(torch, _mode)] = (f"torch.{_mode}()", "stands")
+_MEMORY = frozenset(
+    f"{most}memory_{kind}" for most in ("", "max_") for kind in ("allocated", "reserved")
+).union(("mem_get_info", "memory_stats"))
+_MEMORY_FILES = frozenset({torch.cuda.memory.__file__, emulated_cuda.__file__})
 _MEASURED_BY = {("resource", "getrusage")}
 Methods = Mapping[tuple[str, str], frozenset[str]]  # of C types, by the type's module and name
 _METHODS: Methods = {
@@ -56,6 +73,7 @@ _FOR_ITSELF = (
 )
 _IMPORT = "<frozen importlib"
 _OF_MACHINE = ("/proc/", "/sys/", "/dev/")
+_STARTING = ("subprocess.Popen", "posix_spawn")
 _OPENED = ("open", "os.listdir", "os.scandir", "subprocess.Popen", "os.posix_spawn")
 
 
@@ -64,6 +82,7 @@ class Asking:
 
     def __init__(self, asked: Callable[[str, Answer, FrameType], None]) -> None:
         self._asked = asked  # called with a name, what the answer is, and the user's frame
+        self._shown = Shown()
 
     def audit(self, event: str, args: tuple[Any, ...]) -> None:
         """What Python tells audit hooks."""
@@ -96,14 +115,22 @@ class Asking:
     def function_called(self, frame: FrameType, caller: FrameType) -> None:
         """A function of Python's begins."""
         if frame.f_code is _GETITEM:
-            name = f"the environment variable {frame.f_locals.get('key')}"
-            self._tell(name, "configures", caller)
+            self._tell(f"{VARIABLE}{frame.f_locals.get('key')}", "configures", caller)
+        elif frame.f_code.co_filename in _MEMORY_FILES and is_user_file(caller.f_code.co_filename):
+            call = expression_of(caller)
+            func = call.func if isinstance(call, ast.Call) else None
+            name = getattr(func, "attr", getattr(func, "id", ""))
+            if name in _MEMORY:
+                self._tell(f"torch.cuda.{name}()", "stands", caller)
         elif frame.f_code in _FLAGS and not is_machinery(caller.f_code.co_filename):
             self._tell(_FLAGS[frame.f_code], "decides", caller)
 
     def _tell(self, name: str, answer: Answer, frame: FrameType) -> None:
         user = _who_asks(frame)
-        if user is not None:
+        if user is None:
+            return
+        starts_process = name.startswith(_STARTING)  # which does more than to answer
+        if starts_process or not self._shown.is_only_shown(user):
             self._asked(name, answer, user)
 
 

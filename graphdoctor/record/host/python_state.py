@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from types import FrameType
 from typing import NamedTuple
 
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.host.decisions import Counter, decisions_at
 from graphdoctor.record.host.lines import Line, Seen
+from graphdoctor.record.host.shown import Shown
 from graphdoctor.target.state.globals import process_values
 from graphdoctor.target.state.readers import Reader, readers_of
 from graphdoctor.target.state.snapshot import named_state
@@ -52,7 +54,28 @@ class HostState:
                         kind="rebound-tensor",
                     )
                 )
+        found.extend(self._in_other_order(after))
         return tuple(found)
+
+    def _in_other_order(self, after: HostState) -> Iterator[StateChange]:
+        """A dictionary that holds the same, of which another comes first now."""
+        for mine, others in ((self.values, after.values), (self.storages, after.storages)):
+            here, there = list(mine), list(others)
+            if mine.keys() != others.keys():
+                here = [path for path in here if path in others]
+                there = [path for path in there if path in mine]
+            moved = ((a, b) for a, b in zip(here, there, strict=True) if a != b)
+            for before, now in islice(moved, 1):
+                path = f"order({_holder_of(before, now)})"
+                yield StateChange(path=path, before=before, after=now, kind="value")
+
+
+def _holder_of(one: str, other: str) -> str:
+    """What leads to both: "model.kept" of "model.kept[0]" and "model.kept[1]"."""
+    if "." not in one and "[" not in one:
+        return one
+    same = one[: next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)]
+    return same.rstrip(".[") if same.endswith((".", "[")) else same[: max(map(same.rfind, ".["))]
 
 
 def lasting_changes(captured: Sequence[Iteration]) -> dict[str, list[StateChange]]:
@@ -99,6 +122,7 @@ class StateWatch:
         self.is_by_line = is_by_line
         self.is_from_outside = False
         self.deciding: set[Deciding] = set()
+        self._shown = Shown()
         self._read = reader.again
         self._seen = reader.now
         holder = reader.holder
@@ -113,6 +137,8 @@ class StateWatch:
 
     def before_line(self, frame: FrameType) -> Iterator[Seen]:
         for found in decisions_at(frame, self._counter, self._seen):
+            if self._shown.is_only_shown(frame, found.node):
+                continue
             when = ""
             if found.steps is not None:
                 later = count_text(found.steps, "step")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import io
 import itertools
+import operator
 import queue
 import warnings
 from collections.abc import Iterator, Mapping
@@ -15,10 +16,12 @@ from types import FrameType, GeneratorType
 from typing import Any
 
 from graphdoctor.target.state.attributes import has_walkable_state
+from graphdoctor.target.state.plain import SCALARS
 from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, Walk
 
 _QUEUES = {queue.Queue.get.__code__}
 _DEPTH = 4
+_IN_ORDER: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))))
 
 
 class Running:
@@ -33,13 +36,15 @@ class Running:
             if _is_running(value):
                 self._held.setdefault(id(value), (path, value))  # type: ignore[arg-type]
         self._before = {key: position(held) for key, (_, held) in self._held.items()}
+        self._left = {key: _left(held) for key, (_, held) in self._held.items()}
+        self._shown: dict[str, int] = {}
 
     def taken_in_call(self, frame: FrameType) -> str | None:
         """The name of what a function that begins takes from: a generator, a class with `__next__`, a queue."""
         if frame.f_code in _QUEUES:
             return "a queue"
         if frame.f_code.co_name == "__next__":
-            return self._path(frame.f_locals.get("self"))
+            return self.path(frame.f_locals.get("self"))
         for path, held in self._held.values():
             if isinstance(held, GeneratorType) and held.gi_frame is frame:
                 return path
@@ -59,19 +64,31 @@ class Running:
             return next(hidden, None)
         return None
 
+    def only_counts(self, path: str) -> bool:
+        """Whether nothing but numbers, or what lies ready, comes of taking from it, and no code of anybody's runs."""
+        found = [held for name, held in self._held.values() if name == path]
+        return bool(found) and all(map(_only_counts, found))
+
+    def was_only_shown(self, path: str) -> None:
+        """One item that was taken reaches nothing but the log."""
+        self._shown[path] = self._shown.get(path, 0) + 1
+
     def moved(self) -> Iterator[str]:
-        """Those whose position is another one than in the beginning."""
+        """Those whose position is another one than in the beginning, but for what was only shown."""
         for key, (path, held) in self._held.items():
             before = self._before[key]
             if before is not None and position(held) != before:
-                yield path
+                left, shown = self._left[key], self._shown.get(path)
+                if shown is None or left is None or _left(held) != left - shown:
+                    yield path
 
     def _is_hidden(self, key: int, held: Iterator[object]) -> bool:
         """A cycle stands where it stood once it has come round, as one of a single item always does."""
         is_told = self._before[key] is not None and not isinstance(held, itertools.cycle)
         return not is_told and not isinstance(held, GeneratorType)
 
-    def _path(self, held: object) -> str | None:
+    def path(self, held: object) -> str | None:
+        """What leads to it, if it outlives the step."""
         return self._held[id(held)][0] if id(held) in self._held else None
 
 
@@ -80,6 +97,23 @@ def _is_running(value: object) -> bool:
     if type(value) in BUILTIN_CONTAINERS or not isinstance(value, Iterator):
         return False
     return not has_walkable_state(value) and type(value).__module__ not in ("_io", "tempfile")
+
+
+def _only_counts(held: Iterator[object]) -> bool:
+    if not isinstance(held, GeneratorType):
+        return _left(held) is not None
+    frame = held.gi_frame
+    if frame is None or frame.f_code.co_names or frame.f_code.co_freevars:
+        return False
+    return all(isinstance(value, SCALARS) for value in frame.f_locals.values())
+
+
+def _left(held: Iterator[object]) -> int | None:
+    """How many items are left in one of Python's own: so many, or none where it counts from zero on."""
+    if isinstance(held, itertools.count):
+        number = repr(held)[len("count(") : -1]
+        return -int(number) if number.lstrip("-").isdigit() else None
+    return operator.length_hint(held) if type(held) in _IN_ORDER else None
 
 
 def position(iterator: object, depth: int = _DEPTH) -> object:

@@ -17,6 +17,7 @@ from graphdoctor.record.host.clocks import (
 from graphdoctor.record.host.host_events import SeenOfHost
 from graphdoctor.record.host.lines import Line
 from graphdoctor.record.host.python_state import Deciding
+from graphdoctor.record.later.answers import is_open, tried
 from graphdoctor.record.later.bounded import bounded
 from graphdoctor.record.later.branch_trials import BranchTrials
 from graphdoctor.record.later.line_trace import LineTrace
@@ -31,7 +32,7 @@ from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trends import moment, numbers_in, trends
 from graphdoctor.record.later.trials import Trials
 from graphdoctor.record.session import Session
-from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.errors import GraphDoctorError, RaisesLater
 from graphdoctor.values.figures import count_text, shortened
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import HostEvent, Iteration
@@ -46,18 +47,38 @@ def with_later_steps(
     wait for it.
     """
     by_lines = [event for event in seen.events if event.kind == "python-decision"]
-    yield from (event for event in seen.events if event.kind != "python-decision")
+    told = [event for event in seen.events if event.kind != "python-decision"]
+    trials = Trials(session)
+    if session.raises is not None:  # before later steps could be compared
+        yield from (*told, *by_lines, _raises(session.raises))
+        return
+    yield from _with_other_answers(trials, told)
     shapes = captured[0].input_shapes
     alike = [ran(one.ops, one.externals) for one in captured if one.input_shapes == shapes]
     if MEETING.has_others or not session.device.has_values or not are_alike(alike):
         yield from by_lines
         return
-    trials = Trials(session)
     clocks = [event for event in seen.events if event.kind == "host-time"]
     if clocks:
         yield from _at_a_later_time(trials, clocks)
     if seen.changing:
         yield from _in_a_later_state(trials, seen, by_lines)
+
+
+def _raises(error: RaisesLater) -> HostEvent:
+    what = str(error).removeprefix("running the step failed: ")
+    return HostEvent("raises-later", what, op_index=0, detail=str(error.calls))
+
+
+def _with_other_answers(trials: Trials, events: Sequence[HostEvent]) -> Iterator[HostEvent]:
+    """Of what the step asks for: whether it decides by the answer. Ranks would wait for one that goes another way."""
+    session = trials.session
+    if MEETING.has_others or not session.device.has_values or not any(map(is_open, events)):
+        yield from events
+        return
+    with session.from_the_start(capturing=True):
+        lines = _lines_of_a_step(session)
+    yield from tried(events, trials, lines)
 
 
 def _in_a_later_state(

@@ -6,12 +6,14 @@ import datetime
 import decimal
 import enum
 import fractions
+import io
 import sys
 import zlib
 from collections import deque
 from typing import Any, TypeGuard
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
+STREAMS = (io.BytesIO, io.StringIO)
 # A list of more plain values than this is data rather than state: it is compared as a whole.
 LONG = 256
 # More bytes, or items, than this are a data set, which costs too much to look at after every step.
@@ -41,6 +43,8 @@ def stands_for(path: str, value: object) -> tuple[str, Value] | None:
         return f"contents({path})", _of_items(value)
     if isinstance(value, (dict, list, set, deque)):
         return f"len({path})", len(value)
+    if isinstance(value, STREAMS):
+        return None if value.closed else (f"position({path})", value.tell())
     return _of_numpy(path, value) or _of_memory(path, value)
 
 

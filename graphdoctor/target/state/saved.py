@@ -70,6 +70,23 @@ def saved_bytes(held: bytearray) -> Restore:
     return partial(held.__setitem__, slice(None), bytes(held))
 
 
+def saved_stream(held: Any) -> Restore:
+    """What a stream in memory holds, and where it stands."""
+    if held.closed:
+        return lambda: None
+    values, position = held.getvalue(), held.tell()
+
+    def restore() -> None:
+        if held.closed or (held.tell() == position and held.getvalue() == values):
+            return
+        held.seek(0)
+        held.truncate()
+        held.write(values)
+        held.seek(position)
+
+    return restore
+
+
 def saved_memory(held: Any) -> Restore:
     """What an array, a number of C or a memory map holds; of a map, not where it has become shorter or longer."""
     if isinstance(held, array):

@@ -23,7 +23,7 @@ from graphdoctor.target.state.attributes import (
     slot_descriptors,
 )
 from graphdoctor.target.state.globals import SavedGlobals
-from graphdoctor.target.state.plain import SCALARS, Value, is_array, is_memory, stands_for
+from graphdoctor.target.state.plain import SCALARS, STREAMS, Value, is_array, is_memory, stands_for
 from graphdoctor.target.state.saved import (
     Restore,
     saved_array,
@@ -40,6 +40,7 @@ from graphdoctor.target.state.saved import (
     saved_random,
     saved_set,
     saved_slots,
+    saved_stream,
 )
 from graphdoctor.target.state.saved_tensor import (
     SavedStorage,
@@ -128,6 +129,7 @@ def snapshot(roots: Mapping[str, object], *, memory: Memory = USERS_MEMORY) -> S
                     type(value) not in BUILTIN_CONTAINERS
                     and isinstance(value, Iterator)
                     and hasattr(value, "__next__")
+                    and not isinstance(value, STREAMS)
                 ):
                     limits.append(
                         f"{path} is a running iterator: its position cannot be put back, and no replay"
@@ -236,6 +238,8 @@ def _save_object(value: object) -> Iterator[Restore]:
         yield saved_memory(value)
     elif isinstance(value, Enum):
         yield saved_dict(attributes(value))
+    elif isinstance(value, STREAMS):
+        yield saved_stream(value)
     else:
         yield from _save_contents(value)
         if type(value) in BUILTIN_CONTAINERS:

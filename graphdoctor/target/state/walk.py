@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections import OrderedDict, deque
 from collections.abc import (
     Container,
@@ -206,6 +208,10 @@ def _of_enum_member(path: str, value: Enum) -> Iterator[Visit]:
 
 def _of_library_object(path: str, value: object) -> Iterator[Visit]:
     """Numbers, texts and memory that an object of Python's library has: a logger's, a thread's, a queue's."""
+    if (
+        isinstance(value, queue.Queue) and threading.active_count() == 1
+    ):  # else it is another's, too
+        yield Visit(path, attributes(value).get("queue"))
     if is_of_library(value):
         for name, child in list(attributes(value).items()):
             if issubclass(type(child), SCALARS) or is_memory(

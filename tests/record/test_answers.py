@@ -1,0 +1,113 @@
+"""What the machine, the process and the environment tell a step: a doubt only where another answer is another step."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.support.diagnosing import reported
+
+LINEAR = nn.Linear(8, 8)
+KEPT: list[float] = []
+BEGUN = np.datetime64("now")
+
+
+def of_memory() -> bool:
+    return torch.cuda.memory_allocated() > 1 << 40
+
+
+def of_load() -> bool:
+    return os.getloadavg()[0] > 1000
+
+
+def of_times() -> bool:
+    return os.times().elapsed > 1e15
+
+
+def of_collecting() -> bool:
+    return not gc.isenabled()
+
+
+def of_gradients() -> bool:
+    return not torch.is_grad_enabled()
+
+
+def of_environment() -> bool:
+    return os.environ.get("GRAPHDOCTOR_MODE", "a") == "b"
+
+
+def of_numpys_clock() -> bool:
+    return bool(np.datetime64("now") - BEGUN > np.timedelta64(3600, "s"))
+
+
+ASKING = [
+    of_memory,
+    of_load,
+    of_times,
+    of_collecting,
+    of_gradients,
+    of_environment,
+    of_numpys_clock,
+]
+
+
+@pytest.mark.parametrize("asked", ASKING)
+def test_an_answer_that_decides_is_a_doubt(asked: Callable[[], bool]) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return LINEAR(x) * 2 if asked() else LINEAR(x)
+
+    assert reported(step).verdict == "unknown"
+    assert "GRAPHDOCTOR_MODE" not in os.environ
+
+
+@pytest.mark.parametrize("asked", ASKING)
+def test_an_answer_that_is_kept_and_decides_nothing_is_none(asked: Callable[[], bool]) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        KEPT.append(asked())
+        return LINEAR(x)
+
+    report = reported(step)
+    assert report.verdict == "safe", report.reason
+
+
+def test_a_dictionary_in_another_order_is_state() -> None:
+    turning = OrderedDict((number, 0) for number in range(50))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        turning.move_to_end(next(iter(turning)))
+        return LINEAR(x) * 2 if next(iter(turning)) == 49 else LINEAR(x)
+
+    report = reported(step)
+    assert report.verdict == "unknown" and "`turning`" in report.reason
+    assert list(turning) == list(range(50))
+
+
+def test_a_stream_in_memory_is_state_and_put_back() -> None:
+    stream = BytesIO(b"0" * 49 + b"1" * 50)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return LINEAR(x) * 2 if stream.read(1) == b"1" else LINEAR(x)
+
+    assert reported(step).verdict == "unknown"
+    assert stream.tell() == 0 and len(stream.getvalue()) == 99
+
+
+def test_a_step_that_raises_in_a_later_call_still_has_a_report() -> None:
+    calls = [0]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        calls[0] += 1
+        if calls[0] == 6:
+            raise ValueError("no more data")
+        return LINEAR(x)
+
+    report = reported(step)
+    assert report.verdict == "unknown" and "ValueError: no more data" in report.reason
