@@ -57,7 +57,7 @@ def decided_by_clocks(recording: Recording) -> Iterator[str]:
 
 def raises_later(recording: Recording) -> Iterator[str]:
     """That the step fails in one of its next calls, which no replay does."""
-    for event in events_of(recording, "raises-later"):
+    for event in _on_host(recording, "raises-later"):
         yield (
             f"the step ran {count_text(int(event.detail), 'time')} from a warm state and raised in the next call:"
             f" {event.name}; what comes after that is not known, and no replay raises"

@@ -11,7 +11,7 @@ from functools import partial
 from types import CodeType
 from typing import Any
 
-from graphdoctor.record.host.stand_ins import standing_in
+from graphdoctor.record.host.replaced_names import standing_in
 
 _HOUR_S = 3600
 _DAY_S = 24 * _HOUR_S

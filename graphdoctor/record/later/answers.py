@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from graphdoctor.record.host.outside import VARIABLE
-from graphdoctor.record.host.stand_ins import standing_in
+from graphdoctor.record.host.replaced_names import standing_in
 from graphdoctor.record.later.bounded import bounded
 from graphdoctor.record.later.line_trace import LineTrace
 from graphdoctor.record.later.sameness import first_difference
