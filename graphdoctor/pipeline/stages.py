@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from msgspec.structs import replace
@@ -50,20 +50,28 @@ def _recorded(target: Target, setting: Setting) -> tuple[Session, EagerRuns | No
         session = prepare(target, setting.device, iterations=setting.options.iterations)
         return _recorded_from(session, setting)
     except RaisesLater as error:
-        if not MEETING.has_others and session.raises_again(error):
-            return _recorded_from(session.up_to(error), setting)
-        return _recorded_narrowed(target, error, setting)
+        return _recorded_as_far_as_it_goes(session, target, error, setting)
     except UserCodeError as error:
-        return _recorded_narrowed(target, error, setting)
+        fewer = narrowed(target, error)
+        if fewer is None:
+            raise
+        return _recorded(fewer, setting)
 
 
-def _recorded_narrowed(
-    target: Target, error: UserCodeError, setting: Setting
+def _recorded_as_far_as_it_goes(
+    session: Session, target: Target, error: RaisesLater, setting: Setting
 ) -> tuple[Session, EagerRuns | None, Recording]:
+    """Where other inputs do not help it is the state by which the step raises: what ran before is kept."""
     fewer = narrowed(target, error)
-    if fewer is None:
+    if fewer is not None:
+        session.start.restore()
+        if MEETING.has_others:
+            return _recorded(fewer, setting)
+        with suppress(UserCodeError):
+            return _recorded(fewer, setting)
+    if MEETING.has_others:
         raise error
-    return _recorded(fewer, setting)
+    return _recorded_from(session.up_to(error), setting)
 
 
 def _recorded_from(

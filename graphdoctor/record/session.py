@@ -83,16 +83,6 @@ class Session:
     scopes: Scopes
     raises: RaisesLater | None = None  # after so many calls from the start as there are batches
 
-    def raises_again(self, error: RaisesLater) -> bool:
-        """Whether it is the state by which the step raises, and not the inputs: with the first ones it does, too."""
-        with self.from_the_start(capturing=False):
-            try:
-                for _ in range(error.calls + 1):
-                    self.call(self.inputs(0))
-            except UserCodeError:
-                return True
-        return False
-
     def up_to(self, error: RaisesLater) -> Session:
         """The same, without the iterations from the one on in which the step raises."""
         return replace(self, batches=self.batches[: error.calls], raises=error)
