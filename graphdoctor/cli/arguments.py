@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.saved import refuse_saved
+from graphdoctor.values.file_kinds import refuse_saved
 from graphdoctor.values.target_spec import check_file
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphdoctor.cli.output import progress
 from graphdoctor.values.errors import UsageError, UserCodeError
-from graphdoctor.values.saved import refuse_saved
+from graphdoctor.values.file_kinds import refuse_saved
 from graphdoctor.values.spelling import meant
 from graphdoctor.values.target_spec import NOTEBOOK, check_file, check_spec
 

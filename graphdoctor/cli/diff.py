@@ -48,7 +48,7 @@ def _read(path: Path) -> dict[str, Report]:
     from graphdoctor.reporters.analysis.json import parse as parse_report
     from graphdoctor.reporters.check.json import is_check, parse
     from graphdoctor.reporters.saved import program_report
-    from graphdoctor.values.saved import saved_kind
+    from graphdoctor.values.file_kinds import saved_kind
 
     content = read(path)
     kind = saved_kind(content)

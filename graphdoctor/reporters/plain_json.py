@@ -10,9 +10,9 @@ import msgspec
 from graphdoctor.values.check import CHECK_SCHEMA_VERSION, Check
 from graphdoctor.values.compared_traces import FolderReport, TraceComparison
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.file_kinds import what_it_is
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
 from graphdoctor.values.report import SCHEMA_VERSION, Report
-from graphdoctor.values.saved import what_it_is
 from graphdoctor.values.sweep import SWEEP_SCHEMA_VERSION, Sweep
 from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
 from graphdoctor.values.watched import WATCH_SCHEMA_VERSION, WatchReport

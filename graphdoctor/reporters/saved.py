@@ -10,8 +10,8 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import parsed
 from graphdoctor.values.compared_traces import AnyTrace, FolderReport, TraceComparison
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.file_kinds import saved_kind, what_it_is
 from graphdoctor.values.program import ProgramReport
-from graphdoctor.values.saved import saved_kind, what_it_is
 from graphdoctor.values.sweep import Sweep
 from graphdoctor.values.trace import TraceReport
 from graphdoctor.values.watched import WatchReport

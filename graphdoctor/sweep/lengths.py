@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.saved import refuse_saved
+from graphdoctor.values.file_kinds import refuse_saved
 from graphdoctor.values.sweep import Capturing, LengthPlan, SweepRow
 
 MOST_SIZES = 1000  # that the program weighs; more are merged into the next larger one

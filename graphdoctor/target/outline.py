@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphdoctor.values.errors import UsageError, UserCodeError
-from graphdoctor.values.saved import refuse_saved
+from graphdoctor.values.file_kinds import refuse_saved
 from graphdoctor.values.target_spec import check_file
 
 

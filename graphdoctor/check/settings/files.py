@@ -9,7 +9,7 @@ from pathlib import Path
 
 from graphdoctor.check.settings.settings import Settings, parse
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.saved import refuse_saved
+from graphdoctor.values.file_kinds import refuse_saved
 
 OWN_FILE = "graphdoctor.toml"
 SHARED_FILE = "pyproject.toml"

@@ -7,7 +7,7 @@ import msgspec
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import parsed, written
 from graphdoctor.values.check import Check
-from graphdoctor.values.saved import top_level
+from graphdoctor.values.file_kinds import top_level
 
 
 def render(check: Check, look: Look) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphdoctor.trace.arrays import Ints, Mask
 from graphdoctor.values.errors import UsageError
-from graphdoctor.values.saved import what_it_is
+from graphdoctor.values.file_kinds import what_it_is
 
 _START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}([ \t\r\n]*),[ \t\r\n]*\{")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphdoctor.values.errors import UsageError
+
+if TYPE_CHECKING:
+    import msgspec
 
 
 class SavedKind(NamedTuple):
@@ -76,6 +77,8 @@ def refuse_saved(path: Path) -> None:
 
 def top_level(content: bytes | str) -> Mapping[str, msgspec.Raw]:
     """The keys of a saved value, which tell kinds apart, even where the rest is broken."""
+    import msgspec  # not at the top: the command line's parser knows this module, and --help is quick
+
     try:
         return msgspec.json.decode(content, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

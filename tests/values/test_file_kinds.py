@@ -9,8 +9,8 @@ import pytest
 
 from graphdoctor.cli import main
 from graphdoctor.reporters.plain_json import written
+from graphdoctor.values.file_kinds import saved_kind
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport
-from graphdoctor.values.saved import saved_kind
 from graphdoctor.values.sweep import Sweep
 from graphdoctor.values.trace import TraceReport
 from graphdoctor.values.watched import WatchReport
