@@ -316,9 +316,9 @@ def test_what_an_eager_operator_makes_is_copied_into_the_region_that_reads_it() 
     assert late.graph_us.mid - early.graph_us.mid == pytest.approx(copied, rel=0.2)
 
 
-def test_saving_is_large_for_many_small_operators_and_negative_for_a_single_one() -> None:
+def test_saving_is_large_for_many_small_operators_and_not_sure_for_a_single_one() -> None:
     assert saving_us(chain(100, 8).ops, H100).low > 0
-    assert saving_us(chain(1, 8).ops, H100).low < 0
+    assert saving_us(chain(1, 8).ops, H100).low <= 0
     assert saving_us((), H100) == Range(0, 0, 0)
     assert saving_us(chain(200, 8).ops, H100).mid > 1.9 * saving_us(chain(100, 8).ops, H100).mid
 
