@@ -6,8 +6,10 @@ has it for all of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import ceil, log
 from typing import Any
 
@@ -150,13 +152,30 @@ def _capped(ranged: Sequence[Judged]) -> list[Judged]:
 
 
 def _width_of(name: str, judged: Sequence[Judged], *, but: str = "") -> Width:
-    """The least that holds so many of them, rounded up to what a sample of this size can tell.
+    """The least that is to hold `INSIDE` of steps and of families that are not among these.
 
-    Steps of a family err alike, so that the sample is as large as it has families.
+    Steps of a family err alike, so that the sample is as large as it has families, and one more counts among them: the
+    one that nobody has seen. Whether the next step is of a family like any, or of one that has many steps, is not
+    known; so a width holds as many steps as it takes, whether each counts alike or each family does.
     """
     others = [one for one in judged if one.width == name and one.family != but]
-    needed = sorted(one.needed for one in others)
-    families = len({one.family for one in others})
-    share = min(1.0, ceil(INSIDE * (families + 1)) / families)
-    least = needed[ceil(share * len(needed)) - 1]
+    alike = Counter(one.family for one in others)
+    share = min(1.0, ceil(INSIDE * (len(alike) + 1)) / len(alike))
+    by_step = [(one.needed, 1.0 / len(others)) for one in others]
+    by_family = [(one.needed, 1.0 / len(alike) / alike[one.family]) for one in others]
+    least = max(_quantile(by_step, share), _quantile(by_family, share))
     return Width(0.0, least=least) if name in _WIDTHS.values() else Width(least)
+
+
+def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
+    """The least value such that those up to it weigh the share; the weights sum to 1."""
+    ordered = sorted(weighted)
+    reached = accumulate(weight for _, weight in ordered)
+    return next(
+        (
+            value
+            for (value, _), so_far in zip(ordered, reached, strict=True)
+            if so_far > share - 1e-9
+        ),
+        ordered[-1][0],
+    )

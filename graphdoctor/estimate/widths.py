@@ -2,9 +2,9 @@
 
 The corners of a prediction (a slow or fast host with a slow or fast device) say which figures it hangs
 on; how far off predictions really are, measurements say. Each number here is the smallest by which the
-corners' distance from the middle, in log, is to be multiplied so that 80 % of the steps of workloads that
-nothing was fitted to lie inside: benchmarks/truth/predictions.py prints them, docs/prediction.md has
-what came of it.
+corners' distance from the middle, in log, is to be multiplied so that 80 % of the steps of a workload that
+nobody has seen lie inside, with the correction that a sample of so few families needs:
+benchmarks/truth/predictions.py prints them, docs/prediction.md has what came of it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Width(Struct, frozen=True):
 EAGER = Width(0.38)
 GRAPH = Width(0.61)
 BUSY = Width(0.69)
-SPEEDUP = Width(0.36)
+SPEEDUP = Width(0.37)
 # From the eager step's own measured times. What Python between graphs costs is no figure of the profile's,
 # so that the corners say little of parts.
-WHOLE_FROM_EAGER = Width(0.8)
-PARTS_FROM_EAGER = Width(0.0, least=0.21)
+WHOLE_FROM_EAGER = Width(1.51)
+PARTS_FROM_EAGER = Width(0.0, least=0.19)
 SEGMENTS_FROM_EAGER = Width(0.0, least=0.16)
 SPLIT_FROM_EAGER = Width(0.0, least=0.07)
 
