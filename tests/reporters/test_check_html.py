@@ -103,4 +103,4 @@ def test_command_shows_saved_checks_as_a_history(
     assert main(["view", str(tmp_path / "report.json"), *files, "-o", "-"]) == 2
     assert "is no check: several files are shown as the history" in capsys.readouterr().err
     assert main(["view", *files, str(tmp_path / "report.json"), "-o", "-"]) == 2
-    assert "report.json is not a graphdoctor check" in capsys.readouterr().err
+    assert "report.json is what `graphdoctor analyze` saved" in capsys.readouterr().err

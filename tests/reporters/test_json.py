@@ -103,7 +103,7 @@ def test_newer_schema_asks_for_an_upgrade() -> None:
 
 def test_what_another_command_saved_is_no_newer_report() -> None:
     watched = {name: None for name in WatchReport.__struct_fields__}
-    with pytest.raises(UsageError, match="is not a graphdoctor report"):
+    with pytest.raises(UsageError, match="is what `graphdoctor watch` saved"):
         parse(json.dumps(watched | {"schema_version": SCHEMA_VERSION + 1}).encode(), name="w.json")
 
 

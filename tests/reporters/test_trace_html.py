@@ -105,8 +105,14 @@ def test_command_writes_the_page_beside_its_own(
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b'{"schema_version": 1, "step_basis": "annotations"}', "has trace schema version 1"),
-        (b'{"schema_version": 2, "workers": 3}', "is not a graphdoctor trace"),
+        (
+            b'{"schema_version": 1, "step_basis": "annotations", "tool_version": "1"}',
+            "has trace schema version 1",
+        ),
+        (
+            b'{"schema_version": 2, "workers": 3, "tool_version": "1"}',
+            "is not a graphdoctor trace",
+        ),
     ],
 )
 def test_what_is_no_report_is_a_sentence(
