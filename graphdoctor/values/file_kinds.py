@@ -60,7 +60,7 @@ def what_it_is(content: bytes | str, *, name: str, wanted: str = "") -> str:
     if start in (b"\x1f\x8b", "\x1f\x8b"):
         return f"{name} is packed, as traces are: `graphdoctor trace {name}` explains one"
     kind = saved_kind(content)
-    if kind is None or kind.name == wanted:
+    if kind is None or kind.name.partition(" ")[0] == wanted:  # a trace's folder is a trace, too
         return ""
     return f"{name} is {kind.what}: {kind.use.format(name)}"
 
