@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,11 +10,17 @@ import msgspec
 import torch
 
 from graphdoctor.captured.forward_graph import GuardedGraph, Setup, Traits
+from graphdoctor.captured.obstacles import (
+    asking_paths,
+    at_text,
+    is_within,
+    obstacles,
+    written_kinds,
+)
 from graphdoctor.captured.parts import Parts, graph_parts
 from graphdoctor.device.emulated import EmulationLimit, entered
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.real import WatchedDevice
-from graphdoctor.diagnose.limits import unforeseen
 from graphdoctor.estimate import launches
 from graphdoctor.estimate.graph_memory import graph_memory
 from graphdoctor.graphs.calls import Unwatchable
@@ -31,8 +36,7 @@ from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
 from graphdoctor.target.state.tree import leaves
-from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import Iteration, Recording
+from graphdoctor.values.recording import Iteration
 from graphdoctor.values.speed import GraphMemory
 
 
@@ -137,87 +141,18 @@ def _measured(memory: GraphMemory, device: AnyDevice, setup: Setup) -> GraphMemo
 
 def known_from(studied: Studied) -> Study:
     """What is known about the model before anything is captured."""
-    return Study(tuple(_obstacles(studied)), _launches_of(studied.recording.captured[-1]))
+    return Study(tuple(obstacles(studied)), _launches_of(studied.recording.captured[-1]))
 
 
 def safe_modules(studied: Studied) -> dict[str, torch.nn.Module]:
     """The modules that are safe to capture by themselves, by path."""
     paths = modules_by_path(studied.session.target.roots)
-    asking = _asking_paths(studied.recording)
+    asking = asking_paths(studied.recording)
     return {
         path: paths[path]
         for path in studied.plan.safe_modules
-        if path in paths and not any(_is_within(one, path) for one in asking)
+        if path in paths and not any(is_within(one, path) for one in asking)
     }
-
-
-_UNFORESEEN = ("python-decision", "clock-decision", "running-iterator", "outside", "other-thread")
-
-
-def _asking_paths(recording: Recording) -> set[str]:
-    """The modules around whose operators something is asked that a later call may be told otherwise."""
-    ops = recording.captured[-1].ops
-    found: set[str] = set()
-    for event in recording.host:
-        is_settled = event.kind == "outside" and event.detail != "decides"
-        if event.kind in _UNFORESEEN and not is_settled:
-            found.update(op.module for op in ops[max(0, event.op_index - 1) : event.op_index + 1])
-    return found
-
-
-def _is_within(path: str, outer: str) -> bool:
-    return not outer or path == outer or path.startswith(f"{outer}.")
-
-
-def _obstacles(studied: Studied) -> Iterator[str]:
-    """Why the step cannot be one graph, in sentences."""
-    recording, findings = studied.recording, studied.diagnosis.findings
-    for finding in findings:
-        if finding.effect != "replay-is-slow":
-            yield f"{finding.rule} {finding.name}{_at(finding.location)}: {finding.message}"
-    if not any(op.is_cuda for iteration in recording.captured for op in iteration.ops):
-        yield "the forward pass runs nothing on the GPU, so there is nothing to capture"
-    elif not studied.plan.whole and not findings:
-        yield "the recorded iterations cannot be captured as one graph"
-    changed = {change.path: change for each in recording.captured for change in each.changes}
-    for path, change in changed.items():
-        yield (
-            f"each call changes {path} in Python (from {change.before} to {change.after}), "
-            "which a replay would not do"
-        )
-    yield from _strangers(recording)
-    yield from unforeseen(recording)
-    if any("inputs" in _written(iteration) for iteration in recording.captured):
-        yield "the forward pass writes into its inputs, and a replay would write into copies"
-
-
-def _at(location: Location | None) -> str:
-    return f" at {os.path.basename(location.file)}:{location.line}" if location else ""
-
-
-def _strangers(recording: Recording) -> Iterator[str]:
-    """Memory that nobody can watch: a cache of a library's may be freed while the graph reads it."""
-    seen = {
-        external.name: external
-        for iteration in recording.captured
-        for external in iteration.externals
-        if external.origin in ("unknown", "previous-iteration")
-        and external.device.startswith("cuda")
-    }
-    for external in seen.values():
-        yield (
-            f"it reads a tensor on the GPU that is neither an input nor reached from the model"
-            f"{_at(external.location)}, so nothing would tell when it is replaced"
-        )
-
-
-def _written(iteration: Iteration) -> set[str]:
-    """ "inputs" and "state", where operators write into such memory."""
-    origins = {external.storage: external.origin for external in iteration.externals}
-    kinds = {
-        origins[storage] for op in iteration.ops for storage in op.writes if storage in origins
-    }
-    return {"inputs" if kind == "input" else "state" for kind in kinds}
 
 
 def _launches_of(iteration: Iteration) -> dict[str, int]:
@@ -237,7 +172,7 @@ def _capture(studied: Studied, setup: Setup) -> GuardedGraph | str:
     session = studied.session
     outcome, made = prove_whole_step(session, ran=studied.ran, pool=setup.pool)
     if outcome.status == "refused":
-        return f"the capture was refused{_at(outcome.location)}: {outcome.reason}"
+        return f"the capture was refused{at_text(outcome.location)}: {outcome.reason}"
     if made is None:
         _leave_pool(setup)
         assert outcome.verification is not None
@@ -260,7 +195,7 @@ def _leave_pool(setup: Setup) -> None:
 def _graph_of(
     session: Session, made: CapturedStep, iterations: Sequence[Iteration], setup: Setup
 ) -> GuardedGraph:
-    writes = any(_written(iteration) for iteration in iterations)
+    writes = any(written_kinds(iteration) for iteration in iterations)
     is_random = any(draws(op) for iteration in iterations for op in iteration.ops)
     traits = Traits(
         repeats=not writes and not is_random,

@@ -249,15 +249,11 @@ class EmulatedDevice:
         self._dispatch.observers = (*self._dispatch.observers, observer)
 
     def detach(self, observer: Observer) -> None:
-        kept = [other for other in self._dispatch.observers if other is not observer]
-        self._dispatch.observers = tuple(kept)
+        self._dispatch.observers = tuple(o for o in self._dispatch.observers if o is not observer)
 
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
-        """Let an observer see every operator and host event; where a capture is assumed, of one.
-
-        Ranks wait for each other at the end of the block, where one of them failed too.
-        """
+        """Let an observer see every operator and host event. Ranks wait for each other at the end, failed or not."""
         try:
             with MEETING.run(), self._observed_by(observer):
                 yield
@@ -270,8 +266,7 @@ class EmulatedDevice:
         before = self._dispatch.observers
         order = StreamOrder(self) if self.assumes_capture and self.order is None else None
         self._dispatch.observers = (*before, *((order,) if order is not None else ()), observer)
-        if order is not None:
-            self.order = order
+        self.order = order or self.order
         try:
             yield
             if order is not None and order.unjoined():
