@@ -45,7 +45,7 @@ def obstacles(studied: Studied) -> Iterator[str]:
             "which a replay would not do"
         )
     yield from _strangers(recording)
-    yield from unforeseen(recording)
+    yield from unforeseen(recording, is_guarded=True)
     if any("inputs" in written_kinds(iteration) for iteration in recording.captured):
         yield "the forward pass writes into its inputs, and a replay would write into copies"
 

@@ -32,12 +32,12 @@ def doubts_of(target: Target, recording: Recording) -> tuple[str, ...]:
     )
 
 
-def unforeseen(recording: Recording) -> Iterator[str]:
-    """What a later step may decide by, and no replay does."""
+def unforeseen(recording: Recording, *, is_guarded: bool = False) -> Iterator[str]:
+    """What a later step may decide by, and no replay does; with guards, what they do not ask for either."""
     yield from decided_by_stopped(recording)
     yield from decided_by_clocks(recording)
     yield from taken_from_outside(recording)
-    yield from asked_outside(recording)
+    yield from asked_outside(recording, is_guarded=is_guarded)
     yield from in_other_threads(recording)
 
 

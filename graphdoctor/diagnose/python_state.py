@@ -77,9 +77,10 @@ def taken_from_outside(recording: Recording) -> Iterator[str]:
         )
 
 
-def asked_outside(recording: Recording) -> Iterator[str]:
-    """What a step asks of the world outside it, where the answer may decide."""
-    for event in _asked(recording, "decides"):
+def asked_outside(recording: Recording, *, is_guarded: bool = False) -> Iterator[str]:
+    """What a step asks of the world outside it, where the answer may decide, and no guard asks for it."""
+    answers = ("decides",) if is_guarded else ("decides", "decides-as-set")
+    for event in _asked(recording, *answers):
         yield (
             f"each step asks what lies outside it by {_with_line(event)}: later it may be told something else,"
             " and no replay asks"
@@ -88,7 +89,7 @@ def asked_outside(recording: Recording) -> Iterator[str]:
 
 def about_outside(recording: Recording) -> Iterator[str]:
     """What it asks of the machine and of the environment, in one remark."""
-    found = [*_asked(recording, "measures"), *_asked(recording, "configures")]
+    found = _asked(recording, "measures", "configures")
     if found:
         yield (
             f"Each step asks for {'; '.join(map(_with_line, found[:_MOST]))}, and no replay does: it goes on with"
@@ -96,8 +97,8 @@ def about_outside(recording: Recording) -> Iterator[str]:
         )
 
 
-def _asked(recording: Recording, answer: str) -> list[HostEvent]:
-    events = (event for event in _on_host(recording, "outside") if event.detail == answer)
+def _asked(recording: Recording, *answers: str) -> list[HostEvent]:
+    events = (event for event in _on_host(recording, "outside") if event.detail in answers)
     return list({event.location: event for event in events}.values())
 
 

@@ -29,7 +29,7 @@ EventKind = Literal[
     "python-decision",  # a line compares such state, or branches on it
     "clock-decision",  # the step is another one when a clock, of this name, has moved on
     "running-iterator",  # an iterator or a queue that outlives the step gave its next item
-    "outside",  # the step asked what lies outside it; the detail: the answer decides, measures, configures or stands
+    "outside",  # the step asked what lies outside it; the detail: what the answer is (record/host/outside.py)
     "raises-later",  # the step fails with the error that is the name, after so many calls as the detail says
     "other-thread",  # another thread was given work, which is not recorded
     "graph-replay",  # a CUDA graph of the user's own was replayed

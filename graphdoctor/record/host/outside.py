@@ -27,8 +27,9 @@ from graphdoctor.target.user_code import is_user_file
 
 # What the answer is: `decides` may be anything; `measures` tells of the machine, as a clock does;
 # `configures` changes only where the program itself changes it; `stands` is how the process stands,
-# a mode or its memory, and nothing is said of it unless it decides.
-Answer = Literal["decides", "measures", "configures", "stands"]
+# a mode or its memory, and nothing is said of it unless it decides. `decides-as-set`: by a mode, or by a
+# variable of the environment, either of which a captured model watches.
+Answer = Literal["decides", "decides-as-set", "measures", "configures", "stands"]
 VARIABLE = "the environment variable "
 
 _OF_OS = ("stat", "lstat", "fstat", "access", "read", "pread", "readv", "readlink", "waitpid")

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import torch
 
-from graphdoctor.record.host.outside import VARIABLE
+from graphdoctor.record.host.outside import VARIABLE, Answer
 from graphdoctor.record.host.replaced_names import standing_in
 from graphdoctor.record.later.bounded import bounded
 from graphdoctor.record.later.line_trace import LineTrace
@@ -33,6 +33,7 @@ from graphdoctor.values.recording import HostEvent
 _MOST_TEXTS = 8
 _LONGEST = 40
 _OPEN = ("measures", "configures", "stands")
+_SET = (VARIABLE, "gc.", "torch.is_")
 _FAR = 1 << 60
 _NOT_TRIED = frozenset({"os.cpu_count()", "os.sysconf()"})  # they stay as they are
 
@@ -53,7 +54,8 @@ def tried(events: Sequence[HostEvent], trials: Trials, lines: LineTrace) -> Iter
             is_other = any(_is_another_step(trials, lines, each) for each in others)
             deciding[event.name] = is_other and is_as_usual(trials, lines)
         decides = is_open(event) and deciding[event.name]
-        yield msgspec.structs.replace(event, detail="decides") if decides else event
+        answer: Answer = "decides-as-set" if event.name.startswith(_SET) else "decides"
+        yield msgspec.structs.replace(event, detail=answer) if decides else event
 
 
 _Other = Callable[[], AbstractContextManager[None]]
