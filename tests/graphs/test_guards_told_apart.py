@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from graphdoctor.graphs.calls.signature import Unwatchable, signature
-from graphdoctor.graphs.guards import Guard
+from graphdoctor.graphs.guards import Guard, lying
 from graphdoctor.graphs.guards.written_out import in_parts, written_out
 from graphdoctor.target.state.snapshot import snapshot
 
@@ -186,3 +186,25 @@ def test_freed_memory_of_the_host_is_not_read() -> None:
     guard = Guard({"": model})
     model.scale.untyped_storage().resize_(0)
     assert not guard.is_same() and "scale" in guard.difference()
+
+
+def test_calls_under_two_modes_in_turn_make_guards_once_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[object] = []
+    make = lying._guards
+    monkeypatch.setattr(lying, "_guards", lambda tensors: made.append(0) or make(tensors))
+    model = nn.Linear(2, 2)
+    with torch.no_grad():
+        guard = Guard({"model": model})
+    for _ in range(4):
+        with torch.no_grad():
+            assert guard.is_same()
+        with torch.inference_mode():
+            assert guard.is_same()
+    assert len(made) == 2
+    model.weight.data = torch.ones(1, 4)
+    with torch.no_grad():
+        assert not guard.is_same()
+    with torch.inference_mode():
+        assert not guard.is_same()

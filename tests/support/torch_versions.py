@@ -8,6 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphdoctor.target.state.dict_versions import version_function
+from graphdoctor.target.state.dict_writes import shared_counter
 
 
 class _Names(TorchDispatchMode):
@@ -41,7 +42,10 @@ WHY_NO_HOOKS = "this torch does not tell the hooks on saved tensors, as of activ
 
 # Python 3.13.0 reports no attribute that is set on an object: guards compare at each look there, as they do
 # wherever a torch has no versions of dictionaries.
-TELLS_DICT_WRITES = version_function() is not None
+_version = version_function()
+TELLS_DICT_WRITES = _version is not None
+# Python 3.12 and newer: one question for all dictionaries.
+COUNTS_DICT_WRITES = _version is not None and shared_counter(_version) is not None
 
 MEASURED_WITH = (2, 11)  # the torch of the H200 that said what a capture takes
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])

@@ -18,8 +18,10 @@ import torch
 
 from graphdoctor.graphs.guards.classes import names_in
 from graphdoctor.graphs.guards.differences import NOTHING, changed, difference, is_as_good
+from graphdoctor.graphs.guards.kept import kept
 from graphdoctor.graphs.guards.lying import Lying
-from graphdoctor.graphs.guards.reached import Held, Reached
+from graphdoctor.graphs.guards.module_attributes import Attributes, Module, Outermost
+from graphdoctor.graphs.guards.reached import Reached
 from graphdoctor.graphs.guards.written_out import Question, all_of, in_parts, written_out
 from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.dict_versions import DictVersions
@@ -27,9 +29,6 @@ from graphdoctor.target.state.dict_versions import DictVersions
 _get = dict.get
 _chain = chain.from_iterable
 _call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed asks for more)
-_contents = operator.attrgetter("cell_contents")
-_MADE_OF = ("__code__", "__defaults__", "__kwdefaults__")
-_make = operator.attrgetter(*_MADE_OF)
 _ARE_WANTED = "[*map(gradients, tensors)] == wanted"
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
@@ -56,7 +55,7 @@ class Guard:
         self._wanted = list(map(_wants_gradient, self.tensors))
         self._reads_wanted = found.reads_requires_grad
         self._modules = [
-            _Module(path, own, names, is_around=around is not None and own is attributes(around))
+            Module(path, own, names, is_around=around is not None and own is attributes(around))
             for path, own, names in found.modules
         ]
         self._containers = found.containers
@@ -66,16 +65,7 @@ class Guard:
         self._exact = list(map(_get, self._exact_in, self._exact_keys))
         self._asked_paths, self._asked = _columns(found.asked, 2)
         self._answers = list(map(_call, self._asked))
-        self._cell_paths, self._cells = _columns(found.cells, 2)
-        self._in_cells = list(map(_contents, self._cells))
-        self._memory_paths, self._memory = _columns(found.memory, 2)
-        self._in_memory = list(map(_call, self._memory))
-        self._settings, self._asked_settings = _columns([*found.settings.items()], 2)
-        self._set = list(map(_call, self._asked_settings))
-        self._object_paths, self._objects = _columns(found.objects, 2)
-        self._kinds = list(map(type, self._objects))
-        self._function_paths, self._functions = _columns(found.functions, 2)
-        self._made_of = list(map(_make, self._functions))
+        self._kept = list(kept(found))
         self._classes = found.classes
         self._seldom_written = found.seldom_written
         self._split_by_version()
@@ -88,8 +78,8 @@ class Guard:
         in_dicts = [pair for pair in pairs if _is_full_dict(pair[0])]
         lists = [pair[0] for pair in pairs if _is_list(pair[0])]
         rest = [pair for pair in pairs if not _is_list(pair[0]) and not _is_full_dict(pair[0])]
-        self._around = _Outermost(around[0]) if around else None
-        self._inside = _Attributes(modules)
+        self._around = Outermost(around[0]) if around else None
+        self._inside = Attributes(modules)
         self._nothing = [*(empty for _, empty in self._empty), *self._hooks]
         self._live_dicts, self._saved_dicts = _columns(in_dicts, 2)
         self._live_rest, self._saved_rest = _columns(rest, 2)
@@ -132,33 +122,19 @@ class Guard:
         for place, ask in enumerate(self._asked):
             terms.append(f"ask{place}() is answers[{place}]")
             given[f"ask{place}"] = ask
-        for place, cell in enumerate(self._cells):
-            terms.append(f"cell{place}.cell_contents is in_cells[{place}]")
-            given[f"cell{place}"] = cell
-        if self._memory:
-            terms.append("[*map(call, memory)] == in_memory")
-            given |= {"call": _call, "memory": self._memory, "in_memory": self._in_memory}
-        for place, (ask, was) in enumerate(zip(self._asked_settings, self._set, strict=True)):
-            terms.append(f"setting{place}() == set{place}")
-            given |= {f"setting{place}": ask, f"set{place}": was}
-        for place, (value, kind) in enumerate(zip(self._objects, self._kinds, strict=True)):
-            terms.append(f"type(object{place}) is kind{place}")
-            given |= {f"object{place}": value, f"kind{place}": kind}
-        for place, (function, parts) in enumerate(zip(self._functions, self._made_of, strict=True)):
-            terms += [f"function{place}.{name} is {name}{place}" for name in _MADE_OF]
-            given[f"function{place}"] = function
-            given |= {f"{name}{place}": part for name, part in zip(_MADE_OF, parts, strict=True)}
+        for place, each in enumerate(self._kept):
+            is_kept, its_own = each.question(place)
+            terms.append(is_kept)
+            given |= its_own
         # `difference` writes into these lists.
-        given |= {"exact": self._exact, "answers": self._answers, "in_cells": self._in_cells}
+        given |= {"exact": self._exact, "answers": self._answers}
         given["get"] = _get
         question = in_parts(terms, given)
-        terms, lie = (
-            [question.expression, self._lying.question.expression],
-            self._lying.question.given,
-        )
+        lie = self._lying.question
+        terms = [question.expression, lie.expression]
         if self._reads_wanted:
             terms.append(_ARE_WANTED)
-        return Question(all_of(terms), {**question.given, **lie, **self._gradients()})
+        return Question(all_of(terms), {**question.given, **lie.given, **self._gradients()})
 
     def _asks_for_gradients(self) -> Question:
         return Question(
@@ -194,25 +170,7 @@ class Guard:
         yield from (f"{path}.{next(iter(held))} is new" for path, held in self._empty if held)
         for path, live, saved in self._containers:
             yield difference(path, live, saved)
-        for path, cell, before in zip(self._cell_paths, self._cells, self._in_cells, strict=True):
-            if cell.cell_contents is not before:
-                yield f"the variable {path} of an enclosing function was assigned anew"
-        for path, ask, before in zip(
-            self._memory_paths, self._memory, self._in_memory, strict=True
-        ):
-            if ask() != before:
-                yield f"what {path} holds changed"
-        for name, ask, was in zip(self._settings, self._asked_settings, self._set, strict=True):
-            if (now := ask()) != was:
-                yield f"{name} changed from {was} to {now}"
-        for path, value, kind in zip(self._object_paths, self._objects, self._kinds, strict=True):
-            if type(value) is not kind:
-                yield f"the class of {path or 'the model'} changed from {kind.__name__} to {type(value).__name__}"
-        for path, function, before in zip(
-            self._function_paths, self._functions, self._made_of, strict=True
-        ):
-            if any(now is not was for now, was in zip(_make(function), before, strict=True)):
-                yield f"the code or a default of {path} changed (__code__, __defaults__)"
+        yield from (each.difference() for each in self._kept)
         for name, members, names in self._classes:
             if new := set(names_in(members)) - names:
                 yield f"{name}.{min(new)} is new"
@@ -284,53 +242,6 @@ class _Items:
     def are_same(self) -> bool:
         return [*map(len, self.of)] == self._counts and all(  # type: ignore[arg-type]
             map(operator.is_, _chain(self.of), self._items)
-        )
-
-
-class _Module:
-    """A module's own attributes, and how they were."""
-
-    def __init__(self, path: str, own: Held, names: list[str], *, is_around: bool) -> None:
-        self.path, self.own, self.names, self.is_around = path, own, names, is_around
-        self.before = {name: own[name] for name in names}
-        self._unwatched = set(own) - set(names)
-
-    def now(self) -> Held:
-        """The attributes that are watched, with new ones."""
-        left_out = self._unwatched | {"forward"} if self.is_around else self._unwatched
-        return {name: value for name, value in self.own.items() if name not in left_out}
-
-
-class _Attributes:
-    """The attributes of modules, compared in a few passes in C over lists that are made once."""
-
-    def __init__(self, modules: list[_Module]) -> None:
-        self.own = [module.own for module in modules]
-        self._read = [operator.itemgetter(*module.names) for module in modules]
-        self._values = list(map(_call, self._read, self.own))
-        self._counts = list(map(len, self.own))
-
-    def are_same(self) -> bool:
-        """Raises where an attribute is gone, or a tensor is in another's place."""
-        return (
-            list(map(_call, self._read, self.own)) == self._values
-            and list(map(len, self.own)) == self._counts
-        )
-
-
-class _Outermost:
-    """The attributes of a module whose `forward` is replaced and put back between calls."""
-
-    def __init__(self, module: _Module) -> None:
-        self._own = module.own
-        self._read = operator.itemgetter(*module.names)
-        self._values = self._read(self._own)
-        self._count = len(self._own) - ("forward" in self._own)
-
-    def is_same(self) -> bool:
-        own = self._own
-        return len(own) - ("forward" in own) == self._count and bool(
-            self._read(own) == self._values
         )
 
 

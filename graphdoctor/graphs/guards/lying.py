@@ -11,6 +11,7 @@ from graphdoctor.graphs.addresses import are_at
 from graphdoctor.graphs.guards.written_out import Question, all_of
 
 _address = torch.Tensor.data_ptr
+_MOST_MODES = 4  # between which calls may change
 _FEW = 16  # asked one by one, which is quicker for so many
 
 
@@ -18,8 +19,8 @@ class Lying:
     """Where tensors lie, their shapes, strides and dtypes. Keeps their memory, so that no graph reads what was freed.
 
     `data_ptr` is asked of each, and dynamo's guards compare the rest in one call into C++. Those also see
-    gradients, inference mode and autocast, which do not count here: where they say no, a look decides, and makes them
-    anew under the modes of now.
+    gradients, inference mode and autocast, which do not count here: where they say no, those of other modes are asked,
+    and then a look decides and makes some under the modes of now.
     """
 
     def __init__(self, paths: list[str], tensors: list[torch.Tensor]) -> None:
@@ -28,6 +29,7 @@ class Lying:
         self._storages = [tensor.untyped_storage() for tensor in tensors]
         self._ways = list(map(_way, tensors))
         self.is_known = _guards(tensors)
+        self._of_modes = [self.is_known]
 
     @property
     def question(self) -> Question:
@@ -50,10 +52,14 @@ class Lying:
         return all_of(terms), few
 
     def look(self) -> bool:
-        """Ask each tensor."""
-        if list(map(_way, self._tensors)) != self._ways:
-            return False
-        self.is_known = _guards(self._tensors)
+        """Ask each tensor, unless what was made under other modes knows them."""
+        known = next((each for each in self._of_modes if each(*self._tensors)), None)
+        if known is None:
+            if list(map(_way, self._tensors)) != self._ways:
+                return False
+            known = _guards(self._tensors)
+            self._of_modes = [known, *self._of_modes][:_MOST_MODES]
+        self.is_known = known
         return True
 
     def differences(self) -> Iterator[str]:

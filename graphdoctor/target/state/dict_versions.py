@@ -2,7 +2,8 @@
 
 CPython counts, or reports, each write into a dictionary, and torch hands that on as a version. A
 dictionary of the version that it was found equal at is equal still; one of another version has to be
-compared, since it may have got the same value again.
+compared, since it may have got the same value again. Where writes into all of them are numbered together
+(`dict_writes.py`), nothing is asked of each until there was one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+
+from graphdoctor.target.state.dict_writes import shared_counter
 
 # Dictionaries from which on guards in C++ are worth the import of torch._dynamo, 1 to 2 s; and where it was imported.
 _MANY = 64
@@ -25,15 +28,20 @@ class DictVersions:
     """Plain dictionaries that equal what was saved of them now, as `compare` tells at any time.
 
     Empty ones have no place here: since Python 3.12 filling one from another goes unreported. `check` may
-    be another one after each look.
+    be another one after each look; `written` is the count of all writes when these were last found equal.
     """
 
     def __init__(self, dicts: Iterable[dict[Any, Any]], compare: Callable[[], bool]) -> None:
         self._dicts = tuple(dicts)
         self._compare = compare
         self._version = version_function()
+        self._count = shared_counter(self._version) if self._version is not None else None
+        self.written = self._count() if self._count is not None else 0
         self._versions = self._now()
-        self.check = _check_of(self._dicts) if self._version is not None else None
+        may_import = self._count is None  # with a count, each is asked too seldom for that to pay
+        self.check = (
+            _check_of(self._dicts, may_import=may_import) if self._version is not None else None
+        )
         self._calm = 0
         self._calm_wanted = _CALM
 
@@ -43,10 +51,22 @@ class DictVersions:
         if self._version is None:
             return "are_dicts_same()", {"are_dicts_same": self._compare}
         given: dict[str, object] = {"dicts": self._dicts, "look_at_dicts": self._look}
+        if self._count is not None:
+            given = {"count": self._count, "versions": self, "look_at_dicts": self._look_again}
+            return "(count() == versions.written or look_at_dicts())", given
         if self.check is not None:
             return "(versions.check(dicts) or look_at_dicts())", {**given, "versions": self}
         given |= {"version": self._version, "versions": self._versions}
         return "([*map(version, dicts)] == versions or look_at_dicts())", given
+
+    def _look_again(self) -> bool:
+        """Something that is watched was written to, anywhere in the process."""
+        assert self._count is not None
+        written = self._count()  # before the look, lest a write in between be taken for seen
+        if not (self.check is not None and self.check(self._dicts)) and not self._look():
+            return False
+        self.written = written
+        return True
 
     def _look(self) -> bool:
         now = self._now()  # before the comparison, lest a write in between be taken for seen
@@ -66,7 +86,7 @@ class DictVersions:
         self._calm += 1
         if self._calm >= self._calm_wanted:
             self._calm, self._calm_wanted = 0, 2 * self._calm_wanted
-            made = _check_of(self._dicts)
+            made = _check_of(self._dicts, may_import=False)
             # Versions were as saved before the guards were made, and are to be so after.
             self.check = made if self._now() == self._versions else self.check
 
@@ -111,9 +131,11 @@ def _notices_writes(version: Callable[[dict[Any, Any]], int]) -> bool:
     return True
 
 
-def _check_of(dicts: tuple[dict[Any, Any], ...]) -> Check | None:
+def _check_of(dicts: tuple[dict[Any, Any], ...], *, may_import: bool) -> Check | None:
     """Dynamo's guards of versions: all in one call into C++. None where this torch has no such."""
     is_imported = "torch._dynamo.guards" in sys.modules
+    if not is_imported and not may_import:
+        return None
     if len(dicts) < (_FEW if is_imported else _MANY) or not _may_import_dynamo():
         return None
     try:
