@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from graphdoctor.graphs.guards.as_captured import kept
 from graphdoctor.graphs.guards.classes import names_in
 from graphdoctor.graphs.guards.differences import NOTHING, changed, difference, is_as_good
-from graphdoctor.graphs.guards.kept import kept
 from graphdoctor.graphs.guards.lying import Lying
 from graphdoctor.graphs.guards.module_attributes import Attributes, Module, Outermost
 from graphdoctor.graphs.guards.reached import Reached
