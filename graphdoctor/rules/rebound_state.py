@@ -106,7 +106,8 @@ def _gradient_message(found: Found) -> str:
     assert external is not None
     return (
         f"The backward pass adds to the gradient of {external.name.removesuffix(_GRADIENT)} that the step before left: "
-        "each step leaves it at another address, while a replay adds to memory that was given back."
+        "each step leaves it at another address, while a replay adds to memory that was given back, which may be"
+        " another tensor's by then."
     )
 
 
