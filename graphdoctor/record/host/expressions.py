@@ -51,6 +51,15 @@ def function_of(code: CodeType, line: int) -> Function | None:
 
 
 @cache
+def rebound_in(file: str) -> frozenset[str]:
+    """The names of a file that functions give to something else outside of themselves."""
+    tree = tree_of(file)
+    nodes = ast.walk(tree) if tree is not None else ()
+    found = (one.names for one in nodes if isinstance(one, (ast.Global, ast.Nonlocal)))
+    return frozenset(name for names in found for name in names)
+
+
+@cache
 def parents_in(function: Function) -> dict[ast.AST, ast.AST]:
     return {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import datetime
+import inspect
 import json
 import logging
 import math
@@ -20,9 +21,11 @@ from typing import Any
 
 import torch
 
-from graphdoctor.record.host.expressions import is_call_at
+from graphdoctor.record.host.bindings import Bindings
+from graphdoctor.record.host.expressions import function_of, is_call_at, rebound_in
+from graphdoctor.record.host.loggers import logs_plainly, prints_plainly, warns_plainly
+from graphdoctor.record.host.plain import has_own_access, is_of_user, is_plain
 from graphdoctor.target.state.attributes import attributes
-from graphdoctor.target.user_code import is_user_file
 
 MISSING = object()
 _LEVELS = frozenset(
@@ -131,27 +134,64 @@ THROUGH = (
 class Calls:
     """Those of one frame; `answers` are the names that hold what was asked for, or what comes of it."""
 
-    def __init__(self, frame: FrameType, answers: Container[str] = ()) -> None:
+    def __init__(
+        self, frame: FrameType, answers: Container[str] = (), *, asks_by_itself: bool = True
+    ) -> None:
         self._frame, self._answers = frame, answers
+        self._asks_by_itself = asks_by_itself  # and not by a function that does more than to ask
+        self._bindings = Bindings(function_of(frame.f_code, frame.f_lineno))
 
     def is_pure(self, node: ast.AST) -> bool:
         """Whether it only computes a value, and changes nothing."""
-        if isinstance(node, (ast.Constant, ast.Name, ast.expr_context, ast.operator, ast.cmpop)):
+        if isinstance(node, (ast.Constant, ast.expr_context, ast.operator, ast.cmpop)):
             return True
+        if isinstance(node, ast.Name):
+            return self.holds_plainly(node)
         if isinstance(node, (ast.unaryop, ast.boolop)):
             return True
         if isinstance(node, ast.Attribute):
-            is_answers = isinstance(node.value, ast.Name) and node.value.id in self._answers
-            return is_answers or self.resolved(node) is not MISSING
+            if isinstance(node.value, ast.Name) and node.value.id in self._answers:
+                return self._is_nobodys(node.value)
+            found = self.resolved(node)
+            return found is not MISSING and is_plain(found)
         if isinstance(node, (*THROUGH, ast.keyword)):
             return all(map(self.is_pure, ast.iter_child_nodes(node)))
         return isinstance(node, ast.Call) and self.is_pure_call(node)
+
+    def holds_plainly(self, name: ast.Name) -> bool:
+        """Whether nothing that a name may stand for is the user's own, whose operators may do anything."""
+        found = self._now(name.id)
+        if found is not MISSING and not is_plain(found):
+            return False
+        return self._bindings.are_all(name.id, self._binds_plainly)
+
+    def _is_nobodys(self, name: ast.Name) -> bool:
+        """The same of an answer, which may be an open file."""
+        is_own = not is_of_user(self._now(name.id)) or self._now(name.id) is MISSING
+        return is_own and self._bindings.are_all(name.id, self._binds_plainly)
+
+    def _binds_plainly(self, value: ast.AST) -> bool:
+        if isinstance(value, ast.Call):  # which is judged where it is called
+            made = self._called(value.func)
+            return isinstance(made, torch.nn.Module) or (made is not None and not is_of_user(made))
+        return self.is_pure(value)
+
+    def _called(self, func: ast.AST) -> object:
+        """What is called, a method's function too; None where that is not known."""
+        found = self.resolved(func)
+        if found is not MISSING or not isinstance(func, ast.Attribute):
+            return found if found is not MISSING else None
+        holder = self.resolved(func.value)
+        if holder is not MISSING:
+            return inspect.getattr_static(type(holder), func.attr, None)
+        is_plain_call = isinstance(func.value, ast.Call) and self._binds_plainly(func.value)
+        return MISSING if is_plain_call or self.is_pure(func.value) else None
 
     def is_pure_call(self, call: ast.Call) -> bool:
         if not all(map(self.is_pure, [*call.args, *call.keywords])):
             return False
         if is_call_at(call, self._frame):  # what is asked
-            return True
+            return self._asks_by_itself
         if self.shows(call) or self._is_known(call):
             return True
         func = call.func
@@ -161,15 +201,21 @@ class Calls:
         if self._is_answer(func.value) or isinstance(found, (str, pathlib.PurePath)):
             return func.attr in _OF_ANSWERS
         is_tensor = found is MISSING or isinstance(found, torch.Tensor)
-        return is_tensor and func.attr in _OF_TENSORS and self.is_pure(func.value)
+        return (
+            is_tensor
+            and not is_of_user(found)
+            and func.attr in _OF_TENSORS
+            and self.is_pure(func.value)
+        )
 
     def _is_answer(self, node: ast.AST) -> bool:
         """Whether it is what was asked for, or what a method of that gives."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             is_of_one = node.func.attr in _OF_ANSWERS and self._is_answer(node.func.value)
             return is_of_one or is_call_at(node, self._frame)
-        is_name = isinstance(node, ast.Name) and node.id in self._answers
-        return is_name or is_call_at(node, self._frame)
+        if isinstance(node, ast.Name):
+            return node.id in self._answers and self._is_nobodys(node)
+        return is_call_at(node, self._frame)
 
     def takes_harmlessly(self, call: ast.Call, node: ast.AST) -> bool:
         """Whether a call with it only computes something, or shows it."""
@@ -191,14 +237,16 @@ class Calls:
             if found in _PURE or found in _CLOCKS or found in _PURE_TYPES:
                 return True
         is_function = isinstance(found, (FunctionType, BuiltinFunctionType))
-        return is_function and found.__module__ in _PURE_MODULES
+        return is_function and not is_of_user(found) and found.__module__ in _PURE_MODULES
 
     def _writes_file(self, call: ast.Call) -> bool:
         """What a later step reads of it, it asks for."""
         func = call.func
         if not isinstance(func, ast.Attribute) or func.attr not in ("write_text", "write_bytes"):
             return False
-        folder = func.value
+        return self.is_path(func.value)
+
+    def is_path(self, folder: ast.AST) -> bool:
         while isinstance(folder, ast.BinOp) and isinstance(folder.op, ast.Div):
             folder = folder.left
         return isinstance(self.resolved(folder), pathlib.PurePath)
@@ -208,28 +256,38 @@ class Calls:
         func = call.func
         found: Any = self.resolved(func)
         if found is print:
-            return not any(one.arg not in ("sep", "end", "flush") for one in call.keywords)
+            is_to_stdout = all(one.arg in ("sep", "end", "flush") for one in call.keywords)
+            return is_to_stdout and prints_plainly()
         if found is warnings.warn:
-            return True
+            given = [self.resolved(one) for one in call.args]
+            return warns_plainly() and not any(map(is_of_user, given)) and not call.keywords
         if isinstance(found, ModuleType) or not isinstance(func, ast.Attribute):
             return False
         holder = self.resolved(func.value)
         if func.attr not in _LEVELS:
             return False
-        if holder is logging:
-            return _has_plain_handlers(logging.root)
-        return isinstance(holder, logging.Logger) and _has_plain_handlers(holder)
+        logger = logging.root if holder is logging else holder
+        return isinstance(logger, logging.Logger) and logs_plainly(logger, func.attr)
 
     def resolved(self, node: ast.AST) -> object:
         """What an expression stands for now, without running any code of the user's."""
         if isinstance(node, ast.Name):
-            spaces = (self._frame.f_locals, self._frame.f_globals, vars(builtins))
-            return next((space[node.id] for space in spaces if node.id in space), MISSING)
+            is_rebound = node.id in rebound_in(self._frame.f_code.co_filename)
+            is_same = self._bindings.is_bound_once(node.id) and not is_rebound
+            return self._now(node.id) if is_same else MISSING
         if not isinstance(node, ast.Attribute):
             return MISSING
         held = self.resolved(node.value)
+        if has_own_access(held, node.attr) or self._bindings.sets_attribute(node.attr):
+            return MISSING
         own = vars(held) if isinstance(held, (ModuleType, type)) else attributes(held)
+        if isinstance(held, torch.nn.Module) and node.attr not in own:
+            own = {**held._parameters, **held._buffers, **held._modules}
         return own.get(node.attr, MISSING) if held is not MISSING else MISSING
+
+    def _now(self, name: str) -> object:
+        spaces = (self._frame.f_locals, self._frame.f_globals, vars(builtins))
+        return next((space[name] for space in spaces if name in space), MISSING)
 
     def draws_by_numpy(self, call: ast.Call) -> bool:
         """Whether it is a method of one of NumPy's generators, and gives what it draws back."""
@@ -243,21 +301,3 @@ class Calls:
     def is_harmless_call(self, call: ast.Call) -> bool:
         """Whether it shows something, or computes something without the code of others."""
         return self.shows(call) or self._is_known(call)
-
-
-def _has_plain_handlers(logger: logging.Logger | None) -> bool:
-    """Whether what is logged goes only through classes of Python's library and of installed packages."""
-    while logger is not None:
-        parts: list[object] = [logger, *logger.filters]
-        for handler in logger.handlers:
-            parts += [handler, handler.formatter, *handler.filters]
-        if any(map(_is_of_user, parts)):
-            return False
-        logger = logger.parent if logger.propagate else None
-    return True
-
-
-def _is_of_user(value: object) -> bool:
-    kind = value if callable(value) and hasattr(value, "__code__") else type(value)
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return is_user_file(file) if file is not None else kind.__module__ != "builtins"
