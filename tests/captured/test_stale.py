@@ -35,6 +35,14 @@ def _tripled(x: torch.Tensor) -> torch.Tensor:
     return x * 3
 
 
+_GAIN = 2.0
+
+
+@torch.library.custom_op("tests_captured_stale::gained", mutates_args=())
+def _gained(x: torch.Tensor) -> torch.Tensor:
+    return x * (_GAIN + torch.backends.cudnn.allow_tf32)
+
+
 class _Config:
     gain = 1.0
 
@@ -77,6 +85,10 @@ def _model(reads: Forward) -> Any:
         (lambda m, x: x @ m.layer.weight, "m.layer.weight.t_()", "strides of"),
         (lambda m, x: float(m.text.getvalue()), "m.text.write('3')", "text"),
         (lambda m, x: m.long[70].item(), "m.long.fill_(3)", "long"),
+        (lambda m, x: m.long[70].item(), "m.long.data.fill_(3)", "long"),
+        (lambda m, x: m.long[70].item(), "m.long.numpy()[70] = 3", "long"),
+        (lambda m, x: m.long[::7][10].item(), "m.long.data[70] = 3", "long"),
+        (lambda m, x: _gained(x), "_doubled.__globals__['_GAIN'] = 5.0", "_GAIN"),
         (lambda m, x: getattr(m.table, "scale", 1.0), "m.table.scale = 2.0", "scale"),
         (
             lambda m, x: float(os.environ.get("OF_A_TEST", 1)),
@@ -109,6 +121,7 @@ def test_a_change_of_what_the_forward_reads_is_eager(
     monkeypatch.setattr(nn.Linear, "forward", nn.Linear.forward)
     monkeypatch.setattr(_doubled, "__code__", _doubled.__code__)
     monkeypatch.setenv("OF_A_TEST", "1")
+    monkeypatch.setitem(globals(), "_GAIN", 2.0)
     m = _model(reads)
     with decimal.localcontext():
         fast = graphdoctor.capture(m, rand(3, 4))
@@ -138,6 +151,43 @@ def test_code_that_asks_for_a_mode_is_eager_in_the_other(
             assert torch.equal(fast(given), model(given))
         counts.append(replayed(fast))
     assert counts == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("reads", "switch"),
+    [
+        (lambda m, x: 2 + torch.backends.cudnn.allow_tf32, "cudnn_allow_tf32"),
+        (lambda m, x: _gained(x), "cudnn_allow_tf32"),
+        (lambda m, x: 2 + torch._C._get_nnpack_enabled(), "nnpack_enabled"),
+        (
+            lambda m, x: 2 + torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed(),
+            "math_sdp_allow_fp16_bf16_reduction",
+        ),
+    ],
+)
+def test_code_that_asks_for_a_switch_is_eager_with_the_other(
+    device: EmulatedDevice, reads: Forward, switch: str
+) -> None:
+    ask, put = getattr(torch._C, f"_get_{switch}"), getattr(torch._C, f"_set_{switch}")
+    model = _model(reads)
+    fast = graphdoctor.capture(model, rand(3, 4))
+    assert_equal(fast, model, rand(3, 4))
+    was = ask()
+    put(not was)
+    try:
+        assert_equal(fast, model, rand(3, 4))
+    finally:
+        put(was)
+    assert replayed(fast) == 1 and "torch.backends changed" in why(fast)
+
+
+@pytest.mark.parametrize("how", ["freed", "shorter"])
+def test_memory_of_the_host_that_is_gone_is_not_read(device: EmulatedDevice, how: str) -> None:
+    model = _model(lambda m, x: 2.0)
+    fast = graphdoctor.capture(model, rand(3, 4))
+    model.long.untyped_storage().resize_(0 if how == "freed" else 8)
+    assert_equal(fast, model, rand(3, 4))
+    assert replayed(fast) == 0 and "long" in why(fast)
 
 
 def test_another_thread_has_other_locals(device: EmulatedDevice) -> None:

@@ -152,7 +152,7 @@ def _streams_and_graphs(device: CapturingDevice, patches: Patches) -> None:
         default_stream=lambda *args, **kwargs: state.default,
     )
     patches.set(torch.cuda.graph, "default_capture_stream", None)
-    patches.set(torch._C, "_cuda_isCurrentStreamCapturing", lambda: device.is_capturing)
+    patches.set(torch._C, "_cuda_isCurrentStreamCapturing", is_capturing)
 
 
 def _accelerator(device: CapturingDevice, patches: Patches) -> None:

@@ -35,6 +35,7 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
         lambda: _of_precision("_get_float32_matmul_precision", "matmul"),
     ),
     ("TF32 in cudnn", lambda: _of_precision("_get_cudnn_allow_tf32", "conv", "rnn")),
+    ("half-precision accumulation", lambda: torch._C._get_cublas_allow_fp16_accumulation),
     ("half-precision sums", lambda: torch._C._get_cublas_allow_fp16_reduced_precision_reduction),
     ("bfloat16 sums", lambda: torch._C._get_cublas_allow_bf16_reduced_precision_reduction),
     ("cudnn.enabled", lambda: torch._C._get_cudnn_enabled),
@@ -47,6 +48,10 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("memory-efficient attention", lambda: torch._C._get_mem_efficient_sdp_enabled),
     ("cudnn's attention", lambda: torch._C._get_cudnn_sdp_enabled),
     ("plain attention", lambda: torch._C._get_math_sdp_enabled),
+    (
+        "plain attention's sums in half precision",
+        lambda: torch._C._get_math_sdp_allow_fp16_bf16_reduction,
+    ),
     ("the number of dispatch modes", lambda: torch._C._len_torch_dispatch_stack),
     ("the number of function modes", lambda: torch._C._len_torch_function_stack),
     ("torch.func", lambda: torch._C._functorch.maybe_current_level),
@@ -60,7 +65,7 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
 )
 _AUTOCAST = ("autocast", "autocast's dtype")
 # By which kernels of these operators alone are chosen, and words of which one is in the name of each such operator:
-# attention may have been taken apart into a softmax or into products.
+# attention may have been taken apart into a softmax or into products. An operator that is not torch's may ask for all.
 _OF_SOME: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "TF32 in cudnn"),
@@ -70,11 +75,16 @@ _OF_SOME: dict[str, tuple[str, ...]] = {
         (
             *("attention's fast path", "the order of attention's kernels", "flash attention"),
             *("memory-efficient attention", "cudnn's attention", "plain attention"),
+            "plain attention's sums in half precision",
         ),
         ("attention", "softmax", "transformer", "flash", "efficient"),
     ),
-    "the preferred library of linear algebra": ("linalg", "cholesky", "lu_", "svd", "eig", "inv"),
+    "the preferred library of linear algebra": (
+        *("linalg", "cholesky", "lu_", "svd", "eig", "inv"),
+        *("geqrf", "orgqr", "ormqr", ".qr.", "solve"),
+    ),
 }
+_TORCHS_OWN = ("aten.", "prims.", "prim.")
 # What dynamo's guard of torch's global state sees in one call into C++, and the fields that it needs for it.
 _AT_ONCE = frozenset(
     {*_AUTOCAST, "the default dtype", "deterministic algorithms", "half-precision sums"}
@@ -113,7 +123,8 @@ class Modes:
     def _chooses(self, name: str) -> bool:
         words = _OF_SOME.get(name)
         return words is None or any(
-            word in operator for operator in self._operators for word in words
+            not operator.startswith(_TORCHS_OWN) or any(word in operator for word in words)
+            for operator in self._operators
         )
 
     def _watch(self, found: list[tuple[str, Callable[[], object]]]) -> None:

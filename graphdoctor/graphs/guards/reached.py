@@ -154,7 +154,7 @@ class Reached:
             self.tensors.append(tensor)
             self.tensor_paths.append(path)
             if is_read_by_host(tensor):
-                self.memory.append((path, partial(numbers_of, tensor)))
+                self.memory.append((path, numbers_of(path, tensor)))
             self._add_attributes(path, _own_of(tensor))
 
     def _add_container(self, path: str, value: Any) -> None:

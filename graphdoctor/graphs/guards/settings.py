@@ -48,12 +48,35 @@ _DEBUG_MODE: Setting = (
 )
 OF_THE_THREAD: Setting = ("the thread", threading.get_ident)
 _LOCALE: Setting = ("the locale", partial(locale.setlocale, locale.LC_ALL))
-_CUDNN: Setting = (
-    "torch.backends.cudnn",
-    lambda: [
-        getattr(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")
-    ],
+# What torch.backends tells, as torch keeps it; what this torch lacks is left out. Of these `Modes` watches only what
+# chooses kernels of the captured operators, and code may decide anything by them.
+_KEPT_IN_C = tuple(
+    getattr(torch._C, f"_get_{name}")
+    for name in (
+        *("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32"),
+        *("blas_preferred_backend", "linalg_preferred_backend", "rocm_fa_preferred_backend"),
+        *("sdp_priority_order", "math_sdp_allow_fp16_bf16_reduction", "fa3_sdp_enabled"),
+        *("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled"),
+        *("cudnn_sdp_enabled", "overrideable_sdp_enabled", "nnpack_enabled", "qengine"),
+        *("mkldnn_enabled", "mkldnn_deterministic", "onednn_allow_tf32"),
+    )
+    if hasattr(torch._C, f"_get_{name}")
 )
+
+
+def _told_in_c(ask: Callable[[], object]) -> object:
+    try:
+        return ask()
+    except RuntimeError:  # old and new names of a switch are mixed
+        return [read_precision(switch) for switch in PRECISIONS]
+
+
+def _of_backends() -> object:
+    fast, einsum = torch.backends.mha.get_fastpath_enabled(), torch.backends.opt_einsum
+    return [fast, einsum.enabled, einsum.strategy, *map(_told_in_c, _KEPT_IN_C)]
+
+
+_BACKENDS: Setting = ("torch.backends", _of_backends)
 _BY_NAME: dict[str, Setting] = {
     "is_grad_enabled": GRADIENTS,
     "is_inference_mode_enabled": _INFERENCE,
@@ -71,7 +94,15 @@ _BY_NAME: dict[str, Setting] = {
         "torch.utils.deterministic.fill_uninitialized_memory",
         lambda: getattr(torch.utils.deterministic, "fill_uninitialized_memory"),  # noqa: B009
     ),
-    "cudnn": _CUDNN,
+    **dict.fromkeys(
+        (
+            *("backends", "_C", "cudnn", "mkldnn", "nnpack", "opt_einsum", "allow_tf32"),
+            *("get_fastpath_enabled", "preferred_linalg_library", "preferred_blas_library"),
+            *("fp16_bf16_reduction_math_sdp_allowed",),
+        ),
+        _BACKENDS,
+    ),
+    "is_warn_always_enabled": ("torch.set_warn_always", torch.is_warn_always_enabled),
     "fp32_precision": (
         "torch.backends.fp32_precision",
         lambda: [read_precision(switch) for switch in (PRECISIONS if has_precisions() else ())],
@@ -84,7 +115,6 @@ _BY_NAME: dict[str, Setting] = {
         for name in ("flash", "mem_efficient", "math", "cudnn")
         if hasattr(torch._C, f"_get_{name}_sdp_enabled")
     },
-    "mkldnn": ("torch.backends.mkldnn.enabled", torch._C._get_mkldnn_enabled),
     "benchmark_limit": (
         "torch.backends.cudnn.benchmark_limit",
         lambda: torch.backends.cudnn.benchmark_limit,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import random
 from array import array
 from collections import OrderedDict, deque
@@ -71,18 +72,17 @@ def saved_bytes(held: bytearray) -> Restore:
 
 
 def saved_stream(held: Any) -> Restore:
-    """What a stream in memory holds, and where it stands."""
+    """What a stream in memory holds, and where it stands: as pickle does, past a subclass's methods and newlines."""
     if held.closed:
         return lambda: None
-    values, position = held.getvalue(), held.tell()
+    kind: Any = io.BytesIO if isinstance(held, io.BytesIO) else io.StringIO
+    *saved, _ = kind.__getstate__(
+        held
+    )  # the last are a subclass's attributes, which are saved as any other's
 
     def restore() -> None:
-        if held.closed or (held.tell() == position and held.getvalue() == values):
-            return
-        held.seek(0)
-        held.truncate()
-        held.write(values)
-        held.seek(position)
+        if not held.closed and kind.__getstate__(held)[:-1] != tuple(saved):
+            kind.__setstate__(held, (*saved, None))
 
     return restore
 

@@ -240,6 +240,7 @@ def _save_object(value: object) -> Iterator[Restore]:
         yield saved_dict(attributes(value))
     elif isinstance(value, STREAMS):
         yield saved_stream(value)
+        yield saved_dict(attributes(value))
     else:
         yield from _save_contents(value)
         if type(value) in BUILTIN_CONTAINERS:
