@@ -44,6 +44,8 @@ EventKind = Literal[
     "compile-bypassed",  # torch.compile was run eagerly by the emulated device
 ]
 
+OF_ENVIRONMENT = "the environment variable "  # before its name, in an event of the kind "outside"
+
 # COO in two states; compressed by rows, as CSR, or by columns, as its transposed
 Sparse = Literal["", "coalesced", "uncoalesced", "by-rows", "by-columns"]
 

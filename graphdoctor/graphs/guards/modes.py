@@ -16,10 +16,9 @@ from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
 from graphdoctor.graphs.guards.written_out import Question, all_of, written_out
 from graphdoctor.target.state.precision import read_precision
-from graphdoctor.values.recording import Recording
+from graphdoctor.values.recording import OF_ENVIRONMENT, Recording
 
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
-_OF_ENVIRONMENT = "the environment variable "
 _CAPTURE = "a capture of the caller's"
 _LEVEL = "the level of forward-mode gradients"
 # What a forward pass may look at, or kernels are chosen by; each a name and where it is asked for.
@@ -114,8 +113,8 @@ class Modes:
         """Watch what these operators' kernels, and those before, are chosen by, and what they asked the environment."""
         self._operators |= {op.name for each in recording.captured for op in each.ops}
         for event in recording.host:
-            if event.kind == "outside" and event.name.startswith(_OF_ENVIRONMENT):
-                key = event.name.removeprefix(_OF_ENVIRONMENT)
+            if event.kind == "outside" and event.name.startswith(OF_ENVIRONMENT):
+                key = event.name.removeprefix(OF_ENVIRONMENT)
                 self._variables[event.name] = partial(os.environ.get, key)
         chosen = [each for each in self._all if self._chooses(each[0])]
         self._watch([*chosen, *self._variables.items()])

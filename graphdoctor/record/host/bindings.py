@@ -20,13 +20,11 @@ class Bindings:
         self._attributes: set[str] = set()
         self._repeated: set[str] = set()
         self._asked: set[str] = set()
+        self._parameters: set[str] = set()
         if function is not None:
-            self._parameters = {
-                one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)
-            }
+            arguments = ast.walk(function.args)
+            self._parameters.update(one.arg for one in arguments if isinstance(one, ast.arg))
             self._read(function, is_repeated=False)
-        else:
-            self._parameters = set()
 
     def is_bound_once(self, name: str) -> bool:
         """Whether what it stands for now is what it stands for wherever the function names it."""

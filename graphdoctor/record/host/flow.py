@@ -173,10 +173,7 @@ class Flow:
             elif isinstance(one, ast.With):
                 if not all(map(self._opens, one.items)) or not self._is_harmless(one.body):
                     return False
-            elif isinstance(one, ast.Expr):
-                if not self._calls.is_pure(one.value):
-                    return False
-            elif isinstance(one, ast.Return) and self._may_return:
+            elif isinstance(one, ast.Expr) or (isinstance(one, ast.Return) and self._may_return):
                 if one.value is not None and not self._calls.is_pure(one.value):
                     return False
             elif not isinstance(one, ast.Pass):

@@ -24,13 +24,13 @@ from graphdoctor.record.host.expressions import expression_of
 from graphdoctor.record.host.shown import Shown
 from graphdoctor.target.frames import is_machinery, is_own, is_torch
 from graphdoctor.target.user_code import is_user_file
+from graphdoctor.values.recording import OF_ENVIRONMENT
 
 # What the answer is: `decides` may be anything; `measures` tells of the machine, as a clock does;
 # `configures` changes only where the program itself changes it; `stands` is how the process stands,
 # a mode or its memory, and nothing is said of it unless it decides. `decides-as-set`: by a mode, or by a
 # variable of the environment, either of which a captured model watches.
 Answer = Literal["decides", "decides-as-set", "measures", "configures", "stands"]
-VARIABLE = "the environment variable "
 
 _OF_OS = ("stat", "lstat", "fstat", "access", "read", "pread", "readv", "readlink", "waitpid")
 _MEASURING = ("getloadavg", "times", "sysconf", "cpu_count")
@@ -116,7 +116,7 @@ class Asking:
     def function_called(self, frame: FrameType, caller: FrameType) -> None:
         """A function of Python's begins."""
         if frame.f_code is _GETITEM:
-            self._tell(f"{VARIABLE}{frame.f_locals.get('key')}", "configures", caller)
+            self._tell(f"{OF_ENVIRONMENT}{frame.f_locals.get('key')}", "configures", caller)
         elif frame.f_code.co_filename in _MEMORY_FILES and is_user_file(caller.f_code.co_filename):
             call = expression_of(caller)
             func = call.func if isinstance(call, ast.Call) else None

@@ -35,9 +35,8 @@ class Shown:
         """What a user's frame calls just now, or what is at a node of its line."""
         stack = list(_users(frame))
         key = (node, *((one.f_code, one.f_lasti) for one in stack))
-        if key not in self._used and not _is_only_shown(
-            stack, [node] if node is not None else None
-        ):
+        nodes = [node] if node is not None else None
+        if key not in self._used and not _is_only_shown(stack, nodes):
             self._used.add(key)
         return key not in self._used
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import torch
 
-from graphdoctor.record.host.outside import VARIABLE, Answer
+from graphdoctor.record.host.outside import Answer
 from graphdoctor.record.host.replaced_names import standing_in
 from graphdoctor.record.later.bounded import bounded
 from graphdoctor.record.later.line_trace import LineTrace
@@ -28,12 +28,12 @@ from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trials import Trials
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.recording import HostEvent
+from graphdoctor.values.recording import OF_ENVIRONMENT, HostEvent
 
 _MOST_TEXTS = 8
 _LONGEST = 40
 _OPEN = ("measures", "configures", "stands")
-_SET = (VARIABLE, "gc.", "torch.is_")
+_SET = (OF_ENVIRONMENT, "gc.", "torch.is_")
 _FAR = 1 << 60
 _NOT_TRIED = frozenset({"os.cpu_count()", "os.sysconf()"})  # they stay as they are
 
@@ -73,8 +73,8 @@ def _is_another_step(trials: Trials, lines: LineTrace, other: _Other) -> bool:
 
 
 def _others(name: str, roots: Mapping[str, object], codes: Iterable[CodeType]) -> Iterator[_Other]:
-    if name.startswith(VARIABLE):
-        variable = name.removeprefix(VARIABLE)
+    if name.startswith(OF_ENVIRONMENT):
+        variable = name.removeprefix(OF_ENVIRONMENT)
         for text in (None, *_texts(variable, codes)):
             if text != os.environ.get(variable):
                 yield partial(_variable_set, variable, text)

@@ -76,9 +76,8 @@ def saved_stream(held: Any) -> Restore:
     if held.closed:
         return lambda: None
     kind: Any = io.BytesIO if isinstance(held, io.BytesIO) else io.StringIO
-    *saved, _ = kind.__getstate__(
-        held
-    )  # the last are a subclass's attributes, which are saved as any other's
+    # The last are a subclass's attributes, which are saved as any other's.
+    *saved, _ = kind.__getstate__(held)
 
     def restore() -> None:
         if not held.closed and kind.__getstate__(held)[:-1] != tuple(saved):
