@@ -147,4 +147,9 @@ def is_noise(gap: Gap, drifts: Iterable[Gap]) -> bool:
     its own magnitude.
     """
     drift = max((d.max_abs for d in drifts if d.path == gap.path and d.is_small), default=0.0)
-    return gap.is_measurable and gap.max_abs <= _NOISE_FACTOR * drift
+    return gap.is_measurable and is_as_far(gap, drift)
+
+
+def is_as_far(gap: Gap, drift: float) -> bool:
+    """Whether a run of the same code that was seen to be `drift` away may well be this far away."""
+    return gap.max_abs <= _NOISE_FACTOR * drift

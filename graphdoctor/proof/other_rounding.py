@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,9 +13,12 @@ import torch
 
 from graphdoctor.graphs.compare import Gap
 from graphdoctor.graphs.footprint import Footprint
+from graphdoctor.target.state.clone import is_overlapping
+from graphdoctor.target.state.snapshot import named_tensors, plain_torch
 
 _OPTIMIZER_STATE = re.compile(r"\.state\[(.*)\]\.\w+$")
 _BOTH_WAYS = 2.0  # eager moves one way, the other run the other way
+_SEED = 1  # any number: which elements are rounded up
 
 
 class OtherRounding:
@@ -92,6 +96,19 @@ class OtherRounding:
 
     def _coarse(self, gap: Gap) -> Gap:
         return replace(gap, eps=max(gap.eps, self._eps)) if gap.eps else gap
+
+
+@contextmanager
+def rounded_anew(roots: Mapping[str, object], eps: float = 0.0) -> Iterator[None]:
+    """Move each real number of the state up or down by one rounding: `eps`, or its dtype's, of itself."""
+    generator = torch.Generator().manual_seed(_SEED)
+    with plain_torch():
+        for tensor in named_tensors(roots).values():
+            if _are_alike(tensor) and not is_overlapping(tensor):
+                sign = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1
+                rounding = max(torch.finfo(tensor.dtype).eps, eps)
+                tensor.detach().addcmul_(tensor.detach(), sign.to(tensor), value=rounding)
+    yield
 
 
 def largest_gradient_of(footprints: Sequence[Footprint]) -> float:

@@ -50,16 +50,7 @@ def test_where_products_take_tf32_half_of_its_digits_must_agree(device: Emulated
 def test_a_convolution_has_the_digits_of_tf32_unless_that_is_forbidden(
     device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = torch.nn.Conv2d(3, 4, 3).cuda()
-    target = Target(
-        "step",
-        __file__,
-        "test",
-        "inference",
-        torch.no_grad()(model),
-        lambda: Inputs((torch.randn(1, 3, 8, 8, device="cuda"),)),
-        {"model": model},
-    )
+    target = _of(torch.nn.Conv2d(3, 4, 3), 1, 3, 8, 8)
     session = prepare(target, device, iterations=2)
     iteration = record(session, progress=lambda doing: None).captured[-1]
     with torch.backends.cudnn.flags(allow_tf32=True):
@@ -79,3 +70,51 @@ def test_products_under_autocast_have_the_digits_of_a_half(device: EmulatedDevic
     half = msgspec.structs.replace(product_op, args=halves)
     iteration = msgspec.structs.replace(known.iteration, ops=(*known.iteration.ops, half))
     assert digits_of(iteration) == Digits("bfloat16", 2**-7)
+
+
+class Chaotic(torch.nn.Module):
+    """Keeps what one rounding of its weight decides, and what it does not; returns neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(1, 2, 64))
+        self.register_buffer("decided", torch.zeros(64))
+        self.register_buffer("steady", torch.zeros(64))
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        self.decided.copy_(torch.sin(self.weight * 1e8))
+        self.steady.copy_(self.weight * 2)
+        return self.weight * data
+
+
+@pytest.mark.parametrize(("buffer", "is_rounding"), [("decided", True), ("steady", False)])
+def test_what_one_rounding_of_its_state_moves_in_eager_is_unproved_for_that_reason(
+    device: EmulatedDevice, buffer: str, is_rounding: bool
+) -> None:
+    class OtherBuffer(fakes.Fake):
+        is_ours = False
+
+        def change(self, outputs: Any) -> Any:
+            kept = self.built.session.target.roots["model"].get_buffer(buffer)
+            with torch.no_grad():
+                kept.add_(0.5)
+            return outputs
+
+    row = on_a_gpu(device, OtherBuffer(), target=_of(Chaotic(), 64))
+    assert row.status == "not-verified"
+    assert row.reason.startswith(f"the outputs agree, but model.{buffer} differs")
+    assert ("rounded anew" in row.reason) is is_rounding
+    assert (row.measurement is not None) is is_rounding, "it takes its time all the same"
+
+
+def _of(model: torch.nn.Module, *shape: int) -> Target:
+    model = model.cuda()
+    return Target(
+        "step",
+        __file__,
+        "test",
+        "inference",
+        torch.no_grad()(model),
+        lambda: Inputs((torch.randn(*shape, device="cuda"),)),
+        {"model": model},
+    )

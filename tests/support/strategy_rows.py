@@ -50,8 +50,8 @@ def a_target() -> Target:
     return Target("step", __file__, "test", "inference", step, data, roots)
 
 
-def a_session(device: EmulatedDevice) -> tuple[Any, Known]:
-    target = a_target()
+def a_session(device: EmulatedDevice, target: Target | None = None) -> tuple[Any, Known]:
+    target = a_target() if target is None else target
     session = prepare(target, device, iterations=3)
     recording = record(session, progress=lambda doing: None)
     return session, Known("inference", target.roots, (), ("",), recording.captured[-1])
@@ -85,9 +85,13 @@ class CalledCuda:
 
 
 def on_a_gpu(
-    device: EmulatedDevice, strategy: Strategy, *, is_random: bool = False
+    device: EmulatedDevice,
+    strategy: Strategy,
+    *,
+    is_random: bool = False,
+    target: Target | None = None,
 ) -> StrategyOutcome:
-    session, known = a_session(device)
+    session, known = a_session(device, target)
     session = replace(session, device=CalledCuda(device))
     if is_random:
         known = replace(known, iteration=drawing(known.iteration))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
 from msgspec.structs import replace
 
-from graphdoctor.graphs.compare import Gap, is_noise
+from graphdoctor.graphs.compare import Gap, is_as_far, is_noise
 from graphdoctor.graphs.footprint import Footprint
-from graphdoctor.proof.other_rounding import OtherRounding
+from graphdoctor.proof.other_rounding import OtherRounding, rounded_anew
 from graphdoctor.proof.twins import TwinTrial, gaps_of, kept, verified, wrong
 from graphdoctor.strategies.compilers.arithmetic import OWN_DIGITS, Digits
 from graphdoctor.values.captures import Verification
@@ -19,6 +21,10 @@ _RANDOM = (
     "the step draws random numbers, and generated code draws others than eager: what differs in "
     "{path} may be that, or an error"
 )
+_AS_FAR = (
+    "; eager's own moves by up to {moved:.3g} where its state is rounded anew before each step, so "
+    "that rounding explains it and nothing can be proved"
+)
 
 
 @dataclass(slots=True)
@@ -26,7 +32,8 @@ class CompiledJudge:
     """Judges a trial by half the digits: compilers fuse and reorder, and round differently.
 
     `deviation`, once judged: the largest difference of an output, relative to its magnitude.
-    `is_unprovable`: what differs may be other random numbers, and nothing else is known against it.
+    `is_unprovable`: what differs may be other random numbers, or one rounding moves eager as far, and
+    nothing else is known against it.
     """
 
     is_random: bool
@@ -67,7 +74,27 @@ class CompiledJudge:
             )
         # A gradient that is all rounding, through an optimizer that normalises it, moves a weight.
         how = first.detail or f"differs from eager's by up to {first.max_abs:.3g}"
-        return trial.verdict("not-verified", f"the outputs agree, but {first.path} {how}")
+        moved = self._moved_by_rounding(trial, far)
+        self.is_unprovable = moved is not None
+        why = "" if moved is None else _AS_FAR.format(moved=moved)
+        return trial.verdict("not-verified", f"the outputs agree, but {first.path} {how}{why}")
+
+    def _moved_by_rounding(self, trial: TwinTrial, far: Sequence[Sequence[Gap]]) -> float | None:
+        """How far the first difference moves in eager, whose state is rounded anew before each step.
+
+        None where that does not explain every difference. A gradient that is all rounding, through an
+        optimizer that normalises it, moves what the same step computes next (a GAN's two halves).
+        """
+        around = partial(rounded_anew, trial.target.roots, self.digits.eps)
+        moved: dict[str, float] = {}
+        # The trial is in step by now: what it was led by is what eager left behind.
+        for gap in chain.from_iterable(gaps_of(trial.led_by, trial.eager(around=around))):
+            if gap.is_measurable:
+                moved[gap.path] = max(moved.get(gap.path, 0.0), gap.max_abs)
+        gaps = list(chain.from_iterable(far))
+        if not all(gap.is_measurable and is_as_far(gap, moved.get(gap.path, 0.0)) for gap in gaps):
+            return None
+        return moved[gaps[0].path]
 
     def _note(self) -> str:
         if not self.deviation:
