@@ -42,7 +42,7 @@ LONGEST_S = 300.0
 _MACHINE_PATHS = re.compile(
     r"/[\w./+-]*/(?=(site-packages|dist-packages|sample_models|benchmarks|graphdoctor)/)"
 )
-_NO_MEMORY = ("out of memory", "memory ran out")
+_NO_MEMORY = ("out of memory", "memory ran out", "do not fit into memory")
 _SECONDS_A_TURN = 4.0
 _LEAST_PREPARE_S = 75.0
 

@@ -118,3 +118,30 @@ def _of(model: torch.nn.Module, *shape: int) -> Target:
         lambda: Inputs((torch.randn(*shape, device="cuda"),)),
         {"model": model},
     )
+
+
+class Choosing(torch.nn.Module):
+    """Returns which of two scores is the larger, in 64 rows: the second is, by `gap` of itself."""
+
+    def __init__(self, gap: float) -> None:
+        super().__init__()
+        one = torch.linspace(1, 2, 64)
+        self.scores = torch.nn.Parameter(torch.stack((one, one * (1 + gap)), 1))
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        return self.scores.argmax(1)
+
+
+@pytest.mark.parametrize(("gap", "status"), [(1e-7, "not-verified"), (0.1, "wrong")])
+def test_another_choice_among_nearly_equal_scores_is_unproved_and_among_others_wrong(
+    device: EmulatedDevice, gap: float, status: str
+) -> None:
+    class OtherChoice(fakes.Fake):
+        is_ours = False
+
+        def change(self, outputs: Any) -> Any:
+            return 1 - outputs
+
+    row = on_a_gpu(device, OtherChoice(), target=_of(Choosing(gap), 64))
+    assert row.status == status, row.reason
+    assert ("rounded anew" in row.reason) is (status == "not-verified")

@@ -68,22 +68,24 @@ class CompiledJudge:
             self.is_unprovable, self.deviation = True, None
             return trial.verdict("not-verified", _RANDOM.format(path=first.path))
         outputs = [[gap for gap in step if gap.is_in_output] for step in far]
-        if any(outputs):
+        moved = self._moved_by_rounding(trial, far)
+        self.is_unprovable = moved is not None
+        if any(outputs) and moved is None:
             return wrong(
                 trial, outputs, detail=f"more than half of {self.digits.whose}'s digits differ"
             )
         # A gradient that is all rounding, through an optimizer that normalises it, moves a weight.
+        agree = "" if any(outputs) else "the outputs agree, but "
         how = first.detail or f"differs from eager's by up to {first.max_abs:.3g}"
-        moved = self._moved_by_rounding(trial, far)
-        self.is_unprovable = moved is not None
         why = "" if moved is None else _AS_FAR.format(moved=moved)
-        return trial.verdict("not-verified", f"the outputs agree, but {first.path} {how}{why}")
+        return trial.verdict("not-verified", f"{agree}{first.path} {how}{why}")
 
     def _moved_by_rounding(self, trial: TwinTrial, far: Sequence[Sequence[Gap]]) -> float | None:
         """How far the first difference moves in eager, whose state is rounded anew before each step.
 
         None where that does not explain every difference. A gradient that is all rounding, through an
-        optimizer that normalises it, moves what the same step computes next (a GAN's two halves).
+        optimizer that normalises it, moves what the same step computes next (a GAN's two halves), and two
+        scores that are nearly equal, which token is the next.
         """
         around = partial(rounded_anew, trial.target.roots, self.digits.eps)
         moved: dict[str, float] = {}
