@@ -43,6 +43,11 @@ _WORKSPACES = {
     "_batch_norm_with_update": 3,
 }
 
+# Operators whose result is memory as it was left, until another operator writes there.
+_BLANK = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
+
 Part = tuple[int, Geometry]  # a slot and where in it
 Writer = tuple[str, Location | None]
 
@@ -60,6 +65,8 @@ class RegionRun:
     slots: dict[int, int] = field(default_factory=dict)  # storage number -> slot
     pattern: list[int] = field(default_factory=list)
     made: set[int] = field(default_factory=set)
+    blank: set[int] = field(default_factory=set)  # slots that torch.empty made
+    unwritten: set[Part] = field(default_factory=set)  # of these, what no operator wrote as it is
     written: dict[Part, StorageInfo] = field(default_factory=dict)
     writers: dict[int, Writer] = field(default_factory=dict)
     storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)
@@ -167,10 +174,16 @@ class RegionWatcher:
             slot, new = run.slot(self._table.info(tensor).number)
             if id(tensor) not in passed_by and (new or slot in run.made):
                 run.made.add(slot)
+                if call.facts.base_name in _BLANK:
+                    run.blank.add(slot)
                 self._note_write(run, slot, tensor, writer)
+                if slot in run.blank:  # new memory, or a view of it
+                    run.unwritten.add((slot, Geometry.of_tensor(tensor)))
         for tensor in written_tensors(call.facts, call.args, call.kwargs):
             slot, _ = run.slot(self._table.info(tensor).number)
             self._note_write(run, slot, tensor, writer)
+            if slot in run.blank:
+                run.unwritten.discard((slot, Geometry.of_tensor(tensor)))
         if run.tape is not None:
             run.tape.add(call, location)
 

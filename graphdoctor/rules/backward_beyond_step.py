@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from graphdoctor.rules.causes.source import read_after_loop
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, event_hits
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import HostEvent, Recording
 
 _LET_GO = (
@@ -53,7 +55,8 @@ class BackwardBeyondStep(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for hit in event_hits(recording, "earlier-graph", _message):
-            yield replace(hit, fix=_fix(hit.operator)) if _KEPT in hit.operator else hit
+            fix = _fix(hit.operator, hit.location) if _KEPT in hit.operator else hit.fix
+            yield replace(hit, fix=fix)
 
     @staticmethod
     def bad() -> object:
@@ -86,14 +89,23 @@ class BackwardBeyondStep(RecordingRule):
         return step, (torch.randn(8, 4, device="cuda"),)
 
 
-def _fix(name: str) -> str:
+def _fix(name: str, place: Location | None) -> str:
     """What lets go of an accumulation: of a program's variables, or of a tensor of the model."""
     holder = name.partition(_KEPT)[2]
     if variables := _VARIABLE.findall(holder):
-        return _FREE.format(what=f"`del {', '.join(variables)}`")
+        return _FREE.format(what=_letting_go(variables, place))
     return (
         _LET_GO if holder.startswith("`") else _FREE.format(what="`del` for all that hangs on it")
     )
+
+
+def _letting_go(variables: list[str], place: Location | None) -> str:
+    """`del` for the variables, but for those that are still read when the loop has ended."""
+    lines = read_after_loop(place, frozenset(variables)) if place is not None else {}
+    gone = [name for name in variables if name not in lines]
+    parts = [f"`del {', '.join(gone)}`"] if gone else []
+    parts += [f"`{n} = {n}.detach()`, since line {at} reads it later," for n, at in lines.items()]
+    return " and ".join(parts)
 
 
 def _message(event: HostEvent) -> str:

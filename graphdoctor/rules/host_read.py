@@ -94,18 +94,26 @@ class HostRead(RecordingRule):
 
 def _fix(read: Read, recording: Recording) -> str:
     """A better fix than the rule's, where a library reads, and can be told not to."""
-    if read.op.phase == "optimizer":
+    own = for_read(read.op.location, is_truth=read.use.dtype == "bool")
+    if read.op.phase == "optimizer" and not own:
         names = {info.class_name for info in recording.optimizers}
         return _FUSED if names == {"SGD"} else OUTSIDE
     if written(read.op.location, _METHODS, _BUILTINS):
-        return for_read(read.op.location)
+        return own
     checked = written(read.op.location, _CHECKED_METHODS, _DISTRIBUTIONS) or written(
         read.op.location, _DISTRIBUTIONS, frozenset()
     )
-    return _UNCHECKED if checked else for_read(read.op.location)
+    return _UNCHECKED if checked else own
 
 
 def _message(read: Read) -> str:
     call = written(read.op.location, _METHODS, _BUILTINS)
-    subject = f"`{call}`" if call else operator_words(read.op)
+    subject = f"`{call}`" if call else _unasked(read)
     return f"{subject}: the host waits here for the value of a {tensor_words(read.use)}."
+
+
+def _unasked(read: Read) -> str:
+    name = operator_words(read.op)
+    if read.op.base_name != "_local_scalar_dense":
+        return name
+    return f"A tensor is taken as a Python number ({name})"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from msgspec import structs
 
 from graphdoctor.rules.causes.differences import Found, differences
+from graphdoctor.rules.causes.source import data_assigned_near
 from graphdoctor.rules.causes.words import operator_words, place_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
+from graphdoctor.values.figures import shortened
+from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Recording
 
 
@@ -78,7 +82,25 @@ def _hit(found: Found) -> Hit:
     maker = difference.maker
     if maker is None or maker.location is None:
         return hit
-    return structs.replace(hit, location=maker.location, stack=maker.stack, module=maker.module)
+    return structs.replace(
+        hit,
+        location=maker.location,
+        stack=maker.stack,
+        module=maker.module,
+        fix=_fix_of_data(maker.location),
+    )
+
+
+def _fix_of_data(place: Location) -> str:
+    """For `p.data = new`, which gives a parameter other memory: writing into what it copies may not be right."""
+    assigned = data_assigned_near(place)
+    if assigned is None:
+        return ""
+    target, value = (ast.unparse(part) for part in (assigned.targets[0], assigned.value))
+    return (
+        f"Copy instead of assigning: `{shortened(f'{target}.copy_({value})')}` on line {assigned.lineno}, since an "
+        "assignment to .data gives the parameter the memory of the new tensor."
+    )
 
 
 _ZERO = (

@@ -302,3 +302,28 @@ def test_the_workspace_that_a_recurrent_layer_leaves_for_its_backward_is_not_com
         return layer(data.view(1, 1, 4))
 
     assert only(outcomes(device, forward, change=everything)).status == "verified"
+
+
+def test_memory_that_a_region_leaves_unwritten_is_not_compared(device: EmulatedDevice) -> None:
+    def step(data: torch.Tensor) -> torch.Tensor:
+        kept = data.new_empty(2, 4)
+        rows = kept.view(2, 4)
+        rows[0] = data * 2.0
+        scale = float(rows[0].sum())
+        rows[1] = data * scale
+        return kept + 1.0
+
+    first, second = outcomes(device, step)
+    assert [only((each,)).status for each in (first, second)] == ["verified", "verified"]
+    assert only((first,)).tensors == 1  # the row that was written
+
+
+def test_memory_of_torch_empty_that_an_operator_wrote_is_compared(device: EmulatedDevice) -> None:
+    numbers = count(0)
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        kept = torch.empty_like(data)
+        torch.add(data, float(next(numbers)), out=kept)
+        return kept
+
+    assert only(outcomes(device, step, change=everything)).status == "wrong"

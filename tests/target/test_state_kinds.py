@@ -6,9 +6,12 @@ import array
 import contextvars
 import functools
 import random
+import sys
+import threading
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy
@@ -18,6 +21,7 @@ from torch import nn
 
 from graphdoctor.target.state.saved_tensor import SavedStorage
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
+from graphdoctor.target.state.walk import Walk
 
 torch.set_num_threads(1)
 
@@ -241,3 +245,31 @@ def test_an_array_of_another_length_keeps_nothing_else_from_being_put_back() -> 
     count["n"] = 1
     before.restore()
     assert count == {"n": 0}
+
+
+def paths_to(monitor: threading.Thread) -> set[str]:
+    return {visit.path for visit in Walk({"monitor": monitor})}
+
+
+def test_what_a_running_thread_of_a_package_notes_of_itself_is_no_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As tqdm's monitor does, which writes the time into itself ten times a second."""
+
+    class Monitor(threading.Thread):
+        woken = 0.0
+
+    ends = threading.Event()
+    monitor = Monitor(target=ends.wait, daemon=True)
+    monitor.woken = 1.0
+    module = ModuleType("package")
+    module.__file__ = "/env/lib/python3/site-packages/package/monitor.py"
+    monkeypatch.setitem(sys.modules, "package", module)
+    assert "monitor.woken" in paths_to(monitor)  # a user's own, or at rest
+    monkeypatch.setattr(Monitor, "__module__", "package")
+    monitor.start()
+    try:
+        assert "monitor.woken" not in paths_to(monitor)
+    finally:
+        ends.set()
+        monitor.join()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from graphdoctor.operators.conditions import has_nested
 from graphdoctor.rules.causes.branch_points import Branch
 from graphdoctor.rules.causes.copies import Transfer
-from graphdoctor.rules.causes.source import statement_at, written
+from graphdoctor.rules.causes.source import keyword_given, statement_at, written
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op
 
@@ -136,6 +136,13 @@ _ELEMENT = "Store a number with fill_, y[0, 0].fill_(1.0), or in a slice, y[0, :
 _SPARSE: Mapping[str, str] = {"uncoalesced": _COALESCED, "by-columns": _BY_ROWS}
 _NESTING = frozenset({"nested_tensor", "as_nested_tensor"})
 _READING = frozenset({"item", "tolist", "float", "int", "bool", "is_nonzero"})
+# What torch's operators take as a number only: a tensor that is given there is read.
+_FACTORS = frozenset({"alpha", "beta", "value"})
+_GREATEST: Mapping[str, str] = {
+    name: f"Choose on the device: torch.{name}imum(a, b), or clamp beside a number. Python's {name}() compares, and "
+    "reads which one it is."
+    for name in ("max", "min")
+}
 
 
 def for_wait(op: Op) -> str:
@@ -150,10 +157,18 @@ def for_size(op: Op) -> str:
     return _SIZES.get(op.base_name, "")
 
 
-def for_read(place: Location | None) -> str:
-    """In the place of a call, or an index, that reads a value unasked."""
+def for_read(place: Location | None, *, is_truth: bool = False) -> str:
+    """In the place of a call, or an index, that reads a value unasked. `is_truth`: it asks whether something is so."""
+    for name, fix in _GREATEST.items():
+        if is_truth and written(place, frozenset(), frozenset({name})):
+            return fix
     if place is None or written(place, _READING, _READING):
         return ""
+    if factor := keyword_given(place, _FACTORS):
+        return (
+            f"Multiply a tensor of this call by the value instead, x.add_(scale * y): `{factor}` is a Python number, so "
+            "that a tensor which is given there is read."
+        )
     for name, fix in _CALLS.items():
         if written(place, frozenset({name}), frozenset({name})):
             return fix

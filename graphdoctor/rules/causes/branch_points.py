@@ -49,7 +49,7 @@ def branch_at(place: Location) -> Branch | None:
     statement = statement_at(place.file, place.line)
     if statement is None:
         return None
-    tests = {id(node) for node in _all_tests(statement)}
+    apart = {id(node) for node in (*_all_tests(statement), *_message_of(statement))}
     for node in _branch_nodes(statement):
         test = tests_of(node)[0]
         if not holds(test, place.line):
@@ -57,7 +57,7 @@ def branch_at(place: Location) -> Branch | None:
         rest_reads = any(
             is_reading(other) and holds(other, place.line)
             for other in ast.walk(statement)
-            if id(other) not in tests
+            if id(other) not in apart
         )
         if reads(test) or not rest_reads:
             return _branch(place.file, node, test)
@@ -140,6 +140,12 @@ def _all_tests(statement: ast.stmt) -> Iterator[ast.AST]:
     for node in _branch_nodes(statement):
         for test in tests_of(node):
             yield from ast.walk(test)
+
+
+def _message_of(statement: ast.stmt) -> Iterator[ast.AST]:
+    """What an `assert` evaluates only where it fails."""
+    if isinstance(statement, ast.Assert) and statement.msg is not None:
+        yield from ast.walk(statement.msg)
 
 
 _KINDS = {

@@ -117,6 +117,19 @@ def _written_at(file: str, line: int, methods: frozenset[str], builtins: frozens
     return ""
 
 
+def keyword_given(place: Location, names: frozenset[str]) -> str:
+    """The first of these keywords that a call on the line gives a computed value; or ""."""
+    statement = statement_at(place.file, place.line)
+    keywords = (
+        (node for node in ast.walk(statement) if isinstance(node, ast.keyword)) if statement else ()
+    )
+    for keyword in keywords:
+        is_named = keyword.arg in names and holds(keyword, place.line)
+        if is_named and not isinstance(keyword.value, ast.Constant):
+            return keyword.arg or ""
+    return ""
+
+
 def is_formatting(place: Location | None) -> bool:
     """Whether the line turns values into text and does not itself ask for the value of one."""
     if place is None or written(place, _READING_METHODS, _READING_BUILTINS):
@@ -138,6 +151,41 @@ def targets_of(statement: ast.stmt) -> frozenset[str]:
     names = {name for target in targets for name in _bound(target)}
     walrus = (node.target.id for node in ast.walk(statement) if isinstance(node, ast.NamedExpr))
     return frozenset({*names, *walrus})
+
+
+def read_after_loop(place: Location, names: frozenset[str]) -> dict[str, int]:
+    """Which of these names the function reads, and where, behind the innermost loop around a line."""
+    scope = scope_at(place.file, place.line)
+    parts = list(ast.walk(scope)) if scope is not None else []
+    loops = [n for n in parts if isinstance(n, (ast.For, ast.While)) and holds(n, place.line)]
+    end = min((loop.end_lineno or 0 for loop in loops), default=0)
+    later = [n for n in parts if isinstance(n, ast.Name) and n.id in names and n.lineno > end > 0]
+    first = {name: min(n.lineno for n in later if n.id == name) for name in {n.id for n in later}}
+    # `x = f(x)` reads first: what is bound on its first line alone is another tensor from there on.
+    return {
+        n.id: n.lineno
+        for n in sorted(later, key=lambda node: node.lineno)
+        if n.lineno == first[n.id] and isinstance(n.ctx, ast.Load)
+    }
+
+
+def data_assigned_near(place: Location) -> ast.Assign | None:
+    """A statement `p.data = new` in the function around a line, or in another method of its class."""
+    scopes = [scope_at(place.file, place.line)]
+    owner = class_at(place.file, place.line)
+    scopes += [each for each in owner.body if _is_method(each)] if owner is not None else []  # type: ignore[misc]
+    for scope in scopes:
+        for statement in statements_of(scope) if scope is not None else ():
+            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+                target = statement.targets[0]
+                if isinstance(target, ast.Attribute) and target.attr == "data":
+                    return statement
+    return None
+
+
+def _is_method(node: ast.stmt) -> bool:
+    """A method that steps may call: what `__init__` binds is there before the first one."""
+    return isinstance(node, ast.FunctionDef) and node.name != "__init__"
 
 
 def names_in(node: ast.AST) -> frozenset[str]:

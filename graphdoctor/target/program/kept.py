@@ -88,6 +88,8 @@ class Kept:
     beginnings: list[Beginning]
     rebound: set[str] = field(default_factory=set)
     _left: Mapping[str, object] = field(default_factory=dict)
+    _left_numbers: Numbers = field(default_factory=dict)
+    _changing: set[tuple[int, object]] = field(default_factory=set)
 
     @classmethod
     def begin(cls, roots: Mapping[str, object]) -> Kept:
@@ -97,28 +99,33 @@ class Kept:
         """Note one more beginning."""
         with torch.inference_mode(False), torch.no_grad():
             own = clone_inputs(inputs, kept=memory_of(named_tensors(self.roots).values()))
-        self.beginnings.append(Beginning(own, numbers_in(self.roots), dict(variables)))
+        numbers = numbers_in(self.roots)
+        for known in (self._left_numbers, self.beginnings[0].numbers if self.beginnings else {}):
+            self._changing |= _changes(known, numbers)
+        self.beginnings.append(Beginning(own, numbers, dict(variables)))
         now = _identities(self.roots)
         self.rebound |= {p for p, which in self._left.items() if now.get(p, which) != which}
-        self._left = {}
+        self._left, self._left_numbers = {}, {}
 
     def leave(self) -> None:
         """The step has ended: from here to the next beginning, what changes is the program's doing."""
         self._left = _identities(self.roots)
+        self._left_numbers = numbers_in(self.roots)
 
     def writes(self) -> list[list[tuple[dict[object, object], object, object]]]:
-        """For each beginning, the numbers that are not the same in all: where to write what."""
-        first, *others = (each.numbers for each in self.beginnings)
-        changing = {
-            key
-            for numbers in others
-            for key, (_, value) in numbers.items()
-            if key in first and not _is_same(first[key][1], value)
-        }
+        """For each beginning, the numbers that the program may have set: where to write what.
+
+        They differ between beginnings, as a schedule's do, or from what the step before left there, as
+        where a step switches something off that the program switches on again.
+        """
         return [
-            [(n[key][0], key[1], n[key][1]) for key in changing if key in n]
+            [(n[key][0], key[1], n[key][1]) for key in self._changing if key in n]
             for n in (each.numbers for each in self.beginnings)
         ]
+
+
+def _changes(before: Numbers, now: Numbers) -> set[tuple[int, object]]:
+    return {k for k, (_, value) in now.items() if k in before and not _is_same(before[k][1], value)}
 
 
 def _identities(roots: Mapping[str, object]) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import (
@@ -35,6 +36,7 @@ from graphdoctor.target.state.attributes import (
 from graphdoctor.target.state.behind import LEADING_ON, behind
 from graphdoctor.target.state.plain import SCALARS, is_data, is_memory
 from graphdoctor.target.state.variables import class_members, global_names, is_user_class, names_in
+from graphdoctor.values.locations import is_library
 
 # These have no attributes of their own; a subclass of them may.
 BUILTIN_CONTAINERS = frozenset({dict, list, tuple, set, frozenset, deque})
@@ -109,7 +111,7 @@ class Walk:
             return _of_class(path, value)
         if isinstance(value, Enum):
             return _of_enum_member(path, value)
-        if isinstance(value, ModuleType):
+        if isinstance(value, ModuleType) or _is_run_by_a_library(value):
             return ()
         if isinstance(value, LEADING_ON):
             return [Visit(path, behind, shown) for behind in behind(value)]
@@ -136,6 +138,14 @@ class Walk:
 def dict_items(value: dict[object, object]) -> list[tuple[object, object]]:
     """Items in order, past any override: a subclass's items() may be user code, or raise."""
     return list(OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value))
+
+
+def _is_run_by_a_library(value: object) -> bool:
+    """A running thread of an installed package, such as tqdm's monitor: what it notes of itself is no step's doing."""
+    if not isinstance(value, threading.Thread) or value is threading.current_thread():
+        return False
+    file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
+    return file is not None and is_library(file) and value.is_alive()
 
 
 def _is_optimizer(value: object) -> bool:

@@ -45,6 +45,25 @@ for i in range(10):
     assert (name, mode, rules) == ("program.py:10-13", "training", ("GD204",))
 
 
+def test_a_number_that_the_program_puts_back_before_each_step_is_put_back_for_the_recorded_ones(
+    tmp_path: Path,
+) -> None:
+    """As sharpness-aware training does: batch norm's momentum is 0 in the second pass only."""
+    body = """\
+model.scale = 1.0
+for i in range(10):
+    model.scale = 1.0
+    x = torch.randn(2, 4, device="cuda")
+    (model(x) * model.scale).square().mean().backward()
+    model.scale = 0.5
+    (model(x) * model.scale).square().mean().backward()
+    opt.step()
+    opt.zero_grad()
+"""
+    name, mode, _, rules = only(ran(tmp_path, body))
+    assert (name, mode, rules) == ("program.py:10-14", "training", ())
+
+
 def test_a_tensor_that_the_program_replaces_between_the_steps_leaves_the_verdict_unknown(
     tmp_path: Path,
 ) -> None:
