@@ -20,6 +20,7 @@ from graphdoctor.record.session import on_meta
 from graphdoctor.record.without_values import NO_VALUES, without_values
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.target import Target, from_object, resolve
+from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.values.errors import RaisesInCapture, UsageError
 from graphdoctor.values.options import AnalyzeOptions, DeviceChoice, ValuesChoice
 from graphdoctor.values.report import Mode, Report
@@ -139,11 +140,21 @@ def _why_without_values(target: Target, setting: Setting) -> str:
     return lacks_memory(target) if setting.device.kind == "emulated" else ""
 
 
+def _structure_only(target: Target) -> Iterator[str]:
+    """Where weights with values stand beside those without: a template, perhaps, as for torch.func."""
+    weights = [t for t in named_tensors(target.roots).values() if t.is_floating_point()]
+    if any(t.is_meta for t in weights) and not all(t.is_meta for t in weights):
+        yield (
+            "where the step takes only the structure of what is on the meta device, as torch.func.functional_call"
+            " does, make that on the device: then the step runs with values"
+        )
+
+
 @contextmanager
 def _values_left_out(target: Target, why: str, device: AnyDevice) -> Iterator[Target]:
     if not why or not isinstance(device, EmulatedDevice):
         yield target
         return
-    note = f"{NO_VALUES}: {why}"
-    with without_values(replace(target, notes=(*target.notes, note)), device) as given:
+    notes = (*target.notes, f"{NO_VALUES}: {why}", *_structure_only(target))
+    with without_values(replace(target, notes=notes), device) as given:
         yield given

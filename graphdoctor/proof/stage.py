@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphdoctor.device.observe.collectives import is_collective
@@ -18,6 +18,7 @@ from graphdoctor.proof.flagged import refuted_alone
 from graphdoctor.proof.regions import verify_regions
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record.session import Session
+from graphdoctor.record.without_values import NO_VALUES
 from graphdoctor.values.captures import WHOLE_STEP, CaptureOutcome, Verification
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location, file_line
@@ -25,7 +26,6 @@ from graphdoctor.values.recording import Recording
 
 Cut = Callable[[Diagnosis], Plan]
 
-_NOT_COMPARED = Verification("not-verified", 0, 0, "bitwise", "the step ran without values")
 
 _RANKS_DIFFER = (
     "the ranks call other collectives, or some of them can be captured only in part: ranks that replay"
@@ -180,7 +180,7 @@ def prove_whole_step(
     if meter is not None:
         meter.read()
     if not session.device.has_values:
-        outcome = made.outcome(_NOT_COMPARED)
+        outcome = made.outcome(_not_compared(session.target.notes))
         made.release()
         return outcome, None
     verification = verify_whole_step(
@@ -196,3 +196,10 @@ def prove_whole_step(
         return outcome, made
     made.release()
     return outcome, None
+
+
+def _not_compared(notes: Sequence[str]) -> Verification:
+    """`notes` say why the step runs on shapes only: what the page's first sentence says, too."""
+    why = next((note.partition(": ")[2] for note in notes if note.startswith(NO_VALUES)), "")
+    since = f": {why}" if why else ""
+    return Verification("not-verified", 0, 0, "bitwise", f"the step ran without values{since}")

@@ -18,6 +18,7 @@ from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
 from graphdoctor.values.watched import WATCH_SCHEMA_VERSION, WatchReport
 
 _T = TypeVar("_T")
+_SHOWN = 30  # characters of a file that is something else
 
 
 class _Kind(NamedTuple):
@@ -76,9 +77,22 @@ def parsed(content: str | bytes, kind: type[_T], *, name: str) -> _T:
             reason = "is cut short" if content.strip() else "is empty"
             raise UsageError(f"{name} {reason}; {again}") from error
         known = what_it_is(content, name=name)
-        raise UsageError(known or f"{name} is not JSON: {error}") from error
+        raise UsageError(known or _no_json(content, name=name, written_by=command)) from error
     except RecursionError as error:
         raise UsageError(f"{name} is not a graphdoctor {what}: it is nested too deeply") from error
+
+
+def _no_json(content: str | bytes, *, name: str, written_by: str) -> str:
+    if name.endswith(".toml"):
+        return f"{name} is TOML, as hosts and settings are: `--host {name}` or `--config {name}` takes it"
+    text = content.decode(errors="replace") if isinstance(content, bytes) else content
+    start = text[:_SHOWN].partition("\n")[0]
+    found = (
+        f"it begins with {start!r}"
+        if start.isprintable() and "\ufffd" not in start
+        else "it is no text"
+    )
+    return f"{name} is not JSON, which `{written_by}` and others save: {found}"
 
 
 def _may_be(plain: Any, kind: type) -> bool:

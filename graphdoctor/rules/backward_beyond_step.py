@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from os.path import basename
 
 from msgspec.structs import replace
 
@@ -55,7 +56,8 @@ class BackwardBeyondStep(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for hit in event_hits(recording, "earlier-graph", _message):
-            fix = _fix(hit.operator, hit.location) if _KEPT in hit.operator else hit.fix
+            frames = () if hit.location is None else (hit.location, *hit.stack)
+            fix = _fix(hit.operator, frames) if _KEPT in hit.operator else hit.fix
             yield replace(hit, fix=fix)
 
     @staticmethod
@@ -89,14 +91,19 @@ class BackwardBeyondStep(RecordingRule):
         return step, (torch.randn(8, 4, device="cuda"),)
 
 
-def _fix(name: str, place: Location | None) -> str:
+def _fix(name: str, frames: tuple[Location, ...]) -> str:
     """What lets go of an accumulation: of a program's variables, or of a tensor of the model."""
     holder = name.partition(_KEPT)[2]
     if variables := _VARIABLE.findall(holder):
-        return _FREE.format(what=_letting_go(variables, place))
+        return _FREE.format(what=_letting_go(variables, _holding(holder, frames)))
     return (
         _LET_GO if holder.startswith("`") else _FREE.format(what="`del` for all that hangs on it")
     )
+
+
+def _holding(holder: str, frames: tuple[Location, ...]) -> Location | None:
+    """The frame in the file of the variables: the backward pass may be called in a library, as Accelerate does."""
+    return next((each for each in frames if f"({basename(each.file)}:" in holder), None)
 
 
 def _letting_go(variables: list[str], place: Location | None) -> str:

@@ -31,6 +31,14 @@ def marks_of(model: torch.nn.Module) -> list[Any]:
     return [mark for node in nodes for mark in node.metadata.values() if mark]
 
 
+def test_a_variable_that_the_step_reaches_is_named_with_its_line() -> None:
+    model = torch.nn.Linear(4, 1)
+    loss = model(torch.ones(2, 4)).sum()
+    loss.backward()
+    mark_held_accumulations({"model": model, "loss": loss}, "`loss` (train.py:3)")
+    assert {mark.partition("alive by ")[2] for mark in marks_of(model)} == {"`loss` (train.py:3)"}
+
+
 def test_a_loss_that_is_still_there_holds_the_accumulations_of_its_parameters_only() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
     mark_held_accumulations({"model": model})

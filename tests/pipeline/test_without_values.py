@@ -80,6 +80,24 @@ def test_inputs_go_where_weights_of_the_meta_device_go(device: str) -> None:
     assert any("model.weight and 1 more tensors are on the meta" in x for x in report.target.notes)
 
 
+def test_a_template_on_the_meta_device_is_why_and_what_to_do_is_said() -> None:
+    def built() -> object:
+        model, template = torch.nn.Linear(8, 8).to("cuda"), on_meta().linear
+        weights = dict(model.named_parameters())
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            return torch.func.functional_call(template, weights, (x,))
+
+        return step, (torch.randn(2, 8, device="cuda"),)
+
+    report = analyzed(built)
+    assert report.verdict == "unknown"
+    assert "ran without values: template.weight and 1 more tensors are on the meta" in report.reason
+    assert any(
+        "torch.func.functional_call does, make that on the device" in x for x in report.target.notes
+    )
+
+
 def test_a_function_may_make_inputs_on_the_meta_device() -> None:
     def make() -> tuple[torch.Tensor]:
         return (torch.randn(2, 8, device="meta"),)
@@ -160,7 +178,7 @@ def test_fused_optimizers_need_no_shape_function(kind: Any) -> None:
 def test_a_step_without_hazards_is_captured_and_never_called_safe() -> None:
     report = analyzed(torch.nn.Linear(8, 8), torch.randn(4, 8), values="none")
     assert report.verdict == "unknown"
-    assert "could not be verified: the step ran without values" in report.reason
+    assert "could not be verified: the step ran without values: " in report.reason
     (whole,) = report.captures
     assert (whole.status, whole.operators) == ("captured", 1)
     assert whole.verification is not None and whole.verification.status == "not-verified"

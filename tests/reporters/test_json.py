@@ -95,6 +95,15 @@ def test_what_is_no_report_is_refused_in_a_sentence(content: bytes, sentence: st
     assert "\n" not in str(caught.value)
 
 
+def test_another_file_is_named_for_what_it_is() -> None:
+    with pytest.raises(UsageError, match=r"host\.toml is TOML, as hosts.*`--host host\.toml` or"):
+        parse(b'name = "slow"', name="host.toml")
+    with pytest.raises(UsageError, match=r"others save: it begins with 'epoch 1'$"):
+        parse(b"epoch 1\nloss 2\n", name="log.txt")
+    with pytest.raises(UsageError, match=r"others save: it is no text$"):
+        parse(b"\x80\x02}q\x00", name="model.pt")
+
+
 def test_newer_schema_asks_for_an_upgrade() -> None:
     newer = {"schema_version": SCHEMA_VERSION + 1, "something": "else"}
     with pytest.raises(UsageError, match="newer than version 1 that this graphdoctor reads; upg"):

@@ -157,5 +157,6 @@ def test_a_variable_that_is_read_behind_the_loop_is_detached_and_not_deleted(tmp
     file = tmp_path / "train.py"
     file.write_text(LOOP)
     held = "a gradient's accumulation, kept alive by `loss` (train.py:4) and `out` (train.py:3)"
-    fix = _fix(held, Location(str(file), 5))
+    frames = (Location("/site-packages/accelerate/accelerator.py", 2861), Location(str(file), 5))
+    fix = _fix(held, frames)
     assert fix.startswith("Write `del out` and `loss = loss.detach()`, since line 6 reads it later")

@@ -70,7 +70,10 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> N
         for node in held:
             if node.variable in parallel:
                 continue
-            by = paths.get(node, "") or holders or "a tensor from before"
+            path = paths.get(node, "")
+            # A variable of the program's own is a root, too: `holders` say on which line it is bound.
+            by = holders if not path or f"{path} (" in holders else path
+            by = by or "a tensor from before"
             node.metadata[_KEPT_BY] = f"a gradient's accumulation, kept alive by {by}"
 
 

@@ -166,8 +166,8 @@ def for_read(place: Location | None, *, is_truth: bool = False) -> str:
         return ""
     if factor := keyword_given(place, _FACTORS):
         return (
-            f"Multiply a tensor of this call by the value instead, x.add_(scale * y): `{factor}` is a Python number, so "
-            "that a tensor which is given there is read."
+            f"Multiply a tensor of this call by the value instead, x.add_(scale * y): `{factor}` is a Python number, "
+            "so that a tensor which is given there is read."
         )
     for name, fix in _CALLS.items():
         if written(place, frozenset({name}), frozenset({name})):

@@ -56,7 +56,7 @@ def _to_capture(step: ProgramStep) -> list[CalledModule]:
         raise NoProposal("the step calls no module from outside any other")
     module = step.modules[0]
     why = module.reason or f"{module.expression} is bound in a library"
-    raise NoProposal(f"the step calls a {module.kind}, and {why}")
+    raise NoProposal(f"the step calls `{module.kind}`, and {why}")
 
 
 def _is_own(file: str) -> bool:
