@@ -9,6 +9,7 @@ from graphdoctor.target.program.launch import Ended, Program
 from graphdoctor.target.program.loop_step import LoopStep
 from graphdoctor.target.program.step import SeenStep
 from graphdoctor.target.program.watch import Watch
+from graphdoctor.values.figures import count_text
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, HostWait, ProgramReport, ProgramStep
 from graphdoctor.values.report import Machine, Report
@@ -43,7 +44,7 @@ def _step(step: SeenStep, wall_s: float) -> ProgramStep:
     report = step.outcome if isinstance(step.outcome, Report) else None
     reason = step.reason or (step.outcome if isinstance(step.outcome, str) else "")
     if report is None and not reason:
-        reason = f"It was seen {step.begun} times only, which is too few to compare."
+        reason = f"It was seen {count_text(step.begun, 'time')} only, which is too few to compare."
     return ProgramStep(
         name=step.name,
         location=step.location,

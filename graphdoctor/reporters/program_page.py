@@ -54,7 +54,7 @@ def _write_overview(page: Page, report: ProgramReport) -> None:
         page.line(
             (f"  {number}  {step.share:>4.0%}  ", "dim"),
             (f"{verdict:<14}", style),
-            (f"{step.name}, {step.mode}, {step.begun} times", ""),
+            (f"{step.name}, {step.mode}, {count_text(step.begun, 'time')}", ""),
         )
         if step.reason:
             page.hanging(" " * 11, step.reason, style="yellow")

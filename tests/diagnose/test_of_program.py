@@ -46,11 +46,13 @@ def test_a_step_s_share_is_of_the_program_s_time(wall_s: float, share: float) ->
 
 
 def test_a_step_without_a_diagnosis_says_why() -> None:
-    rare, refused, failed = report_of(
+    once, rare, refused, failed = report_of(
+        step(begun=1),
         step(begun=2),
         step(begun=9, reason="Its loop changed."),
         step(begun=9, outcome="It raised."),
     ).steps
+    assert once.reason == "It was seen 1 time only, which is too few to compare."
     assert rare.reason == "It was seen 2 times only, which is too few to compare."
     assert (refused.reason, failed.reason) == ("Its loop changed.", "It raised.")
 

@@ -353,6 +353,17 @@ def test_columns_of_a_library_s_line_are_not_put_on_the_project_s() -> None:
     assert "line=9" in text and "col=" not in text
 
 
+def test_every_line_of_text_says_where_a_finding_in_a_library_really_is() -> None:
+    place, own = Location("/usr/lib/python3/dist-packages/lib.py", 3), Location("models/net.py", 9)
+    called = checked({"net": report(finding(location=place, stack=(own,)))})
+    elsewhere = checked({"net": report(finding(location=place, stack=()))})
+    for name in ("concise", "github"):
+        assert "lib.py:3, called from here" in rendered(name, called)
+        # A target is described in the project, and no line of it leads to the finding.
+        said = rendered(name, elsewhere)
+        assert "lib.py:3" in said and "called from here" not in said
+
+
 def test_no_carets_under_all_of_a_line() -> None:
     source = "    x.item()"
     check = checked({"net": report(finding(source=source, columns=Columns(5, 13)))})

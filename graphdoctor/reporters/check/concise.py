@@ -19,9 +19,11 @@ def _lines(check: Check) -> Iterator[str]:
     for one in occurrences(check, is_new=True):
         finding = one.checked.finding
         where = wording.place(one.checked.path, one.checked.line) or "no file"
+        note = wording.library_note(one.checked)
+        message = visible(finding.message) + (f" ({note})" if note else "")
         yield (
             f"{where}: {one.checked.severity}: {wording.title(finding)}:"
-            f" {visible(finding.message)} [{wording.names(one.targets)}]{_with(check, one)}"
+            f" {message} [{wording.names(one.targets)}]{_with(check, one)}"
         )
     for problem in wording.problems(check):
         where = wording.place(problem.path) or "no file"

@@ -81,7 +81,10 @@ def library_note(checked: CheckedFinding) -> str:
     place = checked.finding.location
     if place is None or place.file == checked.path:
         return ""
-    return visible(f"in {place.file}:{place.line}, called from here")
+    frames = {(frame.file, frame.line) for frame in checked.finding.stack}
+    # A target may be described in the project, and its step lie elsewhere.
+    is_called = (checked.path, checked.line) in frames
+    return visible(f"in {place.file}:{place.line}{', called from here' if is_called else ''}")
 
 
 def place(path: str, line: int = 0) -> str:

@@ -123,6 +123,9 @@ class Studies:
                     now.restore()
         except NotRebuilt as reason:
             step.reason = str(reason)
+        except KeyboardInterrupt:
+            step.reason = "Its diagnosis was interrupted."
+            raise
         except Exception as error:  # a fault of ours, which must not end the program
             step.reason = (
                 f"This is a bug in graphdoctor, please report it: {type(error).__name__}: {error}"
