@@ -12,10 +12,14 @@ import torch
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.graphs.modules import Choices, GraphedModules, graph_modules
 from graphdoctor.partition.regions import FEWEST_LAUNCHES
+from graphdoctor.proof.eager_runs import EagerRuns
 from graphdoctor.proof.verify import verify_whole_step
 from graphdoctor.record import Session
 from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.modules import BuiltModules
+
+# The step is warm: only the stream of the capture is new, for which libraries make workspaces in the first run.
+_WARM_UPS = 1
 
 
 class Parts:
@@ -80,8 +84,12 @@ def graph_parts(
     launches: Mapping[str, int],
     *,
     context: Modes,
+    ran: EagerRuns | None,
 ) -> Parts | str:
-    """Graph the modules that are worth it, or what is inside them; else say why there are none."""
+    """Graph the modules that are worth it, or what is inside them; else say why there are none.
+
+    `ran` are eager runs that the replays can be compared with.
+    """
 
     def run() -> None:
         session.call(session.inputs(0))
@@ -96,13 +104,16 @@ def graph_parts(
         )
     session.start.restore()
     graphed = graph_modules(
-        worth, run, restore=session.start.restore, choices=Choices(is_worth=is_worth)
+        worth,
+        run,
+        restore=session.start.restore,
+        choices=Choices(is_worth=is_worth, warm_ups=_WARM_UPS),
     )
     if not graphed.paths:
         graphed.release()
         path, why = next(iter(graphed.left_out.items()))
         return f"no module in it could be graphed; {path or 'the model'}: {why}"
-    if wrong := _not_right(session, graphed):
+    if wrong := _not_right(session, graphed, ran):
         graphed.release()
         return wrong
     session.start.restore()
@@ -110,15 +121,14 @@ def graph_parts(
     return Parts(model, graphed, context)
 
 
-def _not_right(session: Session, graphed: GraphedModules) -> str:
-    batches = session.batches_for_proof()
-    step = BuiltStep(BuiltModules(session, graphed), session)
-    session.start.restore()
-    step.load(session.inputs(0))
-    step.replay()
-    session.start.restore()
+def _not_right(session: Session, graphed: GraphedModules, ran: EagerRuns | None) -> str:
     verification = verify_whole_step(
-        session.target, step, batches, exact=session.device.kind == "emulated", now=session.start
+        session.target,
+        BuiltStep(BuiltModules(session, graphed), session),
+        session.batches_for_proof(),
+        exact=session.device.kind == "emulated",
+        now=session.start,
+        ran=ran,
     )
     if verification.status == "verified":
         return ""

@@ -20,6 +20,7 @@ from graphdoctor.captured.obstacles import (
 from graphdoctor.captured.parts import Parts, graph_parts
 from graphdoctor.device.emulated import EmulationLimit, entered
 from graphdoctor.device.open import AnyDevice
+from graphdoctor.device.processes.thrift import collecting_rarely
 from graphdoctor.device.real import WatchedDevice
 from graphdoctor.estimate import launches
 from graphdoctor.estimate.graph_memory import graph_memory
@@ -87,7 +88,7 @@ def alone() -> Iterator[None]:
     torch.set_autocast_cache_enabled(False)
     torch.clear_autocast_cache()
     try:
-        with generators_kept(), torch.inference_mode(False):
+        with generators_kept(), collecting_rarely(), torch.inference_mode(False):
             yield
     finally:
         torch.set_autocast_cache_enabled(caches)
@@ -126,7 +127,9 @@ def _study(target: Target, device: AnyDevice, setup: Setup) -> Study:
     if not setup.parts:
         return known
     modules = safe_modules(studied)
-    parts = graph_parts(studied.session, modules, known.launches, context=setup.context)
+    parts = graph_parts(
+        studied.session, modules, known.launches, context=setup.context, ran=studied.ran
+    )
     if isinstance(parts, str):
         return replace(known, obstacles=(*known.obstacles, parts))
     return replace(known, parts=parts)
@@ -230,7 +233,8 @@ def _study_both(
     known = known_from(studied)
     context.watch(studied.recording)
     wanted = safe_modules(studied) if known.obstacles else {"": model}
-    return known, graph_parts(studied.session, wanted, known.launches, context=context)
+    made = graph_parts(studied.session, wanted, known.launches, context=context, ran=studied.ran)
+    return known, made
 
 
 def _forward_and_backward(model: torch.nn.Module) -> Callable[..., object]:

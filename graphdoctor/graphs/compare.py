@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from graphdoctor.target.state.shared_memory import lies_on_cpu
 from graphdoctor.target.state.snapshot import plain_torch
 
 _ULPS = 4  # rounding that a different order of the same additions may cost
@@ -65,6 +66,41 @@ def has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
             return False
         one, other = _dense(one), _dense(other)
         return one.shape == other.shape and torch.equal(_bits(one), _bits(other))
+
+
+def have_same_bits(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[bool]:
+    """`has_same_bits` of each pair; the host waits once for all that lie on a GPU, and not for each."""
+    found: list[bool | None] = []
+    asked: list[torch.Tensor] = []
+    for one, other in pairs:
+        with plain_torch():
+            on_gpu = _is_plain_on_gpu(one) and _is_plain_on_gpu(other)
+            alike = one.shape == other.shape and one.dtype == other.dtype
+            if on_gpu and alike and one.device == other.device:
+                asked.append((_bits(_dense(one)) != _bits(_dense(other))).any())
+                found.append(None)
+                continue
+        found.append(has_same_bits(one, other))
+    differ = iter(_values_of(asked))
+    return [not next(differ) if same is None else same for same in found]
+
+
+def _is_plain_on_gpu(tensor: torch.Tensor) -> bool:
+    plain = tensor.layout == torch.strided and not tensor.is_nested
+    return plain and local_part(tensor) is tensor and not lies_on_cpu(tensor) and tensor.is_cuda
+
+
+def _values_of(flags: Sequence[torch.Tensor]) -> Iterator[bool]:
+    """Flags on one device or several, read with one wait for each device."""
+    by_device: dict[torch.device, list[int]] = {}
+    for index, flag in enumerate(flags):
+        by_device.setdefault(flag.device, []).append(index)
+    found: dict[int, bool] = {}
+    with plain_torch():
+        for places in by_device.values():
+            values = torch.stack([flags[place] for place in places]).tolist()
+            found.update(zip(places, values, strict=True))
+    yield from (found[index] for index in range(len(flags)))
 
 
 def dense_bits(tensor: torch.Tensor) -> torch.Tensor:

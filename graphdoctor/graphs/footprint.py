@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
-from graphdoctor.graphs.compare import Gap, gap_between, has_same_bits, local_part
+from graphdoctor.graphs.compare import (
+    Gap,
+    gap_between,
+    have_same_bits,
+    local_part,
+)
 from graphdoctor.graphs.static_inputs import is_same_value
 from graphdoctor.target.state.saved_tensor import is_cheap_to_copy
 from graphdoctor.target.state.snapshot import has_memory, named_state, named_tensors
@@ -82,19 +88,13 @@ _GENERATOR_STATE = torch.default_generator.get_state().shape
 
 def keep(seen: Footprint, before: Footprint | None = None) -> Footprint:
     """Copies that later steps cannot change; shares with `before`, itself a copy, what is equal."""
+    now = {path: tensor.detach() for path, tensor in seen.tensors.items()}
     earlier = before.tensors if before is not None else {}
-    return Footprint(
-        {path: _copy(tensor, earlier.get(path)) for path, tensor in seen.tensors.items()},
-        dict(seen.values),
-        dict(seen.host),
-    )
-
-
-def _copy(tensor: torch.Tensor, earlier: torch.Tensor | None) -> torch.Tensor:
-    tensor = tensor.detach()
-    if earlier is not None and not is_cheap_to_copy(tensor) and has_same_bits(earlier, tensor):
-        return earlier
-    return tensor.clone()
+    asked = [path for path in now if path in earlier and not is_cheap_to_copy(now[path])]
+    are_same = have_same_bits([(earlier[path], now[path]) for path in asked])
+    kept = {path: earlier[path] for path in compress(asked, are_same)}
+    copies = {path: kept[path] if path in kept else tensor.clone() for path, tensor in now.items()}
+    return Footprint(copies, dict(seen.values), dict(seen.host))
 
 
 def gaps_between(expected: Footprint, actual: Footprint) -> list[Gap]:
@@ -107,10 +107,12 @@ def gaps_between(expected: Footprint, actual: Footprint) -> list[Gap]:
 def _tensor_gaps(
     expected: Mapping[str, torch.Tensor], actual: Mapping[str, torch.Tensor]
 ) -> Iterator[Gap]:
+    pairs = [(tensor, actual[path]) for path, tensor in expected.items() if path in actual]
+    are_same = iter(have_same_bits(pairs))
     for path, tensor in expected.items():
         if path not in actual:
             yield Gap(path, detail="eager leaves this tensor behind, a replay does not")
-        elif (gap := gap_between(path, tensor, actual[path])) is not None:
+        elif not next(are_same) and (gap := gap_between(path, tensor, actual[path])) is not None:
             yield gap
     for path in actual.keys() - expected.keys():
         yield Gap(path, detail="a replay leaves this tensor behind, eager does not")

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from graphdoctor.device.observe.host_calls import answer_as_captured
 from graphdoctor.device.observe.patches import Patches
-from graphdoctor.graphs.compare import Gap, has_same_bits
+from graphdoctor.graphs.compare import Gap, have_same_bits
 from graphdoctor.graphs.footprint import (
     Footprint,
     footprint,
@@ -115,11 +115,15 @@ def replay_twin(
 def _follow(seen: Footprint, leader: Footprint) -> None:
     """Give what a step left behind in its state the leader's values, in place."""
     with _disable_current_modes(), torch.no_grad():
-        for path, tensor in seen.tensors.items():
-            led = leader.tensors.get(path)
-            if led is None or path.startswith(("output", "inputs")):
-                continue
-            if led.shape == tensor.shape and not has_same_bits(led, tensor):
+        pairs = [
+            (led, tensor)
+            for path, tensor in seen.tensors.items()
+            if not path.startswith(("output", "inputs"))
+            and (led := leader.tensors.get(path)) is not None
+            and led.shape == tensor.shape
+        ]
+        for (led, tensor), is_same in zip(pairs, have_same_bits(pairs), strict=True):
+            if not is_same:
                 tensor.detach().copy_(led)
 
 

@@ -65,11 +65,12 @@ def verify_whole_step(
     """
     usable = ran if ran is not None and exact and ran.are_of(captured.start, batches) else None
     trial = TwinTrial(target, captured, batches, exact, usable)
-    if not captured.footprint.tensors:
-        return trial.verdict("not-verified", "the step leaves no tensor behind to compare")
     before = now if now is not None else snapshot(target.roots)
     try:
-        return judge(trial) if judge is not None else _verify(trial)
+        found = judge(trial) if judge is not None else _verify(trial)
+        if captured.footprint.tensors:
+            return found
+        return trial.verdict("not-verified", "the step leaves no tensor behind to compare")
     except InputMismatch as mismatch:
         return trial.verdict("not-verified", str(mismatch))
     except ReplayFailed as failure:

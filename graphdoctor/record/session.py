@@ -132,21 +132,32 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
         given = _warmed_up(runs, first, before)
     forget_unused_results()  # of states that do not come again
     with scopes.followed():
-        target = settled(target, runs.observed, given=given, table=device.table)
+        target, warm = settled(target, runs.ran, given=given, table=device.table)
     with user_code("making the inputs"):
         batches = tuple(target.fresh_inputs() for _ in range(iterations))
     if target.variation is not None:
         # What is captured and replayed later gets values that the recorded runs have accepted.
         target = in_turn(target, (first, *batches))
-    start = before or snapshot(target.roots, memory=device.table)
+    start = before or warm or snapshot(target.roots, memory=device.table)
     return Session(target, device, batches, start, scopes)
 
 
 class _Runs:
-    """Runs of a target's step before there is a session, on copies of inputs."""
+    """Runs of a target's step before there is a session, on copies of inputs.
+
+    They are observed where their paths are compared, which takes several times as long.
+    """
 
     def __init__(self, target: Target, device: Device) -> None:
         self.target, self.device = target, device
+        varies = target.variation
+        self._has_whole_numbers = varies is not None and bool(varies.whole_numbers)
+
+    def ran(self, inputs: Inputs, *, at: int = -1) -> Outcome:
+        """Observed, where whole numbers may lead to another path, or other ranks wait for this one."""
+        if self._has_whole_numbers or MEETING.has_others:
+            return self.observed(inputs, at=at)
+        return self._outcome(self.plain(inputs), PathObserver())
 
     def plain(self, inputs: Inputs) -> object:
         warm = clone_inputs(inputs, kept=_state_of(self.target))
@@ -157,20 +168,23 @@ class _Runs:
         observer = PathObserver(at)
         with self.device.observed_by(observer):
             result = self.plain(inputs)
+        return self._outcome(result, observer)
+
+    def _outcome(self, result: object, observer: PathObserver) -> Outcome:
         # Nobody can look at what has no values.
         return Outcome(result if self.device.has_values else None, observer.path, observer.place)
 
 
 def _warmed_up(runs: _Runs, first: Inputs, start: Snapshot | None) -> Outcome:
     """Run the step until it is warm, and as it would be captured; what is warm runs from its start each time."""
+    unlooked: Callable[[Inputs], object] = runs.observed if MEETING.has_others else runs.plain
     if start is None:
-        warm_up: Callable[[Inputs], object] = runs.observed if MEETING.has_others else runs.plain
         for _ in range(_warm_ups(runs.device, runs.target) - 1):
-            warm_up(first)
-    given = runs.observed(first)
+            unlooked(first)
+    given = runs.ran(first)
     if start is not None:
         start.restore()
-    _run_as_captured(lambda: runs.observed(first), runs.device)
+    _run_as_captured(lambda: unlooked(first), runs.device)
     if start is not None:
         start.restore()
     return given

@@ -14,7 +14,7 @@ from graphdoctor.device.observe.meeting import MEETING, RanksDiffer
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.outcome import Outcome, Path, RunOn
 from graphdoctor.target.state.clone import clone_inputs, memory_of
-from graphdoctor.target.state.snapshot import named_tensors, snapshot
+from graphdoctor.target.state.snapshot import Snapshot, named_tensors, snapshot
 from graphdoctor.target.state.tree import input_leaves
 from graphdoctor.target.target import Inputs, Target, Variation
 from graphdoctor.target.user_code import in_short, user_code
@@ -69,22 +69,23 @@ def settled(
     *,
     given: Outcome,
     table: StorageTable,
-) -> Target:
+) -> tuple[Target, Snapshot | None]:
     """Find out by throw-away runs which inputs may have other values; the others stay as given.
 
     `given` is the run on the inputs as they were given. An input is kept where the step raises with
     other values of it, or gives results that are not finite, which they were. Whole numbers that the
     step does not accept are rearranged where that goes: then they are still what somebody would pass. So
     are those in the host's memory that the step takes another path for. On the device they vary all the
-    same: who reads them there is found whatever they are. State is afterwards as it was before.
+    same: who reads them there is found whatever they are. State is afterwards as it was before: as the
+    snapshot has it, where one was taken.
     """
     variation = target.variation
     if variation is None or not variation.given:
-        return target
+        return target, None
     shared = MEETING.common(variation.varied)  # ranks run the same steps: what one keeps all keep
     variation.keep([path for path in variation.varied if path not in shared])
     if not variation.varied:
-        return replace(target, has_fixed_inputs=True)
+        return replace(target, has_fixed_inputs=True), None
     before = snapshot(target.roots, memory=table)
     search = _Search(target, variation, run, before.restore, given, table.is_cuda)
     try:
@@ -93,7 +94,7 @@ def settled(
         before.restore()
     variation.keep(found.kept)
     variation.rearrange(found.rearranged)
-    return replace(
+    found_out = replace(
         target,
         has_fixed_inputs=not variation.varied,
         kept_inputs=tuple(path for path in variation.given if path not in variation.varied),
@@ -101,6 +102,7 @@ def settled(
         parting_place=found.place,
         notes=(*target.notes, *found.notes(search.why)),
     )
+    return found_out, before
 
 
 @dataclass(frozen=True, slots=True)

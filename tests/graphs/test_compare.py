@@ -9,7 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphdoctor.graphs.compare import Gap, gap_between, has_same_bits, is_noise
+from graphdoctor.graphs import compare
+from graphdoctor.graphs.compare import (
+    Gap,
+    gap_between,
+    has_same_bits,
+    have_same_bits,
+    is_noise,
+)
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 EXACT = [torch.int64, torch.int32, torch.uint8, torch.bool]
@@ -140,3 +147,25 @@ def test_integers_and_differences_in_kind_are_never_noise() -> None:
     assert integers is not None and not integers.is_rounding
     odd = Gap("t", detail="eager leaves this tensor behind")
     assert not odd.is_rounding and not is_noise(odd, [Gap("t", max_abs=1.0, scale=1e9)])
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_many_pairs_are_told_apart_in_one_go(on_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "_is_plain_on_gpu", lambda tensor: on_gpu)
+    ones, nan = torch.ones(3), torch.tensor([math.nan])
+    changed = torch.tensor([1.0, 1.0, 1.5])
+    pairs = [
+        (ones, ones.clone()),
+        (ones, changed),
+        (torch.zeros(1), -torch.zeros(1)),
+        (nan, nan.clone()),
+        (ones, torch.ones(2)),
+        (ones, ones.double()),
+        (torch.empty(0), torch.empty(0)),
+        (torch.tensor([1 + 2j]), torch.tensor([1 + 3j])),
+    ]
+
+    found = have_same_bits(pairs)
+
+    assert found == [has_same_bits(*pair) for pair in pairs]
+    assert found == [True, False, False, True, False, False, True, False]

@@ -1,7 +1,7 @@
 """A process that is only there for an analysis -> less time spent on fresh memory and on garbage.
 
-Never the user's own process: how a program gets its memory, and when what it leaves is collected, may be
-what somebody looks at there.
+Never the user's own process, but while a model in it is studied: how a program gets its memory, and when what it
+leaves is collected, may be what somebody looks at there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _keep_what_is_freed() -> None:
 
 @contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """While modules are imported and a model is made: what that makes stays, and looking at it finds nothing."""
+    """While modules are imported, or a model is made or studied: what that makes stays, and is no garbage."""
     before = gc.get_threshold()
     if before[0]:  # else nothing is collected at all
         gc.set_threshold(max(_RARELY, before[0]), *before[1:])

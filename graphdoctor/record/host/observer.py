@@ -10,14 +10,16 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
+from functools import cache
+from inspect import CO_GENERATOR
+from types import CodeType, FrameType
 from typing import Any
 
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.record.host.clocks import CLOCKS, NUMPY_CLOCK, reads_numpy_clock
 from graphdoctor.record.host.lines import Seen, Watch, WatchedLines
-from graphdoctor.record.host.outside import Asking
-from graphdoctor.record.host.running import Running
+from graphdoctor.record.host.outside import FILES_ASKED, Asking
+from graphdoctor.record.host.running import FILES_OF_QUEUES, TAKEN_FROM, Running
 from graphdoctor.record.host.shown import Shown
 from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
 from graphdoctor.target.program.quiet import audited
@@ -32,6 +34,11 @@ THREADS = {
     threading.Thread.start.__code__: "threading.Thread",
     ThreadPoolExecutor.submit.__code__: "concurrent.futures.ThreadPoolExecutor",
 }
+_FILES = frozenset(
+    {_RANDOM_MODULE, _SECRETS, _UUID, *(code.co_filename for code in THREADS)}
+).union(FILES_ASKED, FILES_OF_QUEUES)
+_FUNCTIONS = frozenset({next, os.urandom, *CLOCKS})
+_OWNERS = (random.Random, *TAKEN_FROM)
 _Found = tuple[EventKind, str]
 _DRAW_NOTHING = frozenset({"getstate", "setstate", "seed"})
 
@@ -75,8 +82,9 @@ class HostObserver(Observer):
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
             self._asking.built_in_called(arg, frame)
-            self._built_in_called(arg, frame)
-        elif event == "call" and frame.f_back is not None:
+            if _may_tell(arg):
+                self._built_in_called(arg, frame)
+        elif event == "call" and _tells(frame.f_code) and frame.f_back is not None:
             self._asking.function_called(frame, frame.f_back)
             self._function_called(frame, frame.f_back)
 
@@ -143,6 +151,31 @@ def profile_by(before: Any) -> None:
         return
     sys.setprofile(None)
     before.enable()
+
+
+def _tells(code: CodeType) -> bool:
+    """Whether anything may be found where this function begins: hardly ever in torch or graphdoctor.
+
+    A step calls a hundred thousand functions, and a code object's own hash is computed from all that it holds.
+    """
+    is_looked_at = _is_looked_at(code.co_filename)
+    return is_looked_at or code.co_name == "__next__" or bool(code.co_flags & CO_GENERATOR)
+
+
+@cache
+def _is_looked_at(file: str) -> bool:
+    """Whether functions of this file tell something by themselves: the user's, and a few of Python's and torch's."""
+    return not is_machinery(file) or file in _FILES
+
+
+def _may_tell(function: Any) -> bool:
+    """Whether a function in C draws, reads a clock or takes from an iterator; it needs no frame to know."""
+    if isinstance(getattr(function, "__self__", None), _OWNERS):
+        return True
+    try:
+        return function in _FUNCTIONS
+    except TypeError:  # a callable that cannot be hashed
+        return False
 
 
 def _built_in(function: Any) -> _Found | None:

@@ -64,6 +64,8 @@ _FLAGS = {
     threading.Semaphore.acquire.__code__: "threading.Semaphore.acquire()",
 }
 _GETITEM = type(os.environ).__getitem__.__code__
+# In these is every function of Python's that tells of a question.
+FILES_ASKED = _MEMORY_FILES.union(code.co_filename for code in (_GETITEM, *_FLAGS))
 # Python's own that look at files for themselves: to import, to warn, to log, to show a line.
 _FOR_ITSELF = (
     *(
@@ -115,16 +117,17 @@ class Asking:
 
     def function_called(self, frame: FrameType, caller: FrameType) -> None:
         """A function of Python's begins."""
-        if frame.f_code is _GETITEM:
+        code = frame.f_code  # each look at it costs a call of every audit hook
+        if code is _GETITEM:
             self._tell(f"{OF_ENVIRONMENT}{frame.f_locals.get('key')}", "configures", caller)
-        elif frame.f_code.co_filename in _MEMORY_FILES and is_user_file(caller.f_code.co_filename):
+        elif code.co_filename in _MEMORY_FILES and is_user_file(caller.f_code.co_filename):
             call = expression_of(caller)
             func = call.func if isinstance(call, ast.Call) else None
             name = getattr(func, "attr", getattr(func, "id", ""))
             if name in _MEMORY:
                 self._tell(f"torch.cuda.{name}()", "stands", caller)
-        elif frame.f_code in _FLAGS and not is_machinery(caller.f_code.co_filename):
-            self._tell(_FLAGS[frame.f_code], "decides", caller)
+        elif code in _FLAGS and not is_machinery(caller.f_code.co_filename):
+            self._tell(_FLAGS[code], "decides", caller)
 
     def _tell(self, name: str, answer: Answer, frame: FrameType) -> None:
         user = _who_asks(frame)

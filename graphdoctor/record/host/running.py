@@ -20,6 +20,8 @@ from graphdoctor.target.state.plain import SCALARS
 from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, Walk
 
 _QUEUES = {queue.Queue.get.__code__}
+FILES_OF_QUEUES = frozenset(code.co_filename for code in _QUEUES)
+TAKEN_FROM = (queue.SimpleQueue, io.BytesIO, io.StringIO)  # by functions in C
 _DEPTH = 4
 _IN_ORDER: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))))
 

@@ -28,6 +28,8 @@ def transfer_of(op: Op) -> Transfer | None:
     """The copy between host and device that an operator is, or makes inside."""
     if op.base_name in INDEXING:
         return _index_transfer(op)
+    if op.base_name not in _COPIES_INTO_FIRST and op.base_name not in _MOVES:
+        return None
     inputs = op.inputs
     if op.base_name in _COPIES_INTO_FIRST and len(inputs) >= 2:
         source, target = inputs[-1], inputs[0]
@@ -77,9 +79,8 @@ def transfers(ops: tuple[Op, ...], *, on_gpu: bool = False) -> Iterator[tuple[Tr
         transfer = transfer_of(op)
         if transfer is not None:
             yield transfer, transfer.to_device and is_from_python_data(transfer, makers)
-        for use in op.outputs:
-            if op.base_name == "lift_fresh" or use.storage not in op_input_storages(op):
-                makers[use.storage] = op
+        given = frozenset() if op.base_name == "lift_fresh" else op_input_storages(op)
+        makers.update((use.storage, op) for use in op.outputs if use.storage not in given)
 
 
 def op_input_storages(op: Op) -> frozenset[int]:

@@ -18,6 +18,8 @@ _EVENTS = (
     "socket.sendmsg", "sqlite3.connect", "shutil.", "os.kill",
 )  # fmt: skip
 _MOVES = "os.chdir"
+# Python tells of each `id(x)` and `frame.f_code`, a million times in an analysis: nobody wants to hear of these.
+_LOOKS = frozenset({"object.__getattr__", "builtins.id", "sys._getframe"})
 _COMPILERS = (f"{os.sep}torch{os.sep}_inductor{os.sep}", f"{os.sep}triton{os.sep}")
 _thread = threading.local()
 _is_installed = False
@@ -73,7 +75,7 @@ class _Apart:
 
 @contextmanager
 def audited(hear: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
-    """In the block, `hear` is told all that Python tells audit hooks of this thread; it may raise.
+    """In the block, `hear` is told what Python tells audit hooks of this thread, but for looks; it may raise.
 
     A hook stays for the life of the process, so there is one, which mostly does nothing.
     """
@@ -90,6 +92,8 @@ def audited(hear: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if event in _LOOKS:
+        return
     for hear in getattr(_thread, "hearing", ()):
         hear(event, args)
 

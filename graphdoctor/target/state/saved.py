@@ -10,6 +10,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
+from itertools import chain
+from operator import is_
 from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any
 
@@ -24,6 +26,8 @@ def saved_dict(held: dict[Any, Any]) -> Restore:
     """Keys, values and their order. Writes only when something differs, and past any override."""
     kind = OrderedDict if isinstance(held, OrderedDict) else dict
     items = dict_items(held)
+    if not items:  # a module has a dozen of these for hooks
+        return partial(_empty, kind, held)
 
     def restore() -> None:
         if _same_pairs(dict_items(held), items):
@@ -35,11 +39,13 @@ def saved_dict(held: dict[Any, Any]) -> Restore:
     return restore
 
 
+def _empty(kind: type[dict[Any, Any]], held: dict[Any, Any]) -> None:
+    if kind.__len__(held):
+        kind.clear(held)
+
+
 def _same_pairs(now: list[tuple[object, object]], then: list[tuple[object, object]]) -> bool:
-    return len(now) == len(then) and all(
-        key is old_key and value is old_value
-        for (key, value), (old_key, old_value) in zip(now, then, strict=True)
-    )
+    return len(now) == len(then) and all(map(is_, chain(*now), chain(*then)))
 
 
 def saved_list(held: list[Any]) -> Restore:

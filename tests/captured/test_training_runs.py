@@ -1,0 +1,70 @@
+"""A capture of training runs the step no oftener than its proof needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from torch import nn
+
+import graphdoctor
+from graphdoctor.captured import study
+from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.graphs.modules.gradients import Gradients
+from tests.support.captured_models import on_device, rand
+from tests.support.emulated import device as device
+
+# 2 warm it up, 1 more as if it were captured; 1 with other inputs; 4 are recorded; 1 is watched for what the host
+# does; 1 shows what the model is called with; 4 are calls whose replays are compared with those recorded.
+RUNS = 14
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """One item for each run of the step."""
+    found: list[object] = []
+    make = study._forward_and_backward
+
+    def counted(model: nn.Module) -> Callable[..., object]:
+        step = make(model)
+
+        def run(*args: object, **kwargs: object) -> object:
+            found.append(None)
+            return step(*args, **kwargs)
+
+        return run
+
+    monkeypatch.setattr(study, "_forward_and_backward", counted)
+    return found
+
+
+def training() -> nn.Module:
+    return on_device(nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 8), nn.Tanh()))
+
+
+def test_recorded_runs_are_what_replays_are_compared_with(
+    device: EmulatedDevice, runs: list[object]
+) -> None:
+    fast = graphdoctor.capture(training(), rand(3, 4), mode="training")
+
+    assert fast.coverage == 1.0
+    assert len(runs) == RUNS
+    fast.release()
+
+
+def test_a_gradient_that_a_replay_gets_wrong_is_found_by_them(
+    device: EmulatedDevice, runs: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Gradients.handed_out
+
+    def wrong(self: Gradients, found: Any, came: Any) -> Any:
+        return tuple(one if one is None else one * 2 for one in kept(self, found, came))
+
+    monkeypatch.setattr(Gradients, "handed_out", wrong)
+
+    fast = graphdoctor.capture(training(), rand(3, 4), mode="training")
+
+    assert fast.coverage == 0.0
+    assert "not shown to be right (wrong)" in fast.explain()
+    assert len(runs) > RUNS  # eager runs beside the replays say how they differ
