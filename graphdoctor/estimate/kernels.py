@@ -12,6 +12,7 @@ from graphdoctor.estimate.convolutions import (
     passes,
     small_launches,
 )
+from graphdoctor.estimate.embeddings import GRADIENTS, gradient_launches
 from graphdoctor.estimate.foreach import foreach_launches, is_foreach, is_of_short_kernels
 from graphdoctor.estimate.products import PRODUCTS, product_of
 from graphdoctor.operators.conditions import INDEXING, has_mask_index, is_masked_fill
@@ -93,10 +94,6 @@ KERNELS: dict[str, Kernels] = {
     **dict.fromkeys(("scatter_", "scatter_add_", "index_add_", "index_copy_"), _ONE_GATHER),
     "index_put": Kernels(2, "gather"),  # copied first
     **dict.fromkeys(("index_put_", "_index_put_impl_"), _ONE_GATHER),
-    "embedding_dense_backward": Kernels(10, "gather"),  # sorts the indices first
-    "_embedding_bag_dense_backward": Kernels(6, "gather"),
-    # Measured: 12.3 and 12.9 more than one in two steps of DLRM on an H200 (benchmarks/data).
-    "_embedding_bag_backward": Kernels(13, "stream"),
     "max_pool2d_with_indices_backward": Kernels(2, "gather"),
     "upsample_bilinear2d_backward": Kernels(2, "gather"),
     **dict.fromkeys(("triu_indices", "tril_indices", "linspace"), Kernels(1, "stream")),
@@ -155,6 +152,8 @@ def launches(op: Op) -> int:
         return KERNELS[name].count if name in KERNELS else 0
     if op.outputs and all(use.numel == 0 for use in op.outputs):
         return 0
+    if name in GRADIENTS:
+        return gradient_launches(op)
     if name in ("cat", "stack"):
         return -(-len(op.inputs) // _CAT_INPUTS_PER_LAUNCH)
     if is_convolution(op):
@@ -210,6 +209,8 @@ def kernel_kind(op: Op) -> KernelKind:
         return "stream" if is_of_short_kernels(op) else "optimizer"
     if is_column_sum(op):
         return "columns"
+    if op.base_name in GRADIENTS:
+        return "stream"  # short ones; what takes longer stands beside them
     known = KERNELS.get(op.base_name)
     if known is not None:
         return known.kind

@@ -56,10 +56,7 @@ LAUNCHED = {
     (4, "reduce"): "argsort multinomial nonzero randperm sort",
     (5, "reduce"): "masked_select",
     (5, "normalize"): "native_group_norm_backward",
-    (6, "gather"): "_embedding_bag_dense_backward",
-    (10, "gather"): "embedding_dense_backward",
     (8, "reduce"): "_unique2 unique_dim",
-    (13, "stream"): "_embedding_bag_backward",
 }
 
 
