@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from comparison import Compared, Planned, case_name, us_text
+from comparison import Compared, Planned, us_text
 from prediction import missed_aims
 from tables import Cells, table
 
@@ -25,6 +25,7 @@ _MOST_OVER_BUSY = 1.10
 _WHOLE_GRAPHS = ("whole", "compiled-whole")
 _CALL_US, _CAPTURES = 5.0, 2.0
 _HOST_US = 20.0  # what copies of a few inputs and the launch of a graph keep the host for
+_NOT_RUN = "no run has come to it"
 _WAIT_US = 100.0  # until a first graph runs on an idle device, and until the host has seen its end
 
 # Looked at by hand where the rows do not tell: the kernels of replays in a row, on an idle H200.
@@ -132,18 +133,23 @@ def _unmeasured(found: Sequence[Compared], planned: Planned) -> Iterator[Cells]:
     by_case = {one.case: one for one in found}
     cells = [(case, name) for case, names in planned.items() for name in names]
     left = [
-        (case, name) for case, name in cells if case not in by_case or not by_case[case].has(name)
+        (case, name)
+        for case, name in cells
+        if case not in by_case or name not in by_case[case].outcomes
     ]
-    counts = Counter(name for _, name in left)
     if not left:
         return
-    others = [f"`{case_name(case)}` `{name}`" for case, name in left if name != SLOWEST]
-    said = [f"{counts[SLOWEST]} of `{SLOWEST}`"] if counts[SLOWEST] else []
+    counts = Counter(name for _, name in left)
+    said = ", ".join(f"{count} of `{name}`" for name, count in counts.most_common())
+    reasons = Counter(
+        by_case[case].errors.get(name, _NOT_RUN) if case in by_case else _NOT_RUN
+        for case, name in left
+    )
     yield (
         "every cell that is asked for is measured",
-        f"{len(cells) - len(left)} of {len(cells)}; without a result: {'; '.join([*said, *others])}",
-        f"`{SLOWEST}` times kernels on the GPU for minutes before it is ready, which disturbs whatever is timed beside"
-        " it; others were not ready when a run ended",
+        f"{len(cells) - len(left)} of {len(cells)}; without a result: {said}",
+        f"{', '.join(f'{reason} ({count})' for reason, count in reasons.most_common())}; `{SLOWEST}` times kernels on"
+        " the GPU for minutes before it is ready",
     )
 
 

@@ -35,9 +35,6 @@ class Compared:
         """The short one."""
         return case_name(self.case)
 
-    def has(self, name: str) -> bool:
-        return name in self.outcomes or name in self.errors
-
     @property
     def rows(self) -> list[StrategyOutcome]:
         """In the order of what they ask for."""

@@ -27,9 +27,9 @@ class Width(Struct, frozen=True):
         return stretched(corners, self.times, least=self.least)
 
 
-EAGER = Width(0.34)
+EAGER = Width(0.36)
 GRAPH = Width(0.60)
-BUSY = Width(0.67)
+BUSY = Width(0.68)
 SPEEDUP = Width(0.37)
 # From the eager step's own measured times. What Python between graphs costs is no figure of the profile's,
 # so that the corners say little of parts.
