@@ -1,8 +1,8 @@
-"""The rows of benchmarks/gpu/strategies.py, of several runs -> one table of all strategies, and what missed its aim."""
+"""The rows of benchmarks/gpu/strategies.py -> one table of all strategies, and why some have no time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -10,16 +10,15 @@ import msgspec
 from tables import Cells, Row, table
 
 from graphdoctor.strategies import STRATEGIES
-from graphdoctor.strategies.recommend import fair_speedup, recommend, step_us
+from graphdoctor.strategies.recommend import fair_speedup, recommend
 from graphdoctor.values.figures import Range
 from graphdoctor.values.speed import Recommendation, StrategyOutcome
 
 NAMES = tuple(strategy.name for strategy in STRATEGIES)
-_MOST_OVER_BUSY = 1.10
 _NOISY = 1.25  # eager's time beside a row over the least beside any: the host did other work, too
 _BUSY = 0.9  # of a step in which the device is busy for so long, a slower host does not tell
-_WHOLE_GRAPHS = ("whole", "compiled-whole")
-_SLOWEST = "max-autotune"
+
+Planned = Mapping[str, Sequence[str]]  # the strategies that are asked for, by workload
 
 
 @dataclass(slots=True)
@@ -30,6 +29,11 @@ class Compared:
     outcomes: dict[str, StrategyOutcome] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     dates: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The short one."""
+        return case_name(self.case)
 
     @property
     def rows(self) -> list[StrategyOutcome]:
@@ -65,6 +69,10 @@ class Compared:
         return fair_speedup(row.measurement, self.eager_us)
 
 
+def case_name(case: str) -> str:
+    return case.removeprefix("benchmarks/gpu/workloads/")
+
+
 def fast_us(row: StrategyOutcome) -> float:
     assert row.measurement is not None
     return row.measurement.graph_us
@@ -97,58 +105,67 @@ def _reason(row: Row) -> str:
     return str(row["error"].strip().splitlines()[-1])
 
 
-def comparison(rows: Sequence[Row], planned: Sequence[str]) -> Iterator[str]:
-    """The lines of the section; nothing where no run was made. `planned` are all workloads."""
-    found = compared(rows)
+LEGEND = """Time of one step and speed-up over eager; in bold what is recommended. Each was timed interleaved with eager
+in a process of its own, and eager's time is the median of those processes where it was at most {noisy:.2f} times the
+least: it is the host's, which differed between runs and cores. Of what is not verified no time counts.
+
+- `-`: not asked. {not_asked}
+- *not run*: asked for, and no run has come to it.
+- †: the step leaves the device idle for over {idle:.0%} of it, and eager was slower beside it than elsewhere, so that
+  the host did other work. It is neither recommended nor drawn.
+- Any other word says why there is no time; [the reasons](#not-verified-or-not-measured) follow below.
+"""
+_NOT_ASKED = {
+    ("split-step", "compiled-split"): "only a step that trains has a backward pass to split off",
+    ("whole", "compiled-whole"): "the step is known to hold what no graph can",
+    (
+        "modules",
+    ): "nothing is published for parts of these samples, which are measured as the published figures were",
+    (
+        "segments",
+    ): "parts of a step are for those that cannot be one graph; what earlier runs measured of them stands"
+    " [below](#every-workload-in-every-strategy)",
+    ("script", "script-graph"): "TorchScript is measured where the published figures are of it",
+}
+
+
+def comparison(found: Sequence[Compared], planned: Planned) -> Iterator[str]:
+    """The table of all strategies of all workloads, and its legend; nothing where no run was made."""
     if not found:
         return
     columns = [name for name in NAMES if any(name in one.outcomes for one in found)]
-    yield from _prepared(rows)
-    yield (
-        "Time of one step and speed-up over eager; in bold what is recommended. Each was timed interleaved with"
-        " eager in a process of its own, and eager's time is the median of those processes where it was at most"
-        f" {_NOISY:.2f} times the least: it is the host's, which differed between runs and cores. Of what is not"
-        f" verified no time counts. A time with † is of a step that leaves the device idle for over {1 - _BUSY:.0%}"
-        " of it, and was taken where eager was slower than that: it is neither recommended nor drawn.\n"
-    )
-    yield from table(("workload", "eager", *columns), (_cells(one, columns) for one in found))
-    yield "![Speed-up over eager with its 95 % interval, for each strategy of each workload](results.svg)\n"
-    yield from _aims(found)
-    yield from _why_not_tried(found)
-    left = [name for name in planned if name not in {one.case for one in found}]
+    head = ("workload", "eager", *columns)
+    yield from table(head, (_cells(one, columns, planned.get(one.case, ())) for one in found))
+    yield LEGEND.format(noisy=_NOISY, idle=1 - _BUSY, not_asked=_not_asked(planned))
+    left = [f"`{name}`" for name in planned if name not in {one.case for one in found}]
     if left:
-        yield (
-            f"No run has reached {len(left)} of the {len(planned)} workloads yet:"
-            f" {', '.join(f'`{name}`' for name in left)}.\n"
-        )
+        yield f"No run has reached {len(left)} of the {len(planned)} workloads yet: {', '.join(left)}.\n"
 
 
-def _prepared(rows: Sequence[Row]) -> Iterator[str]:
-    said = [
-        f"{row['prepared']} processes in {row['seconds']:.0f} s"
-        for row in rows
-        if "prepared" in row
-    ]
-    yield (
-        "Each strategy of each workload was a process of its own. They built, compiled, captured and verified side"
-        f" by side, with the compilers' caches shared ({'; '.join(said)}), and then timed one after the other, alone.\n"
-    )
+def _not_asked(planned: Planned) -> str:
+    said = []
+    for names, why in _NOT_ASKED.items():
+        count = sum(names[0] not in asked for asked in planned.values())
+        if count:
+            shown = " and ".join(f"`{name}`" for name in names)
+            said.append(f"{shown} of {count} workloads: {why}")
+    return f"{'; '.join(said)}."
 
 
-def _cells(one: Compared, columns: Sequence[str]) -> Cells:
+def _cells(one: Compared, columns: Sequence[str], asked: Sequence[str]) -> Cells:
     advice = one.recommendation
     best = advice.strategy if advice is not None else ""
-    yield f"`{one.case.removeprefix('benchmarks/gpu/workloads/')}`"
+    yield f"`{one.name}`"
     yield us_text(one.eager_us) if one.eager_us is not None else "-"
     for name in columns:
-        text = _cell(one, name)
+        text = _cell(one, name, is_asked=name in asked)
         yield f"**{text}**" if name == best else text
 
 
-def _cell(one: Compared, name: str) -> str:
+def _cell(one: Compared, name: str, *, is_asked: bool) -> str:
     row = one.outcomes.get(name)
     if row is None:
-        return one.errors.get(name, "-")
+        return one.errors.get(name, "not run" if is_asked else "-")
     if row.status != "verified":
         return row.status.replace("-", " ")
     timed = row.measurement
@@ -163,23 +180,11 @@ def us_text(value: float) -> str:
     return f"{value:,.0f} µs" if value < 100_000 else f"{value / 1000:,.0f} ms"
 
 
-def _aims(found: Sequence[Compared]) -> Iterator[str]:
-    judged = [one for one in found if one.measured]
-    late = [text for one in judged if (text := _not_fastest(one))]
-    graphs = [graph for one in judged if (graph := _whole_graph(one)) is not None]
-    idle = [text for one in graphs if (text := _over_busy(*one))]
-    yield (
-        f"The recommended strategy is the fastest, ties within the interval counted, on {len(judged) - len(late)} of"
-        f" {len(judged)} workloads that have a verified time{_but(late)}."
-    )
-    yield (
-        f"Where the whole step is one graph it takes at most {_MOST_OVER_BUSY:.2f} times the device's busy time on"
-        f" {len(graphs) - len(idle)} of {len(graphs)}{_but(idle)}.\n"
-    )
-    yield "What was not verified, or not measured, and why:\n"
+def reasons(found: Sequence[Compared]) -> Iterator[str]:
+    """What was not verified, or not measured, and why: a list."""
     for one in found:
         for reason, names in _reasons(one).items():
-            yield f"- `{one.case}`, {', '.join(f'`{name}`' for name in names)}: {reason}"
+            yield f"- `{one.name}`, {', '.join(f'`{name}`' for name in names)}: {reason}"
     yield ""
 
 
@@ -193,41 +198,3 @@ def _reasons(one: Compared) -> dict[str, list[str]]:
     for name, reason in one.errors.items():
         found.setdefault(reason, []).append(name)
     return found
-
-
-def _why_not_tried(found: Sequence[Compared]) -> Iterator[str]:
-    without = [one for one in found if _SLOWEST not in one.outcomes and _SLOWEST not in one.errors]
-    if without:
-        yield (
-            f"`{_SLOWEST}` was not tried on {len(without)} of the {len(found)} workloads: it times kernels on the GPU"
-            " for minutes before it is ready.\n"
-        )
-
-
-def _but(texts: Sequence[str]) -> str:
-    return f"; not on {', '.join(texts)}" if texts else ""
-
-
-def _not_fastest(one: Compared) -> str:
-    advice, fastest = one.recommendation, one.measured[0]
-    chosen = next((row for row in one.measured if advice and row.strategy == advice.strategy), None)
-    assert fastest.measurement is not None
-    if chosen is not None and chosen.measurement is not None:
-        if step_us(chosen.measurement).low <= step_us(fastest.measurement).high:
-            return ""
-        return f"`{one.case}` (`{fastest.strategy}` is faster than `{chosen.strategy}`)"
-    is_gain = fastest.measurement.word == "faster"
-    return f"`{one.case}` (`{fastest.strategy}` is faster than eager)" if is_gain else ""
-
-
-def _whole_graph(one: Compared) -> tuple[str, float] | None:
-    """The workload, and the share of the fastest graph of its whole step in which the device is busy."""
-    rows = (row for row in one.measured if row.strategy in _WHOLE_GRAPHS)
-    busy = next((row.busy_share for row in rows), None)
-    return (one.case, busy) if busy else None
-
-
-def _over_busy(case: str, busy_share: float) -> str:
-    if busy_share >= 1 / _MOST_OVER_BUSY:
-        return ""
-    return f"`{case}` ({1 / busy_share:.2f})"

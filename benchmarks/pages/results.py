@@ -14,8 +14,10 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
+from aims import missed, reached
 from chart import chart
-from comparison import compared, comparison
+from comparison import compared, comparison, reasons
+from machines import headline, machines
 from published import PUBLISHED
 from tables import Cells, Row, jsonl, table
 
@@ -33,10 +35,12 @@ MISSING = "not yet measured"
 
 INTRODUCTION = """# Results on a GPU
 
-Made by `make results` from `benchmarks/data/results/`, which
-`python benchmarks/gpu/strategies.py` writes on a machine with a GPU. Speed-ups are wall-clock, interleaved with eager,
-inputs copied in, with the 95 % interval of the median; [measuring.md](measuring.md) says how. *Predicted* was computed
-before the capture. A cell that was not measured says so.
+How long one step takes as it is, and how long in each way to run it faster: ours, and those of PyTorch's compilers.
+Speed-ups are wall-clock, interleaved with eager, inputs copied in, with the 95 % interval of the median;
+[measuring.md](measuring.md) says how. Each strategy of each workload was a process of its own: they built, compiled,
+captured and verified side by side, with the compilers' caches shared, and were then timed one after the other, alone.
+
+Made by `make results` from `benchmarks/data/results/`, which `python benchmarks/gpu/strategies.py` writes.
 """
 
 
@@ -55,11 +59,16 @@ def main() -> None:
 
 
 def _machine_page(rows: list[Row]) -> str:
-    found = _by_case(rows)
+    found, cells = _by_case(rows), compared(rows)
+    planned = {each.name: each.strategies for each in workloads()}
     lines = [
-        *_about([row["about"] for row in rows if "about" in row]),
+        *headline(rows),
+        *(reached(cells) if cells else ()),
+        f"![Speed-up over eager with its 95 % interval, for each strategy of each workload]({CHART.name})\n",
         "### The comparison\n",
-        *comparison(rows, [each.name for each in workloads()]),
+        *comparison(cells, planned),
+        "### What missed its aim\n",
+        *missed(cells, planned),
         "### Published figures beside ours\n",
         *table(
             ("workload", "published on", "published", "strategy", "measured here", "predicted"),
@@ -71,6 +80,9 @@ def _machine_page(rows: list[Row]) -> str:
         *_recommended(found),
         "### Batch sizes\n",
         *_sweeps(found),
+        "### Not verified, or not measured\n",
+        *reasons(cells),
+        *machines(rows),
         "### Every workload in every strategy\n",
         *_matrix(found),
     ]
@@ -125,25 +137,6 @@ _CLOCKS = ("wrong_s", "right_s", "device_s")
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms"
-
-
-def _about(runs: list[Row]) -> Iterator[str]:
-    if not runs:
-        yield "## No GPU yet\n"
-        return
-    yield f"## {runs[-1]['gpu']}\n"
-    machines = dict.fromkeys(
-        f"{run['gpus']} GPU{'s' if run['gpus'] > 1 else ''} of one host with {run['cores']} cores"
-        for run in runs
-    )
-    last = runs[-1]
-    dates = " and ".join(sorted({run["date"] for run in runs}))
-    yield (
-        f"torch {last['torch']}, Python {last['python']}, {dates}; on {' and on '.join(machines)},"
-        " each timed alone on its GPU.\n"
-    )
-    for run in runs:
-        yield f"`nvidia-smi` ({run['query']}): {run['nvidia_smi'][0]}.\n"
 
 
 def _published(found: dict[str, Row]) -> Iterator[Cells]:
@@ -211,7 +204,8 @@ def _accuracy(found: dict[str, Row]) -> Iterator[str]:
     yield from _errors(list(_pairs(found, from_operators=False)))
     yield (
         "The ranges are those that were printed then; how far off these predictions were has been put into"
-        " the width of the ranges since.\n"
+        " the width of the ranges since: [prediction.md](prediction.md) has what predictions of today make of all"
+        " these steps.\n"
     )
     yield "From the operators alone, with nothing known of the host, as where no GPU is:\n"
     yield from _errors(list(_pairs(found, from_operators=True)))

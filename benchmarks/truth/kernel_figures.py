@@ -206,7 +206,10 @@ class Seen:
             times = _weighted_median(ratios) ** _TRUST
             found[floor] = us * times
             for path in shares:
-                found[path] = figures.get(path, at(self._profile, path).mid) / times
+                if (
+                    path in figures
+                ):  # others, of which large kernels are too few, stay as the profile has them
+                    found[path] = figures[path] / times
         return found
 
     def _of_kind(self, kind: str, kernels: Sequence[Kernel]) -> dict[str, float]:

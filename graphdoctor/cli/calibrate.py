@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from graphdoctor.cli.output import progress, show
 from graphdoctor.reporters.files import check_writable, save
+from graphdoctor.values.escape import visible
 
 
 class CalibrateCommand:
@@ -39,10 +41,15 @@ class CalibrateCommand:
             text, seen = _host(tell) if args.host else _profile(tell)
         for line in seen:
             print(line, file=sys.stderr)
-        if args.output is not None:
-            save(text, args.output)
-        else:
+        if args.output is None:
             show(text)
+            return 0
+        save(text, args.output)
+        profiles = (
+            "--gpu h200 --host" if args.host else "--gpu",
+            visible(shlex.quote(str(args.output))),
+        )
+        print(f"predict with it: graphdoctor analyze TARGET {' '.join(profiles)}", file=sys.stderr)
         return 0
 
 

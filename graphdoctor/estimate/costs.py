@@ -7,6 +7,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from graphdoctor.estimate.convolutions import is_convolution, passes, small_bytes
+from graphdoctor.estimate.embeddings import GRADIENTS, gradient_us
 from graphdoctor.estimate.foreach import is_foreach
 from graphdoctor.estimate.gpus import DeviceProfile, Figure
 from graphdoctor.estimate.kernels import (
@@ -109,6 +110,8 @@ def _work_us(op: Op, profile: DeviceProfile, kind: KernelKind) -> Range:
     if kind == "optimizer":
         block = max(0.0, longest_block_us(op) - profile.smallest_kernel_us.optimizer.mid)
         return _longer(transfer, Range.exact(block))
+    if op.base_name in GRADIENTS:
+        return add(transfer, Range.exact(gradient_us(op)))
     if (walked := walked_us(op)) is not None:
         return _longer(transfer, Range.exact(walked))
     return _longer(transfer, _arithmetic_us(op, profile))

@@ -12,9 +12,10 @@ from graphdoctor.estimate.convolutions import (
     passes,
     small_launches,
 )
+from graphdoctor.estimate.embeddings import GRADIENTS, gradient_launches
 from graphdoctor.estimate.foreach import foreach_launches, is_foreach, is_of_short_kernels
 from graphdoctor.estimate.products import PRODUCTS, product_of
-from graphdoctor.operators.conditions import INDEXING, has_mask_index, is_masked_fill
+from graphdoctor.operators.conditions import INDEXING, indexes_by_mask
 from graphdoctor.values.recording import Op, TensorUse
 
 KernelKind = Literal[
@@ -77,14 +78,12 @@ KERNELS: dict[str, Kernels] = {
     ),
     **dict.fromkeys(("norm", "linalg_vector_norm", "logsumexp", "nansum"), _ONE_REDUCE),
     **dict.fromkeys(("var", "std", "var_mean", "std_mean", "_local_scalar_dense"), _ONE_REDUCE),
+    **dict.fromkeys(("nonzero", "masked_select"), Kernels(1, "stream")),  # beside what counts
     **dict.fromkeys(("cumsum", "cumprod", "nll_loss_forward", "nll_loss2d_forward"), _ONE_REDUCE),
     "nll_loss_backward": Kernels(2, "gather"),  # zeros first
     **dict.fromkeys(("mse_loss", "equal"), Kernels(2, "reduce")),
     **dict.fromkeys(("topk", "histc", "bincount"), Kernels(3, "reduce")),
-    **dict.fromkeys(
-        ("sort", "argsort", "nonzero", "multinomial", "randperm"), Kernels(4, "reduce")
-    ),
-    "masked_select": Kernels(5, "reduce"),
+    **dict.fromkeys(("sort", "argsort", "multinomial", "randperm"), Kernels(4, "reduce")),
     **dict.fromkeys(("_unique2", "unique_dim"), Kernels(8, "reduce")),
     **dict.fromkeys(("stack", "cat"), Kernels(1, "concat")),
     **dict.fromkeys(("index_select", "embedding", "index", "gather", "take"), _ONE_GATHER),
@@ -93,10 +92,6 @@ KERNELS: dict[str, Kernels] = {
     **dict.fromkeys(("scatter_", "scatter_add_", "index_add_", "index_copy_"), _ONE_GATHER),
     "index_put": Kernels(2, "gather"),  # copied first
     **dict.fromkeys(("index_put_", "_index_put_impl_"), _ONE_GATHER),
-    "embedding_dense_backward": Kernels(10, "gather"),  # sorts the indices first
-    "_embedding_bag_dense_backward": Kernels(6, "gather"),
-    # Measured: 12.3 and 12.9 more than one in two steps of DLRM on an H200 (benchmarks/data).
-    "_embedding_bag_backward": Kernels(13, "stream"),
     "max_pool2d_with_indices_backward": Kernels(2, "gather"),
     "upsample_bilinear2d_backward": Kernels(2, "gather"),
     **dict.fromkeys(("triu_indices", "tril_indices", "linspace"), Kernels(1, "stream")),
@@ -134,6 +129,9 @@ _ATTENTION_MARKS = ("scaled_dot_product", "flash_attention", "efficient_attentio
 _MOST_ROWS = 1024
 _SUMS = frozenset({"sum", "mean"})
 _OF_A_NORM = 2
+_MASKS = ("bool", "uint8")
+# What `nonzero` launches, and an index by a mask before it gathers, be it for nothing: five steps on an H200.
+_COUNTERS, _COUNTED = frozenset({"nonzero", "masked_select"}), 4
 _SORTED_FIRST, _SORT = frozenset({"index_put", "index_put_", "_index_put_impl_"}), 6
 _NORMS = frozenset({"native_layer_norm", "native_layer_norm_backward"})  # copy what lies otherwise
 # cuDNN's kernels for half precision, forward and backward; those of float32 are PyTorch's own.
@@ -153,8 +151,13 @@ def launches(op: Op) -> int:
         return foreach_launches(op)
     if not op.outputs and not op.writes:
         return KERNELS[name].count if name in KERNELS else 0
-    if op.outputs and all(use.numel == 0 for use in op.outputs):
+    is_empty = bool(op.outputs) and all(use.numel == 0 for use in op.outputs)
+    if _counts_first(op):
+        return _counting(op) + (0 if is_empty else _after_counting(op))
+    if is_empty:
         return 0
+    if name in GRADIENTS:
+        return gradient_launches(op)
     if name in ("cat", "stack"):
         return -(-len(op.inputs) // _CAT_INPUTS_PER_LAUNCH)
     if is_convolution(op):
@@ -164,8 +167,8 @@ def launches(op: Op) -> int:
     if is_attention(op):
         is_half = any(use.itemsize == 2 for use in op.inputs)
         return (_HALF_ATTENTION if is_half else _ATTENTION)["backward" in name]
-    if name in _SORTED_FIRST and True in op.args[3:4]:  # numbers for the same place are added up
-        return KERNELS[name].count + _SORT
+    if name in _SORTED_FIRST:
+        return _stored(op)
     if name in _NORMS and op.inputs and not is_contiguous(op.inputs[0]):
         return KERNELS[name].count + 1
     if name == "native_batch_norm" and op.inputs and op.inputs[0].itemsize == 2:
@@ -177,12 +180,33 @@ def launches(op: Op) -> int:
     return KERNELS[name].count if name in KERNELS else 1
 
 
+def _counts_first(op: Op) -> bool:
+    """Whether it asks how many elements of a mask are set, as `nonzero` does, before anything else."""
+    return op.base_name in _COUNTERS or indexes_by_mask(op)
+
+
+def _counting(op: Op) -> int:
+    """Summed up, the sum copied to the host, the positions selected; and made coordinates of several dimensions."""
+    masks = [use for use in op.inputs if use.dtype in _MASKS] or list(op.inputs[:1])
+    return sum(_COUNTED + (len(use.shape) > 1) for use in masks)
+
+
+def _after_counting(op: Op) -> int:
+    return 0 if op.base_name == "nonzero" else _stored(op)
+
+
+def _stored(op: Op) -> int:
+    """Of an index; numbers for the same place are added up, for which the places are sorted."""
+    is_sum = op.base_name in _SORTED_FIRST and True in op.args[3:4]
+    return KERNELS[op.base_name].count + (_SORT if is_sum else 0)
+
+
 def syncs(op: Op) -> bool:
     """Whether the host waits for the device inside the operator."""
     if not op.is_cuda:
         return False
     if op.base_name in INDEXING:  # tagged for its masks: indices of integers are read by nobody
-        return has_mask_index(op) and not is_masked_fill(op)
+        return indexes_by_mask(op)
     if op.reads_values:
         return True
     if all(use.numel == 0 for use in op.outputs):
@@ -210,6 +234,8 @@ def kernel_kind(op: Op) -> KernelKind:
         return "stream" if is_of_short_kernels(op) else "optimizer"
     if is_column_sum(op):
         return "columns"
+    if op.base_name in GRADIENTS or indexes_by_mask(op):
+        return "stream"  # short ones; what takes longer stands beside them
     known = KERNELS.get(op.base_name)
     if known is not None:
         return known.kind

@@ -27,15 +27,15 @@ class Width(Struct, frozen=True):
         return stretched(corners, self.times, least=self.least)
 
 
-EAGER = Width(0.38)
-GRAPH = Width(0.61)
-BUSY = Width(0.69)
+EAGER = Width(0.36)
+GRAPH = Width(0.60)
+BUSY = Width(0.68)
 SPEEDUP = Width(0.37)
 # From the eager step's own measured times. What Python between graphs costs is no figure of the profile's,
 # so that the corners say little of parts.
-WHOLE_FROM_EAGER = Width(1.51)
-PARTS_FROM_EAGER = Width(0.0, least=0.19)
-SEGMENTS_FROM_EAGER = Width(0.0, least=0.16)
+WHOLE_FROM_EAGER = Width(1.08)
+PARTS_FROM_EAGER = Width(0.0, least=0.20)
+SEGMENTS_FROM_EAGER = Width(0.0, least=0.14)
 SPLIT_FROM_EAGER = Width(0.0, least=0.07)
 
 

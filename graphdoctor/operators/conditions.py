@@ -116,7 +116,7 @@ def _always(op: Op) -> bool:
     return True
 
 
-def _by_mask(op: Op) -> bool:
+def indexes_by_mask(op: Op) -> bool:
     return has_mask_index(op) and not is_masked_fill(op)
 
 
@@ -184,7 +184,7 @@ def _sorts_test_elements(op: Op) -> bool:
 
 CONDITIONS: Mapping[str, Condition] = {
     "always": Condition("always", _always),
-    "mask-index": Condition("with a mask among the indices", _by_mask),
+    "mask-index": Condition("with a mask among the indices", indexes_by_mask),
     "host-index": Condition(
         "with an index that is no mask, or a value, on the host",
         lambda op: (use := indexed_from_host(op)) is not None and not _is_host_mask(use),

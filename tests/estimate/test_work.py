@@ -41,7 +41,7 @@ LAUNCHED = {
         "linalg_vector_norm logsumexp max mean min nansum nll_loss2d_forward nll_loss_forward "
         "norm prod std std_mean sum var var_mean"
     ),
-    (1, "stream"): "linspace tril_indices triu_indices",
+    (1, "stream"): "linspace masked_select nonzero tril_indices triu_indices",
     (2, "gather"): (
         "index_add index_copy index_put max_pool2d_with_indices_backward nll_loss_backward "
         "scatter scatter_add upsample_bilinear2d_backward"
@@ -53,17 +53,14 @@ LAUNCHED = {
     (2, "strided"): "as_strided_scatter constant_pad_nd select_backward slice_backward",
     (3, "normalize"): "native_group_norm",
     (3, "reduce"): "bincount histc topk",
-    (4, "reduce"): "argsort multinomial nonzero randperm sort",
-    (5, "reduce"): "masked_select",
+    (4, "reduce"): "argsort multinomial randperm sort",
     (5, "normalize"): "native_group_norm_backward",
-    (6, "gather"): "_embedding_bag_dense_backward",
-    (10, "gather"): "embedding_dense_backward",
     (8, "reduce"): "_unique2 unique_dim",
-    (13, "stream"): "_embedding_bag_backward",
 }
 
 
 CONVOLUTIONS = {"convolution", "convolution_backward"}
+COUNTING = {"masked_select", "nonzero"}
 
 
 def half(storage: int, *shape: int) -> TensorUse:
@@ -79,10 +76,34 @@ def test_every_known_operator_launches_as_many_kernels_of_the_kind() -> None:
     assert {name: (each.count, each.kind) for name, each in KERNELS.items()} == listed
 
 
-@pytest.mark.parametrize("name", sorted(set(KERNELS) - PRODUCTS - {"cat", "stack"} - CONVOLUTIONS))
+@pytest.mark.parametrize(
+    "name", sorted(set(KERNELS) - PRODUCTS - {"cat", "stack"} - CONVOLUTIONS - COUNTING)
+)
 def test_a_known_operator_is_launched_as_often_as_listed(name: str) -> None:
     made = call(name, tensor(1, 8, 8), out=tensor(2, 8, 8))
     assert (launches(made), kernel_kind(made)) == (KERNELS[name].count, KERNELS[name].kind)
+
+
+MASK, FEW, NONE = tensor(2, 8, dtype="bool"), tensor(3, 5, 4), tensor(3, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("made", "count"),
+    [
+        (call("nonzero", MASK, out=tensor(3, 5, 1, dtype="int64")), 4),
+        (call("nonzero", tensor(2, 2, 4, dtype="bool"), out=tensor(3, 5, 2, dtype="int64")), 5),
+        (call("nonzero", MASK, out=tensor(3, 0, 1, dtype="int64")), 4),
+        (call("masked_select", tensor(1, 8), MASK, out=tensor(3, 5)), 5),
+        (call("index", tensor(1, 8, 4), (None, MASK), out=FEW), 5),
+        (call("index", tensor(1, 8, 4), (None, MASK), out=NONE), 4),
+        (call("index", tensor(1, 8, 4), (tensor(2, 5, dtype="int64"),), out=FEW), 1),
+        (call("index", tensor(1, 8, 4), (tensor(2, 0, dtype="int64"),), out=NONE), 0),
+    ],
+)
+def test_a_mask_is_counted_before_anything_is_chosen_by_it_be_it_nothing(
+    made: Op, count: int
+) -> None:
+    assert launches(made) == count
 
 
 IMAGE, WEIGHT, BIAS, RESULT = (

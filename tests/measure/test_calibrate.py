@@ -46,7 +46,6 @@ class KnownMachine:
             "foreach": plain + FOREACH,
             "backward 50": 300.0 + 50 * (NODE + fresh),
             "backward 150": 300.0 + 150 * (NODE + fresh),
-            "read": 20.0,
         }[work]
         return [cost * factor for factor in (0.999, 1.0, 1.001)]
 

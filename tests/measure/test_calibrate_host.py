@@ -73,5 +73,7 @@ def test_the_command_measures_this_machine_without_a_gpu(
     begin = time.perf_counter()
     assert main(["calibrate", "--host", "-o", str(path)]) == 0
     assert time.perf_counter() - begin < 30  # two seconds on a quiet machine
-    assert capsys.readouterr().err.count("times a server's") == len(host.KINDS)
+    said = capsys.readouterr().err
+    assert said.count("times a server's") == len(host.KINDS)
+    assert said.endswith(f"predict with it: graphdoctor analyze TARGET --gpu h200 --host {path}\n")
     assert all(0.01 < figure.mid < 100 for _, figure in figures(load_host(str(path))))

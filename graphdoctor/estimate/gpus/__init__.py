@@ -142,7 +142,6 @@ class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
     graph_launch_us: Figure  # host time of one graph launch, however few nodes it has
     graph_node_launch_us: Figure  # host time that each node adds to it
     copy_gb_s: Figure  # host to device and back
-    copy_latency_us: Figure
     sync_us: Figure  # from the end of the device's work to the host going on
     network: Network
 

@@ -202,7 +202,6 @@ class _Maker:
             moved = self._machine.amount(work)
             rates += [moved / 1e3 / value for value in self._machine.device_us(work)]
         self._put("copy_gb_s", rates, "64 MB up and down, pinned and pageable")
-        self._put("copy_latency_us", self._machine.host_us("read"), "reading one value")
 
     def _put(self, path: str, samples: Iterable[float], what: str) -> None:
         values = [max(_LEAST, value) for value in samples]

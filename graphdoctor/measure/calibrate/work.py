@@ -57,7 +57,6 @@ def _host_work(torch: Any, tiny: torch.Tensor) -> dict[str, Work]:
         "foreach": Work(lambda: torch._foreach_add_(tensors, 1)),
         **{f"backward {length}": _backward(torch, wanting, length) for length in CHAINS},
         "synchronize": Work(lambda: (square.add_(1), torch.cuda.synchronize())),
-        "read": Work(lambda: square[0, 0].item()),
     }
 
 
