@@ -148,6 +148,8 @@ class Replays:
 
     def _replay(self, graph: Answering, tensors: Tensors) -> tuple[object, str]:
         """The answer and "", or the reason why it does not count."""
+        if why := graph.inputs.difference(tensors):
+            return None, why
         looks_first = self.is_doubtful or not graph.traits.may_run_for_nothing
         if looks_first and (why := self.change_of(graph)):
             return None, why

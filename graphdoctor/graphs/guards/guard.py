@@ -67,6 +67,7 @@ class Guard:
         self._answers = list(map(_call, self._asked))
         self._kept = list(kept(found))
         self._classes = found.classes
+        self.traits = found.traits
         self._seldom_written = found.seldom_written
         self._split_by_version()
 
