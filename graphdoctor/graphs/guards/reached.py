@@ -239,7 +239,9 @@ class Reached:
             if name in own and not own[name]:  # one that is not empty is visited as a dictionary
                 self.empty.append((joined(path, name), own[name]))
         if module is not self._around:
-            self.hooks += [own[name] for name in HOOKS if name in own and not own[name]]
+            # Without gradients, those around a backward are not run.
+            names = HOOKS[:2] if self._around is None else HOOKS
+            self.hooks += [own[name] for name in names if name in own and not own[name]]
         self._add_exact(path, own, hidden | set(HOOKS))
 
     def _add_exact(self, path: str, held: Held, hidden: AbstractSet[str] = frozenset()) -> None:
