@@ -33,7 +33,7 @@ from graphdoctor.captured.module import CapturedModel, behind, module_of
 from graphdoctor.captured.plan import CapturePlan
 from graphdoctor.captured.replays import Replays
 from graphdoctor.graphs.calls import form_of, signature
-from graphdoctor.graphs.guards import Guard, Modes, reached
+from graphdoctor.graphs.guards import Guard, Modes, OfInputs, reached
 from graphdoctor.graphs.guards.written_out import written_out
 
 BLOCKS = 60
@@ -78,10 +78,12 @@ def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Any, An
     """The model, captured as a graph that does nothing."""
     replays = Replays(model, context=_context(model, inputs))
     answer = torch.zeros(1)
+    guard = Guard({"model": model})
     graph = SimpleNamespace(
         key=signature(inputs, {})[0],
         served=0,
-        state=Guard({"model": model}),
+        state=guard,
+        inputs=OfInputs(guard.traits, guard.tensors, inputs),
         traits=Traits(repeats=True, launches=0),
         forward=SimpleNamespace(
             load=lambda tensors: None, replay=lambda: None, build=lambda tensors: answer

@@ -16,7 +16,7 @@ import torch
 from graphdoctor.captured.forward_graph import Answering
 from graphdoctor.graphs.calls import CallForm
 from graphdoctor.graphs.guards import Modes
-from graphdoctor.graphs.guards.written_out import filled_in
+from graphdoctor.graphs.guards.written_out import all_of, filled_in
 
 
 class Owner(Protocol):
@@ -106,10 +106,13 @@ def known_call(
     """
     forward, model = graph.forward, graph.state.asks
     modes = context.asks_without_gradients(parameters)
+    inputs = graph.inputs.question(form.tensors)
+    of_form = [form.asks.expression, *([inputs.expression] if inputs.given else [])]
     given = {
         **model.given,
         **modes.given,
         **form.asks.given,
+        **inputs.given,
         "not_known": NOT_KNOWN,
         "stream_number": context.stream_number,
         "acquire": lock.acquire,
@@ -122,7 +125,7 @@ def known_call(
     made: KnownCall = filled_in(
         _LOOKS_AFTER if graph.traits.may_run_for_nothing else _LOOKS_FIRST,
         given,
-        is_of_form=form.asks.expression,
+        is_of_form=all_of(of_form),
         may_start=modes.expression,
         is_same=model.expression,
         tensors=form.tensors,

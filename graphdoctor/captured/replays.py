@@ -54,7 +54,6 @@ class Replays:
     def __init__(
         self, model: torch.nn.Module, *, context: Modes, growth: Growth | None = None
     ) -> None:
-        self._parameters = list(model.parameters())
         self.why_not = "it is not captured as a whole"
         self._model = model
         self.training: Eager | None = None
@@ -98,7 +97,8 @@ class Replays:
     def _call_by_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if not self._graphs:
             return self._without_graph(args, kwargs)
-        if torch.is_grad_enabled() and any(map(_wants_gradient, self._parameters)):
+        # Those that it has now: a graph that is made later is of a model that may have got others.
+        if torch.is_grad_enabled() and any(map(_wants_gradient, self._model.parameters())):
             return self._with_gradients(args, kwargs)
         try:
             key, tensors = signature(args, kwargs)
@@ -129,8 +129,9 @@ class Replays:
         shape = _first_shape(args, kwargs)
         if shape not in self._known and len(self._known) >= _MOST_SHAPES:
             del self._known[next(iter(self._known))]
+        parameters = list(self._model.parameters())
         self.last = known = known_call(
-            form, graph, context=self._context, parameters=self._parameters, lock=self._lock
+            form, graph, context=self._context, parameters=parameters, lock=self._lock
         )
         self._known[shape] = (known, *self._known.get(shape, ()))[:_MOST_FORMS]
 
@@ -148,6 +149,8 @@ class Replays:
 
     def _replay(self, graph: Answering, tensors: Tensors) -> tuple[object, str]:
         """The answer and "", or the reason why it does not count."""
+        if why := graph.inputs.difference(tensors):
+            return None, why
         looks_first = self.is_doubtful or not graph.traits.may_run_for_nothing
         if looks_first and (why := self.change_of(graph)):
             return None, why

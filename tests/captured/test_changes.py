@@ -23,6 +23,18 @@ from tests.support.captured_models import model as model
 from tests.support.emulated import device as device
 
 
+def test_a_graph_made_later_answers_no_call_that_wants_gradients_of_what_is_new(
+    device: EmulatedDevice,
+) -> None:
+    model = on_device(Scaled()).requires_grad_(False)
+    fast: Any = graphdoctor.capture(model, rand(5, 4), max_graphs=2)
+    model.second = nn.Linear(6, 3).cuda()
+    for rows in (7, 7):
+        assert fast(rand(rows, 4)).requires_grad
+        with torch.no_grad():
+            assert not fast(rand(rows, 4)).requires_grad
+
+
 class TestState:
     def test_values_of_weights_are_seen(self, fast: Any, model: Any) -> None:
         with torch.no_grad():

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
+import copy
 import decimal
 import io
 import logging
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable
+from configparser import ConfigParser
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +26,7 @@ from torch import nn
 
 import graphdoctor
 from graphdoctor.device.emulated import EmulatedDevice
+from tests.support import captured_models
 from tests.support.captured_models import assert_equal, rand, replayed, why
 from tests.support.emulated import device as device
 
@@ -36,6 +42,9 @@ def _tripled(x: torch.Tensor) -> torch.Tensor:
 
 
 _GAIN = 2.0
+_halved = partial(torch.mul, other=0.5)
+_settings = ConfigParser()
+_settings["of"] = {"gain": "2"}
 
 
 @torch.library.custom_op("tests_captured_stale::gained", mutates_args=())
@@ -64,6 +73,7 @@ class Reading(nn.Module):
         self.config = _Config()
         self.text = io.StringIO("2")
         self.long = torch.full((100,), 2.0, device="cpu")
+        self.items = iter([1.0, 2.0, 3.0])
         self.log = logging.getLogger("tests.captured.stale")
 
 
@@ -106,6 +116,35 @@ def _model(reads: Forward) -> Any:
             "requires_grad of",
         ),
         (lambda m, x: m.log.getEffectiveLevel(), "m.log.setLevel(7)", "level"),
+        (
+            lambda m, x: 2 if m.table.grad is None else 3,
+            "m.table.grad = torch.ones(8)",
+            "grad of a tensor of the model",
+        ),
+        (lambda m, x: m.config.gain, "m.config.__dict__ = {'gain': 2.0}", "config.__dict__"),
+        (
+            lambda m, x: _halved(x),
+            "_halved.__setstate__((torch.mul, (), {'other': 3}, {}))",
+            "_halved",
+        ),
+        (lambda m, x: float(_settings["of"]["gain"]), "_settings.set('of', 'gain', '3')", "gain"),
+        (lambda m, x: next(copy.copy(m.items)), "next(m.items)", "items"),
+        (
+            lambda m, x: abs(-3.0),
+            "import builtins; builtins.abs = lambda value: 9.0",
+            "abs changed",
+        ),
+        (lambda m, x: round(3.0), "_doubled.__globals__['round'] = lambda v: 9.0", "round is new"),
+        (
+            lambda m, x: float(len(threading.current_thread().name)),
+            "threading.current_thread().name = 'another'",
+            "the thread or its name",
+        ),
+        (
+            lambda m, x: sys.modules["tests.support.captured_models"].GAIN,
+            "sys.modules['tests.support.captured_models'].GAIN = 5.0",
+            "GAIN",
+        ),
         (lambda m, x: 1.0, "nn.Linear.forward = lambda self, x: x * 2", "Linear.forward"),
     ],
 )
@@ -122,6 +161,10 @@ def test_a_change_of_what_the_forward_reads_is_eager(
     monkeypatch.setattr(_doubled, "__code__", _doubled.__code__)
     monkeypatch.setenv("OF_A_TEST", "1")
     monkeypatch.setitem(globals(), "_GAIN", 2.0)
+    monkeypatch.setattr(builtins, "abs", abs)
+    monkeypatch.setattr(captured_models, "GAIN", 2.0, raising=False)
+    monkeypatch.setitem(globals(), "_halved", partial(torch.mul, other=0.5))
+    monkeypatch.setattr(threading.current_thread(), "name", "a thread")
     m = _model(reads)
     with decimal.localcontext():
         fast = graphdoctor.capture(m, rand(3, 4))
@@ -130,7 +173,70 @@ def test_a_change_of_what_the_forward_reads_is_eager(
         exec(change, {**globals(), "m": m})
         for _ in range(2):
             assert_equal(fast, m, rand(3, 4))
+    globals().pop("round", None)
     assert replayed(fast) == 1 and named in why(fast)
+
+
+def _leads_on() -> torch.Tensor:
+    with torch.enable_grad():
+        return rand(3, 4).requires_grad_() * 2
+
+
+def _with_scale() -> torch.Tensor:
+    made = rand(3, 4)
+    made.scale = 3.0  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("reads", "other"),
+    [
+        (lambda m, x: 2 if x.is_leaf else 3, _leads_on),
+        (lambda m, x: 1 + x.storage_offset(), lambda: rand(6, 4)[3:]),
+        (lambda m, x: getattr(x, "scale", 1.0), _with_scale),
+        (lambda m, x: 2 if x.requires_grad else 3, lambda: rand(3, 4).requires_grad_()),
+        (
+            lambda m, x: 2 if isinstance(x, nn.Parameter) else 3,
+            lambda: nn.Parameter(rand(3, 4), requires_grad=False),
+        ),
+        (lambda m, x: 2 if x.is_neg() else 3, lambda: torch._neg_view(rand(3, 4))),
+    ],
+)
+def test_an_input_that_tells_otherwise_is_eager(
+    device: EmulatedDevice, reads: Forward, other: Callable[[], torch.Tensor]
+) -> None:
+    model = _model(reads)
+    fast = graphdoctor.capture(model, rand(3, 4))
+    assert_equal(fast, model, rand(3, 4))
+    for _ in range(2):
+        assert_equal(fast, model, other())
+    assert replayed(fast) == 1 and len(fast.fallbacks) == 1
+
+
+def test_an_input_that_is_the_model_s_own_is_eager_where_code_compares_identity(
+    device: EmulatedDevice,
+) -> None:
+    model = _model(lambda m, x: 2 if x is m.given else 3)
+    model.given = rand(3, 4)
+    fast = graphdoctor.capture(model, rand(3, 4))
+    for given, served in ((rand(3, 4), 1), (model.given, 1), (rand(3, 4), 2)):
+        assert_equal(fast, model, given)
+        assert replayed(fast) == served
+
+
+def test_a_variable_of_an_enclosing_function_may_have_no_value_yet(device: EmulatedDevice) -> None:
+    def reads(m: Any, x: torch.Tensor) -> float:
+        try:
+            return gain
+        except NameError:
+            return 1.0
+
+    model = _model(reads)
+    fast = graphdoctor.capture(model, rand(3, 4))
+    assert_equal(fast, model, rand(3, 4))
+    gain = 2.0
+    assert_equal(fast, model, rand(3, 4))
+    assert replayed(fast) == 1 and "gain of an enclosing function" in why(fast)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +334,6 @@ def test_what_is_asked_outside_is_not_captured(device: EmulatedDevice, tmp_path:
 
 
 def test_a_copy_of_an_object_changes_nothing(device: EmulatedDevice) -> None:
-    import copy
-
     model = _model(lambda m, x: m.config.gain)
     fast = graphdoctor.capture(model, rand(3, 4))
     copy.copy(model.config)  # Python keeps the names of slots in the class

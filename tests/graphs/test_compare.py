@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.testing._internal.two_tensor import TwoTensor
 
 from graphdoctor.graphs import compare
 from graphdoctor.graphs.compare import (
@@ -55,6 +56,22 @@ def test_the_largest_absolute_and_relative_distance_may_be_in_different_elements
 
     assert gap is not None
     assert (gap.max_abs, gap.max_rel, gap.scale) == (4.0, 2.0, 100.0)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_subclass_is_compared_by_each_tensor_that_it_wraps(place: int) -> None:
+    def both(*values: float) -> torch.Tensor:
+        return TwoTensor(*(torch.full((2,), float(value)) for value in values))
+
+    changed = [1.0, 2.0]
+    changed[place] += 1
+
+    gap = gap_between("t", both(1, 2), both(*changed))
+
+    assert gap is not None and (gap.path, gap.max_abs) == ("t", 1.0)
+    assert not has_same_bits(both(1, 2), both(*changed))
+    assert gap_between("t", both(1, 2), both(1, 2)) is None
+    assert has_same_bits(both(1, 2), both(1, 2))
 
 
 def test_signed_zeros_differ() -> None:

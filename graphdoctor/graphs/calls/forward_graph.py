@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ def _loader(static: list[torch.Tensor]) -> Load:
 def _copier(static: list[torch.Tensor], places: list[int]) -> Load:
     """Copies those of one dtype: one launch, where several dtypes together would take one each."""
     if len(places) == len(static) > 1:
-        return lambda fresh: torch._foreach_copy_(static, fresh)
+        return partial(torch._foreach_copy_, static)
     into, pick = [static[place] for place in places], operator.itemgetter(*places)
     if len(places) == 1:
         copy = into[0].copy_

@@ -47,15 +47,21 @@ def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Key, li
     """The key that two calls share when one graph serves both, and the tensors in order.
 
     The key holds the nesting with its types, every constant, each tensor's shape, dtype, device and
-    strides, by which kernels and the outputs' strides are chosen, and which tensors are one and the
-    same: code may ask `query is key`. Raises `Unwatchable` for what may hide a tensor or change unseen.
+    strides, by which kernels and the outputs' strides are chosen, whether it is a conjugate or negative
+    view, and which tensors are one and the same: code may ask `query is key`. Raises `Unwatchable` for
+    what may hide a tensor or change unseen.
     """
     tensors: list[torch.Tensor] = []
     structure = [structure_of(arg, tensors, parts_of_argument) for arg in args]
     for name, arg in kwargs.items():
         structure.append((name, structure_of(arg, tensors, parts_of_argument)))
     try:
-        looks = tuple([(t.shape, t.dtype, t.device, t.stride(), t.layout) for t in tensors])
+        looks = tuple(
+            [
+                (t.shape, t.dtype, t.device, t.stride(), t.layout, t.is_conj(), t.is_neg())
+                for t in tensors
+            ]
+        )
     except (RuntimeError, NotImplementedError) as error:  # a sparse tensor has no strides
         raise Unwatchable(f"an input is of a layout that no graph is given ({error})") from error
     return (tuple(structure), len(args), looks, repeats(tensors)), tensors
@@ -186,6 +192,8 @@ def mismatch(captured: Inputs, found: Inputs, *, grad: bool = False) -> str:
                 f"The strides of {path} changed from {before.stride()} to {now.stride()}: "
                 "kernels and the strides of outputs are chosen by them."
             )
+        if (before.is_conj(), before.is_neg()) != (now.is_conj(), now.is_neg()):
+            return f"{path} is a conjugate or negative view in one of the two calls only."
         if grad and before.requires_grad != now.requires_grad:
             return (
                 f"The requires_grad of {path} changed from {before.requires_grad} "

@@ -5,16 +5,14 @@ Unlike what is replaced by its equal, these are watched as they were for as long
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
-from types import CellType, FunctionType
+from types import CellType
 from typing import NamedTuple, Protocol
 
-from graphdoctor.graphs.guards.reached import Reached
-from graphdoctor.graphs.guards.written_out import Question, all_of
-
-_MADE_OF = ("__code__", "__defaults__", "__kwdefaults__")
-_make = operator.attrgetter(*_MADE_OF)
+from graphdoctor.graphs.guards.differences import NOTHING
+from graphdoctor.graphs.guards.reached import Reached, joined
+from graphdoctor.graphs.guards.written_out import Question
+from graphdoctor.target.state.variables import Namespace
 
 
 class Kept(Protocol):
@@ -34,10 +32,13 @@ class _Cell(NamedTuple):
 
     def question(self, number: int) -> Question:
         given = {f"cell{number}": self.cell, f"in_cell{number}": self.before}
+        if self.before is NOTHING:
+            given[f"contents{number}"] = contents_of_cell
+            return Question(f"contents{number}(cell{number}) is in_cell{number}", given)
         return Question(f"cell{number}.cell_contents is in_cell{number}", given)
 
     def difference(self) -> str:
-        if self.cell.cell_contents is self.before:
+        if contents_of_cell(self.cell) is self.before:
             return ""
         return f"the variable {self.path} of an enclosing function was assigned anew"
 
@@ -79,34 +80,68 @@ class _Kind(NamedTuple):
         return f"the class of {self.path or 'the model'} changed from {self.before.__name__} to {now.__name__}"
 
 
-class _Function(NamedTuple):
-    """What a function runs, and with which defaults."""
+class _Part(NamedTuple):
+    """What an object has under a name that no dictionary tells of, such as a function's code."""
 
     path: str
-    function: FunctionType
-    before: tuple[object, ...]
+    value: object
+    name: str
+    before: object
 
     def question(self, number: int) -> Question:
-        terms = [f"function{number}.{name} is {name}{number}" for name in _MADE_OF]
-        given: dict[str, object] = {f"function{number}": self.function}
-        parts = zip(_MADE_OF, self.before, strict=True)
-        return Question(all_of(terms), given | {f"{name}{number}": part for name, part in parts})
+        given = {f"whole{number}": self.value, f"part{number}": self.before}
+        return Question(f"whole{number}.{self.name} is part{number}", given)
 
     def difference(self) -> str:
-        if all(map(operator.is_, _make(self.function), self.before)):
+        if getattr(self.value, self.name) is self.before:
             return ""
-        return f"the code or a default of {self.path} changed (__code__, __defaults__)"
+        return f"{joined(self.path, self.name)} was assigned anew"
+
+
+class _Names:
+    """Names that code asks a namespace for, and that are not in it: as long as it does not grow, none is."""
+
+    def __init__(self, path: str, namespace: Namespace, names: frozenset[str]) -> None:
+        self._path, self._namespace, self._names = path, namespace, names
+        self.count = len(namespace)
+
+    def question(self, number: int) -> Question:
+        given: dict[str, object] = {f"namespace{number}": self._namespace, f"names{number}": self}
+        still = f"len(namespace{number}) == names{number}.count or names{number}.are_absent()"
+        return Question(f"({still})", given)
+
+    def are_absent(self) -> bool:
+        count = len(self._namespace)
+        if not self._names.isdisjoint(self._namespace):
+            return False
+        self.count = count
+        return True
+
+    def difference(self) -> str:
+        new = self._names.intersection(self._namespace)
+        return f"{joined(self._path, min(new))} is new" if new else ""
+
+
+def contents_of_cell(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it has none yet, or no more
+        return NOTHING
 
 
 def kept(found: Reached) -> Iterator[Kept]:
     """All of it, as it is now."""
     for path, cell in found.cells:
-        yield _Cell(path, cell, cell.cell_contents)
+        yield _Cell(path, cell, contents_of_cell(cell))
     for path, ask in found.memory:
         yield _Answer(path, ask, ask(), "what {path} holds changed")
+    for name, ask in found.traits.of_own(found.tensors).items():
+        yield _Answer(name, ask, ask(), "{path} of a tensor of the model changed")
     for path, ask in found.settings.items():
         yield _Answer(path, ask, ask(), "{path} changed from {before} to {now}")
     for path, value in found.objects:
         yield _Kind(path, value, type(value))
-    for path, function in found.functions:
-        yield _Function(path, function, _make(function))
+    for path, value, name in found.parts:
+        yield _Part(path, value, name, getattr(value, name))
+    for path, namespace, names in found.absent:
+        yield _Names(path, namespace, names)

@@ -8,7 +8,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
 
-from graphdoctor.target.state.variables import Namespace, global_names, mentions
+from graphdoctor.target.state.variables import (
+    Namespace,
+    global_names,
+    mentions,
+    user_namespaces,
+)
 from graphdoctor.target.user_code import is_user_file
 
 # Host functions of theirs are stood in for while a call is studied, and answer for the device.
@@ -26,6 +31,29 @@ def global_reads(function: FunctionType) -> Iterator[tuple[Namespace, str]]:
         for name in names:
             if name in namespace and (name in loaded or not is_own):
                 yield namespace, name
+
+
+def absent_reads(function: FunctionType) -> Iterator[tuple[Namespace, frozenset[str]]]:
+    """Names that its code loads as globals, or mentions beside a module of the user's, and that are not there."""
+    code = function.__code__
+    if not is_user_file(code.co_filename):
+        return
+    loaded, mentioned = frozenset(_loaded(code)), frozenset(mentions(function))
+    for namespace in user_namespaces(function):
+        asked = (
+            mentioned if "globals" in loaded or namespace is not function.__globals__ else loaded
+        )
+        if absent := asked - namespace.keys():
+            yield namespace, absent
+
+
+def parts_of(function: FunctionType) -> Iterator[str]:
+    """What it is made of. Where it has no defaults, each call that was captured gave all its arguments."""
+    yield "__code__"
+    if function.__defaults__ is not None:
+        yield "__defaults__"
+    if function.__kwdefaults__ is not None:
+        yield "__kwdefaults__"
 
 
 def library_reads(function: FunctionType) -> Iterator[tuple[str, Namespace, str]]:
@@ -47,7 +75,7 @@ def library_reads(function: FunctionType) -> Iterator[tuple[str, Namespace, str]
             value = held.get(name)
             if isinstance(value, ModuleType):
                 waiting.append(value)
-            elif name in held and not _is_ours(value):
+            elif name in held and not is_ours(value):
                 yield f"{module.__name__}.{name}", held, name
 
 
@@ -68,7 +96,7 @@ def _is_library(module: ModuleType) -> bool:
     return isinstance(file, str) and not is_user_file(file)
 
 
-def _is_ours(value: object) -> bool:
+def is_ours(value: object) -> bool:
     """Whether it stands in for a library's function as long as a call is studied."""
     return str(getattr(value, "__module__", "")).startswith("graphdoctor.")
 

@@ -67,6 +67,7 @@ class Guard:
         self._answers = list(map(_call, self._asked))
         self._kept = list(kept(found))
         self._classes = found.classes
+        self.traits = found.traits
         self._seldom_written = found.seldom_written
         self._split_by_version()
 
@@ -117,7 +118,14 @@ class Guard:
             terms.append(_Items.ARE_SAME)
             given |= self._items.given
         for place in self._exact_outside:
-            terms.append(f"get(held{place}, key{place}) is exact[{place}]")
+            held = self._exact_in[place]
+            # What is gone raises, which is no answer.
+            found = (
+                f"held{place}[key{place}]"
+                if type(held) is dict
+                else f"get(held{place}, key{place})"
+            )
+            terms.append(f"{found} is exact[{place}]")
             given |= {f"held{place}": self._exact_in[place], f"key{place}": self._exact_keys[place]}
         for place, ask in enumerate(self._asked):
             terms.append(f"ask{place}() is answers[{place}]")

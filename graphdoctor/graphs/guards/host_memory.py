@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import operator
 from collections.abc import Callable
 from functools import partial
 
@@ -28,6 +29,8 @@ def contents_of(path: str, value: object) -> Callable[[], object] | None:
     """What tells the contents; None for what has no such memory. Raises `Unwatchable` for too much of it."""
     if isinstance(value, io.BytesIO | io.StringIO):
         return partial(_of_stream, value)
+    if _is_iterator_of_python(value):
+        return partial(operator.length_hint, value)
     if is_array(value):
         if value.dtype.hasobject and not all(map(is_constant, value.flat)):
             raise Unwatchable(
@@ -40,6 +43,16 @@ def contents_of(path: str, value: object) -> Callable[[], object] | None:
             _check(path, memory.nbytes)
         return partial(stands_for, path, value)
     return None
+
+
+def _is_iterator_of_python(value: object) -> bool:
+    """Whether it tells how far it is: one of a list, a tuple, a range or a dictionary."""
+    kind = type(value)
+    return (
+        kind.__module__ == "builtins"
+        and hasattr(kind, "__next__")
+        and hasattr(kind, "__length_hint__")
+    )
 
 
 def _check(path: str, nbytes: int) -> None:

@@ -37,8 +37,10 @@ class Lying:
         if not self._tensors:
             return Question("True", {})
         at, given = self._asks_addresses()
-        known = "(lying.is_known(*tensors) or lying.look())"
-        return Question(f"{at} and {known}", {**given, "lying": self, "tensors": self._tensors})
+        known = "(lying.is_known(*every_tensor) or lying.look())"
+        all_given = {**given, "lying": self, "tensors": self._tensors}
+        # A list would be copied into a tuple for the call.
+        return Question(f"{at} and {known}", {**all_given, "every_tensor": tuple(self._tensors)})
 
     def _asks_addresses(self) -> tuple[str, dict[str, object]]:
         if len(self._tensors) > _FEW:

@@ -21,6 +21,7 @@ from graphdoctor.values.recording import OF_ENVIRONMENT, Recording
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _CAPTURE = "a capture of the caller's"
 _LEVEL = "the level of forward-mode gradients"
+_SAVED = "the hooks on saved tensors, as of activation checkpointing,"
 # What a forward pass may look at, or kernels are chosen by; each a name and where it is asked for.
 # What this torch lacks is left out.
 _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
@@ -31,7 +32,7 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("the current device", lambda: _of_cuda("current_device", "_cuda_getDevice")),
     (
         "the precision of matrix products",
-        lambda: _of_precision("_get_float32_matmul_precision", "matmul"),
+        lambda: _of_precision("_get_cublas_allow_tf32", "matmul"),
     ),
     ("TF32 in cudnn", lambda: _of_precision("_get_cudnn_allow_tf32", "conv", "rnn")),
     ("half-precision accumulation", lambda: torch._C._get_cublas_allow_fp16_accumulation),
@@ -57,7 +58,7 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("tracing", lambda: torch._C._is_tracing),
     (_LEVEL, lambda: partial(getattr, forward_ad, "_current_level")),
     (
-        "the hooks on saved tensors, as of activation checkpointing,",
+        _SAVED,
         lambda: partial(torch._C._autograd._top_saved_tensors_default_hooks, True),
     ),
     (_CAPTURE, lambda: _of_cuda("is_current_stream_capturing", "_cuda_isCurrentStreamCapturing")),
@@ -141,10 +142,16 @@ class Modes:
             f"(off() or not ({wanting}) and (on() or {{at_once}}))",
             {**given, "parameters": parameters},
             stream="stream",
+            without=_SAVED,  # where nothing wants gradients, nothing is saved
         )
 
     def _asks(
-        self, global_state: str, given: Mapping[str, object], stream: str = "stream_number()"
+        self,
+        global_state: str,
+        given: Mapping[str, object],
+        *,
+        stream: str = "stream_number()",
+        without: str = "",
     ) -> Question:
         """Whether all is as before, and nothing hooked.
 
@@ -157,6 +164,8 @@ class Modes:
             terms.append(f"not hooks{place}")
         at_once: list[str] = []
         for place, ((name, ask), was) in enumerate(zip(self._found, self._before, strict=True)):
+            if name == without:
+                continue
             asked |= {f"switch{place}": ask, f"was{place}": was}
             (at_once if name in _AT_ONCE else terms).append(_is_as_it_was(name, place, was, stream))
         return Question(all_of([global_state.format(at_once=all_of(at_once)), *terms]), asked)

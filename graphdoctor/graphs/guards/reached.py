@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import builtins
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
-from functools import partial
+from functools import partial, partialmethod
 from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any
 
 import torch
 
+from graphdoctor.graphs.guards.asked_of_tensors import traits_read
 from graphdoctor.graphs.guards.classes import members_of, names_in, watched_classes
-from graphdoctor.graphs.guards.code_reads import global_reads, library_reads
+from graphdoctor.graphs.guards.code_reads import (
+    absent_reads,
+    global_reads,
+    is_ours,
+    library_reads,
+    parts_of,
+)
 from graphdoctor.graphs.guards.hooks import HOOKS, all_hooks
 from graphdoctor.graphs.guards.host_memory import contents_of, is_read_by_host, numbers_of
+from graphdoctor.graphs.guards.may_run import may_run
 from graphdoctor.graphs.guards.settings import (
     GRADIENTS,
     OF_THE_THREAD,
@@ -51,8 +60,9 @@ class Reached:
     element compare by value, and a container that takes another's place changes unseen later.
     `asked` are those that no dictionary has: slots and context variables. `memory` is what is written to
     without another object: arrays, streams, tensors of the host; `settings` are those of the process.
-    `objects` are those whose class may be another, and `functions` those whose code may be. `classes` are
-    dictionaries of classes, whose names may be more or fewer; of all that `seldom_written`, `exact` has each name.
+    `objects` are those whose class may be another, and `parts` what has a name and no dictionary, as a function's
+    code. `classes` are dictionaries of classes, whose names may be more or fewer; of all that `seldom_written`,
+    `exact` has each name. `absent` are names that code asks for in vain; `traits` what it asks of tensors.
     `around` is the module whose forward a graph stands in for: its own hooks run around the graph,
     and `forward` is where the graph is put, so neither is watched; and whether gradients are enabled is told
     by the signature of each call.
@@ -71,7 +81,8 @@ class Reached:
         self.memory: list[tuple[str, Callable[[], object]]] = []
         self.settings: dict[str, Callable[[], object]] = {}
         self.objects: list[tuple[str, object]] = []
-        self.functions: list[tuple[str, FunctionType]] = []
+        self.parts: list[tuple[str, object, str]] = []
+        self.absent: list[tuple[str, Held, frozenset[str]]] = []
         self.classes: list[tuple[str, Held, frozenset[str]]] = []
         self.seldom_written: list[Held] = []
         self.reads_requires_grad = False
@@ -79,8 +90,16 @@ class Reached:
         self._grads: set[int] = set()
         self._around = around
         left_out = all_hooks(around) if around is not None else []
+        self._functions: list[FunctionType] = []
+        self._absent: dict[int, tuple[Held, set[str]]] = {}
         for visit in Walk(roots, with_empty=False, without=left_out):
             self._add(visit)
+        self.absent += [
+            (str(namespace.get("__name__", "")), namespace, frozenset(names))
+            for namespace, names in self._absent.values()
+        ]
+        modules = [value for _, value in self.objects if isinstance(value, torch.nn.Module)]
+        self.traits = traits_read(may_run(self._functions, modules))
 
     def _add(self, visit: Visit) -> None:
         value = visit.value
@@ -96,6 +115,8 @@ class Reached:
                 self.cells.append((path, value))
         elif isinstance(value, type):
             self._add_classes(value)
+        elif isinstance(value, (partial, partialmethod)):
+            self.parts += [(path, value, name) for name in ("func", "args", "keywords")]
         elif type(value) is dict and not value:
             if visit.shown:  # and not in the place of what a function lacks
                 self.empty.append((path, value))
@@ -116,7 +137,10 @@ class Reached:
             self._add_read(name, namespace, name)
         if not is_user_file(function.__code__.co_filename):
             return
-        self.functions.append((path, function))
+        self._functions.append(function)
+        self.parts += [(path, function, name) for name in parts_of(function)]
+        for namespace, names in absent_reads(function):
+            self._add_absent(namespace, names)
         for where, namespace, name in library_reads(function):
             if id(namespace) not in self._seen:
                 self._seen.add(id(namespace))
@@ -132,6 +156,16 @@ class Reached:
         if (id(held), name) not in self._seen:
             self._seen.add((id(held), name))
             self.exact.append((path, held, name))
+
+    def _add_absent(self, namespace: Held, names: frozenset[str]) -> None:
+        """Of these, Python's own functions are read; what it lacks too may come to be there."""
+        self._absent.setdefault(id(namespace), (namespace, set()))[1].update(names)
+        for name in names.intersection(vars(builtins)):
+            if id(vars(builtins)) not in self._seen:
+                self._seen.add(id(vars(builtins)))
+                self.seldom_written.append(vars(builtins))
+            if not is_ours(vars(builtins)[name]):
+                self._add_read(name, vars(builtins), name)
 
     def _add_attributes(self, path: str, own: Held) -> None:
         if own:
@@ -170,7 +204,11 @@ class Reached:
         self._add_classes(type(value))
         if isinstance(value, threading.local):
             self.settings.update([OF_THE_THREAD])
-        self._add_attributes(path, attributes(value))
+        own = attributes(value)
+        is_plain = type(value).__getattribute__ is object.__getattribute__
+        if is_plain and getattr(value, "__dict__", None) is own:  # and no property of the user's
+            self.parts.append((path, value, "__dict__"))
+        self._add_attributes(path, own)
         for name, descriptor in slot_descriptors(type(value)):
             self.asked.append((joined(path, name), partial(_slot, descriptor, value)))
 
@@ -187,9 +225,7 @@ class Reached:
             for name in names:
                 self.exact.append((joined(cls.__name__, name), members, name))
             if is_user_class(cls):
-                self.asked.append(
-                    (joined(cls.__name__, "__mro__"), partial(getattr, cls, "__mro__"))
-                )
+                self.parts.append((cls.__name__, cls, "__mro__"))
 
     def _add_module(self, path: str, module: torch.nn.Module) -> None:
         own: Held = attributes(module)
@@ -203,7 +239,9 @@ class Reached:
             if name in own and not own[name]:  # one that is not empty is visited as a dictionary
                 self.empty.append((joined(path, name), own[name]))
         if module is not self._around:
-            self.hooks += [own[name] for name in HOOKS if name in own and not own[name]]
+            # Without gradients, those around a backward are not run.
+            names = HOOKS[:2] if self._around is None else HOOKS
+            self.hooks += [own[name] for name in names if name in own and not own[name]]
         self._add_exact(path, own, hidden | set(HOOKS))
 
     def _add_exact(self, path: str, held: Held, hidden: AbstractSet[str] = frozenset()) -> None:

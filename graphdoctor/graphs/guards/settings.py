@@ -8,6 +8,7 @@ from __future__ import annotations
 import decimal
 import gc
 import locale
+import logging
 import os
 import sys
 import threading
@@ -35,6 +36,12 @@ def _numpy_errors() -> object:
     return numpy.geterr() if numpy is not None else None
 
 
+def _levels() -> object:
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    levels = [each.level for each in loggers if isinstance(each, logging.Logger)]
+    return logging.root.manager.disable, levels
+
+
 GRADIENTS: Setting = ("whether gradients are enabled", torch.is_grad_enabled)
 _INFERENCE: Setting = ("inference mode", torch.is_inference_mode_enabled)
 _CPU_AUTOCAST: Setting = (
@@ -47,6 +54,13 @@ _DEBUG_MODE: Setting = (
     torch.is_deterministic_algorithms_warn_only_enabled,
 )
 OF_THE_THREAD: Setting = ("the thread", threading.get_ident)
+# A name as well, which a program may give it while it runs.
+_THREAD_BY_NAME: Setting = (
+    "the thread or its name",
+    lambda: (threading.get_ident(), threading.current_thread().name),
+)
+_LOGGING: Setting = ("the level of a logger", _levels)
+_SEED: Setting = ("the seed of torch's generator", torch.initial_seed)
 _LOCALE: Setting = ("the locale", partial(locale.setlocale, locale.LC_ALL))
 # What torch.backends tells, as torch keeps it; what this torch lacks is left out. Of these `Modes` watches only what
 # chooses kernels of the captured operators, and code may decide anything by them.
@@ -98,7 +112,7 @@ _BY_NAME: dict[str, Setting] = {
         (
             *("backends", "_C", "cudnn", "mkldnn", "nnpack", "opt_einsum", "allow_tf32"),
             *("get_fastpath_enabled", "preferred_linalg_library", "preferred_blas_library"),
-            *("fp16_bf16_reduction_math_sdp_allowed",),
+            *("fp16_bf16_reduction_math_sdp_allowed", "_cur_sdpa_kernel_backends"),
         ),
         _BACKENDS,
     ),
@@ -130,22 +144,30 @@ _BY_NAME: dict[str, Setting] = {
     "getrecursionlimit": ("the recursion limit", sys.getrecursionlimit),
     "isenabled": ("garbage collection", gc.isenabled),
     "geterr": ("NumPy's handling of errors", _numpy_errors),
-    "current_thread": OF_THE_THREAD,
+    "current_thread": _THREAD_BY_NAME,
     "get_ident": OF_THE_THREAD,
-    "main_thread": OF_THE_THREAD,
+    "main_thread": _THREAD_BY_NAME,
+    "initial_seed": _SEED,
+    "PRINT_OPTS": ("torch.set_printoptions", lambda: vars(torch._tensor_str.PRINT_OPTS).copy()),
+    **dict.fromkeys(("isEnabledFor", "getEffectiveLevel", "disable"), _LOGGING),
+    "get_float32_matmul_precision": (
+        "torch.get_float32_matmul_precision",
+        partial(_told_in_c, torch._C._get_float32_matmul_precision),
+    ),
 }
 
 
 def settings_read(function: FunctionType) -> Iterator[Setting]:
     """Each setting with how to ask for it. What a constructor asks for was asked for once."""
-    return (_BY_NAME[name] for name in _asked_in(function) if name in _BY_NAME)
+    return (_BY_NAME[name] for name in asked_in(function) if name in _BY_NAME)
 
 
 def asks_for_requires_grad(function: FunctionType) -> bool:
-    return "requires_grad" in _asked_in(function)
+    return "requires_grad" in asked_in(function)
 
 
-def _asked_in(function: FunctionType) -> tuple[str, ...]:
+def asked_in(function: FunctionType) -> tuple[str, ...]:
+    """The names by which a function of the user's may ask for something in a forward."""
     code = function.__code__
     is_asking = is_user_file(code.co_filename) and code.co_name != "__init__"
-    return mentions(function) if is_asking else ()
+    return (*mentions(function), *code.co_freevars) if is_asking else ()

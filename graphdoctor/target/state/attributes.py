@@ -15,6 +15,7 @@ _PLAIN_STDLIB = frozenset(
     {
         "types",
         "argparse",
+        "configparser",
         "collections",
         "dataclasses",
         "enum",

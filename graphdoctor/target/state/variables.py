@@ -12,7 +12,10 @@ from types import CodeType, FunctionType, ModuleType
 from graphdoctor.target.user_code import is_user_file
 
 Namespace = dict[str, object]
-_BY_TEXT = frozenset({"globals", "vars", "getattr", "setattr", "__dict__"})
+_BY_TEXT = frozenset(
+    {"globals", "vars", "getattr", "hasattr", "setattr", "delattr", "__dict__"}
+    | {"modules", "import_module"}
+)
 
 
 def names_in(function: FunctionType) -> tuple[str, ...]:
@@ -32,10 +35,21 @@ def global_names(function: FunctionType) -> Iterator[tuple[Namespace, tuple[str,
     yield function.__globals__, mentioned
     for found in _candidates(function, mentioned):
         if isinstance(found, ModuleType):
-            is_users = _is_user_module(found.__name__, getattr(found, "__file__", None))
-            names = mentioned if is_users else _stored(function.__code__)
+            names = mentioned if _is_module_of_user(found) else _stored(function.__code__)
             if used := tuple(name for name in names if name in vars(found)):
                 yield vars(found), used
+
+
+def user_namespaces(function: FunctionType) -> Iterator[Namespace]:
+    """The function's own globals, and those of the modules of the user's that its code mentions."""
+    yield function.__globals__
+    for found in _candidates(function, mentions(function)):
+        if isinstance(found, ModuleType) and _is_module_of_user(found):
+            yield vars(found)
+
+
+def _is_module_of_user(module: ModuleType) -> bool:
+    return _is_user_module(module.__name__, getattr(module, "__file__", None))
 
 
 def _candidates(function: FunctionType, mentioned: tuple[str, ...]) -> Iterator[object]:
@@ -56,9 +70,14 @@ def _mentioned(code: CodeType) -> tuple[str, ...]:
         names.update(dict.fromkeys(current.co_names))
         if not _BY_TEXT.isdisjoint(current.co_names):
             texts = (const for const in current.co_consts if isinstance(const, str))
-            names.update(dict.fromkeys(filter(str.isidentifier, texts)))
+            names.update(dict.fromkeys(filter(_is_name, texts)))
         waiting.extend(const for const in current.co_consts if isinstance(const, CodeType))
     return tuple(names)
+
+
+def _is_name(text: str) -> bool:
+    """Whether it may name a variable, an attribute or a module."""
+    return all(map(str.isidentifier, text.split(".")))
 
 
 @cache

@@ -15,7 +15,7 @@ from collections.abc import (
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum
-from functools import cache, partial
+from functools import cache, partial, partialmethod
 from types import (
     CellType,
     FunctionType,
@@ -105,7 +105,7 @@ class Walk:
             return [*_of_sequence(path, value), *_of_object(path, value)]
         if isinstance(value, ContextVar):
             return _of_context(path, value)
-        if isinstance(value, (FunctionType, MethodType, CellType, partial)):
+        if isinstance(value, (FunctionType, MethodType, CellType, partial, partialmethod)):
             return _of_callable(path, value)
         if isinstance(value, type):
             return _of_class(path, value)
@@ -259,7 +259,7 @@ def _of_callable(path: str, value: object) -> Iterator[Visit]:
         # The object is what people know; the function matters for the globals it names.
         yield Visit(_stem(path), value.__self__)
         yield Visit(path, value.__func__, False)
-    elif isinstance(value, partial):
+    elif isinstance(value, (partial, partialmethod)):
         yield Visit(f"{path}.func", value.func)
         yield Visit(f"{path}.args", value.args)
         yield Visit(f"{path}.keywords", value.keywords)
