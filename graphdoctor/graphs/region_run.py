@@ -6,8 +6,10 @@ the region's tensors share memory in the same way. `pattern` is the sequence of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -75,6 +77,11 @@ class RegionRun:
     after: dict[Part, torch.Tensor] = field(default_factory=dict)
     generator: torch.Tensor | None = None
     reason: str = ""  # why it cannot be compared
+
+    @cached_property
+    def references(self) -> Counter[int]:
+        """How many tensors of the tape lie on each memory; it is finished."""
+        return self.tape.references() if self.tape is not None else Counter()
 
     @property
     def written_slots(self) -> set[int]:

@@ -30,8 +30,6 @@ from graphdoctor.values.captures import CaptureOutcome, Difference, Scope, Verif
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration
 
-_OURS = 1  # a region's run holds each storage itself
-
 
 def verify_regions(
     session: Session,
@@ -65,8 +63,10 @@ def _watch(session: Session, iteration: Iteration, trials: Sequence[_Trial]) -> 
     inputs = session.inputs(iteration.index)
     with session.device.observed_by(watcher):
         session.call(inputs)
+    firsts = [trial.first for trial in trials if trial.first is not None]
+    scratch = _scratch_of(firsts)
     for trial, run in zip(trials, runs, strict=True):
-        trial.add(run, repeated=watcher.repeated)
+        trial.add(run, repeated=watcher.repeated, scratch=scratch)
 
 
 def _doubt(planned: PlannedRegion, captured: Sequence[Iteration]) -> str:
@@ -87,15 +87,17 @@ class _Trial:
         self.first: RegionRun | None = None
         self._exact, self._tried_on = exact, tried_on
         self._replay: Callable[[], object] | None = None
-        self._references: Counter[int] | None = None
         self._replays = 0
         self._tensors = 0
         self._reason = ""  # why it is not verified
         self._refused: Refusal | None = None
         self._differences: list[Difference] = []
 
-    def add(self, run: RegionRun, *, repeated: bool) -> None:
-        """Take the first run as the tape, and check it against every later one."""
+    def add(self, run: RegionRun, *, repeated: bool, scratch: set[int]) -> None:
+        """Take the first run as the tape, and check it against every later one.
+
+        `scratch`: where memory lies that may hold anything afterwards.
+        """
         if not repeated:
             self._reason = "the step did not repeat itself when it was run again"
         elif run.reason:
@@ -107,16 +109,16 @@ class _Trial:
         elif run.sizes != self.first.sizes:
             self._reason = "its tensors lie in memory of another size in other iterations"
         elif self._refused is None:
-            self._try(self.first, run)
+            self._try(self.first, run, scratch)
 
-    def _try(self, first: RegionRun, run: RegionRun) -> None:
-        """Replay on another iteration's values; the memory is afterwards as it was before."""
+    def _try(self, first: RegionRun, run: RegionRun, scratch: set[int]) -> None:
+        """Replay on another iteration's values; all memory but scratch is afterwards as it was before."""
         # Below the emulation: contents are compared, wherever they are taken to lie.
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             generator = generator_state()
             changing = _changing(first, run)
-            scratch = self._scratch_of(first)
-            kept = {slot: first.storages[slot].clone() for slot in changing - scratch}
+            storages = {slot: first.storages[slot] for slot in changing}
+            kept = {s: each.clone() for s, each in storages.items() if each._cdata not in scratch}
 
             def prepare() -> None:
                 for slot in changing & run.before.keys():
@@ -130,18 +132,6 @@ class _Trial:
                 set_generator_state(generator)
                 for slot, contents in kept.items():
                     first.storages[slot].copy_(contents)
-
-    def _scratch_of(self, first: RegionRun) -> set[int]:
-        """The slots of memory that the region made and only the tape still holds: nobody can look at it."""
-        assert first.tape is not None
-        if self._references is None:
-            self._references = first.tape.references()
-        made = {slot: first.storages[slot]._cdata for slot in first.made & first.storages.keys()}
-        return {
-            slot
-            for slot, address in made.items()
-            if torch._C._storage_Use_Count(address) <= self._references[address] + _OURS
-        }
 
     def _replay_and_compare(
         self, first: RegionRun, run: RegionRun, prepare: Callable[[], None]
@@ -234,6 +224,25 @@ class _Trial:
             differences=tuple(self._differences),
             inputs=self._tried_on,
         )
+
+
+def _scratch_of(firsts: Sequence[RegionRun]) -> set[int]:
+    """The addresses of memory that regions made and only these runs still hold: nobody can look at it.
+
+    Each replay is given what it reads, also where another region's replay has left something else.
+    """
+    held: Counter[int] = Counter()
+    for first in firsts:
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            held.update(first.references)
+    # In Python a storage is one object, which all runs hold.
+    held.update({storage._cdata for first in firsts for storage in first.storages.values()})
+    made = {
+        first.storages[slot]._cdata
+        for first in firsts
+        for slot in first.made & first.storages.keys()
+    }
+    return {address for address in made if torch._C._storage_Use_Count(address) <= held[address]}
 
 
 def _fill(storage: torch.UntypedStorage, contents: torch.UntypedStorage) -> None:

@@ -14,7 +14,7 @@ from graphdoctor.device.observe.operators import Observer
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.record.held_by_wrappers import gathered_parameters
 from graphdoctor.record.operators import OperatorObserver
-from graphdoctor.record.outcome import floating_values
+from graphdoctor.record.outcome import floating_values, least_and_largest
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.snapshot import has_memory
 from graphdoctor.target.state.tree import input_leaves, leaves
@@ -92,7 +92,7 @@ def _output(observer: OperatorObserver, path: str, value: object, table: Storage
 def _has_nan(value: object) -> bool:
     with torch._C._DisableTorchDispatch():  # our look at it is no part of the step
         values = floating_values(value)
-        return values is not None and bool(values.isnan().any())
+        return values is not None and math.isnan(least_and_largest(values)[0])
 
 
 def _named_storages(
@@ -142,10 +142,10 @@ def sample_of(value: object) -> Sample | None:
 
 def _largest(flat: torch.Tensor) -> float:
     """The largest finite magnitude among these values."""
+    low, high = least_and_largest(flat)
+    if math.isfinite(largest := max(-low, high)):
+        return largest
     if flat.dtype.itemsize == 1:
         flat = flat.float()  # float8 lacks the operators
-    low, high = torch.aminmax(flat)
-    if math.isfinite(largest := max(-float(low), float(high))):
-        return largest
     finite = flat[flat.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0

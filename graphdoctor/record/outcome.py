@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -62,10 +63,16 @@ class PathObserver(Observer):
 
 def _has_finite_values(leaf: object) -> bool:
     values = floating_values(leaf)
-    if values is None:
-        return True
+    return values is None or all(map(math.isfinite, least_and_largest(values)))
+
+
+def least_and_largest(values: torch.Tensor) -> tuple[float, float]:
+    """Of floating values, in one pass and without memory for each; both are NaN where one of them is."""
+    if not values.numel():
+        return 0.0, 0.0
     # float8 lacks the operator.
-    return bool((values.float() if values.dtype.itemsize == 1 else values).isfinite().all())
+    low, high = torch.aminmax(values.float() if values.dtype.itemsize == 1 else values)
+    return float(low), float(high)
 
 
 def floating_values(leaf: object) -> torch.Tensor | None:

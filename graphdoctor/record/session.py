@@ -119,6 +119,8 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     it is: each run of it starts from there, since its inputs may not fit any other state.
     The step also warms up as if it were captured: what code does once on that path only, such
     as filling a cache, is no part of the steady state either.
+    Where enough others follow, the first iteration gets what the step warmed up on: the values as they
+    were given are proven, too.
     """
     check_has_values(target)
     scopes = Scopes(target.roots)
@@ -134,10 +136,12 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     with scopes.followed():
         target, warm = settled(target, runs.ran, given=given, table=device.table)
     with user_code("making the inputs"):
-        batches = tuple(target.fresh_inputs() for _ in range(iterations))
+        missing = iterations - 1 if iterations > FEWEST_REPLAYS else iterations
+        others = tuple(target.fresh_inputs() for _ in range(missing))
     if target.variation is not None:
         # What is captured and replayed later gets values that the recorded runs have accepted.
-        target = in_turn(target, (first, *batches))
+        target = in_turn(target, (first, *others))
+    batches = (first, *others)[-iterations:]
     start = before or warm or snapshot(target.roots, memory=device.table)
     return Session(target, device, batches, start, scopes)
 

@@ -261,7 +261,7 @@ class _Search:
         self._trials += 1
         with self.variation.trying(paths, rearranged=rearranged, draw=draw):
             inputs = self.target.fresh_inputs()
-        # The inputs of the first trial come again where it goes well: they are those of the first iteration.
+        # The inputs of the first trial come again where it goes well: an iteration gets them.
         try:
             with nullcontext() if self._trials == 1 else nothing_kept():
                 ran = self.run(inputs, at=at)

@@ -20,6 +20,7 @@ from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.graphs.compare import Gap
 from graphdoctor.graphs.region_run import Geometry, RegionRun
 from graphdoctor.partition import Plan, PlannedRegion, partition
+from graphdoctor.proof import regions
 from graphdoctor.proof.regions import _beyond_noise, verify_regions
 from graphdoctor.record import prepare, record
 from graphdoctor.record.place import place
@@ -249,6 +250,42 @@ def test_what_a_region_made_is_as_the_step_left_it_after_its_replays(
     finally:
         target.close()
         os.close(log)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_what_one_region_hands_to_another_is_put_back_only_where_python_holds_it(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
+    sizes: list[list[int]] = []
+    find = regions._scratch_of
+
+    def noted(firsts: Sequence[RegionRun]) -> set[int]:
+        found = find(firsts)
+        storages = {s._cdata: s for first in firsts for s in first.storages.values()}
+        sizes.append(sorted(storages[address].nbytes() for address in found))
+        return found
+
+    monkeypatch.setattr(regions, "_scratch_of", noted)
+    held: list[torch.Tensor] = []
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        handed_on = data * 2.0
+        if is_held:
+            held.append(handed_on)
+        factor = float(data.sum())
+        return (handed_on[:2] + 1.0) * factor
+
+    target = place(from_object(step, torch.randn(4)), device)
+    try:
+        session = prepare(target, device, iterations=3)
+        recording = record(session, progress=lambda doing: None)
+        plan = partition(recording, diagnose(recording), profile=load_profile("h100"))
+        found = verify_regions(session, recording.captured, plan.regions)
+        assert len(found) > 1
+        assert all(one.verification and one.verification.status == "verified" for one in found)
+        assert sizes[0] == [] and all((16 in each) is not is_held for each in sizes[1:])
+    finally:
+        target.close()
 
 
 def test_a_replay_that_is_one_rounding_off_is_wrong_on_the_emulated_device(

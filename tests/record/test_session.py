@@ -177,6 +177,16 @@ def test_both_series_see_the_same_inputs_and_start_from_the_same_place() -> None
     assert all(each == names[0] for each in names)
 
 
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4, 6])
+def test_the_values_as_given_are_recorded_too_where_three_others_are(iterations: int) -> None:
+    with EmulatedDevice() as device:
+        x = torch.rand(3, 4, device="cuda")
+        described = SimpleNamespace(step=lambda x: x * 2, inputs=(x,))
+        session = prepare(from_object(lambda: described), device, iterations=iterations)
+        equal = [torch.equal(batch.args[0], x) for batch in session.batches]
+    assert equal == [iterations > 3] + [False] * (iterations - 1)
+
+
 def host_events(step: Callable[[torch.Tensor], Any]) -> list[tuple[str, str, str]]:
     """Kind, name and the text of the line."""
     recording = recorded(lambda: (step, (torch.rand(3, device="cuda"),)), iterations=2)

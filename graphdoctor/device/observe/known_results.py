@@ -7,18 +7,13 @@ functions of their arguments, and the proof relies on that where it compares bit
 memory than eager did gets other bits, and is computed.
 
 A result shares its memory with what is kept until somebody writes into it: torch copies it then. So nothing
-is copied for what is only read, and an input that still lies in kept memory need not be looked at.
+is copied for what is only read, and an input that still lies in kept memory is looked at once: while the result
+is known, that keeps the memory, which therefore is nobody else's, and shared, so that a write goes elsewhere.
 
 Two calls have one key only where the kernel gets the same: the operator and its overload, the device, each
 argument that is no tensor as Python writes it, the settings that kernels read, and of each tensor the shape,
-the strides, the dtype and its bits. Bits are told in one of three ways, and each says which, so that a number
-of one is never taken for a number of another:
-
-- `kept`: the memory of a known result. Its number is never given twice, and holds while the result is
-  known: that keeps the memory, which therefore is nobody else's, and shared, so that a write goes elsewhere.
-- `copy`: a snapshot's copy, compared byte by byte just now, or still one memory with it. Its number is never
-  given twice either.
-- `sums`: of the bits. Others have the same by chance in one case of 2**32 at most.
+the strides, the dtype and its bits, as `contents_of` tells them. A known result in its own memory and its copy
+elsewhere are one: what eager hands on within the memory that it made, a region's replay is given in the region's.
 
 Whoever has the address of memory from before it was shared could write there all the same. A result is
 shared before anybody sees it; who asks a tensor for its address later, as NumPy does, parts it from all others.
@@ -29,14 +24,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from math import prod
 from typing import Any
 
 import torch
 
 from graphdoctor.device.observe.operators import Call, tensors_of
-from graphdoctor.target.state.contents import contents_of
+from graphdoctor.target.state.contents import Contents, contents_of
 from graphdoctor.target.state.precision import has_precisions, read_precision
 from graphdoctor.target.state.shared_memory import (
     begin_of,
@@ -100,8 +94,7 @@ _FLOPS: dict[str, Callable[[tuple[Any, ...]], int]] = {
 }
 
 
-_NUMBERS = count(1)
-_KEPT = "kept"
+_View = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 @dataclass(slots=True)
@@ -119,7 +112,7 @@ class KnownResults:
         self._left_bytes = most_bytes
         self._inputs = 0
         self._results: dict[object, _Result] = {}
-        self._numbers: dict[int, int] = {}  # of kept memory, by where it begins
+        self._looked_at: dict[int, dict[_View, Contents]] = {}  # kept memory, by where it begins
 
     def of(self, call: Call, compute: Callable[[Call], Any]) -> Any:
         """The call's result, which nobody else's writing changes."""
@@ -149,7 +142,7 @@ class KnownResults:
         value = self._results.pop(key).value
         self._left_bytes += _bytes_of(value)
         for tensor in tensors_of(value):
-            del self._numbers[begin_of(tensor)]
+            del self._looked_at[begin_of(tensor)]
 
     def _make_room(self, needed: int) -> bool:
         """Whether so much can be kept; what was kept first is forgotten first."""
@@ -169,7 +162,7 @@ class KnownResults:
         self._left_bytes -= needed
         value = _shared(result)
         self._results[key] = _Result(value, self._inputs)
-        self._numbers.update((begin_of(tensor), next(_NUMBERS)) for tensor in tensors_of(value))
+        self._looked_at.update((begin_of(tensor), {}) for tensor in tensors_of(value))
 
     def _key_of(self, call: Call) -> object:
         """What the result depends on."""
@@ -184,11 +177,15 @@ class KnownResults:
             return tuple(map(self._look_of, value))
         return repr(value)
 
-    def _contents_of(self, tensor: torch.Tensor) -> object:
-        """Where it lies in kept memory, into which nobody writes; else what its bits are."""
-        if is_shared(tensor) and (number := self._numbers.get(begin_of(tensor))):
-            return _KEPT, number, tensor.storage_offset()
-        return contents_of(_in_memory_order(tensor))
+    def _contents_of(self, tensor: torch.Tensor) -> Contents:
+        """What its bits are; nobody writes into kept memory, so that one look at it is enough."""
+        known = self._looked_at.get(begin_of(tensor)) if is_shared(tensor) else None
+        if known is None:
+            return contents_of(_in_memory_order(tensor))
+        view = (int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if view not in known:
+            known[view] = contents_of(_in_memory_order(tensor))
+        return known[view]
 
 
 _ACTIVE: list[KnownResults] = []
