@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -110,9 +110,9 @@ def _copied(value: Any) -> Any:
 def _trend(path: str, held: _Held, second: Any, third: Any) -> Trend | None:
     if isinstance(held.container, (list, deque)):
         return _of_items(path, held.container, held.value, second)
-    if isinstance(held.container, set):
+    if isinstance(held.container, (set, dict)):
         growth = second - held.value
-        return _of_set(path, held.container, growth) if growth > 0 else None
+        return _of_keys(path, held.container, held.value, growth) if growth > 0 else None
     if isinstance(held.holder, (tuple, frozenset)):  # nobody can put anything into it
         return None
     goes_on = _going_on(held.value, second, third)
@@ -176,12 +176,20 @@ def _fill(array: Any, values: Any) -> None:
         array[...] = values.astype(array.dtype)
 
 
-def _of_set(path: str, held: set[object], growth: int) -> Trend:
-    def advance(steps: int) -> None:
-        count = min(steps * growth, _MOST_ITEMS)
-        set.update(held, (object() for _ in range(count)))
+def _of_keys(path: str, held: set[object] | dict[object, object], now: int, growth: int) -> Trend:
+    """A set or a dictionary that gets so many more keys, which are equal to no other; with the last one's value."""
 
-    return Trend(path, advance, len(held), growth)
+    def advance(steps: int) -> None:
+        more = [object() for _ in range(min(steps * growth, _MOST_ITEMS))]
+        if isinstance(held, set):
+            set.update(held, more)
+            return
+        last = next(reversed(dict.values(held)), None)
+        kind: Any = OrderedDict if isinstance(held, OrderedDict) else dict
+        for key in more:
+            kind.__setitem__(held, key, last)
+
+    return Trend(path, advance, now, growth)
 
 
 def _of_items(
