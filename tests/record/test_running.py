@@ -110,10 +110,8 @@ def test_queues_and_streams_are_taken_from_by_their_methods() -> None:
     assert running.taken_by_built_in(line.qsize) is None
 
 
-def test_a_file_is_asked_for_by_itself_and_a_container_is_no_iterator() -> None:
+def test_an_object_of_the_users_is_state_and_a_container_no_iterator() -> None:
     class Counting:
-        """The user's own, whose attributes are state."""
-
         def __init__(self) -> None:
             self.at = 0
 
@@ -124,9 +122,6 @@ def test_a_file_is_asked_for_by_itself_and_a_container_is_no_iterator() -> None:
             self.at += 1
             return self.at
 
-    with open(__file__) as file:
-        running = Running({"file": file, "list": [1], "own": Counting()})
-        assert running.path(file) is None
-    held = iter([1])
-    assert Running({"held": held}).path(held) == "held"
-    assert running.path(held) is None
+    held, own, items = iter([1]), Counting(), [1]
+    running = Running({"held": held, "own": own, "list": items})
+    assert [running.path(each) for each in (held, own, items)] == ["held", None, None]

@@ -147,7 +147,6 @@ def test_a_step_that_changes_less_than_usual_is_the_same() -> None:
 def test_memory_that_is_shared_in_one_run_alone_is_another_step(turned: bool) -> None:
     apart = one_run([op("aten.add.Tensor", [tensor(2, 4), tensor(3, 4)])])
     shared = one_run([op("aten.add.Tensor", [tensor(2, 4), tensor(2, 4)])])
-    assert first_difference(apart, shared) is None
     assert not is_the_same(*((shared, apart) if turned else (apart, shared)))
 
 
