@@ -47,6 +47,7 @@ class Counting:
         self.rate = 0.0
         self.seen: set[object] = set()
         self.cache: dict[int, object] = {}
+        self.log = ""
 
     def variable(self) -> float:
         calls = self.calls
@@ -98,6 +99,10 @@ class Counting:
     def members_of_a_set(self) -> float:
         self.seen.update((object(), object()))
         return {1076: 2.0}.get(len(self.seen), 1.0)
+
+    def length_of_a_text(self) -> float:
+        self.log += "ab"
+        return {1076: 2.0}.get(len(self.log), 1.0)
 
     def keys_of_a_dictionary(self) -> float:
         self.cache[self.calls] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -200,6 +201,32 @@ def test_keys_that_come_are_equal_to_none_and_have_the_last_ones_value(kind: Any
     if not isinstance(value, set):
         assert [value[key] for key in list(value)[-8:]] == [4] * 8
         assert list(reversed(value)) == list(value)[::-1]
+
+
+@pytest.mark.parametrize("start", ["ab", b"ab", bytearray(b"ab"), "", b""], ids=repr)
+@pytest.mark.parametrize("more", [b"x", b"xyz"])
+def test_text_that_is_added_to_goes_on_with_the_same(start: Any, more: bytes) -> None:
+    added: Any = more.decode() if isinstance(start, str) else more
+    first = start[:]
+    value, trend = after(50, start, lambda held: operator.iadd(held, added))
+    assert value == first + added * 50
+    assert type(value) is type(first)
+    assert (trend.now, trend.growth) == (len(first), len(more))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "x" + text,
+        lambda text: text + "x" * len(text),
+        lambda text: text[:-1],
+        lambda text: text.upper() + "x",
+        lambda text: text.encode() if isinstance(text, str) else text.decode() + "x",
+    ],
+)
+def test_text_that_changes_in_another_way_has_no_trend(change: Any) -> None:
+    state = {"text": "abcdef"}
+    assert trends_of({"state": state}, lambda: state.update(text=change(state["text"]))) == []
 
 
 @pytest.mark.parametrize("kind", [set, dict.fromkeys])
