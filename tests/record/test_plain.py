@@ -122,6 +122,10 @@ class Watched:
         return 1
 
 
+class Inheriting(Watched):
+    pass
+
+
 class Answering:
     def __getattr__(self, name: str) -> int:
         return 1
@@ -135,6 +139,8 @@ class Slotted:
     ("value", "name", "runs_code"),
     [
         (Watched(), "computed", True),
+        (Inheriting(), "computed", True),
+        (Inheriting(), "kept", False),
         (Watched(), "kept", False),
         (Watched(), "method", False),
         (Watched(), "missing", False),
