@@ -2,6 +2,8 @@
 
     python benchmarks/truth/mutations.py --rooms trace,estimate --count 40 --seed 1 [--jobs 2] [--out OUT.jsonl]
 
+A room may also be a part of one, a folder or a file: `record/host`, `estimate/calls.py`.
+
 A mutation turns one comparison, changes one sign, one `not`, one `min` or one number, in a copy of the
 project; then the tests in tests/<room> run there until the first that fails. A mutation that no test
 finds has survived. Left out are texts, annotations, decorators and what only shapes an error's words.
@@ -160,7 +162,8 @@ def drawn(rooms: Sequence[str], count: int, seed: int) -> list[Mutation]:
     """`count` of all mutations of these rooms, at most one of each expression."""
     found: list[Mutation] = []
     for room in rooms:
-        files = sorted((ROOT / "graphdoctor" / room).rglob("*.py"))
+        place = ROOT / "graphdoctor" / room
+        files = [place] if place.is_file() else sorted(place.rglob("*.py"))
         found += [one for file in files for one in mutations(room, file.relative_to(ROOT))]
     random.Random(seed).shuffle(found)
     chosen = {(one.file, one.start, one.end): one for one in found}
@@ -168,10 +171,13 @@ def drawn(rooms: Sequence[str], count: int, seed: int) -> list[Mutation]:
 
 
 def tests_of(room: str, file: Path | None = None) -> list[str]:
-    """The tests of a room; those that are named after the file come first."""
-    folder = f"tests/{room}"
-    named = sorted((ROOT / folder).rglob(f"test_*{file.stem}*.py")) if file else []
-    return [*(path.relative_to(ROOT).as_posix() for path in named), folder]
+    """The tests of a room; those that are named after the file, or that import it, come first."""
+    folder = f"tests/{room.split('/')[0]}"
+    tests = sorted((ROOT / folder).rglob("test_*.py")) if file else []
+    module = ".".join(file.with_suffix("").parts) if file else ""
+    named = [path for path in tests if file and file.stem in path.stem]
+    using = [path for path in tests if module in path.read_text() and path not in named]
+    return [*(path.relative_to(ROOT).as_posix() for path in (*named, *using)), folder]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from graphdoctor.target.state.plain import told_of
 from graphdoctor.values.figures import count_text, names_text
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location, bracketed
@@ -33,7 +34,7 @@ def decided_by_stopped(recording: Recording) -> Iterator[str]:
     """Lines that choose another way in a later step, or may, and never in a later replay."""
     by_place: dict[Location | None, dict[str, HostEvent]] = {}
     for event in _on_host(recording, "python-decision"):
-        by_place.setdefault(event.location, {}).setdefault(_plain(event.name), event)
+        by_place.setdefault(event.location, {}).setdefault(told_of(event.name), event)
     for place, events in by_place.items():
         names = names_text(tuple(events))
         known = next((event.detail for event in events.values() if event.detail), "")
@@ -120,16 +121,11 @@ def _on_host(recording: Recording, kind: EventKind) -> Iterator[HostEvent]:
 
 
 def _said(event: HostEvent) -> str:
-    return f"{_plain(event.name)}{bracketed(event.location)}"
+    return f"{told_of(event.name)}{bracketed(event.location)}"
 
 
 def _with_line(event: HostEvent) -> str:
     return f"{event.name}{bracketed(event.location)}"
-
-
-def _plain(path: str) -> str:
-    """ "seen" of "len(seen)"."""
-    return path.partition("(")[2].removesuffix(")") if path.endswith(")") else path
 
 
 def _is_on(place: Location | None, told: Collection[Location]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from graphdoctor.record.operators import ON_BOTH_DEVICES
 from graphdoctor.values.captures import (
     ON_FRESH_INPUTS,
     CaptureOutcome,
@@ -12,7 +13,6 @@ from graphdoctor.values.captures import (
 )
 from graphdoctor.values.figures import count_text, names_text
 from graphdoctor.values.finding import Finding
-from graphdoctor.values.recording import ON_BOTH_DEVICES
 from graphdoctor.values.report import Verdict
 
 _OPEN = "whether the rest of the step can be captured is not verified"

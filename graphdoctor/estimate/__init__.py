@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphdoctor.estimate.calls import NO_CALLS, Calls, Regions
 from graphdoctor.estimate.cause_cost import with_costs
-from graphdoctor.estimate.costs import OpCost, op_cost
+from graphdoctor.estimate.costs import op_cost
 from graphdoctor.estimate.fitted import Observed, fitted_speedup
 from graphdoctor.estimate.kernels import launches, syncs
 from graphdoctor.estimate.predict import estimate, on_other_hosts, saving_us
@@ -14,7 +14,6 @@ __all__ = [
     "NO_CALLS",
     "Calls",
     "Observed",
-    "OpCost",
     "Regions",
     "estimate",
     "fitted_speedup",

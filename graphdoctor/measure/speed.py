@@ -28,7 +28,7 @@ from graphdoctor.values.speed import Estimate, Measurement
 
 _BUDGET_S = 10.0
 _PROFILED_STEPS = 3
-EAGER, CAPTURED = RUNS = ("eager", "captured")
+EAGER, CAPTURED = ("eager", "captured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRun:
-    """One of `RUNS` under the profiler, its traces kept in a folder of that name."""
+    """One of the two under the profiler, its traces kept in a folder of that name."""
 
     name: str
     profile: Profile

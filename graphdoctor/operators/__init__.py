@@ -4,7 +4,6 @@ from graphdoctor.operators.conditions import CONDITIONS
 from graphdoctor.operators.randomness import call_draws, draws
 from graphdoctor.operators.table import (
     EFFECTS,
-    Effect,
     OperatorFact,
     Run,
     Table,
@@ -16,7 +15,6 @@ from graphdoctor.operators.table import (
 __all__ = [
     "CONDITIONS",
     "EFFECTS",
-    "Effect",
     "OperatorFact",
     "Run",
     "Table",

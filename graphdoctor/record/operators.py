@@ -14,7 +14,6 @@ from graphdoctor.record.scopes import Scopes
 from graphdoctor.target.frames import Place, locate
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
-    ON_BOTH_DEVICES,
     Exchange,
     External,
     HostEvent,
@@ -30,6 +29,11 @@ _TAKES_BOTH = frozenset(
      "set_", "_pin_memory", "_pack_padded_sequence", "_fused_adam_", "_fused_adamw_", "_fused_sgd_",
      "_ctc_loss", "_cudnn_ctc_loss"}
 )  # fmt: skip
+
+# Why the emulated result is no GPU's: eager refuses the operator there, so that the step does not run.
+ON_BOTH_DEVICES = (
+    "gets tensors on the device and on the CPU, which a GPU refuses but for those of dimension 0"
+)
 
 
 class Maker(NamedTuple):

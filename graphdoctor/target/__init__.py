@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from graphdoctor.target.from_object import from_object
 from graphdoctor.target.resolve import resolve
-from graphdoctor.target.roots import roots_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors, named_values, snapshot
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import user_code
@@ -17,7 +16,6 @@ __all__ = [
     "named_tensors",
     "named_values",
     "resolve",
-    "roots_of",
     "snapshot",
     "user_code",
 ]

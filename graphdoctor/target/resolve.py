@@ -68,24 +68,21 @@ def _of_file(request: _Request) -> Target:
     found = outline(path)
     _check(found, request)
     workspace = Workspace(path.resolve().parent, request.where)
-    try:
-        module = run_file(path.resolve())
-        source = _source(module, found, request)
-        description, entry = _describe(source, request)
-        return build(
-            description, _origin(source, request, entry), mode=request.mode, close=workspace.close
-        )
-    except BaseException:
-        workspace.close()
-        raise
+    return _described(request, workspace, lambda: run_file(path.resolve()), found)
 
 
 def _of_module(request: _Request) -> Target:
     workspace = Workspace(Path.cwd(), request.where)
+    nothing_known = Outline(frozenset(), (), has_star_import=False)
+    return _described(request, workspace, lambda: import_module(request.where), nothing_known)
+
+
+def _described(
+    request: _Request, workspace: Workspace, load: Callable[[], ModuleType], found: Outline
+) -> Target:
+    """Load the user's code and build what it describes; the workspace stays until the target is closed."""
     try:
-        module = import_module(request.where)
-        empty = Outline(frozenset(), (), has_star_import=False)
-        source = _source(module, empty, request)
+        source = _source(load(), found, request)
         description, entry = _describe(source, request)
         return build(
             description, _origin(source, request, entry), mode=request.mode, close=workspace.close

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphdoctor.trace.arrays import Calls, DeviceEvents, Spans, Trace
+from graphdoctor.trace.arrays import Trace
 from graphdoctor.trace.explain.lanes import Lanes, lanes
 from graphdoctor.trace.join import (
     launch_of,
@@ -11,10 +11,7 @@ from graphdoctor.trace.join import (
 from graphdoctor.trace.read.file import parse_trace, read_trace
 
 __all__ = [
-    "Calls",
-    "DeviceEvents",
     "Lanes",
-    "Spans",
     "Trace",
     "lanes",
     "launch_of",

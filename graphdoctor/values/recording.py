@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING, Literal, Union
 
 from msgspec import Struct
@@ -72,10 +73,7 @@ class TensorUse(Struct, frozen=True, gc=False, tag="tensor"):
 
     @property
     def numel(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -84,12 +82,6 @@ class TensorUse(Struct, frozen=True, gc=False, tag="tensor"):
     @property
     def is_cuda(self) -> bool:
         return self.device.startswith("cuda")
-
-
-# Why the emulated result of an operator is no GPU's: eager refuses it there, so that the step does not run.
-ON_BOTH_DEVICES = (
-    "gets tensors on the device and on the CPU, which a GPU refuses but for those of dimension 0"
-)
 
 
 class Opaque(Struct, frozen=True, tag="opaque"):
@@ -146,10 +138,7 @@ class Op(Struct, frozen=True, gc=False):
 
     @property
     def base_name(self) -> str:
-        """The name without namespace and overload: "add_" of "aten.add_.Tensor".
-
-        Higher-order operators have a bare name: "flex_attention".
-        """
+        """ "add_" of "aten.add_.Tensor", without namespace and overload; higher-order operators have neither."""
         return _base_name(self.name)
 
     @property

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.diagnose.verdict import judge
+from graphdoctor.record.operators import ON_BOTH_DEVICES
 from graphdoctor.values.captures import CaptureOutcome, Region, Verification
 from graphdoctor.values.finding import Finding
-from graphdoctor.values.recording import ON_BOTH_DEVICES
 from tests.support.checking import finding
 from tests.support.reports import PARTLY_SAFE
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from graphdoctor.estimate.calls import copies_piece
+from graphdoctor.estimate.calls import NO_CALLS, Calls, calling, copies_piece
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.values.recording import Iteration
 from tests.support.builders import external, iteration, op, tensor
@@ -53,7 +53,7 @@ def test_what_others_read_is_copied(
     regions: list[tuple[int, ...]], by_dynamo: bool, tensors: int, kernels: int
 ) -> None:
     piece = copies_piece(step(), H200, regions, by_dynamo=by_dynamo)
-    assert piece is not None and piece.is_copy
+    assert piece is not None and piece.is_copy and piece.launches == 1
     assert piece.device_us.mid == pytest.approx(copied_us(tensors, kernels=kernels))
     assert piece.host_us.mid == 0.0
 
@@ -76,3 +76,11 @@ def test_of_the_whole_step_its_outputs_are_copied(kept: Literal["nothing", "an o
         outputs=[tensor(RESULT, 4)] if kept == "an output" else [],
     )
     assert (copies_piece(made, H200, None, by_dynamo=True) is not None) == (kept == "an output")
+
+
+def test_calling_graphs_keeps_the_host_busy_and_launches_nothing() -> None:
+    (piece,) = calling(Calls(segment=2, glue=3), H200)
+    figures = H200.call_us
+    assert piece.host_us.mid == pytest.approx(2 * figures.segment.mid + 3 * figures.glue.mid)
+    assert (piece.device_us.mid, piece.launches, piece.nodes) == (0.0, 0, 0)
+    assert calling(NO_CALLS, H200) == ()

@@ -89,6 +89,17 @@ def test_a_container_that_is_filled_anew_is_told_apart(before: Any, now: Any) ->
     assert "held" in guard.difference()
 
 
+@pytest.mark.parametrize("kind", [collections.Counter, collections.OrderedDict])
+def test_a_value_in_a_kind_of_dictionary_is_watched(kind: Any) -> None:
+    module: Any = Holder()
+    module.held = kind(a=Holder)
+    guard = Guard({"m": module}, around=module)
+    assert guard.is_same()
+    module.held["a"] = Reading
+    assert not guard.is_same()
+    assert "held.a" in guard.difference()
+
+
 def test_layers_in_another_order_are_another_model() -> None:
     model = nn.Sequential(nn.ReLU(), nn.Tanh())
     guard = Guard({"m": model})

@@ -32,6 +32,10 @@ def of_times() -> bool:
     return os.times().elapsed > 1e15
 
 
+def of_nothing_left() -> bool:
+    return torch.cuda.mem_get_info()[1] < 1 or os.times().elapsed < 1e-9
+
+
 def of_collecting() -> bool:
     return not gc.isenabled()
 
@@ -52,6 +56,7 @@ ASKING = [
     of_memory,
     of_load,
     of_times,
+    of_nothing_left,
     of_collecting,
     of_gradients,
     of_environment,

@@ -45,6 +45,9 @@ class Counting:
         self.waiting = deque([1.0] * 60 + [2.0] * 60)
         self.counted = np.zeros(2, dtype=np.int64)
         self.rate = 0.0
+        self.seen: set[object] = set()
+        self.cache: dict[int, object] = {}
+        self.log = ""
 
     def variable(self) -> float:
         calls = self.calls
@@ -92,6 +95,18 @@ class Counting:
 
     def used_up(self) -> float:
         return self.waiting.popleft()
+
+    def members_of_a_set(self) -> float:
+        self.seen.update((object(), object()))
+        return {1076: 2.0}.get(len(self.seen), 1.0)
+
+    def length_of_a_text(self) -> float:
+        self.log += "ab"
+        return {1076: 2.0}.get(len(self.log), 1.0)
+
+    def keys_of_a_dictionary(self) -> float:
+        self.cache[self.calls] = None
+        return {537: 2.0}.get(len(self.cache), 1.0)
 
     def array(self) -> float:
         self.counted[0] += 1

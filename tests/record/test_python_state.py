@@ -291,3 +291,18 @@ def test_a_decision_in_a_loop_is_computed_ahead_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(decisions, "_computed_ahead", noted)
     model = Every(lambda self: max(self.calls > 10**9 for _ in range(50)))
     assert reported(model).verdict == "safe" and len(asked) == 1
+
+
+class Shared:
+    calls = 0
+
+
+def test_a_classs_count_is_known_through_its_objects() -> None:
+    shared = Shared()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        Shared.calls += 1
+        return LINEAR(x) * 2 if shared.calls == 50_000 else LINEAR(x)
+
+    reason = reported(step).reason
+    assert "shared.calls ==" in reason and "becomes True" in reason

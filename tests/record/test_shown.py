@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ LINEAR = nn.Linear(8, 8)
 LOG = logging.getLogger(__name__)
 HERE = Path(__file__)
 STOP = HERE.parent / "STOP"
+NOWHERE = Path(os.devnull)
 HITS: list[object] = []
 GENERATOR = np.random.default_rng(0)
 ORDER = [0, 1]
@@ -63,6 +65,11 @@ def prints_by_chance(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def writes_what_it_reads(x: torch.Tensor) -> torch.Tensor:
+    NOWHERE.write_text(HERE.read_text()[:10])
+    return LINEAR(x)
+
+
 def counts() -> Iterator[int]:
     k = 0
     while True:
@@ -81,7 +88,10 @@ def logs_what_it_counts(x: torch.Tensor) -> torch.Tensor:
     return LINEAR(x)
 
 
-@pytest.mark.parametrize("step", [logs, logs_what_it_reads, prints_by_chance, logs_what_it_counts])
+@pytest.mark.parametrize(
+    "step",
+    [logs, logs_what_it_reads, prints_by_chance, writes_what_it_reads, logs_what_it_counts],
+)
 def test_what_only_reaches_a_log_is_no_doubt(step: Callable[..., object]) -> None:
     report = reported(step)
     assert report.verdict == "safe", report.reason

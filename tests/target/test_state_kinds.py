@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextvars
 import functools
+import queue
 import random
 import sys
 import threading
@@ -111,6 +112,44 @@ def test_meta_sparse_and_empty_tensors_do_no_harm() -> None:
     sparse.mul_(2)
     saved.restore()
     assert torch.equal(sparse.to_dense(), torch.eye(3))
+
+
+@pytest.mark.parametrize("to_layout", ["to_sparse_coo", "to_sparse_csr", "to_sparse_csc"])
+def test_a_sparse_tensor_is_put_back_in_its_own_memory(to_layout: str) -> None:
+    sparse = getattr(torch.eye(3), to_layout)()
+    held = (
+        sparse.values().data_ptr() if to_layout != "to_sparse_coo" else sparse._values().data_ptr()
+    )
+    saved = snapshot({"sparse": sparse})
+    sparse.mul_(2)
+    saved.restore()
+    assert torch.equal(sparse.to_dense(), torch.eye(3))
+    assert (
+        sparse.values() if to_layout != "to_sparse_coo" else sparse._values()
+    ).data_ptr() == held
+
+
+def test_whether_a_sparse_tensor_is_coalesced_is_put_back() -> None:
+    sparse = torch.sparse_coo_tensor(
+        torch.tensor([[0, 2]]), torch.ones(2), (3,), is_coalesced=False
+    )
+    saved = snapshot({"sparse": sparse})
+    sparse._coalesced_(True)
+    saved.restore()
+    assert not sparse.is_coalesced()
+
+
+@pytest.mark.parametrize(("threads", "left"), [(1, [1]), (2, [1, 2])])
+def test_a_queue_is_put_back_where_no_other_thread_uses_it(
+    threads: int, left: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = queue.Queue[int]()
+    waiting.put(1)
+    monkeypatch.setattr(threading, "active_count", lambda: threads)
+    saved = snapshot({"waiting": waiting})
+    waiting.put(2)
+    saved.restore()
+    assert list(waiting.queue) == left
 
 
 def test_a_tensor_made_of_tensors_is_put_back_through_them() -> None:

@@ -123,6 +123,24 @@ _pytree.register_pytree_node(
 )
 
 
+class Named(UserDict[str, Any]):
+    """A mapping that torch's pytree knows, without a word on its keys."""
+
+
+_pytree.register_pytree_node(
+    Named,
+    lambda one: (list(one.data.values()), list(one.data)),
+    lambda parts, keys: Named(zip(keys, parts, strict=True)),
+)
+
+
+def test_a_mapping_that_is_registered_is_read_by_its_keys() -> None:
+    assert list(leaves(Named(loss=torch.ones(1), hidden=2), "output")) == [
+        "output.loss",
+        "output.hidden",
+    ]
+
+
 class Doubling(dict[str, Any]):
     """Its items can be read as attributes."""
 

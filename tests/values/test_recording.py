@@ -1,4 +1,4 @@
-"""A recording that was saved and read again is the same value, and is diagnosed the same."""
+"""A recording saved and read again is the same value and is diagnosed the same; what an operator tells of itself."""
 
 from __future__ import annotations
 
@@ -60,3 +60,70 @@ def test_every_kind_of_argument_comes_back(name: str) -> None:
     read = FORMATS[name].decode(FORMATS[name].encode(made), type=Recording)
     assert read == made
     assert [type(arg) for arg in read.captured[0].ops[0].args] == [type(arg) for arg in arguments]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "numel", "nbytes"),
+    [((), "float32", 1, 4), ((3, 5), "float16", 15, 30), ((3, 0), "int64", 0, 0)],
+)
+def test_a_tensors_bytes_are_those_of_its_elements(
+    shape: tuple[int, ...], dtype: str, numel: int, nbytes: int
+) -> None:
+    use = tensor(1, *shape, dtype=dtype)
+    assert (use.numel, use.nbytes) == (numel, nbytes)
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("aten.add_.Tensor", "add_"),
+        ("mine.op", "op"),
+        ("flex_attention", "flex_attention"),
+        ("a.b.c.d", "b"),
+    ],
+)
+def test_the_name_of_an_operator_without_namespace_and_overload(name: str, base: str) -> None:
+    assert op(name).base_name == base
+
+
+def test_tensors_are_found_in_lists_of_lists_and_in_keywords_after_them() -> None:
+    uses = [tensor(number, 2) for number in range(5)]
+    made = op(
+        "mine.op",
+        (uses[0], (uses[1], (uses[2],), None), 3),
+        kwargs=(("a", 1), ("b", (uses[3],)), ("c", uses[4])),
+    )
+    assert made.inputs == tuple(uses)
+
+
+@pytest.mark.parametrize(
+    ("name", "tags", "reads", "may_draw"),
+    [
+        ("aten._local_scalar_dense.default", (), True, False),
+        ("aten.nonzero.default", ("dynamic_output_shape",), True, False),
+        ("aten.equal.default", ("data_dependent_output",), True, False),
+        ("aten.native_dropout.default", ("nondeterministic_seeded",), False, True),
+        ("aten.add.Tensor", ("pointwise",), False, False),
+    ],
+)
+def test_what_reads_values_and_what_draws_is_told_by_name_and_tags(
+    name: str, tags: tuple[str, ...], reads: bool, may_draw: bool
+) -> None:
+    made = op(name, tags=tags)
+    assert (made.reads_values, made.may_draw) == (reads, may_draw)
+
+
+def test_only_what_makes_no_memory_and_writes_none_is_a_view() -> None:
+    base, part, other = tensor(1, 4), tensor(1, 2), tensor(2, 4)
+    assert op("aten.slice.Tensor", [base], [part]).is_view
+    assert op("aten.unbind.int", [base], [part, part]).is_view
+    assert not op("aten.tanh.default", [base], [other]).is_view
+    assert not op("mine.both", [base], [part, other]).is_view
+    assert not op("aten.add_.Tensor", [base], [base], writes=[1]).is_view
+    assert not op("aten._assert_async.default", [base]).is_view
+
+
+def test_events_are_asked_for_by_their_kind() -> None:
+    events = (HostEvent("sync", "a", 0), HostEvent("query", "b", 1), HostEvent("sync", "c", 2))
+    made = msgspec.structs.replace(iteration([]), events=events)
+    assert [event.name for event in made.events_of("sync")] == ["a", "c"]

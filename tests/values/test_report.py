@@ -5,7 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from graphdoctor.values.captures import WHOLE_STEP, CaptureOutcome, Scope, outcome_of_whole_step
+from graphdoctor.values.captures import (
+    WHOLE_STEP,
+    CaptureOutcome,
+    Scope,
+    Verification,
+    outcome_of_whole_step,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,3 +40,21 @@ def test_an_outcome_says_what_it_is_of() -> None:
     assert msgspec.json.decode(msgspec.json.encode(part))["scope"] == "region B"
     assert outcome_of_whole_step((part, whole)) is whole
     assert outcome_of_whole_step((part,)) is None
+
+
+@pytest.mark.parametrize(
+    ("verification", "is_verified"),
+    [
+        (None, False),
+        (Verification("verified", 3, 14, "bitwise"), True),
+        (Verification("wrong", 3, 14, "bitwise"), False),
+        (Verification("not-verified", 0, 0, "bitwise"), False),
+    ],
+)
+def test_only_what_was_compared_and_equal_is_verified(
+    verification: Verification | None, is_verified: bool
+) -> None:
+    assert (
+        CaptureOutcome("whole step", "captured", verification=verification).is_verified
+        is is_verified
+    )

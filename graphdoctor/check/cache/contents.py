@@ -29,7 +29,6 @@ class Files:
 
     def __init__(self, root: Path) -> None:
         self._states: dict[str, FileState] = {}
-        self._changed_ns: dict[str, int] = {}
         paths = sysconfig.get_paths()
         libraries = {paths["purelib"], paths["platlib"]}
         libraries |= {os.path.realpath(folder) for folder in libraries}

@@ -58,11 +58,9 @@ class EmulatedDevice:
     """
 
     kind = "emulated"
+    capability = (9, 0)
 
-    def __init__(
-        self, *, capability: tuple[int, int] = (9, 0), name: str = "emulated CUDA device"
-    ) -> None:
-        self.capability = capability
+    def __init__(self, *, name: str = "emulated CUDA device") -> None:
         self.name = name
         self.rank = LocalRank.of_environment()
         self.table = StorageTable()
@@ -78,7 +76,6 @@ class EmulatedDevice:
         self.unplaced: set[int] = set()  # storages of meta, which are put where others are
         self.warm_groups: set[str] = set()  # by name: NCCL has made their communicators
         self.warms_groups_late = True  # in their first call, and not when they are made
-        self.uses_cuda_api = False  # somebody placed something on the device
         self._modes = threading.local()
         self._stack: ExitStack | None = None
 
@@ -120,10 +117,10 @@ class EmulatedDevice:
     def kept(self) -> Iterator[None]:
         """Afterwards tensors lie where they lay before, and what is known of the code is as before."""
         names = (
-            "passed_compiler_by", "uses_cuda_api", "was_asked", "assumptions", "shapes", "unplaced",
+            "passed_compiler_by", "was_asked", "assumptions", "shapes", "unplaced",
         )  # fmt: skip
         before = {name: getattr(self, name) for name in names}
-        self.passed_compiler_by = self.uses_cuda_api = self.was_asked = False
+        self.passed_compiler_by = self.was_asked = False
         self.unplaced = set(self.unplaced)
         try:
             with self.table.kept():

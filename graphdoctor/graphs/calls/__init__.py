@@ -10,7 +10,6 @@ from graphdoctor.graphs.calls.outputs import Nesting, Outputs
 from graphdoctor.graphs.calls.signature import (
     Unwatchable,
     distinct,
-    is_constant,
     mismatch,
     signature,
 )
@@ -24,7 +23,6 @@ __all__ = [
     "Unwatchable",
     "distinct",
     "form_of",
-    "is_constant",
     "mismatch",
     "signature",
 ]

@@ -19,7 +19,7 @@ What this package promises:
 from __future__ import annotations
 
 from graphdoctor.graphs.modules.captured_call import Choices
-from graphdoctor.graphs.modules.fitness import graphed_already, reason_against, wrapper_of
+from graphdoctor.graphs.modules.fitness import graphed_already, wrapper_of
 from graphdoctor.graphs.modules.graph_modules import graph_modules, modules_by_path
 from graphdoctor.graphs.modules.graphed_modules import GraphedModules
 
@@ -29,6 +29,5 @@ __all__ = [
     "graph_modules",
     "graphed_already",
     "modules_by_path",
-    "reason_against",
     "wrapper_of",
 ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from graphdoctor.measure.calibrate.figures import Calibrated, calibrate
+from graphdoctor.measure.calibrate.figures import calibrate
 from graphdoctor.measure.calibrate.host import measure_host
-from graphdoctor.measure.calibrate.machine import Machine
 from graphdoctor.measure.calibrate.profile_file import host_text, profile_text
 
-__all__ = ["Calibrated", "Machine", "calibrate", "host_text", "measure_host", "profile_text"]
+__all__ = ["calibrate", "host_text", "measure_host", "profile_text"]

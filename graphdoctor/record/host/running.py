@@ -134,8 +134,10 @@ def position(iterator: object, depth: int = _DEPTH) -> object:
 
 
 def _plain(state: object, depth: int) -> object:
-    if isinstance(state, (tuple, list)) and depth > 0:
-        return len(state), *(_plain(each, depth - 1) for each in state[-8:])
+    if isinstance(
+        state, (tuple, list)
+    ):  # no identity: an iterator gives another tuple each time it is asked
+        return len(state), *(_plain(each, depth - 1) for each in state[-8:] if depth > 0)
     if isinstance(state, Iterator):
         return position(state, depth - 1)
     return state if isinstance(state, (int, float, str, bool, type(None))) else id(state)

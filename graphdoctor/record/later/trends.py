@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import math
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from itertools import islice
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
@@ -104,17 +105,25 @@ def _copied(value: Any) -> Any:
         return list(islice(value, _MOST_ITEMS))
     if isinstance(value, (set, dict)):
         return len(value)
+    if isinstance(value, bytearray):
+        return bytes(value)
     return value.copy() if is_array(value) else value
 
 
 def _trend(path: str, held: _Held, second: Any, third: Any) -> Trend | None:
     if isinstance(held.container, (list, deque)):
         return _of_items(path, held.container, held.value, second)
-    if isinstance(held.container, set):
+    if isinstance(held.container, (set, dict)):
         growth = second - held.value
-        return _of_set(path, held.container, growth) if growth > 0 else None
-    if isinstance(held.holder, (tuple, frozenset)):  # nobody can put anything into it
+        return _of_keys(path, held.container, held.value, growth) if growth > 0 else None
+    is_own = isinstance(held.container, bytearray)
+    if (
+        isinstance(held.holder, (tuple, frozenset)) and not is_own
+    ):  # nobody can put anything into it
         return None
+    if isinstance(held.value, (str, bytes)):
+        put = partial(_fill, held.container) if is_own else partial(_put, held.holder, path)
+        return _of_text(path, (held.value, second, third), put)
     goes_on = _going_on(held.value, second, third)
     if goes_on is None:
         return None
@@ -163,25 +172,45 @@ def _are_numbers(*values: Any) -> bool:
     if is_array(values[0]):
         shapes = {(value.shape, value.dtype.kind) for value in values}
         return len(shapes) == 1 and values[0].dtype.kind in "iuf" and values[0].size > 0
-    return kind in (int, float, Decimal, Fraction) or _is_numpy_number(values[0])
-
-
-def _is_numpy_number(value: object) -> bool:
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.number)
+    is_numpys = numpy is not None and issubclass(kind, numpy.number)
+    return is_numpys or kind in (int, float, Decimal, Fraction)
 
 
-def _fill(array: Any, values: Any) -> None:
-    if array.flags.writeable:
-        array[...] = values.astype(array.dtype)
+def _fill(held: Any, values: Any) -> None:
+    if isinstance(held, bytearray):
+        with suppress(BufferError):  # somebody looks into it
+            held[:] = values
+    elif held.flags.writeable:
+        held[...] = values.astype(held.dtype)
 
 
-def _of_set(path: str, held: set[object], growth: int) -> Trend:
+def _of_keys(path: str, held: set[object] | dict[object, object], now: int, growth: int) -> Trend:
+    """A set or a dictionary that gets so many more keys, which are equal to no other; with the last one's value."""
+
     def advance(steps: int) -> None:
-        count = min(steps * growth, _MOST_ITEMS)
-        set.update(held, (object() for _ in range(count)))
+        more = [object() for _ in range(min(steps * growth, _MOST_ITEMS))]
+        if isinstance(held, set):
+            set.update(held, more)
+            return
+        last, ordered = next(reversed(dict.values(held)), None), isinstance(held, OrderedDict)
+        for key in more:
+            (OrderedDict if ordered else dict).__setitem__(held, key, last)
 
-    return Trend(path, advance, len(held), growth)
+    return Trend(path, advance, now, growth)
+
+
+def _of_text(path: str, moments: tuple[Any, Any, Any], put: Callable[[Any], None]) -> Trend | None:
+    """A text, or bytes, to whose end each step adds as much; what comes is like what came first."""
+    first, second, third = moments
+    if not type(first) is type(second) is type(third):
+        return None
+    more = second[len(first) :]
+    is_growing = second.startswith(first) and third.startswith(second)
+    if not more or not is_growing or len(third) - len(second) != len(more):
+        return None
+    most = _MOST_ITEMS // len(more)
+    return Trend(path, lambda steps: put(first + more * min(steps, most)), len(first), len(more))
 
 
 def _of_items(

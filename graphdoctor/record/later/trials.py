@@ -11,6 +11,7 @@ from graphdoctor.record.iteration import observe
 from graphdoctor.record.later.sameness import Ran, ran
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.globals import kernel_switches
+from graphdoctor.target.state.plain import told_of
 
 
 class Trials:
@@ -39,7 +40,7 @@ class Trials:
             while True:
                 seen = self._ran(before.storages)
                 after = self._state()
-                changed = {_whole(one.path) for one in before.changes(after)}
+                changed = {told_of(one.path) for one in before.changes(after)}
                 yield seen._replace(changed=changed.union(_new(before, after)))
                 before = after
 
@@ -58,11 +59,6 @@ class Trials:
         events = [(one.op_index, one.kind, one.name) for one in observer.events]
         made = ran(observer.ops, observer.externals.values(), switches.seen, events)
         return made._replace(outputs=seen.outputs)
-
-
-def _whole(path: str) -> str:
-    """What holds it: of a long list its contents are told, of a short one its length."""
-    return path.partition("(")[2].removesuffix(")") if path.endswith(")") else path
 
 
 def _new(before: HostState, after: HostState) -> Iterator[str]:

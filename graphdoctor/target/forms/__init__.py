@@ -10,7 +10,7 @@ from graphdoctor.target.forms import (
     only_module,
     torchbench,
 )
-from graphdoctor.target.forms.form import Form, Source
+from graphdoctor.target.forms.form import Form
 
 FORMS: tuple[Form, ...] = (
     graphdoctor_target.FORM,
@@ -21,4 +21,4 @@ FORMS: tuple[Form, ...] = (
     only_module.FORM,
 )
 
-__all__ = ["FORMS", "Form", "Source"]
+__all__ = ["FORMS"]

@@ -48,6 +48,11 @@ def stands_for(path: str, value: object) -> tuple[str, Value] | None:
     return _of_numpy(path, value) or _of_memory(path, value)
 
 
+def told_of(path: str) -> str:
+    """The path of what such a path tells of: "seen" of "len(seen)"; of any other, itself."""
+    return path.partition("(")[2].removesuffix(")") if path.endswith(")") else path
+
+
 def is_data(items: list[object] | tuple[object, ...] | deque[object]) -> bool:
     """Whether it holds so many plain values, and nothing else, that each is not state by itself."""
     return len(items) > LONG and all(isinstance(item, SCALARS) for item in items)

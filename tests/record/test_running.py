@@ -1,0 +1,127 @@
+"""Iterators that outlive a step: where they stand, and what takes from them."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import itertools
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from graphdoctor.record.host.running import Running, position
+
+NEXT: Any = builtins.next
+
+
+def numbers() -> Iterator[int]:
+    at = 0
+    while True:
+        at += 1
+        yield at
+
+
+def of_a_global() -> Iterator[object]:
+    yield from (object(),)
+
+
+MADE: dict[str, Callable[[], Iterator[Any]]] = {
+    "list": lambda: iter([3, 1, 2]),
+    "tuple": lambda: iter((3, 1, 2)),
+    "range": lambda: iter(range(3)),
+    "count": lambda: itertools.count(5),
+    "zip": lambda: zip([1, 2], [3, 4], strict=True),
+    "chain": lambda: itertools.chain([1, 2], [3]),
+    "deep": lambda: enumerate(zip([1, 2], itertools.count(), strict=False)),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_one_that_was_moved_on_stands_elsewhere(name: str) -> None:
+    held = MADE[name]()
+    running = Running({"held": held})
+    before = [position(held), object(), position(held)]
+    assert before[0] == before[2]
+    assert list(running.moved()) == []
+    NEXT(held)
+    assert list(running.moved()) == ["held"]
+
+
+def test_where_a_generator_stands_nobody_knows() -> None:
+    held = numbers()
+    running = Running({"held": held})
+    NEXT(held)
+    assert position(held) is None
+    assert list(running.moved()) == []
+
+
+@pytest.mark.parametrize("name", ["list", "tuple", "range", "count"])
+@pytest.mark.parametrize(("shown", "is_told"), [(0, True), (1, True), (2, False), (3, True)])
+def test_items_that_were_only_shown_do_not_count(name: str, shown: int, is_told: bool) -> None:
+    held = MADE[name]()
+    running = Running({"held": held})
+    NEXT(held)
+    NEXT(held)
+    for _ in range(shown):
+        running.was_only_shown("held")
+    assert list(running.moved()) == ["held"] * is_told
+
+
+@pytest.mark.parametrize(
+    ("make", "counts"),
+    [
+        (MADE["list"], True),
+        (MADE["count"], True),
+        (lambda: itertools.count(0.5), False),
+        (MADE["zip"], False),
+        (numbers, True),
+        (of_a_global, False),
+    ],
+)
+def test_only_what_gives_numbers_or_lies_ready_may_be_taken_for_a_log(
+    make: Callable[[], Iterator[Any]], counts: bool
+) -> None:
+    running = Running({"held": make()})
+    assert running.only_counts("held") is counts
+    assert not running.only_counts("other")
+
+
+def test_next_takes_from_those_of_which_nobody_knows_where_they_stand() -> None:
+    round_and_round = itertools.cycle([1])
+    assert Running({"a": iter([1]), "b": round_and_round}).taken_by_built_in(next) == "b"
+    assert Running({"a": iter([1]), "b": numbers()}).taken_by_built_in(next) is None
+    assert Running({"b": round_and_round}).taken_by_built_in(len) is None
+
+
+def test_queues_and_streams_are_taken_from_by_their_methods() -> None:
+    stream, other, line = io.BytesIO(b"abc"), io.BytesIO(b"d"), queue.SimpleQueue[int]()
+    running = Running({"stream": stream})
+    assert running.taken_by_built_in(stream.read) == "stream"
+    assert running.taken_by_built_in(stream.readline) == "stream"
+    assert running.taken_by_built_in(stream.getvalue) is None
+    assert running.taken_by_built_in(other.read) is None
+    assert (
+        running.taken_by_built_in(line.get)
+        == running.taken_by_built_in(line.get_nowait)
+        == "a queue"
+    )
+    assert running.taken_by_built_in(line.qsize) is None
+
+
+def test_an_object_of_the_users_is_state_and_a_container_no_iterator() -> None:
+    class Counting:
+        def __init__(self) -> None:
+            self.at = 0
+
+        def __iter__(self) -> Counting:
+            return self
+
+        def __next__(self) -> int:
+            self.at += 1
+            return self.at
+
+    held, own, items = iter([1]), Counting(), [1]
+    running = Running({"held": held, "own": own, "list": items})
+    assert [running.path(each) for each in (held, own, items)] == ["held", None, None]

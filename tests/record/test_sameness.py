@@ -1,0 +1,157 @@
+"""Two runs of a step are the same one in all that a graph keeps, and in nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from graphdoctor.record.later.sameness import (
+    Event,
+    Ran,
+    are_alike,
+    first_difference,
+    is_the_same,
+    ran,
+    signature,
+)
+from graphdoctor.values.recording import Leaf, Op
+from tests.support.builders import external, op, tensor
+
+WEIGHT, INPUT, RESULT, LOSS = range(1, 5)
+
+
+def step(*, first: int = 0, factor: float = 2.0, weight: int = WEIGHT) -> list[Op]:
+    """A product and a sum; its memory has other numbers in each run."""
+    made, given = tensor(first + RESULT, 4), tensor(first + INPUT, 4)
+    return [
+        op("aten.mul.Tensor", [given, tensor(weight, 4)], [made], line=1),
+        op("aten.add.Tensor", [made, factor], [tensor(first + LOSS, 4)], line=2),
+    ]
+
+
+def one_run(
+    ops: Sequence[Op], *events: Event, switches: Sequence[object] = (), **changes: Any
+) -> Ran:
+    state = [
+        external(WEIGHT, "model.weight"),
+        external(9, "model.other"),
+        external(INPUT, "inputs[0]"),
+    ]
+    return ran(ops, state, switches, events)._replace(**changes)
+
+
+USUAL = one_run(step())
+
+
+def place(usual: Ran, other: Ran) -> int | None:
+    """On which line they begin to differ."""
+    found = first_difference(usual, other)
+    assert found is None or found.location is not None
+    return found.location.line if found is not None else None  # type: ignore[union-attr]
+
+
+def test_memory_of_another_number_is_no_difference_but_for_the_states() -> None:
+    assert place(USUAL, one_run(step(first=100))) is None
+    assert place(USUAL, one_run(step(weight=9))) == 1
+
+
+def test_nan_is_like_nan() -> None:
+    nan = float("nan")
+    assert place(one_run(step(factor=nan)), one_run(step(factor=float("nan")))) is None
+
+
+MUL, ADD = step()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(ADD, name="aten.sub.Tensor"),
+        replace(ADD, args=(ADD.args[0], 3.0)),
+        replace(ADD, args=(ADD.args[0], 2)),
+        replace(ADD, args=(tensor(RESULT, 2, 2), 2.0)),
+        replace(ADD, args=(tensor(RESULT, 4, offset=1), 2.0)),
+        replace(ADD, args=((ADD.args[0],), 2.0)),
+        replace(ADD, kwargs=(("alpha", 1),)),
+        replace(ADD, outputs=(tensor(LOSS, 4, dtype="float16"),)),
+    ],
+)
+def test_whatever_a_graph_freezes_of_an_operator_is_a_difference(other: Op) -> None:
+    assert signature(other, {}) != signature(ADD, {})
+    assert first_difference(USUAL, one_run([MUL, other])) is other
+
+
+@pytest.mark.parametrize("more", [USUAL.ops[:1], [*USUAL.ops, replace(ADD, location=None)]])
+def test_one_too_many_or_too_few_is_the_difference(more: list[Op]) -> None:
+    longer = max(more, USUAL.ops, key=len)
+    assert first_difference(USUAL, one_run(more)) is longer[min(len(more), 2)]
+    assert first_difference(one_run(more), USUAL) is longer[min(len(more), 2)]
+
+
+def test_switches_at_an_operator_are_a_difference_there() -> None:
+    usual = one_run(step(), switches=("a", "a"))
+    assert place(usual, one_run(step(), switches=("a", "b"))) == 2
+    assert place(usual, one_run(step(), switches=("a", "a"))) is None
+
+
+@pytest.mark.parametrize(
+    ("events", "line"),
+    [
+        ([(1, "sync", "a")], None),
+        ([], 2),
+        ([(0, "sync", "a")], 1),
+        ([(1, "sync", "a"), (2, "sync", "b")], 2),
+        ([(1, "sync", "other")], 2),
+    ],
+)
+def test_what_the_host_did_between_operators_is_a_difference_there(
+    events: list[Event], line: int | None
+) -> None:
+    """After the last one, it is named by that."""
+    assert place(one_run(step(), (1, "sync", "a")), one_run(step(), *events)) == line
+
+
+def test_a_run_without_operators_has_none_to_name() -> None:
+    assert first_difference(one_run([], (0, "sync", "a")), one_run([])) is None
+
+
+def with_output(storage: int, path: str = "output") -> Ran:
+    return one_run(step(), outputs=(Leaf(path, tensor(storage, 4)), Leaf("word", "'a'")))
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        (with_output(LOSS), True),
+        (with_output(RESULT), False),
+        (with_output(LOSS, "output.loss"), False),
+        (with_output(LOSS)._replace(changed={"model.steps"}), False),
+        (with_output(LOSS)._replace(ops=step(factor=3.0)), False),
+    ],
+)
+def test_the_same_step_also_returns_the_same_and_changes_no_other_state(
+    other: Ran, is_same: bool
+) -> None:
+    assert is_the_same(with_output(LOSS), other) is is_same
+
+
+def test_a_step_that_changes_less_than_usual_is_the_same() -> None:
+    usual = USUAL._replace(changed={"model.steps", "model.last"})
+    assert is_the_same(usual, USUAL._replace(changed={"model.steps"}))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_memory_that_is_shared_in_one_run_alone_is_another_step(turned: bool) -> None:
+    apart = one_run([op("aten.add.Tensor", [tensor(2, 4), tensor(3, 4)])])
+    shared = one_run([op("aten.add.Tensor", [tensor(2, 4), tensor(2, 4)])])
+    assert not is_the_same(*((shared, apart) if turned else (apart, shared)))
+
+
+def test_runs_are_alike_where_each_is_like_the_first() -> None:
+    other = one_run(step(factor=3.0))
+    assert are_alike([USUAL, one_run(step(first=50)), USUAL])
+    assert not are_alike([USUAL, USUAL, other])
+    assert are_alike([other])

@@ -1,0 +1,92 @@
+"""What stands for a value where two moments are compared: it differs where the state does."""
+
+from __future__ import annotations
+
+import array
+import datetime
+import enum
+import io
+from collections import deque
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphdoctor.target.state.plain import LONG, is_array, is_data, is_memory, stands_for, told_of
+
+
+class Mode(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+
+def moved(stream: io.BytesIO) -> io.BytesIO:
+    stream.read(1)
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "path"),
+    [
+        (1, 2, "held"),
+        (None, 1, "held"),
+        (Mode.ONE, Mode.TWO, "held"),
+        (Decimal("0.1"), Decimal("0.10"), "held"),
+        (Fraction(1, 2), Fraction(1, 3), "held"),
+        (datetime.timedelta(1), datetime.timedelta(2), "held"),
+        ([1], [1, 2], "len(held)"),
+        ({1}, {1, 2}, "len(held)"),
+        ({1: 2}, {}, "len(held)"),
+        (deque([1]), deque([1, 2]), "len(held)"),
+        ([0] * 300, [0] * 299 + [1], "contents(held)"),
+        ((0,) * 300, (0,) * 301, "contents(held)"),
+        (io.BytesIO(b"ab"), moved(io.BytesIO(b"ab")), "position(held)"),
+        (np.int64(1), np.int64(2), "held"),
+        (np.float32(1), np.float64(1), "held"),
+        (np.zeros(3), np.array([0, 0, 1.0]), "contents(held)"),
+        (np.zeros((2, 3)), np.zeros((3, 2)), "contents(held)"),
+        (np.zeros(4)[::2], np.ones(4)[::2], "contents(held)"),
+        (np.zeros(2, np.int32), np.zeros(2, np.float32), "contents(held)"),
+        (array.array("d", [1]), array.array("d", [2]), "contents(held)"),
+        (bytearray(b"a"), bytearray(b"b"), "contents(held)"),
+    ],
+)
+def test_another_value_is_told_by_its_path(before: Any, now: Any, path: str) -> None:
+    then, later = stands_for("held", before), stands_for("held", now)
+    assert then is not None and later is not None
+    assert (then[0], later[0]) == (path, path)
+    assert then[1] != later[1]
+    assert stands_for("held", before) == then
+
+
+@pytest.mark.parametrize(
+    ("path", "whole"),
+    [
+        ("len(model.seen)", "model.seen"),
+        ("contents(model.seen)", "model.seen"),
+        ("model.steps", "model.steps"),
+    ],
+)
+def test_a_value_is_the_same_one_however_it_is_told(path: str, whole: str) -> None:
+    assert told_of(path) == whole
+
+
+def test_what_only_leads_on_has_nothing_that_stands_for_it() -> None:
+    closed = io.BytesIO()
+    closed.close()
+    for value in ((1, 2), object(), Mode, closed, memoryview(b"a")):
+        assert stands_for("held", value) is None
+
+
+def test_only_many_plain_values_are_data() -> None:
+    assert is_data([0] * (LONG + 1))
+    assert not is_data([0] * LONG)
+    assert not is_data([*[0] * LONG, object()])
+
+
+def test_arrays_and_memory_that_is_written_to_are_known() -> None:
+    assert is_array(np.zeros(1)) and not is_array([0.0])
+    assert is_memory(bytearray(1)) and not is_memory(b"a") and not is_memory(1)
+    assert not is_memory(np.zeros(4)[::2])
