@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable
 from io import BytesIO
@@ -17,6 +18,7 @@ from tests.support.diagnosing import reported
 
 LINEAR = nn.Linear(8, 8)
 KEPT: list[float] = []
+MODES = {"slow": False, "quick": True}
 BEGUN = np.datetime64("now")
 
 
@@ -52,7 +54,38 @@ def of_numpys_clock() -> bool:
     return bool(np.datetime64("now") - BEGUN > np.timedelta64(3600, "s"))
 
 
+def of_free_memory() -> bool:
+    free, total = torch.cuda.mem_get_info()
+    return free / total < 0.1
+
+
+def of_disk() -> bool:
+    return shutil.disk_usage("/").free < 1000
+
+
+def of_memory_file() -> bool:
+    with open("/proc/meminfo") as file:
+        (line,) = (one for one in file if one.startswith("MemAvailable"))
+    return int(line.split()[1]) < 1000
+
+
+def of_environment_s_number() -> bool:
+    return int(os.environ.get("GRAPHDOCTOR_LEVEL", "0")) >= 3
+
+
+def of_environment_by_a_table() -> bool:
+    return MODES[os.environ.get("GRAPHDOCTOR_MODE", "slow")]
+
+
 ASKING = [
+    of_free_memory,
+    of_disk,
+    pytest.param(
+        of_memory_file,
+        marks=pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="Linux has it"),
+    ),
+    of_environment_s_number,
+    of_environment_by_a_table,
     of_memory,
     of_load,
     of_times,

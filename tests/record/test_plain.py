@@ -71,7 +71,7 @@ def nested(depth: int) -> list[Any]:
         [1, (2, {3})], {"a": [1]}, OrderedDict(a=1), Counter("ab"), deque([1]), frozenset([1]),
         [0] * 200, nested(3), Plain.ONE, Fraction(1, 2), torch.ones(2), torch.float32, EXCEPTION, Own,
     ],
-    ids=repr,
+    ids=lambda value: repr(value).split(" at 0x")[0],
 )  # fmt: skip
 def test_values_of_python_and_torch_are_plain(value: object) -> None:
     assert is_plain(value)

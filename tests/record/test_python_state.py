@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphdoctor.record.host import decisions
+from graphdoctor.record.host import ahead
 from graphdoctor.record.host.python_state import _LOOKS
 from tests.support.diagnosing import reported
 
@@ -280,15 +280,15 @@ def test_a_counter_in_a_container_inside_another_decides_too() -> None:
 
 
 def test_a_decision_in_a_loop_is_computed_ahead_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed = decisions._computed_ahead
+    computed = ahead._computed_ahead
     asked: list[object] = []
 
     def noted(*given: Any) -> Any:
         asked.append(given)
         return computed(*given)
 
-    monkeypatch.setattr(decisions, "_KNOWN", {})
-    monkeypatch.setattr(decisions, "_computed_ahead", noted)
+    monkeypatch.setattr(ahead, "_KNOWN", {})
+    monkeypatch.setattr(ahead, "_computed_ahead", noted)
     model = Every(lambda self: max(self.calls > 10**9 for _ in range(50)))
     assert reported(model).verdict == "safe" and len(asked) == 1
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import torch
 from msgspec.structs import replace
+from torch import nn
 
 from graphdoctor.record.later.sameness import (
     Event,
@@ -19,7 +21,9 @@ from graphdoctor.record.later.sameness import (
 )
 from graphdoctor.values.recording import Leaf, Op
 from tests.support.builders import external, op, tensor
+from tests.support.diagnosing import reported
 
+LINEAR = nn.Linear(8, 8)
 WEIGHT, INPUT, RESULT, LOSS = range(1, 5)
 
 
@@ -155,3 +159,42 @@ def test_runs_are_alike_where_each_is_like_the_first() -> None:
     assert are_alike([USUAL, one_run(step(first=50)), USUAL])
     assert not are_alike([USUAL, USUAL, other])
     assert are_alike([other])
+
+
+class Later:
+    """Gives the first of two things for a thousand steps, by no line that compares."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def of(self, now: object, then: object) -> object:
+        self.calls += 1
+        return (now, then)[min(self.calls // 1000, 1)]
+
+
+def takes_another(x: torch.Tensor, later: Later) -> object:
+    a = LINEAR(x)
+    b = torch.relu(a)
+    return later.of(a, b) * 2  # type: ignore[operator]
+
+
+def returns_another(x: torch.Tensor, later: Later) -> object:
+    a = LINEAR(x)
+    return later.of(a, torch.relu(a))
+
+
+def returns_another_number(x: torch.Tensor, later: Later) -> object:
+    return LINEAR(x), later.of(False, True)
+
+
+@pytest.mark.parametrize("step", [takes_another, returns_another, returns_another_number])
+def test_another_tensor_or_number_is_another_step(step: Callable[..., object]) -> None:
+    later = Later()
+    report = reported(lambda x: step(x, later))
+    assert report.verdict == "unknown" and "does something else" in report.reason
+
+
+def test_an_object_that_is_returned_anew_is_no_other_step() -> None:
+    later = Later()
+    report = reported(lambda x: (LINEAR(x), later.of(Later, Later)))
+    assert report.verdict == "safe", report.reason

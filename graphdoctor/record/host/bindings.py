@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import cache
 
 from graphdoctor.record.host.expressions import Function
 
 _PUT = frozenset(["append", "appendleft", "add", "extend", "insert", "update", "setdefault"])
+_WHOLE = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -21,6 +23,7 @@ class Bindings:
         self._repeated: set[str] = set()
         self._asked: set[str] = set()
         self._parameters: set[str] = set()
+        self._alone: set[str] = set()  # bound as a whole, and not as an item of something
         if function is not None:
             arguments = ast.walk(function.args)
             self._parameters.update(one.arg for one in arguments if isinstance(one, ast.arg))
@@ -30,6 +33,11 @@ class Bindings:
         """Whether what it stands for now is what it stands for wherever the function names it."""
         count = len(self._values.get(name, ())) + (name in self._parameters)
         return count <= 1 and name not in self._repeated
+
+    def only_value_of(self, name: str) -> ast.AST | None:
+        """What the one statement that binds it gives to it alone."""
+        is_known = self.is_bound_once(name) and name not in self._parameters
+        return self._values[name][0] if is_known and name in self._alone else None
 
     def are_all(self, name: str, condition: Callable[[ast.AST], bool]) -> bool:
         """Whether it holds for everything in the function that is bound to a name."""
@@ -51,6 +59,8 @@ class Bindings:
             for name, held in _put_by(child):
                 self._contents.setdefault(name, []).append(held)
             for target, value in _bound_by(child):
+                if isinstance(target, ast.Name) and isinstance(child, _WHOLE):
+                    self._alone.add(target.id)
                 for one in ast.walk(target):
                     if isinstance(getattr(one, "ctx", None), ast.Load):
                         continue
@@ -63,6 +73,11 @@ class Bindings:
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 self._values.setdefault(child.name, []).append(None)
             self._read(child, is_repeated=is_within)
+
+
+@cache
+def bindings_of(function: Function | None) -> Bindings:
+    return Bindings(function)
 
 
 def _put_by(node: ast.AST) -> list[tuple[str, ast.AST | None]]:

@@ -13,13 +13,16 @@ from typing import Any
 
 from graphdoctor.record.host.replaced_names import standing_in
 
-_HOUR_S = 3600
+_MINUTE_S = 60
+_HOUR_S = 60 * _MINUTE_S
 _DAY_S = 24 * _HOUR_S
-# So far ahead that whatever waits is over; and each hour of a day, and each day of a week, after that.
+# So far ahead that whatever waits is over; and each hour of a day, each day of a week, and each minute of an hour
+# and second of a minute after that.
 FAR_AHEAD_S = 30 * _DAY_S
 AT_OTHER_TIMES_S = (
     *(FAR_AHEAD_S + hour * _HOUR_S for hour in range(1, 24)),
     *(FAR_AHEAD_S + day * _DAY_S for day in range(1, 7)),
+    *(FAR_AHEAD_S + minute * (_MINUTE_S + 1) for minute in range(1, 60)),
 )
 NUMPY_CLOCK = "numpy.datetime64()"
 _NOW_WORDS = frozenset({"now", "today"})
@@ -59,15 +62,33 @@ def tells_of_day(name: str) -> bool:
 
 
 @contextmanager
-def clocks_ahead(roots: Mapping[str, object], ahead_s: int) -> Iterator[None]:
-    """In this block code that the roots lead to reads another time, by whatever name it knows the clock."""
-    modules = [time, datetime]
-    others = _later_clocks(ahead_s)
+def clocks_ahead(
+    roots: Mapping[str, object], ahead_s: float, *, each_time: bool = False
+) -> Iterator[None]:
+    """In this block code that the roots lead to reads another time, by whatever name it knows the clock.
+
+    `each_time`: so far ahead of the last time that it was read, as if all that it times took so long.
+    """
+    modules = [time, datetime, *(one for name in ("timeit",) if (one := sys.modules.get(name)))]
+    ahead = _Ahead(ahead_s, each_time)
+    others = _later_clocks(ahead)
     if (numpy := sys.modules.get("numpy")) is not None:
         modules.append(numpy)
-        others[id(numpy.datetime64)] = _later_datetime64(numpy.datetime64, ahead_s)
+        others[id(numpy.datetime64)] = _later_datetime64(numpy.datetime64, ahead)
     with standing_in(roots, others, *modules):
         yield
+
+
+class _Ahead:
+    """How many seconds a clock that is read now is ahead."""
+
+    def __init__(self, ahead_s: float, each_time: bool) -> None:
+        self._ahead_s, self._each_time = ahead_s, each_time
+        self._times = 0
+
+    def seconds(self) -> float:
+        self._times += 1
+        return self._ahead_s * (self._times if self._each_time else 1)
 
 
 def reads_numpy_clock(code: CodeType) -> bool:
@@ -77,26 +98,30 @@ def reads_numpy_clock(code: CodeType) -> bool:
     )
 
 
-def _later_datetime64(kind: Any, ahead_s: int) -> Any:
+def _later_datetime64(kind: Any, ahead: _Ahead) -> Any:
     def make(cls: type, *args: Any) -> Any:
         found = kind(*args)
         is_now = bool(args) and isinstance(args[0], str) and args[0] in _NOW_WORDS
         unit = "D" if is_now and args[0] == "today" else "s"
-        ahead = ahead_s // _DAY_S if unit == "D" else ahead_s
-        return found + (found - found).dtype.type(ahead, unit) if is_now else found
+        if not is_now:
+            return found
+        ahead_s = int(ahead.seconds())
+        return found + (found - found).dtype.type(
+            ahead_s // _DAY_S if unit == "D" else ahead_s, unit
+        )
 
     return type("datetime64", (kind,), {"__new__": make})
 
 
-def _later_clocks(ahead_s: int) -> dict[int, object]:
+def _later_clocks(ahead: _Ahead) -> dict[int, object]:
     """What stands in for each clock, by its identity."""
     of_seconds = {
-        id(clock): partial(_ahead, clock, ahead_s * (10**9 if name.endswith("_ns()") else 1))
+        id(clock): partial(_read_ahead, clock, ahead, 10**9 if name.endswith("_ns()") else 1)
         for clock, name in CLOCKS.items()
         if name.startswith("time.") and clock not in _OF_DAY
     }
-    of_day = {id(clock): partial(_of_day_ahead, clock, ahead_s) for clock in _OF_DAY}
-    of_now = {"ahead": datetime.timedelta(seconds=ahead_s)}
+    of_day = {id(clock): partial(_of_day_ahead, clock, ahead) for clock in _OF_DAY}
+    of_now = {"ahead": ahead}
     return {
         **of_seconds,
         **of_day,
@@ -105,23 +130,24 @@ def _later_clocks(ahead_s: int) -> dict[int, object]:
     }
 
 
-def _ahead(clock: Callable[..., Any], ahead: int, *args: Any) -> Any:
-    return clock(*args) + ahead
+def _read_ahead(clock: Callable[..., Any], ahead: _Ahead, unit: int, *args: Any) -> Any:
+    now = clock(*args)
+    return now + type(now)(ahead.seconds() * unit)
 
 
-def _of_day_ahead(clock: Callable[..., Any], ahead_s: int, *args: Any) -> Any:
+def _of_day_ahead(clock: Callable[..., Any], ahead: _Ahead, *args: Any) -> Any:
     if len(args) > _OF_DAY[clock]:  # another time than now
         return clock(*args)
-    seconds = _TIME() + ahead_s
+    seconds = _TIME() + ahead.seconds()
     return clock(*args, seconds if clock in (_LOCAL, _UTC, _CTIME) else _LOCAL(seconds))
 
 
 class _LaterDatetime(datetime.datetime):
-    ahead: datetime.timedelta
+    ahead: _Ahead
 
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-        return _NOW(tz) + cls.ahead
+        return _NOW(tz) + datetime.timedelta(seconds=cls.ahead.seconds())
 
     @classmethod
     def utcnow(cls) -> Any:
@@ -133,11 +159,11 @@ class _LaterDatetime(datetime.datetime):
 
 
 class _LaterDate(datetime.date):
-    ahead: datetime.timedelta
+    ahead: _Ahead
 
     @classmethod
     def today(cls) -> Any:
-        return (_NOW() + cls.ahead).date()
+        return (_NOW() + datetime.timedelta(seconds=cls.ahead.seconds())).date()
 
 
 _NOW, _TIME = datetime.datetime.now, time.time

@@ -16,15 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from graphdoctor.record.host.ahead import COUNT, ahead_of, counted_earlier, gives
+from graphdoctor.record.host.bindings import bindings_of
+from graphdoctor.record.host.expressions import function_of
 from graphdoctor.target.program.statements import tree_of
 from graphdoctor.target.state.attributes import attributes
 from graphdoctor.target.state.plain import SCALARS
 
-STEPS_AHEAD = 100_000
-_COUNT = "count of steps"  # no name that code can have
-_POWER = "power of numbers"
-_MOST_BITS = 4096
-_MOST_KNOWN = 1024
 _MISSING = object()
 
 
@@ -50,12 +48,12 @@ class Decision(NamedTuple):
 def decisions_at(frame: FrameType, counter: Counter, now: object) -> Iterator[Decision]:
     """What the line that a frame runs next decides by a counter; not what stays as it is for very long."""
     for expression in _by_line(frame.f_code.co_filename).get(frame.f_lineno, ()):
-        resolved = _Resolved(frame, counter)
+        resolved = _Resolved(frame, counter, now)
         rest = resolved.visit(deepcopy(expression))
         if not resolved.has_counter:
             continue
         code = ast.unparse(expression)
-        ahead = _ahead(rest, now, counter.growth) if resolved.is_plain else None
+        ahead = ahead_of(rest, now, counter.growth) if resolved.is_plain else None
         if ahead is None:
             yield Decision(code, expression, None, None)
         elif ahead.steps is not None:
@@ -99,16 +97,21 @@ def _leaves(test: ast.expr) -> Iterator[ast.expr]:
 class _Resolved(ast.NodeTransformer):
     """An expression with numbers in the place of names, found without running any code of the user's."""
 
-    def __init__(self, frame: FrameType, counter: Counter) -> None:
+    def __init__(self, frame: FrameType, counter: Counter, now: object) -> None:
         self._frame = frame
         self._counter = counter
+        self._now = now
+        self._bindings = bindings_of(function_of(frame.f_code, frame.f_lineno))
         self.has_counter = False
         self.is_plain = True
 
     def visit(self, node: ast.AST) -> ast.AST:
         if self._is_counter(node):
             self.has_counter = True
-            return ast.copy_location(ast.Name(_COUNT, ast.Load()), node)
+            return ast.copy_location(ast.Name(COUNT, ast.Load()), node)
+        if isinstance(node, ast.Name) and (behind := self._behind(node)) is not None:
+            self.has_counter = True
+            return ast.copy_location(behind, node)
         if isinstance(node, (ast.Name, ast.Attribute)):
             value = self._value(node)
             if not isinstance(value, SCALARS):
@@ -131,6 +134,21 @@ class _Resolved(ast.NodeTransformer):
                 return False
             return node.slice.value == counter.key and self._value(node.value) is counter.holder
         return self._is_named(node)
+
+    def _behind(self, name: ast.Name) -> ast.AST | None:
+        """What a variable was computed by, of the counter as it was then: `k` after `k = self.n`."""
+        expression = self._bindings.only_value_of(name.id)
+        if expression is None or name.id not in self._frame.f_locals:
+            return None
+        inner = _Resolved(self._frame, self._counter, self._now)
+        rest = inner.visit(deepcopy(expression))
+        if not inner.has_counter or not inner.is_plain:
+            return None
+        value = self._frame.f_locals[name.id]
+        growth = self._counter.growth or 0
+        both = (rest, counted_earlier(rest, growth))  # it may have been counted on since
+        is_told = type(value) in SCALARS
+        return next((one for one in both if is_told and gives(one, self._now, value)), None)
 
     def _is_named(self, node: ast.AST) -> bool:
         holder, name = self._counter.holder, self._counter.name
@@ -193,64 +211,3 @@ def _item(value: object, key: Any) -> object:
     if isinstance(value, tuple) and 0 <= key < tuple.__len__(value):
         return tuple.__getitem__(value, key)
     return _MISSING
-
-
-class _Bounded(ast.NodeTransformer):
-    """Powers and shifts by way of `_power`: whole numbers grow without an end in them."""
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        self.generic_visit(node)
-        if not isinstance(node.op, (ast.Pow, ast.LShift)):
-            return node
-        base = node.left
-        if isinstance(node.op, ast.LShift):
-            base = ast.Constant(2)
-        power: ast.expr = ast.Call(ast.Name(_POWER, ast.Load()), [base, node.right], [])
-        if isinstance(node.op, ast.LShift):
-            power = ast.BinOp(node.left, ast.Mult(), power)
-        return ast.copy_location(power, node)
-
-
-def _power(base: Any, exponent: Any) -> Any:
-    are_whole = isinstance(base, int) and isinstance(exponent, int)
-    if are_whole and abs(base) > 1 and abs(base).bit_length() * abs(exponent) > _MOST_BITS:
-        raise OverflowError
-    return base**exponent
-
-
-class _Ahead(NamedTuple):
-    steps: int | None  # None: never, as far as was looked
-    becomes: bool
-
-
-_KNOWN: dict[object, _Ahead | None] = {}  # a line in a loop asks the same each time
-
-
-def _ahead(rest: ast.AST, now: object, growth: int | float | None) -> _Ahead | None:
-    """When the truth of an expression changes; None where that cannot be computed."""
-    key = (ast.dump(rest), repr(now), repr(growth))
-    if key not in _KNOWN:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        _KNOWN[key] = _computed_ahead(rest, now, growth)
-    return _KNOWN[key]
-
-
-def _computed_ahead(rest: ast.AST, now: object, growth: int | float | None) -> _Ahead | None:
-    if growth is None or not isinstance(now, (int, float)):
-        return None
-    bounded = ast.Expression(_Bounded().visit(rest))
-    try:
-        code = compile(ast.fix_missing_locations(bounded), "<decision>", "eval")
-    except (TypeError, ValueError, RecursionError):
-        return None
-
-    def truth(count: object) -> bool:
-        return bool(eval(code, {"__builtins__": {}, _POWER: _power}, {_COUNT: count}))
-
-    try:
-        here = truth(now)
-        later = (steps for steps in range(1, STEPS_AHEAD) if truth(now + steps * growth) != here)
-        return _Ahead(next(later, None), not here)
-    except Exception:  # numbers that cannot be compared, or are too large
-        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from types import CodeType, FrameType
 
@@ -40,6 +40,7 @@ def _expressions_of_file(file: str) -> dict[_Positions, ast.expr]:
     return found
 
 
+@lru_cache(maxsize=1024)
 def function_of(code: CodeType, line: int) -> Function | None:
     """The function of a name around a line; none of a file's own statements, whose names all may read."""
     found: Function | None = None

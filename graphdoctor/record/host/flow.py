@@ -22,7 +22,17 @@ _OPENERS = frozenset({"_io", "bz2", "gzip", "lzma"})
 _LEAVES = (ast.Return, ast.Break, ast.Continue)
 _UNREADABLE = frozenset({"locals", "vars", "eval", "exec", "globals", "_getframe"})
 _IN_PLACE = frozenset(
-    ["shuffle", "readinto", "readinto1", "recv_into", "recvfrom_into", "readv", "preadv", "seed"]
+    [
+        "shuffle",
+        "reload",
+        "readinto",
+        "readinto1",
+        "recv_into",
+        "recvfrom_into",
+        "readv",
+        "preadv",
+        "seed",
+    ]
 )
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from graphdoctor.record.host.bindings import Bindings
+from graphdoctor.record.host.bindings import bindings_of
 from graphdoctor.record.host.expressions import function_of, is_call_at, rebound_in
 from graphdoctor.record.host.loggers import logs_plainly, prints_plainly, warns_plainly
 from graphdoctor.record.host.plain import has_own_access, is_of_user, is_plain
@@ -70,58 +70,17 @@ _PURE_MODULES = frozenset({os.path.__name__, "genericpath", math.__name__, json.
 _PURE_TYPES = (datetime.datetime, datetime.date, datetime.timedelta, pathlib.Path)
 _CLOCKS = frozenset({time.time, time.perf_counter, time.monotonic, time.strftime, time.localtime})
 # Of what was asked for: text, numbers, what lies in a file, rows of a table.
-_OF_ANSWERS = frozenset(
-    {
-        *(
-            "as_integer_ratio",
-            "decode",
-            "encode",
-            "endswith",
-            "exists",
-            "fetchall",
-            "fetchmany",
-            "fetchone",
-        ),
-        *(
-            "find",
-            "format",
-            "get",
-            "is_dir",
-            "is_file",
-            "isdigit",
-            "items",
-            "iterdir",
-            "keys",
-            "lower",
-            "lstrip",
-        ),
-        *(
-            "partition",
-            "read",
-            "read1",
-            "read_bytes",
-            "read_text",
-            "readline",
-            "readlines",
-            "rpartition",
-        ),
-        *(
-            "rsplit",
-            "rstrip",
-            "split",
-            "splitlines",
-            "startswith",
-            "stat",
-            "strip",
-            "timestamp",
-            "title",
-        ),
-        *("tolist", "total_seconds", "upper", "values"),
-    }
-)
+_OF_ANSWERS = frozenset([
+    "as_integer_ratio", "decode", "encode", "endswith", "exists", "fetchall", "fetchmany", "fetchone",
+    "find", "format", "get", "is_dir", "is_file", "isdigit", "items", "iterdir", "keys", "lower", "lstrip",
+    "partition", "read", "read1", "read_bytes", "read_text", "readline", "readlines", "rpartition",
+    "rsplit", "rstrip", "split", "splitlines", "startswith", "stat", "strip", "timestamp", "title",
+    "tolist", "total_seconds", "upper", "values",
+])  # fmt: skip
 _OF_TENSORS = frozenset(
     ["item", "tolist", "detach", "mean", "sum", "norm", "float", "cpu", "size", "dim", "numel"]
 )
+_ABOUT_TENSORS = frozenset(["shape", "dtype", "device", "ndim", "requires_grad"])
 THROUGH = (
     ast.Compare, ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.IfExp, ast.JoinedStr, ast.FormattedValue,
     ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Slice, ast.Starred, ast.Subscript,
@@ -136,7 +95,7 @@ class Calls:
     ) -> None:
         self._frame, self._answers = frame, answers
         self._asks_by_itself = asks_by_itself  # and not by a function that does more than to ask
-        self._bindings = Bindings(function_of(frame.f_code, frame.f_lineno))
+        self._bindings = bindings_of(function_of(frame.f_code, frame.f_lineno))
 
     def is_pure(self, node: ast.AST) -> bool:
         """Whether it only computes a value, and changes nothing."""
@@ -150,6 +109,9 @@ class Calls:
             if isinstance(node.value, ast.Name) and node.value.id in self._answers:
                 return self._is_nobodys(node.value)
             found = self.resolved(node)
+            if found is MISSING and node.attr in _ABOUT_TENSORS:
+                holder = self.resolved(node.value)
+                return isinstance(holder, torch.Tensor) and self.is_pure(node.value)
             return found is not MISSING and is_plain(found)
         if isinstance(node, (*THROUGH, ast.keyword)):
             return all(map(self.is_pure, ast.iter_child_nodes(node)))

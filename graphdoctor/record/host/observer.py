@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import secrets
@@ -11,7 +12,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from inspect import CO_GENERATOR
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from itertools import chain
 from types import CodeType, FrameType
 from typing import Any
 
@@ -30,6 +32,7 @@ from graphdoctor.values.recording import EventKind, HostEvent
 _RANDOM_MODULE = random.__file__
 _SECRETS = secrets.__file__
 _UUID = uuid.__file__
+_GETRANDOM = getattr(os, "getrandom", None)
 THREADS = {
     threading.Thread.start.__code__: "threading.Thread",
     ThreadPoolExecutor.submit.__code__: "concurrent.futures.ThreadPoolExecutor",
@@ -37,7 +40,8 @@ THREADS = {
 _FILES = frozenset(
     {_RANDOM_MODULE, _SECRETS, _UUID, *(code.co_filename for code in THREADS)}
 ).union(FILES_ASKED, FILES_OF_QUEUES)
-_FUNCTIONS = frozenset({next, os.urandom, *CLOCKS})
+_FUNCTIONS = frozenset({next, os.urandom, _GETRANDOM, *CLOCKS})
+_SUSPENDED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _OWNERS = (random.Random, *TAKEN_FROM)
 _Found = tuple[EventKind, str]
 _DRAW_NOTHING = frozenset({"getstate", "setstate", "seed"})
@@ -159,7 +163,7 @@ def _tells(code: CodeType) -> bool:
     A step calls a hundred thousand functions, and a code object's own hash is computed from all that it holds.
     """
     is_looked_at = _is_looked_at(code.co_filename)
-    return is_looked_at or code.co_name == "__next__" or bool(code.co_flags & CO_GENERATOR)
+    return is_looked_at or code.co_name == "__next__" or bool(code.co_flags & _SUSPENDED)
 
 
 @cache
@@ -182,8 +186,8 @@ def _built_in(function: Any) -> _Found | None:
     """A C function that draws or reads a clock."""
     if isinstance(getattr(function, "__self__", None), random.Random):
         return _of_module(_RANDOM_MODULE, function.__name__)
-    if function is os.urandom:
-        return "host-random", "os.urandom()"
+    if function in (os.urandom, _GETRANDOM):
+        return "host-random", f"os.{function.__name__}()"
     try:
         return ("host-time", CLOCKS[function]) if function in CLOCKS else None
     except TypeError:  # a callable that cannot be hashed
@@ -210,20 +214,26 @@ def _is_asked_by_torch(frame: FrameType | None) -> bool:
 
 
 def numpy_generators(roots: Mapping[str, object]) -> list[Any]:
-    """NumPy's global generator, and those that the roots hold."""
+    """NumPy's generators, wherever they are: a cache or a package that the step asks may hold them, too.
+
+    Python's garbage collector knows of all but those that were there when somebody froze it.
+    """
     own = numpy_generator()
     if own is None:
         return []
-    kinds = (sys.modules["numpy"].random.Generator, type(own))
-    walk = Walk(roots, with_empty=False)
-    return [own, *(value for _, value, _ in walk if isinstance(value, kinds))]
+    random = sys.modules["numpy"].random
+    kinds = (random.Generator, type(own), random.BitGenerator)
+    held = (value for _, value, _ in Walk(roots, with_empty=False))
+    found = [own, *(one for one in chain(held, gc.get_objects()) if issubclass(type(one), kinds))]
+    return list({id(one): one for one in found}.values())
 
 
 class NumpyState:
     """A generator of NumPy's, and where it was when it was last looked at."""
 
     def __init__(self, generator: Any) -> None:
-        self._name = "numpy.random" if _is_legacy(generator) else "numpy.random.Generator"
+        is_legacy = hasattr(generator, "_bit_generator")
+        self._name = "numpy.random" if is_legacy else "numpy.random.Generator"
         self._generator = generator
         self._seen = state_of(generator)
         self._shown = Shown()
@@ -244,12 +254,9 @@ class NumpyState:
 
 def state_of(generator: Any) -> Any:
     """A generator's state, in a form that can be compared."""
-    bits = generator._bit_generator if _is_legacy(generator) else generator.bit_generator
+    owned = (getattr(generator, name, None) for name in ("bit_generator", "_bit_generator"))
+    bits = next((one for one in owned if one is not None), generator)
     return _plain(bits.state)
-
-
-def _is_legacy(generator: Any) -> bool:
-    return not hasattr(generator, "bit_generator")
 
 
 def _plain(state: Any) -> Any:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import ast
 import builtins
 import gc
+import importlib
 import io
 import os
 import select
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from types import FrameType
 from typing import Any, Literal
 
@@ -21,7 +23,7 @@ import torch
 
 from graphdoctor.device.emulated import cuda as emulated_cuda
 from graphdoctor.record.host.expressions import expression_of
-from graphdoctor.record.host.shown import Shown
+from graphdoctor.record.host.shown import Shown, keeps_answer
 from graphdoctor.target.frames import is_machinery, is_own, is_torch
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.recording import OF_ENVIRONMENT
@@ -33,10 +35,11 @@ from graphdoctor.values.recording import OF_ENVIRONMENT
 Answer = Literal["decides", "decides-as-set", "measures", "configures", "stands"]
 
 _OF_OS = ("stat", "lstat", "fstat", "access", "read", "pread", "readv", "readlink", "waitpid")
-_MEASURING = ("getloadavg", "times", "sysconf", "cpu_count")
+_MEASURING = ("getloadavg", "times", "sysconf", "cpu_count", "statvfs")
 _FUNCTIONS: dict[Any, tuple[str, Answer]] = {
     getattr(os, name): (f"os.{name}()", "decides") for name in _OF_OS if hasattr(os, name)
 } | {getattr(os, name): (f"os.{name}()", "measures") for name in _MEASURING if hasattr(os, name)}
+_FUNCTIONS[builtins.input] = ("input()", "decides")
 _FUNCTIONS[select.select] = ("select.select()", "decides")
 _FUNCTIONS[gc.isenabled] = ("gc.isenabled()", "stands")
 for _mode in ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled"):
@@ -54,14 +57,24 @@ _METHODS: Methods = {
     ("functools", "_lru_cache_wrapper"): frozenset({"cache_info"}),
     ("_thread", "lock"): frozenset({"locked"}),
     ("select", "epoll"): frozenset({"poll"}),
+    ("select", "poll"): frozenset({"poll"}),
+    ("_ssl", "_SSLSocket"): frozenset({"read"}),
+    ("_asyncio", "Future"): frozenset({"done"}),
+    ("_multiprocessing", "SemLock"): frozenset({"acquire"}),  # of what processes share
 }
+_LOCKS: Methods = {("_thread", name): frozenset({"acquire"}) for name in ("lock", "RLock")}
 _READS = frozenset({"read", "read1", "readline", "readlines", "readinto"})
 _NAMES = _READS.union(
-    *_METHODS.values(), (function.__name__ for function in _FUNCTIONS), {"getrusage"}
+    *_METHODS.values(),
+    *_LOCKS.values(),
+    (function.__name__ for function in _FUNCTIONS),
+    {"getrusage"},
 )
 _FLAGS = {
     threading.Event.is_set.__code__: "threading.Event.is_set()",
     threading.Semaphore.acquire.__code__: "threading.Semaphore.acquire()",
+    threading.Thread.is_alive.__code__: "threading.Thread.is_alive()",
+    Future.done.__code__: "concurrent.futures.Future.done()",
 }
 _GETITEM = type(os.environ).__getitem__.__code__
 # In these is every function of Python's that tells of a question.
@@ -77,6 +90,7 @@ _FOR_ITSELF = (
 _IMPORT = "<frozen importlib"
 _OF_MACHINE = ("/proc/", "/sys/", "/dev/")
 _STARTING = ("subprocess.Popen", "posix_spawn")
+_CONNECTED = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname")
 _OPENED = ("open", "os.listdir", "os.scandir", "subprocess.Popen", "os.posix_spawn")
 
 
@@ -89,6 +103,8 @@ class Asking:
 
     def audit(self, event: str, args: tuple[Any, ...]) -> None:
         """What Python tells audit hooks."""
+        if event in _CONNECTED:
+            self._tell(f"{event}()", "decides", sys._getframe(2))
         if event not in _OPENED:
             return
         path = args[0] if isinstance(args[0], (str, bytes)) else ""
@@ -108,8 +124,10 @@ class Asking:
                 answer = _answer_of(getattr(owner, "name", ""))
                 self._tell(f"{name}() of an open file", answer, caller)
         elif is_method_of(owner, name, _METHODS):
-            if not is_machinery(caller.f_code.co_filename):
-                self._tell(f"{type(owner).__name__}.{name}()", "decides", caller)
+            self._tell(f"{type(owner).__name__}.{name}()", "decides", caller)
+        elif is_method_of(owner, name, _LOCKS):
+            if not is_machinery(caller.f_code.co_filename) and _waits_not(expression_of(caller)):
+                self._tell(f"{type(owner).__name__}.acquire()", "decides", caller)
         elif (getattr(function, "__module__", ""), name) in _MEASURED_BY:
             self._tell(f"resource.{name}()", "measures", caller)
         elif isinstance(function, type(builtins.len)) and function in _FUNCTIONS:
@@ -130,29 +148,47 @@ class Asking:
             self._tell(_FLAGS[code], "decides", caller)
 
     def _tell(self, name: str, answer: Answer, frame: FrameType) -> None:
-        user = _who_asks(frame)
+        user = who_asks(frame)
         if user is None:
             return
-        starts_process = name.startswith(_STARTING)  # which does more than to answer
-        if starts_process or not self._shown.is_only_shown(user):
+        does_more = name.startswith(_STARTING) or (user is not frame and keeps_answer(user))
+        if does_more or not self._shown.is_only_shown(user):
             self._asked(name, answer, user)
 
 
+def _waits_not(call: ast.AST | None) -> bool:
+    """Whether a lock is asked for and not waited for: `lock.acquire(blocking=False)`."""
+    if not isinstance(call, ast.Call):
+        return False
+    keywords = {one.arg: one.value for one in call.keywords}
+    first = call.args[0] if call.args else keywords.get("blocking")
+    is_off = isinstance(first, ast.Constant) and not first.value
+    return is_off or "timeout" in keywords
+
+
 def _answer_of(path: object) -> Answer:
-    is_text = isinstance(path, (str, bytes))
-    return "measures" if is_text and os.fsdecode(path).startswith(_OF_MACHINE) else "decides"  # type: ignore[arg-type]
+    return "measures" if tells_of_machine(path) else "decides"
 
 
-def _who_asks(frame: FrameType | None) -> FrameType | None:
+def tells_of_machine(path: object) -> bool:
+    return isinstance(path, (str, bytes)) and os.fsdecode(path).startswith(_OF_MACHINE)
+
+
+def who_asks(frame: FrameType | None) -> FrameType | None:
     """The user's frame; None where torch, graphdoctor or Python's library asks for itself."""
+    is_import = False  # which nobody asks for twice, but to read a module anew
     while frame is not None and is_machinery(file := frame.f_code.co_filename):
         is_load = file.endswith(f"torch{os.sep}serialization.py")
         if (is_torch(file) and not is_load) or is_own(file):
             return None
-        if file.startswith(_IMPORT) or any(part in file for part in _FOR_ITSELF):
+        if frame.f_code is importlib.reload.__code__:
+            is_import = False
+        elif file.startswith(_IMPORT):
+            is_import = True
+        elif any(part in file for part in _FOR_ITSELF):
             return None
         frame = frame.f_back
-    return frame
+    return None if is_import else frame
 
 
 def _is_read(args: tuple[Any, ...]) -> bool:

@@ -12,17 +12,19 @@ import operator
 import queue
 import warnings
 from collections.abc import Iterator, Mapping
-from types import FrameType, GeneratorType
+from contextlib import suppress
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
 from graphdoctor.target.state.attributes import has_walkable_state
-from graphdoctor.target.state.plain import SCALARS
+from graphdoctor.target.state.plain import SCALARS, STREAMS
 from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, Walk
 
 _QUEUES = {queue.Queue.get.__code__}
 FILES_OF_QUEUES = frozenset(code.co_filename for code in _QUEUES)
 TAKEN_FROM = (queue.SimpleQueue, io.BytesIO, io.StringIO)  # by functions in C
 _DEPTH = 4
+_SUSPENDED = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _IN_ORDER: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))))
 
 
@@ -48,7 +50,7 @@ class Running:
         if frame.f_code.co_name == "__next__":
             return self.path(frame.f_locals.get("self"))
         for path, held in self._held.values():
-            if isinstance(held, GeneratorType) and held.gi_frame is frame:
+            if isinstance(held, _SUSPENDED) and _frame_of(held) is frame:
                 return path
         return None
 
@@ -79,7 +81,8 @@ class Running:
         """Those whose position is another one than in the beginning, but for what was only shown."""
         for key, (path, held) in self._held.items():
             before = self._before[key]
-            if before is not None and position(held) != before:
+            is_unseen = before is None and not isinstance(held, _SUSPENDED)  # as in a loop
+            if is_unseen or position(held) != before:
                 left, shown = self._left[key], self._shown.get(path)
                 if shown is None or left is None or _left(held) != left - shown:
                     yield path
@@ -87,7 +90,7 @@ class Running:
     def _is_hidden(self, key: int, held: Iterator[object]) -> bool:
         """A cycle stands where it stood once it has come round, as one of a single item always does."""
         is_told = self._before[key] is not None and not isinstance(held, itertools.cycle)
-        return not is_told and not isinstance(held, GeneratorType)
+        return not is_told and not isinstance(held, _SUSPENDED)
 
     def path(self, held: object) -> str | None:
         """What leads to it, if it outlives the step."""
@@ -95,10 +98,19 @@ class Running:
 
 
 def _is_running(value: object) -> bool:
-    """Not an object of the user's, whose attributes are state like any other, and no file."""
+    """Not an object of the user's, whose attributes are state like any other, and no file that is written to."""
+    if isinstance(value, _SUSPENDED):
+        return True
     if type(value) in BUILTIN_CONTAINERS or not isinstance(value, Iterator):
         return False
-    return not has_walkable_state(value) and type(value).__module__ not in ("_io", "tempfile")
+    if isinstance(value, io.IOBase):
+        return not value.closed and value.readable() and not isinstance(value, STREAMS)
+    return not has_walkable_state(value) and type(value).__module__ != "tempfile"
+
+
+def _frame_of(held: object) -> FrameType | None:
+    names = ("gi_frame", "ag_frame", "cr_frame")
+    return next((getattr(held, name) for name in names if hasattr(held, name)), None)
 
 
 def _only_counts(held: Iterator[object]) -> bool:
@@ -120,10 +132,16 @@ def _left(held: Iterator[object]) -> int | None:
 
 def position(iterator: object, depth: int = _DEPTH) -> object:
     """Something that differs where the iterator has moved on; None where it does not tell."""
-    if isinstance(iterator, GeneratorType) or depth == 0:
+    if isinstance(iterator, _SUSPENDED) or depth == 0:
+        return None
+    if isinstance(iterator, io.IOBase):
+        with suppress(OSError):  # somebody has asked it for its next line
+            return iterator.tell()
         return None
     if type(iterator).__name__ == "count":
         return repr(iterator)
+    if type(iterator).__reduce__ is object.__reduce__:  # what every object has, and says nothing
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of itertools will not tell any more

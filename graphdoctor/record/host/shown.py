@@ -10,12 +10,13 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator, Sequence
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 
 from graphdoctor.record.host.expressions import (
     expression_of,
     function_of,
     is_in,
+    parents_in,
     statements_around,
 )
 from graphdoctor.record.host.flow import Flow, leaves_at_last
@@ -57,6 +58,19 @@ class Shown:
             if not draws or not _is_only_shown(stack, draws):
                 self._used.add(key)
         return key not in self._used
+
+
+def keeps_answer(frame: FrameType) -> bool:
+    """Whether a frame calls a method of an object just now, and not for what it gives: `config.read(path)`."""
+    call = expression_of(frame)
+    function = function_of(frame.f_code, frame.f_lineno)
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    if function is None or not isinstance(parents_in(function).get(call), ast.Expr):
+        return False
+    known = Calls(frame)
+    is_of_module = isinstance(known.resolved(call.func.value), ModuleType)
+    return not is_of_module and not known.is_path(call.func.value)
 
 
 def _users(frame: FrameType | None) -> Iterator[FrameType]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Iterator, Sequence, Set
-from contextlib import ExitStack
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence, Set
+from contextlib import ExitStack, closing
 from functools import partial
+from itertools import islice
 
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.record.host.clocks import (
@@ -18,24 +20,25 @@ from graphdoctor.record.host.host_events import SeenOfHost
 from graphdoctor.record.host.lines import Line
 from graphdoctor.record.host.python_state import Deciding
 from graphdoctor.record.later.answers import is_open, tried
-from graphdoctor.record.later.bounded import bounded
 from graphdoctor.record.later.branch_trials import BranchTrials
 from graphdoctor.record.later.line_trace import LineTrace
-from graphdoctor.record.later.sameness import are_alike, first_difference, ran
+from graphdoctor.record.later.sameness import Ran, are_alike, ran
 from graphdoctor.record.later.search import (
+    first_other_of,
     first_other_step,
     is_as_usual,
     nearest_other_step,
     runs_of,
 )
-from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trends import moment, numbers_in, trends
 from graphdoctor.record.later.trials import Trials
 from graphdoctor.record.session import Session
-from graphdoctor.values.errors import GraphDoctorError, RaisesLater
+from graphdoctor.values.errors import RaisesLater
 from graphdoctor.values.figures import count_text, shortened
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import HostEvent, Iteration
+
+_STEPS_WITH_FAST_CLOCKS = 8
 
 
 def with_later_steps(
@@ -130,32 +133,43 @@ def _is_of(event: HostEvent, deciding: Iterable[Deciding]) -> bool:
 
 
 def _at_a_later_time(trials: Trials, clocks: Sequence[HostEvent]) -> Iterator[HostEvent]:
-    """With every clock set forward: one that only times the work decides nothing."""
+    """With every clock set forward, and with fast ones: one that only times the work decides nothing."""
     with trials.session.from_the_start(capturing=True):
         lines = _lines_of_a_step(trials.session)
     names = dict.fromkeys(event.name for event in clocks)
     times = AT_OTHER_TIMES_S if any(map(tells_of_day, names)) else ()
-    for ahead_s in (FAR_AHEAD_S, *times[: runs_of(trials.usual)]):
-        try:
-            with ExitStack() as stack, bounded(lines):
-                ahead = clocks_ahead(trials.session.target.roots, ahead_s)
-                # After the state was put back: a clock may be known by a name of the user's.
-                other = first_difference(
-                    trials.usual, trials.moved(partial(stack.enter_context, ahead))
-                )
-        except LeavesStep as left:
-            place = left.place
-        except GraphDoctorError:
+    ahead_s = (FAR_AHEAD_S, *times[: runs_of(trials.usual)])
+    begun_s = time.monotonic()
+    for runs in (_with_fast_clocks(trials), *(_run_at(trials, each, begun_s) for each in ahead_s)):
+        with closing(runs):
+            other = first_other_of(runs, trials.usual, lines)
+        if other is None or other.fails:
             continue
-        else:
-            if other is None:
-                continue
-            place = other.location
         if is_as_usual(trials, lines):
-            detail = f"`{_code(place)}` does something else at a later time"
+            detail = f"`{_code(other.place)}` does something else at a later time"
             for name in names:
-                yield HostEvent("clock-decision", name, 0, location=place, detail=detail)
+                yield HostEvent("clock-decision", name, 0, location=other.place, detail=detail)
         return
+
+
+def _run_at(trials: Trials, ahead_s: int, begun_s: float) -> Generator[Ran]:
+    """The step, so many seconds after that time.
+
+    Clocks are set after the state was put back: they may be names of the user's.
+    """
+    with ExitStack() as stack:
+        since_s = time.monotonic() - begun_s
+        ahead = clocks_ahead(trials.session.target.roots, ahead_s - since_s)
+        yield trials.moved(partial(stack.enter_context, ahead))
+
+
+def _with_fast_clocks(trials: Trials) -> Generator[Ran]:
+    """Steps in which all that is timed takes very long, one after the other: each may count the slow ones."""
+    with ExitStack() as stack:
+        ahead = clocks_ahead(trials.session.target.roots, FAR_AHEAD_S, each_time=True)
+        in_a_row = trials.in_a_row(partial(stack.enter_context, ahead))
+        stack.callback(in_a_row.close)
+        yield from islice(in_a_row, min(_STEPS_WITH_FAST_CLOCKS, max(1, runs_of(trials.usual))))
 
 
 def _lines_of_a_step(session: Session, deciding: Set[Line] = frozenset()) -> LineTrace:

@@ -46,8 +46,12 @@ class LineTrace:
 
     def did_the_same(self, run: LineTrace, steps: int) -> None:
         """Another run, from a state so many steps later, took these branches, and nothing else came of it."""
+        here = {
+            (line, at) for line, at, _ in self.branches
+        }  # Python 3.13 may tell of some only later
         for branch in run.branches - self.branches:
-            self._other_branches.setdefault(branch, steps)
+            if branch[:2] in here:
+                self._other_branches.setdefault(branch, steps)
 
     def other_branch_at(self, line: Line) -> int | None:
         """Where a run that did the same took another branch there: so many steps later."""

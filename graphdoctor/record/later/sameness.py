@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -38,47 +38,65 @@ def ran(
 
 
 def is_the_same(usual: Ran, other: Ran) -> bool:
-    """Whether it also reads and returns the same of its tensors, and changes no other state.
-
-    What it changes may be what the steps after it decide by.
-    """
-    if first_difference(usual, other) is not None or not other.changed <= usual.changed:
-        return False
-    if [leaf.path for leaf in usual.outputs] != [leaf.path for leaf in other.outputs]:
-        return False
-    pairs, back = dict[int, int](), dict[int, int]()
-    for one, two in zip(_uses(usual), _uses(other), strict=False):
-        if pairs.setdefault(one.storage, two.storage) != two.storage:
-            return False
-        if back.setdefault(two.storage, one.storage) != one.storage:
-            return False
-    return True
-
-
-def _uses(ran: Ran) -> Iterator[TensorUse]:
-    """Tensors in the order in which they are met: memory has another number in each run."""
-    for op in ran.ops:
-        yield from op.inputs
-        yield from op.outputs
-    yield from (leaf.value for leaf in ran.outputs if isinstance(leaf.value, TensorUse))
+    """Whether it changes no other state either, by which the steps after it may decide."""
+    return first_difference(usual, other) is None and other.changed <= usual.changed
 
 
 def first_difference(usual: Ran, other: Ran) -> Op | None:
-    """The first operator that is another one, or one too many."""
+    """The first operator that is another one, takes another tensor, or is one too many.
+
+    Where other tensors or numbers are returned it is the last one.
+    """
+    memory = _Memory()
     for one, two in zip(usual.ops, other.ops, strict=False):
         if signature(one, usual.state) != signature(two, other.state):
+            return two
+        if not memory.is_same((*one.inputs, *one.outputs), (*two.inputs, *two.outputs)):
             return two
     for two, here, there in zip(other.ops, usual.switches, other.switches, strict=False):
         if here != there:
             return two
-    if len(usual.ops) == len(other.ops):
-        if usual.events == other.events:
-            return None
+    if len(usual.ops) != len(other.ops):
+        longer = max(usual.ops, other.ops, key=len)
+        return longer[min(len(usual.ops), len(other.ops))]
+    if usual.events != other.events:
         differing = (b for a, b in zip_longest(usual.events, other.events) if a != b)
         at, *_ = next(differing) or usual.events[-1]
         return other.ops[min(at, len(other.ops) - 1)] if other.ops else None
-    longer = max(usual.ops, other.ops, key=len)
-    return longer[min(len(usual.ops), len(other.ops))]
+    if not _return_the_same(usual.outputs, other.outputs, memory):
+        return other.ops[-1] if other.ops else None
+    return None
+
+
+class _Memory:
+    """Pairs the memory of two runs, which has another number in each, in the order in which they meet it."""
+
+    def __init__(self) -> None:
+        self._there: dict[int, int] = {}
+        self._here: dict[int, int] = {}
+
+    def is_same(self, here: Sequence[TensorUse], there: Sequence[TensorUse]) -> bool:
+        pairs = ((one.storage, two.storage) for one, two in zip(here, there, strict=False))
+        return all(
+            self._there.setdefault(one, two) == two and self._here.setdefault(two, one) == one
+            for one, two in pairs
+        )
+
+
+def _return_the_same(here: Sequence[Leaf], there: Sequence[Leaf], memory: _Memory) -> bool:
+    """By their paths, numbers and memory; tensors were compared where they were made."""
+    return [_plain(leaf) for leaf in here] == [_plain(leaf) for leaf in there] and memory.is_same(
+        _tensors(here), _tensors(there)
+    )
+
+
+def _plain(leaf: Leaf) -> tuple[str, str | None]:
+    is_told = isinstance(leaf.value, str) and " at 0x" not in leaf.value  # where an object lies
+    return leaf.path, leaf.value if is_told else None  # type: ignore[return-value]
+
+
+def _tensors(leaves: Sequence[Leaf]) -> list[TensorUse]:
+    return [leaf.value for leaf in leaves if isinstance(leaf.value, TensorUse)]
 
 
 def signature(op: Op, state: Mapping[int, str]) -> tuple[object, ...]:

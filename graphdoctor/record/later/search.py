@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import closing
+from itertools import islice
 from types import CodeType
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ class OtherStep(NamedTuple):
     steps: int
     place: Location | None
     is_far: bool
+    fails: bool = False
 
 
 def nearest_other_step(
@@ -55,7 +57,8 @@ def nearest_other_step(
         if search.has_run:
             break
     names = {own_name(trend.path) for trend in trends}
-    for steps in sorted(_near(trends, [*constants(lines.codes, names), *numbers])[:runs]):
+    near = _near(trends, [*constants(lines.codes, names), *numbers])
+    for steps in sorted(near[:runs]):
         search.look(steps, is_far=False)
     return search.found if search.found is not None and is_as_usual(trials, lines) else None
 
@@ -71,31 +74,33 @@ def first_other_step(trials: Trials, lines: LineTrace, *, is_foreseen: bool) -> 
     Where all that changes was set to where it will be, few steps are run.
     """
     most = runs_of(trials.usual) // (_FEWER_IF_FORESEEN if is_foreseen else 1)
-    count = min(_MOST_IN_A_ROW, most, _LINES_IN_A_ROW // max(1, lines.count))
+    many = min(_MOST_IN_A_ROW, most, _LINES_IN_A_ROW // max(1, lines.count))
     with closing(trials.in_a_row()) as in_a_row:
-        found = _first_other(in_a_row, trials.usual, lines, count)
+        found = first_other_of(islice(in_a_row, many), trials.usual, lines)
     return found if found is not None and is_as_usual(trials, lines) else None
 
 
-def _first_other(
-    in_a_row: Iterator[Ran], usual: Ran, lines: LineTrace, count: int
-) -> OtherStep | None:
+def first_other_of(in_a_row: Iterator[Ran], usual: Ran, lines: LineTrace) -> OtherStep | None:
+    """The first of these steps that is another one."""
     first: Ran | None = None
-    for steps in range(count):
+    steps = 0
+    while True:
         try:
             with bounded(lines) as seen:
-                ran = next(in_a_row)
+                ran = next(in_a_row, None)
+                if ran is None:
+                    return None
                 other = first_difference(usual, ran)
         except LeavesStep as left:
             return OtherStep(steps, left.place, False)
         except GraphDoctorError:  # it fails then
-            return OtherStep(steps, None, False)
+            return OtherStep(steps, None, False, fails=True)
         if other is not None:
             return OtherStep(steps, other.location, False)
         first = first or ran
         if is_the_same(first, ran):
             lines.did_the_same(seen, 0)
-    return None
+        steps += 1
 
 
 def is_as_usual(trials: Trials, lines: LineTrace) -> bool:

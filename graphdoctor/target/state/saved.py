@@ -210,6 +210,8 @@ def _is_plain_name(name: str) -> bool:
 
 def saved_random(generator: Any) -> Restore:
     """A generator of random numbers that the user owns: Python's, NumPy's or torch's."""
+    if isinstance(generator, random.SystemRandom):  # the machine's, which nobody can put back
+        return lambda: None
     if isinstance(generator, random.Random):
         return partial(generator.setstate, generator.getstate())
     if hasattr(generator, "set_state"):  # torch's, and the older one of NumPy's

@@ -1,0 +1,54 @@
+"""Random numbers that the host draws: found whoever holds the generator."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.support.diagnosing import reported
+
+LINEAR = nn.Linear(8, 8)
+LOG = logging.getLogger(__name__)
+SYSTEM = random.SystemRandom()
+BITS = np.random.PCG64(1)
+
+
+@functools.cache
+def cached() -> np.random.Generator:
+    return np.random.default_rng(1)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: SYSTEM.random() < 1e-9,
+        lambda: BITS.random_raw() == 1,
+        lambda: cached().random() < 1e-9,
+        pytest.param(
+            lambda: os.getrandom(8) == b"\0" * 8,
+            marks=pytest.mark.skipif(not hasattr(os, "getrandom"), reason="Linux has it"),
+        ),
+    ],
+)
+def test_a_number_that_hardly_ever_decides_is_found(draw: Callable[[], bool]) -> None:
+    report = reported(lambda x: LINEAR(x) * 2 if draw() else LINEAR(x))
+    assert "GD207" in [found.rule for found in report.findings]
+
+
+def test_a_draw_that_decides_what_is_logged_of_a_tensor_is_none() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = LINEAR(x)
+        if random.random() < 0.01:
+            LOG.info("a sample of %s", tuple(x.shape))
+        return y  # type: ignore[no-any-return]
+
+    report = reported(step)
+    assert report.verdict == "safe", report.reason
