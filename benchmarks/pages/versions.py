@@ -61,7 +61,7 @@ On a GPU, torch 2.11.0 with Python 3.12 was used for everything that these pages
 
 
 class Environment:
-    """A torch and a Python, with the newest run of each room."""
+    """A torch and a Python, with the newest run of each room, or one of `all`."""
 
     def __init__(self, line: Row) -> None:
         self.torch = str(line["torch"])
@@ -95,13 +95,13 @@ class Environment:
     @property
     def _run(self) -> str:
         missing = [room for room in ROOMS if room not in self.rooms]
-        if not missing:
+        if not missing or "all" in self.rooms:
             return "all"
         few = [room for room in ROOMS if room in self.rooms]
         return f"all but {', '.join(missing)}" if len(missing) < len(few) else ", ".join(few)
 
     def listed(self, what: str) -> list[str]:
-        return [name for room in self.rooms.values() for name in room[what]]
+        return [name for room in self.rooms.values() for name in room.get(what, ())]
 
     def _sum(self, what: str) -> int:
         return sum(room[what] for room in self.rooms.values())
@@ -131,6 +131,13 @@ def listed(every: list[Environment], what: str) -> Iterator[str]:
 def main() -> None:
     every = environments(jsonl(DATA))
     parts = [OPENING, "\n".join(table(_HEAD, [each.row for each in every])), READING]
+    notes = (
+        f"torch {each.torch}, Python {each.python}: {room['note']}.\n"
+        for each in every
+        for room in each.rooms.values()
+        if "note" in room
+    )
+    parts.extend(notes)
     titles = {
         "failed": "What failed:",
         "passed_alone": "What failed beside other tests and passed when it was run by itself:",

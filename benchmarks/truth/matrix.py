@@ -1,6 +1,6 @@
 """The suite's quick half in an environment of another torch and Python -> lines of benchmarks/data/versions.jsonl.
 
-python benchmarks/truth/matrix.py 2.6.0 2.15.0           # makes .matrix/torch-2.6.0 and so on: gigabytes each
+python benchmarks/truth/matrix.py 2.6.0 2.15.0           # makes .matrix/torch-2.6.0-python and so on: gigabytes each
 python benchmarks/truth/matrix.py 2.9.1 --python python3.12
 python benchmarks/truth/matrix.py --environment FOLDER   # one that is there, with graphdoctor[test] in it
 python benchmarks/truth/matrix.py --environment FOLDER --room graphs --room samples
@@ -41,7 +41,7 @@ print(json.dumps(dict(python=platform.python_version(), torch=torch.__version__,
 
 def made(version: str, python: str) -> Path:
     """An environment with this torch and graphdoctor in it."""
-    folder = ROOT / ".matrix" / f"torch-{version}"
+    folder = ROOT / ".matrix" / f"torch-{version}-{Path(python).name}"
     made_python = folder / "bin" / "python"
     if not made_python.exists():
         subprocess.run([python, "-m", "venv", str(folder)], check=True)
