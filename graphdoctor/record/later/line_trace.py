@@ -46,8 +46,10 @@ class LineTrace:
 
     def did_the_same(self, run: LineTrace, steps: int) -> None:
         """Another run, from a state so many steps later, took these branches, and nothing else came of it."""
+        seen = {line for line, *_ in self.branches}  # another branch than none is not another one
         for branch in run.branches - self.branches:
-            self._other_branches.setdefault(branch, steps)
+            if branch[0] in seen:
+                self._other_branches.setdefault(branch, steps)
 
     def other_branch_at(self, line: Line) -> int | None:
         """Where a run that did the same took another branch there: so many steps later."""
@@ -70,7 +72,6 @@ class LineTrace:
 
     def _instructions_of(self, frame: FrameType) -> Callable[..., Any]:
         last: tuple[Line, int] | None = None
-        frame.f_trace_opcodes = True
 
         def traced(frame: FrameType, event: str, arg: object) -> Any:
             nonlocal last
@@ -82,4 +83,6 @@ class LineTrace:
             self._line(frame, event, arg)
             return traced
 
+        frame.f_trace = traced  # first: from Python 3.13 on this call has no instructions otherwise
+        frame.f_trace_opcodes = True
         return traced
