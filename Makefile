@@ -56,7 +56,7 @@ results: $(READY) ## write docs/results.md, docs/prediction.md and docs/accuracy
 	$(BIN)/python benchmarks/pages/trace_peers.py
 
 matrix: $(READY) ## run the suite's quick half with other versions of torch, which takes gigabytes
-	$(BIN)/python benchmarks/truth/matrix.py 2.6.0 2.9.1 2.15.0
+	$(BIN)/python benchmarks/truth/matrix.py 2.6.0 2.9.1 2.14.1 2.15.0
 	$(BIN)/python benchmarks/pages/versions.py
 
 setup: $(READY) ## make .venv with the pinned dependencies

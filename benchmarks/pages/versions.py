@@ -7,12 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tables import Row, jsonl, table
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "benchmarks/data/versions.jsonl"  # benchmarks/truth/matrix.py
 PAGE = ROOT / "docs/versions.md"
+ROOMS = (
+    "record",
+    "device",
+    "diagnose",
+    "partition",
+    "proof",
+    "captured",
+    "target",
+    "graphs",
+    "samples",
+)
+_HEAD = (
+    "torch",
+    "build",
+    "Python",
+    "transformers",
+    "rooms",
+    "passed",
+    "failed",
+    "otherwise there",
+    "skipped",
+    "date",
+)
 
 OPENING = """# Versions
 
@@ -20,8 +44,8 @@ graphdoctor is made for Python 3.11 to 3.14 and torch 2.6 to 2.15, builds for th
 without. What a newer torch can do is asked for where it is used, and done without where it is missing.
 
 `make matrix` makes an environment for each version of torch and runs there what analyses, captures and proves:
-the tests of the rooms record, device, diagnose, partition, proof, graphs, captured and target, and the verdict of
-each sample model. The versions that the whole suite runs with on every change are in `constraints.txt`.
+the tests of the rooms record, device, diagnose, partition, proof, captured, target and graphs, and the verdict of
+each sample model (samples). The versions that the whole suite runs with on every change are in `constraints.txt`.
 """
 READING = """
 "Otherwise there" are tests whose expectation does not hold with that torch, each with its reason in the test:
@@ -30,62 +54,97 @@ READING = """
   `torch.utils.checkpoint` is replayed, where later versions make it run eagerly.
 - Before torch 2.11 a capture refuses more of the random generator's state than what was measured on a GPU, and
   some operators wait in other places. The emulated device does what that torch says.
-- Up to torch 2.9 at least, Dynamo compiles nothing anew where a parameter is given other strides in the same memory
-  (`weight.data = weight.data.t()`), which torch 2.13 does. `graphdoctor.Segments` leaves that to Dynamo: make it anew
-  after such a change.
 - Since torch 2.15, `x[i] = 1.0` fills, and copies nothing from the host: it is no hazard there, and no finding.
 
 On a GPU, torch 2.11.0 with Python 3.12 was used for everything that these pages call measured.
 """
 
 
-def row(each: Row) -> list[str]:
-    build = f"CUDA {each['cuda']}" if each["cuda"] else "CPU"
-    failed = each["failed"]
-    return [
-        each["torch"].partition("+")[0],
-        build + (", with a GPU" if each["gpu"] else ", no GPU"),
-        each["python"],
-        each["transformers"],
-        f"{each['passed']:,}",
-        f"{len(failed)}",
-        f"{each['otherwise_there']}",
-        f"{each['skipped']}",
-        each["date"],
-    ]
+class Environment:
+    """A torch and a Python, with the newest run of each room, or one of `all`."""
+
+    def __init__(self, line: Row) -> None:
+        self.torch = str(line["torch"])
+        self.python = str(line["python"])
+        self.build = f"CUDA {line['cuda']}" if line["cuda"] else "CPU"
+        self.build += ", with a GPU" if line["gpu"] else ", no GPU"
+        self.transformers = str(line["transformers"])
+        self.rooms: dict[str, Row] = {}
+
+    @property
+    def version(self) -> tuple[list[int], list[int]]:
+        of_torch = self.torch.partition("+")[0]
+        return [int(n) for n in of_torch.split(".")], [int(n) for n in self.python.split(".")]
+
+    @property
+    def row(self) -> list[object]:
+        dates = sorted({room["date"] for room in self.rooms.values()})
+        return [
+            self.torch.partition("+")[0],
+            self.build,
+            self.python,
+            self.transformers,
+            self._run,
+            f"{self._sum('passed'):,}",
+            len(self.listed("failed")),
+            self._sum("otherwise_there"),
+            self._sum("skipped"),
+            " to ".join(dict.fromkeys([dates[0], dates[-1]])),
+        ]
+
+    @property
+    def _run(self) -> str:
+        missing = [room for room in ROOMS if room not in self.rooms]
+        if not missing or "all" in self.rooms:
+            return "all"
+        few = [room for room in ROOMS if room in self.rooms]
+        return f"all but {', '.join(missing)}" if len(missing) < len(few) else ", ".join(few)
+
+    def listed(self, what: str) -> list[str]:
+        return [name for room in self.rooms.values() for name in room.get(what, ())]
+
+    def _sum(self, what: str) -> int:
+        return sum(room[what] for room in self.rooms.values())
 
 
-def failures(rows: list[Row]) -> Iterator[str]:
+def environments(lines: list[Row]) -> list[Environment]:
+    found: dict[tuple[Any, ...], Environment] = {}
+    for line in lines:
+        one = Environment(line)
+        known = found.setdefault((one.torch, one.python, one.build, one.transformers), one)
+        known.rooms[line["room"]] = line
+    return sorted(found.values(), key=lambda one: one.version)
+
+
+def listed(every: list[Environment], what: str) -> Iterator[str]:
     """A line for each test; its parameters follow."""
-    for each in rows:
+    for each in every:
         found: dict[str, list[str]] = {}
-        for name in each["failed"]:
+        for name in each.listed(what):
             test, _, parameters = name.partition("[")
             found.setdefault(test, []).append(parameters.removesuffix("]"))
         for test, parameters in found.items():
             of = ": " + ", ".join(parameters) if any(parameters) else ""
-            yield f"- torch {each['torch']}: `{test}`{of}"
+            yield f"- torch {each.torch}, Python {each.python}: `{test}`{of}"
 
 
 def main() -> None:
-    rows = sorted(
-        jsonl(DATA), key=lambda each: [int(n) for n in each["torch"].split("+")[0].split(".")]
+    every = environments(jsonl(DATA))
+    parts = [OPENING, "\n".join(table(_HEAD, [each.row for each in every])), READING]
+    notes = (
+        f"torch {each.torch}, Python {each.python}: {room['note']}.\n"
+        for each in every
+        for room in each.rooms.values()
+        if "note" in room
     )
-    names = [
-        "torch",
-        "build",
-        "Python",
-        "transformers",
-        "passed",
-        "failed",
-        "otherwise there",
-        "skipped",
-        "date",
-    ]
-    parts = [OPENING, "\n".join(table(names, [row(each) for each in rows])), READING]
-    parts += [f"torch {each['torch']}: {each['note']}.\n" for each in rows if each.get("note")]
-    if any(each["failed"] for each in rows):
-        parts.append("What failed:\n\n" + "\n".join(failures(rows)) + "\n")
+    parts.extend(notes)
+    titles = {
+        "failed": "What failed:",
+        "passed_alone": "What failed beside other tests and passed when it was run by itself:",
+    }
+    for what, title in titles.items():
+        if lines := list(listed(every, what)):
+            parts.append(f"{title}\n\n" + "\n".join(lines) + "\n")
     PAGE.write_text("\n".join(parts), encoding="utf-8")
 
 

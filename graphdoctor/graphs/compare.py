@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from graphdoctor.target.state.shared_memory import lies_on_cpu
 from graphdoctor.target.state.snapshot import plain_torch
 
-_ULPS = 4  # rounding that a different order of the same additions may cost
+ULPS = 4  # rounding that a different order of the same additions may cost
 _NOISE_FACTOR = 4.0  # how far beyond what eager was seen to deviate from itself is still noise
 _LARGEST_DRIFT = 0.01  # of a tensor's magnitude
 
@@ -46,7 +46,7 @@ class Gap:
     @property
     def is_rounding(self) -> bool:
         """No more than a few units in the last place of the tensor's largest element."""
-        return self.is_measurable and self.max_abs <= _ULPS * self.eps * self.scale
+        return self.is_measurable and self.max_abs <= ULPS * self.eps * self.scale
 
     @property
     def is_within_half_the_digits(self) -> bool:

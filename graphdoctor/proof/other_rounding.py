@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import torch
 
-from graphdoctor.graphs.compare import Gap
+from graphdoctor.graphs.compare import ULPS, Gap
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.target.state.clone import is_overlapping
 from graphdoctor.target.state.snapshot import named_tensors, plain_torch
@@ -67,7 +67,7 @@ class OtherRounding:
             eps = max(torch.finfo(expected.dtype).eps, self._eps)
             distance = (expected.double() - found.double()).abs()
             digits = eps**0.5 * torch.maximum(expected.abs(), found.abs())
-            rounded = (distance <= eps * self._largest) & (distance > digits)
+            rounded = (distance <= ULPS * eps * self._largest) & (distance > digits)
             if bool(rounded.any()):
                 yield path, rounded
 

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from graphdoctor.graphs import ways
 from graphdoctor.graphs.calls.signature import Unwatchable, signature
-from graphdoctor.graphs.guards import Guard, lying
+from graphdoctor.graphs.guards import Guard
 from graphdoctor.graphs.guards.written_out import in_parts, written_out
 from graphdoctor.target.state.snapshot import snapshot
 
@@ -203,8 +204,8 @@ def test_calls_under_two_modes_in_turn_make_guards_once_for_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[object] = []
-    make = lying._guards
-    monkeypatch.setattr(lying, "_guards", lambda tensors: made.append(0) or make(tensors))
+    make = ways._guards
+    monkeypatch.setattr(ways, "_guards", lambda tensors: made.append(0) or make(tensors))
     model = nn.Linear(2, 2)
     with torch.no_grad():
         guard = Guard({"model": model})

@@ -36,8 +36,10 @@ def traced(body: Body, *shapes: tuple[int, ...]) -> fx.GraphModule:
         return make_fx(body)(*inputs)
 
 
-def segmented(graph_module: fx.GraphModule, owned: int | None = None) -> SegmentedGraph:
-    shared = Shared(side=torch.cuda.Stream(), lent=[], guarded=False)
+def segmented(
+    graph_module: fx.GraphModule, owned: int | None = None, *, guarded: bool = False
+) -> SegmentedGraph:
+    shared = Shared(side=torch.cuda.Stream(), lent=[], guarded=guarded)
     return SegmentedGraph(graph_module, split(graph_module.graph), shared, Told(owned))
 
 
@@ -236,6 +238,25 @@ def test_a_parameter_at_another_address_is_never_read_at_the_old_one() -> None:
         made.release()
         check(fixed[0], 2)
         assert made.replays == 9
+
+
+@pytest.mark.parametrize("other", [torch.Tensor.t, lambda w: w[:2]], ids=["strides", "shape"])
+def test_a_parameter_that_lies_otherwise_at_the_same_address_is_read_as_it_lies(
+    other: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """Also where Dynamo sees to the shapes: some of its guards do not notice it."""
+    graph_module = traced(lambda x, w: long(x @ w.t()), (4, 4), (4, 4))
+    with EmulatedDevice():
+        made = segmented(graph_module, guarded=True)
+        w = torch.nn.Parameter(torch.randn((4, 4), device="cuda"), requires_grad=False)
+        for call in range(7):
+            if call == 4:
+                address = w.data_ptr()
+                w.data = other(w.data)
+                assert w.data_ptr() == address
+            x = torch.randn((4, 4), device="cuda")
+            assert torch.equal(made(x, w), graph_module(x, w))
+        assert made.replays == 4  # three, two calls eagerly, and one in a new capture
 
 
 def test_another_shape_runs_eagerly() -> None:

@@ -98,13 +98,13 @@ def test_a_gradient_that_agrees_to_half_its_digits_is_not_all_rounding(
 
 @pytest.mark.parametrize(("eps", "left"), [(0.0, [f"{KEY}.grad"]), (2 * EPS, [])])
 def test_a_coarser_product_rounds_larger_gradients(eps: float, left: list[str]) -> None:
-    replay = step(-8 * EPS, 0.1, 5e-8)
+    replay = step(-4 * 8 * EPS, 0.1, 5e-8)
     (aligned,) = OtherRounding(eager(), eps=eps).aligned([replay])
     assert [gap.path for gap in gaps_between(eager()[0], aligned)] == left
 
 
 def test_a_gradient_larger_than_the_rounding_of_the_largest_counts() -> None:
-    assert left_over(step(-8 * EPS, 0.1, 5e-8)) == [[f"{KEY}.grad"]]
+    assert left_over(step(-4 * 8 * EPS, 0.1, 5e-8)) == [[f"{KEY}.grad"]]
 
 
 def test_elements_beside_one_whose_gradient_is_all_rounding_count() -> None:

@@ -101,21 +101,6 @@ def test_a_norm_is_planned_by_the_strides_of_its_input() -> None:
     assert graph.launches == 3  # of the second its input is copied first
 
 
-def test_dynamo_notices_a_parameter_of_other_strides() -> None:
-    """So the graphs ask where parameters lie, and not how: the same memory may be read transposed."""
-    model = torch.nn.Linear(4, 4)
-    backend = Segments(capture=False, where=lambda tensor: "cuda:0")
-    x = torch.randn(2, 4)
-    with settings(), torch.no_grad():
-        compiled = torch.compile(model, backend=backend, dynamic=False)
-        compiled(x)
-        weight, address = model.weight, model.weight.data_ptr()
-        weight.data = weight.data.t()
-        assert weight.data_ptr() == address
-        assert torch.equal(compiled(x), model(x))
-    assert len(backend.plan.graphs) == 2
-
-
 def test_settings_of_dynamo_are_put_back() -> None:
     import torch._dynamo.config as config
 

@@ -17,6 +17,7 @@ from functools import partial
 from types import FunctionType
 
 import torch
+from torch.backends import opt_einsum  # torch 2.6 does not import it by itself
 
 from graphdoctor.target.state.precision import PRECISIONS, has_precisions, read_precision
 from graphdoctor.target.state.variables import mentions
@@ -86,8 +87,8 @@ def _told_in_c(ask: Callable[[], object]) -> object:
 
 
 def _of_backends() -> object:
-    fast, einsum = torch.backends.mha.get_fastpath_enabled(), torch.backends.opt_einsum
-    return [fast, einsum.enabled, einsum.strategy, *map(_told_in_c, _KEPT_IN_C)]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    return [fast, opt_einsum.enabled, opt_einsum.strategy, *map(_told_in_c, _KEPT_IN_C)]
 
 
 _BACKENDS: Setting = ("torch.backends", _of_backends)

@@ -8,6 +8,7 @@ import torch
 
 from graphdoctor.graphs.addresses import are_at
 from graphdoctor.graphs.segments.memory import Copier, clones, copy_all, memory_of
+from graphdoctor.graphs.ways import Ways
 
 _address = torch.Tensor.data_ptr
 
@@ -35,6 +36,7 @@ class Taken:
         self._kept = [place for place in on_device if fixed[place]]
         kept = [args[place] for place in self._kept]
         self._addresses: list[int | None] = list(map(_address, kept))
+        self._ways = Ways(kept)
         self._every = list(range(len(kept)))
         self.fixed_memory = frozenset(map(memory_of, kept))
         self._copied = [place for place in on_device if not fixed[place]]
@@ -50,9 +52,11 @@ class Taken:
                 return False
             if any(_make(arg) != make for arg, make in zip(args, self._makes, strict=True)):
                 return False
-        # A step that trains is handed every parameter: hundreds are looked at in each call. Dynamo's own
-        # guards know their strides, so that only where they lie has to be asked.
-        return are_at([args[place] for place in self._kept], self._addresses, self._every)
+        # A step that trains is handed every parameter: hundreds are looked at in each call. Up to torch 2.9
+        # Dynamo does not notice `weight.data = weight.data.t()`, nor `weight.data[:2]`, and any may be told
+        # to leave guards out.
+        kept = [args[place] for place in self._kept]
+        return are_at(kept, self._addresses, self._every) and self._ways.are_those_of(kept)
 
     def moved(self, args: list[Any]) -> list[int]:
         pairs = zip(self._kept, self._addresses, strict=True)

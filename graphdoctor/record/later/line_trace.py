@@ -46,11 +46,10 @@ class LineTrace:
 
     def did_the_same(self, run: LineTrace, steps: int) -> None:
         """Another run, from a state so many steps later, took these branches, and nothing else came of it."""
-        here = {
-            (line, at) for line, at, _ in self.branches
-        }  # Python 3.13 may tell of some only later
+        # Another branch than none is not another one.
+        left = {(line, instruction) for line, instruction, _ in self.branches}
         for branch in run.branches - self.branches:
-            if branch[:2] in here:
+            if branch[:2] in left:
                 self._other_branches.setdefault(branch, steps)
 
     def other_branch_at(self, line: Line) -> int | None:
@@ -74,7 +73,6 @@ class LineTrace:
 
     def _instructions_of(self, frame: FrameType) -> Callable[..., Any]:
         last: tuple[Line, int] | None = None
-        frame.f_trace_opcodes = True
 
         def traced(frame: FrameType, event: str, arg: object) -> Any:
             nonlocal last
@@ -86,4 +84,6 @@ class LineTrace:
             self._line(frame, event, arg)
             return traced
 
+        frame.f_trace = traced  # first: from Python 3.13 on this call has no instructions otherwise
+        frame.f_trace_opcodes = True
         return traced

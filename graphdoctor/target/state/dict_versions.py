@@ -160,7 +160,8 @@ def _may_import_dynamo() -> bool:
 
 
 def _guard_version(manager: Any, guarded: dict[Any, Any]) -> None:
-    try:
-        manager.add_dict_version_guard(guarded, ["version"], None)
-    except TypeError:  # some releases of torch take no third argument
-        manager.add_dict_version_guard(guarded, ["version"])
+    guard: Any = manager.add_dict_version_guard
+    # Some releases of torch take no third argument. A call that they refuse prints its arguments into its
+    # error, and so would read every tensor in them.
+    more = [None] if "arg2" in (guard.__doc__ or "") else []
+    guard(guarded, ["version"], *more)

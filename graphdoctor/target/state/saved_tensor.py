@@ -175,11 +175,32 @@ class SavedTensor:
         # A graph that was alive before the step must still accept its saved tensors afterwards.
         if self._version is None or self._tensor._version == self._version:
             return
-        setter: Any = torch._C._autograd._unsafe_set_version_counter
-        try:
-            setter((self._tensor,), (self._version,))
-        except TypeError:  # torch 2.6 and before: one tensor, one version
-            setter(self._tensor, self._version)
+        _set_version(self._tensor, self._version)
+
+
+def _set_version(tensor: torch.Tensor, version: int) -> None:
+    setter: Any = torch._C._autograd._unsafe_set_version_counter
+    if _SETS_SEVERAL:
+        setter((tensor,), (version,))
+    else:
+        setter(tensor, version)
+
+
+def _sets_several() -> bool:
+    """Whether versions are set for several tensors at once; up to torch 2.6 for one.
+
+    Asked with a tensor that can be printed: what refuses it prints it into its error, and the memory of
+    one that is restored may have been given back.
+    """
+    setter: Any = torch._C._autograd._unsafe_set_version_counter
+    try:
+        setter((torch.empty(0),), (0,))
+    except TypeError:
+        return False
+    return True
+
+
+_SETS_SEVERAL = _sets_several()
 
 
 def _cut_from_graph(tensor: torch.Tensor, alias: torch.Tensor) -> None:
