@@ -222,17 +222,25 @@ def numpy_generators(roots: Mapping[str, object]) -> list[Any]:
     if own is None:
         return []
     random = sys.modules["numpy"].random
-    kinds = (random.Generator, type(own), random.BitGenerator)
+    drawing = (random.Generator, type(own), random.BitGenerator)
+    kinds = {each for kind in drawing for each in _with_subclasses(kind)}
     held = (value for _, value, _ in Walk(roots, with_empty=False))
-    found = [own, *(one for one in chain(held, gc.get_objects()) if issubclass(type(one), kinds))]
-    return list({id(one): one for one in found}.values())
+    found = [own, *(one for one in chain(held, gc.get_objects()) if type(one) in kinds)]
+    owned = {id(bits) for one in found if (bits := _bits_of(one)) is not one}
+    return list({id(one): one for one in found if id(one) not in owned}.values())
+
+
+def _with_subclasses(kind: Any) -> Iterator[Any]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _with_subclasses(each)
 
 
 class NumpyState:
     """A generator of NumPy's, and where it was when it was last looked at."""
 
     def __init__(self, generator: Any) -> None:
-        is_legacy = hasattr(generator, "_bit_generator")
+        is_legacy = not hasattr(generator, "bit_generator")
         self._name = "numpy.random" if is_legacy else "numpy.random.Generator"
         self._generator = generator
         self._seen = state_of(generator)
@@ -254,9 +262,13 @@ class NumpyState:
 
 def state_of(generator: Any) -> Any:
     """A generator's state, in a form that can be compared."""
+    return _plain(_bits_of(generator).state)
+
+
+def _bits_of(generator: Any) -> Any:
+    """What a generator draws from: itself, where it is nothing but bits."""
     owned = (getattr(generator, name, None) for name in ("bit_generator", "_bit_generator"))
-    bits = next((one for one in owned if one is not None), generator)
-    return _plain(bits.state)
+    return next((one for one in owned if one is not None), generator)
 
 
 def _plain(state: Any) -> Any:

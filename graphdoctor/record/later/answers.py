@@ -47,9 +47,13 @@ _NOT_TRIED = frozenset({"os.cpu_count()", "os.sysconf()"})  # they stay as they 
 
 
 def is_open(event: HostEvent) -> bool:
-    """Whether the user's own code asks, or has a package ask, and other answers tell whether it decides by them."""
+    """Whether the user's own code asks, or has a package ask, and other answers tell whether it decides by them.
+
+    A variable of the environment that a package asks for by itself is its setting, which nobody changes between steps.
+    """
     is_asked = event.kind == "outside" and event.detail in _OPEN and event.name not in _NOT_TRIED
-    places = [one for one in (event.location, *event.stack) if one is not None]
+    stack = () if event.name.startswith(OF_ENVIRONMENT) else event.stack
+    places = [one for one in (event.location, *stack) if one is not None]
     return is_asked and any(is_user_file(one.file) for one in places)
 
 
