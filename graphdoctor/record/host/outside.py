@@ -60,9 +60,9 @@ _METHODS: Methods = {
     ("select", "poll"): frozenset({"poll"}),
     ("_ssl", "_SSLSocket"): frozenset({"read"}),
     ("_asyncio", "Future"): frozenset({"done"}),
-    ("_multiprocessing", "SemLock"): frozenset({"acquire"}),  # of what processes share
 }
 _LOCKS: Methods = {("_thread", name): frozenset({"acquire"}) for name in ("lock", "RLock")}
+_LOCKS[("_multiprocessing", "SemLock")] = frozenset({"acquire"})  # of what processes share
 _READS = frozenset({"read", "read1", "readline", "readlines", "readinto"})
 _NAMES = _READS.union(
     *_METHODS.values(),
@@ -126,7 +126,9 @@ class Asking:
         elif is_method_of(owner, name, _METHODS):
             self._tell(f"{type(owner).__name__}.{name}()", "decides", caller)
         elif is_method_of(owner, name, _LOCKS):
-            if not is_machinery(caller.f_code.co_filename) and _waits_not(expression_of(caller)):
+            # Python's own locks guard its own work; those of processes are what multiprocessing.Event is made of.
+            is_own = is_machinery(caller.f_code.co_filename) and type(owner).__module__ == "_thread"
+            if not is_own and _waits_not(expression_of(caller)):
                 self._tell(f"{type(owner).__name__}.acquire()", "decides", caller)
         elif (getattr(function, "__module__", ""), name) in _MEASURED_BY:
             self._tell(f"resource.{name}()", "measures", caller)
