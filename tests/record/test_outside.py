@@ -71,6 +71,11 @@ def of_a_process(folder: Path) -> Callable[[], bool]:
     return multiprocessing.Event().is_set
 
 
+def of_shared_memory(folder: Path) -> Callable[[], bool]:
+    shared = multiprocessing.Value("i", 0)
+    return lambda: bool(shared.value)
+
+
 def of_a_connection(folder: Path) -> Callable[[], bool]:
     one, other = multiprocessing.Pipe()
     return lambda: other is None or one.poll()
@@ -90,6 +95,7 @@ def of_descriptors(folder: Path) -> Callable[[], bool]:
         of_work,
         of_a_lock,
         of_a_process,
+        of_shared_memory,
         of_a_connection,
         of_descriptors,
     ],
@@ -163,4 +169,15 @@ def test_a_file_that_is_only_held_or_written_to_is_none(tmp_path: Path) -> None:
             return LINEAR(x) if held is not None else x
 
         report = reported(step)
+    assert report.verdict == "safe", report.reason
+
+
+def test_a_lock_between_processes_that_is_waited_for_is_no_question() -> None:
+    lock = multiprocessing.RLock()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with lock:
+            return LINEAR(x)  # type: ignore[no-any-return]
+
+    report = reported(step)
     assert report.verdict == "safe", report.reason

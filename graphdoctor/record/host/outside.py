@@ -61,8 +61,8 @@ _METHODS: Methods = {
     ("_ssl", "_SSLSocket"): frozenset({"read"}),
     ("_asyncio", "Future"): frozenset({"done"}),
 }
-_LOCKS: Methods = {("_thread", name): frozenset({"acquire"}) for name in ("lock", "RLock")}
-_LOCKS[("_multiprocessing", "SemLock")] = frozenset({"acquire"})  # of what processes share
+_OF_LOCKS = (("_thread", "lock"), ("_thread", "RLock"), ("_multiprocessing", "SemLock"))
+_LOCKS: Methods = dict.fromkeys(_OF_LOCKS, frozenset({"acquire"}))
 _READS = frozenset({"read", "read1", "readline", "readlines", "readinto"})
 _NAMES = _READS.union(
     *_METHODS.values(),
@@ -128,7 +128,7 @@ class Asking:
         elif is_method_of(owner, name, _LOCKS):
             # Python's own locks guard its own work; those of processes are what multiprocessing.Event is made of.
             is_own = is_machinery(caller.f_code.co_filename) and type(owner).__module__ == "_thread"
-            if not is_own and _waits_not(expression_of(caller)):
+            if _reads_shared_value(caller) or (not is_own and _waits_not(expression_of(caller))):
                 self._tell(f"{type(owner).__name__}.acquire()", "decides", caller)
         elif (getattr(function, "__module__", ""), name) in _MEASURED_BY:
             self._tell(f"resource.{name}()", "measures", caller)
@@ -166,6 +166,17 @@ def _waits_not(call: ast.AST | None) -> bool:
     first = call.args[0] if call.args else keywords.get("blocking")
     is_off = isinstance(first, ast.Constant) and not first.value
     return is_off or "timeout" in keywords
+
+
+def _reads_shared_value(frame: FrameType) -> bool:
+    """Whether a lock is asked for by what reads `multiprocessing.Value().value`."""
+    shared = sys.modules.get("multiprocessing.sharedctypes")
+    asks = frame.f_code.co_name.startswith("get") and frame.f_code.co_filename == "<string>"
+    return (
+        asks
+        and shared is not None
+        and isinstance(frame.f_locals.get("self"), shared.SynchronizedBase)
+    )
 
 
 def _answer_of(path: object) -> Answer:

@@ -20,20 +20,21 @@ from graphdoctor.record.host.host_events import SeenOfHost
 from graphdoctor.record.host.lines import Line
 from graphdoctor.record.host.python_state import Deciding
 from graphdoctor.record.later.answers import is_open, tried
+from graphdoctor.record.later.bounded import bounded
 from graphdoctor.record.later.branch_trials import BranchTrials
 from graphdoctor.record.later.line_trace import LineTrace
-from graphdoctor.record.later.sameness import Ran, are_alike, ran
+from graphdoctor.record.later.sameness import Ran, are_alike, first_difference, ran
 from graphdoctor.record.later.search import (
     first_other_of,
     first_other_step,
-    is_as_usual,
     nearest_other_step,
     runs_of,
 )
+from graphdoctor.record.later.side_effects import LeavesStep
 from graphdoctor.record.later.trends import moment, numbers_in, trends
 from graphdoctor.record.later.trials import Trials
 from graphdoctor.record.session import Session
-from graphdoctor.values.errors import RaisesLater
+from graphdoctor.values.errors import GraphDoctorError, RaisesLater
 from graphdoctor.values.figures import count_text, shortened
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import HostEvent, Iteration
@@ -140,12 +141,20 @@ def _at_a_later_time(trials: Trials, clocks: Sequence[HostEvent]) -> Iterator[Ho
     times = AT_OTHER_TIMES_S if any(map(tells_of_day, names)) else ()
     ahead_s = (FAR_AHEAD_S, *times[: runs_of(trials.usual)])
     begun_s = time.monotonic()
-    for runs in (_with_fast_clocks(trials), *(_run_at(trials, each, begun_s) for each in ahead_s)):
+    now = _run_now(trials, lines, begun_s)
+    if now is None:
+        return
+    # What ran before may have been another step already; all others are compared with one of their own time.
+    first = (_run_at(trials, 0, begun_s), trials.usual)
+    others = (_with_fast_clocks(trials), *(_run_at(trials, each, begun_s) for each in ahead_s))
+    for runs, usual in (first, *((each, now) for each in others)):
         with closing(runs):
-            other = first_other_of(runs, trials.usual, lines)
+            other = first_other_of(runs, usual, lines)
         if other is None or other.fails:
             continue
-        if is_as_usual(trials, lines):
+        # At that time again, which has gone by: a second later the step may be another one by itself.
+        again = _run_now(trials, lines, begun_s)
+        if again is not None and first_difference(now, again) is None:
             detail = f"`{_code(other.place)}` does something else at a later time"
             for name in names:
                 yield HostEvent("clock-decision", name, 0, location=other.place, detail=detail)
@@ -161,6 +170,15 @@ def _run_at(trials: Trials, ahead_s: int, begun_s: float) -> Generator[Ran]:
         since_s = time.monotonic() - begun_s
         ahead = clocks_ahead(trials.session.target.roots, ahead_s - since_s)
         yield trials.moved(partial(stack.enter_context, ahead))
+
+
+def _run_now(trials: Trials, lines: LineTrace, begun_s: float) -> Ran | None:
+    """The step at that time; None where it leaves the step, or fails, by itself."""
+    try:
+        with bounded(lines), closing(_run_at(trials, 0, begun_s)) as runs:
+            return next(runs)
+    except (LeavesStep, GraphDoctorError):
+        return None
 
 
 def _with_fast_clocks(trials: Trials) -> Generator[Ran]:
