@@ -34,6 +34,7 @@ MADE: dict[str, Callable[[], Iterator[Any]]] = {
     "count": lambda: itertools.count(5),
     "zip": lambda: zip([1, 2], [3, 4], strict=True),
     "chain": lambda: itertools.chain([1, 2], [3]),
+    "in a tuple": lambda: itertools.chain(itertools.repeat(1.0, 300), itertools.repeat(2.0)),
     "deep": lambda: enumerate(zip([1, 2], itertools.count(), strict=False)),
 }
 

@@ -23,7 +23,7 @@ from graphdoctor.target.state.walk import BUILTIN_CONTAINERS, Walk
 _QUEUES = {queue.Queue.get.__code__}
 FILES_OF_QUEUES = frozenset(code.co_filename for code in _QUEUES)
 TAKEN_FROM = (queue.SimpleQueue, io.BytesIO, io.StringIO)  # by functions in C
-_DEPTH = 4
+_MOST_PARTS = 200  # of what an iterator tells of itself
 _SUSPENDED = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _IN_ORDER: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))))
 
@@ -130,9 +130,13 @@ def _left(held: Iterator[object]) -> int | None:
     return operator.length_hint(held) if type(held) in _IN_ORDER else None
 
 
-def position(iterator: object, depth: int = _DEPTH) -> object:
+def position(iterator: object) -> object:
     """Something that differs where the iterator has moved on; None where it does not tell."""
-    if isinstance(iterator, _SUSPENDED) or depth == 0:
+    return _position(iterator, iter(range(_MOST_PARTS)))
+
+
+def _position(iterator: object, left: Iterator[int]) -> object:
+    if isinstance(iterator, _SUSPENDED):
         return None
     if isinstance(iterator, io.IOBase):
         with suppress(OSError):  # somebody has asked it for its next line
@@ -148,14 +152,15 @@ def position(iterator: object, depth: int = _DEPTH) -> object:
             state = iterator.__reduce__()
     except Exception:
         return None
-    return _plain(state[1:], depth) if isinstance(state, tuple) else None
+    return _plain(state[1:], left) if isinstance(state, tuple) else None
 
 
-def _plain(state: object, depth: int) -> object:
-    if isinstance(
-        state, (tuple, list)
-    ):  # no identity: an iterator gives another tuple each time it is asked
-        return len(state), *(_plain(each, depth - 1) for each in state[-8:] if depth > 0)
+def _plain(state: object, left: Iterator[int]) -> object:
+    if next(left, None) is None:
+        return object()  # it is not known to stand where it stood
+    if isinstance(state, (tuple, list)):
+        # No identity: an iterator gives another tuple each time it is asked.
+        return len(state), *(_plain(each, left) for each in state[-8:])
     if isinstance(state, Iterator):
-        return position(state, depth - 1)
+        return _position(state, left)
     return state if isinstance(state, (int, float, str, bool, type(None))) else id(state)
