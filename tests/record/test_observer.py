@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _random
 import functools
 import logging
+import operator
 import os
 import random
 from collections.abc import Callable
@@ -19,6 +21,8 @@ LINEAR = nn.Linear(8, 8)
 LOG = logging.getLogger(__name__)
 SYSTEM = random.SystemRandom()
 BITS = np.random.PCG64(1)
+PYTHONS = random.Random(1)
+BARE = _random.Random(1)
 
 
 @functools.cache
@@ -32,6 +36,11 @@ def cached() -> np.random.Generator:
         lambda: SYSTEM.random() < 1e-9,
         lambda: BITS.random_raw() == 1,
         lambda: cached().random() < 1e-9,
+        lambda: BARE.random() < 1e-9,
+        # What C calls no profiler is told of.
+        lambda: functools.partial(random.random)() < 1e-9,
+        lambda: next(iter(PYTHONS.random, None)) < 1e-9,
+        lambda: next(map(operator.methodcaller("random"), [PYTHONS])) < 1e-9,
         pytest.param(
             lambda: os.getrandom(8) == b"\0" * 8,
             marks=pytest.mark.skipif(not hasattr(os, "getrandom"), reason="Linux has it"),
@@ -49,6 +58,17 @@ def test_a_draw_that_decides_what_is_logged_of_a_tensor_is_none() -> None:
         if random.random() < 0.01:
             LOG.info("a sample of %s", tuple(x.shape))
         return y  # type: ignore[no-any-return]
+
+    report = reported(step)
+    assert report.verdict == "safe", report.reason
+
+
+def test_a_draw_by_a_partial_that_only_reaches_the_log_is_none() -> None:
+    draw = functools.partial(random.random)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        LOG.info("a sample %s", draw())
+        return LINEAR(x)  # type: ignore[no-any-return]
 
     report = reported(step)
     assert report.verdict == "safe", report.reason

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _random
 import ast
 import builtins
 import datetime
+import functools
 import inspect
 import json
 import logging
@@ -248,8 +250,11 @@ class Calls:
         spaces = (self._frame.f_locals, self._frame.f_globals, vars(builtins))
         return next((space[name] for space in spaces if name in space), MISSING)
 
-    def draws_by_numpy(self, call: ast.Call) -> bool:
-        """Whether it is a method of one of NumPy's generators, and gives what it draws back."""
+    def draws_unseen(self, call: ast.Call) -> bool:
+        """Whether it gives what it draws: a method of one of NumPy's generators, or a partial of one of Python's."""
+        called = self.resolved(call.func)
+        if isinstance(called, functools.partial):
+            return isinstance(getattr(called.func, "__self__", None), _random.Random)
         numpy = sys.modules.get("numpy")
         if numpy is None or not isinstance(call.func, ast.Attribute) or len(call.args) > 2:
             return False

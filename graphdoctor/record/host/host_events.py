@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from graphdoctor.record.host.generators import GeneratorState, generators, state_of
 from graphdoctor.record.host.lines import Watch
-from graphdoctor.record.host.observer import HostObserver, NumpyState, numpy_generators, state_of
+from graphdoctor.record.host.observer import HostObserver
 from graphdoctor.record.host.python_state import (
     Deciding,
     StateWatch,
@@ -31,26 +32,26 @@ def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
     """What the host drew, read and changed in one iteration, which runs after all that are recorded.
 
     By then Python has imported what it imports lazily; imports draw random numbers of their own.
-    Lines are watched for NumPy's draws only where a first look found that there are some, and for the
-    Python state that was seen to change.
+    Lines are watched for draws that no call tells of, as NumPy's, only where a first look found that there are
+    some, and for the Python state that was seen to change.
     """
     roots = session.target.roots
-    generators = numpy_generators(roots)
+    known = generators(roots)
     with session.from_the_start(capturing=True):
-        before = [state_of(generator) for generator in generators]
-        events = _watched(session, [])
-        drawn = [
-            generator
-            for generator, was in zip(generators, before, strict=True)
-            if state_of(generator) != was
+        before = list(map(state_of, known))
+        seen = _watched(session, [])
+        unseen = [
+            (one, was) for one, was in zip(known, before, strict=True) if id(one) not in seen.asked
         ]
+        drawn = [generator for generator, was in unseen if state_of(generator) != was]
+    events = tuple(seen.events)
     changed = lasting_changes(captured)
     watches: list[StateWatch] = []
     if drawn or changed:
         with session.from_the_start(capturing=True):
             watches = state_watches(roots, changed)
             by_line = [watch for watch in watches if watch.is_by_line]
-            events = _watched(session, [*map(NumpyState, drawn), *by_line])
+            events = tuple(_watched(session, [*map(GeneratorState, drawn), *by_line]).events)
     without_holder = {*process_values(), *(path for path in changed if path.startswith("order("))}
     of_process = [path for path in changed if path in without_holder]
     events = (
@@ -65,12 +66,12 @@ def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
     )
 
 
-def _watched(session: Session, watches: Sequence[Watch]) -> tuple[HostEvent, ...]:
+def _watched(session: Session, watches: Sequence[Watch]) -> HostObserver:
     inputs = session.inputs(0)
     observer = HostObserver(watches, Running(session.target.roots))
     with session.device.observed_by(observer), observer:
         session.call(inputs)
-    return tuple(observer.events)
+    return observer
 
 
 def _of_the_step(events: Sequence[HostEvent], watches: Sequence[StateWatch]) -> Iterator[HostEvent]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import secrets
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
@@ -18,14 +17,12 @@ from typing import Any
 
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.record.host.clocks import CLOCKS, NUMPY_CLOCK, reads_numpy_clock
-from graphdoctor.record.host.lines import Seen, Watch, WatchedLines
+from graphdoctor.record.host.lines import Watch, WatchedLines
 from graphdoctor.record.host.outside import FILES_ASKED, Asking
 from graphdoctor.record.host.running import FILES_OF_QUEUES, TAKEN_FROM, Running
 from graphdoctor.record.host.shown import Shown
 from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
 from graphdoctor.target.program.quiet import audited
-from graphdoctor.target.state.globals import numpy_generator
-from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.recording import EventKind, HostEvent
 
 _RANDOM_MODULE = random.__file__
@@ -52,7 +49,7 @@ class HostObserver(Observer):
     It sees a draw however its function was imported. A draw counts when the user's own code asked
     for it: torch and Python's library draw for purposes that never reach a kernel.
     `watches` are what shows by its state alone, after each line: NumPy's generators, the step's Python state.
-    `running` are the iterators that outlive the step.
+    `running` are the iterators that outlive the step. `asked` are Python's generators of which it saw a call.
     """
 
     def __init__(self, watches: Sequence[Watch] = (), running: Running | None = None) -> None:
@@ -60,6 +57,7 @@ class HostObserver(Observer):
         self._running = running or Running({})
         self._shown = Shown()
         self.events: list[HostEvent] = []
+        self.asked: dict[int, Any] = {}  # by identity, and held: no other gets that
         self._operators = 0
         self._before: Any = None
         self._asking = Asking(self._asked)
@@ -95,6 +93,9 @@ class HostObserver(Observer):
         self._add("outside", name, locate_from(frame), answer)
 
     def _built_in_called(self, function: Any, caller: FrameType) -> None:
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, random.Random):
+            self.asked[id(owner)] = owner
         if is_machinery(caller.f_code.co_filename):
             return
         found = _built_in(function)
@@ -210,68 +211,3 @@ def _is_asked_by_torch(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def numpy_generators(roots: Mapping[str, object]) -> list[Any]:
-    """NumPy's generators, wherever they are: a cache or a package that the step asks may hold them, too.
-
-    Python's garbage collector knows of all but those that were there when somebody froze it.
-    """
-    own = numpy_generator()
-    if own is None:
-        return []
-    random = sys.modules["numpy"].random
-    drawing = (random.Generator, type(own), random.BitGenerator)
-    kinds = {each for kind in drawing for each in _with_subclasses(kind)}
-    held = [value for _, value, _ in Walk(roots, with_empty=False)]
-    # Of hundreds of thousands of objects, in some tens of milliseconds.
-    found = [own, *(one for each in (held, gc.get_objects()) for one in each if type(one) in kinds)]
-    owned = {id(bits) for one in found if (bits := _bits_of(one)) is not one}
-    return list({id(one): one for one in found if id(one) not in owned}.values())
-
-
-def _with_subclasses(kind: Any) -> Iterator[Any]:
-    yield kind
-    for each in kind.__subclasses__():
-        yield from _with_subclasses(each)
-
-
-class NumpyState:
-    """A generator of NumPy's, and where it was when it was last looked at."""
-
-    def __init__(self, generator: Any) -> None:
-        is_legacy = not hasattr(generator, "bit_generator")
-        self._name = "numpy.random" if is_legacy else "numpy.random.Generator"
-        self._generator = generator
-        self._seen = state_of(generator)
-        self._shown = Shown()
-        self._last: tuple[FrameType, int] | None = None
-
-    def before_line(self, frame: FrameType) -> Iterator[Seen]:
-        """A line tells nothing of what it will draw."""
-        self._last = frame, frame.f_lineno
-        yield from ()
-
-    def after_line(self, *, is_users: bool) -> Iterator[Seen]:
-        before, self._seen = self._seen, state_of(self._generator)
-        if before == self._seen or not is_users:
-            return
-        if self._last is None or not self._shown.is_draw_only_shown(*self._last):
-            yield Seen("host-random", self._name)
-
-
-def state_of(generator: Any) -> Any:
-    """A generator's state, in a form that can be compared."""
-    return _plain(_bits_of(generator).state)
-
-
-def _bits_of(generator: Any) -> Any:
-    """What a generator draws from: itself, where it is nothing but bits."""
-    owned = (getattr(generator, name, None) for name in ("bit_generator", "_bit_generator"))
-    return next((one for one in owned if one is not None), generator)
-
-
-def _plain(state: Any) -> Any:
-    if isinstance(state, dict):
-        return {key: _plain(value) for key, value in state.items()}
-    return state.tobytes() if hasattr(state, "tobytes") else state

@@ -50,7 +50,7 @@ class Shown:
         return Calls(frame).resolved(call.args[0])
 
     def is_draw_only_shown(self, frame: FrameType | None, line: int) -> bool:
-        """What NumPy's generators gave on a line of a user's frame, which nobody saw being called."""
+        """What generators gave on a line of a user's frame, of which nobody saw a call, as of NumPy's."""
         stack = list(_users(frame))
         key = (line, *((one.f_code, one.f_lasti) for one in stack[1:]))
         if key not in self._used:
@@ -82,14 +82,14 @@ def _users(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _draws_of_line(frame: FrameType, line: int) -> list[ast.Call]:
-    """The calls of NumPy's generators on a line, where no other call could draw; else none."""
+    """The calls on a line that draw and that nobody saw, where no other call could draw; else none."""
     function = function_of(frame.f_code, line)
     if function is None:
         return []
     known = Calls(frame)
     calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
     calls = [one for one in calls if one.lineno <= line <= (one.end_lineno or line)]
-    draws = [one for one in calls if known.draws_by_numpy(one)]
+    draws = [one for one in calls if known.draws_unseen(one)]
     is_clear = all(one in draws or known.is_harmless_call(one) for one in calls)
     return draws if is_clear else []
 
