@@ -38,3 +38,14 @@ def test_a_collector_that_is_off_stays_off() -> None:
             assert gc.get_threshold()[0] == 0
     finally:
         gc.set_threshold(*before)
+
+
+def test_blocks_that_overlap_leave_the_thresholds_as_they_were_before_the_first() -> None:
+    before = gc.get_threshold()
+    one, other = collecting_rarely(), collecting_rarely()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert gc.get_threshold()[0] > before[0]  # the other still wants it
+    other.__exit__(None, None, None)
+    assert gc.get_threshold() == before

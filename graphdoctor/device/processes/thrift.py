@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -36,13 +37,27 @@ def _keep_what_is_freed() -> None:
         mallopt(_TRIM_THRESHOLD, _LEFT_FREE_BYTES)
 
 
+_lock = threading.Lock()
+_raised: list[
+    tuple[int, ...]
+] = []  # the thresholds before the first block that is still open, once for each
+
+
 @contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """While modules are imported, or a model is made or studied: what that makes stays, and is no garbage."""
-    before = gc.get_threshold()
-    if before[0]:  # else nothing is collected at all
-        gc.set_threshold(max(_RARELY, before[0]), *before[1:])
+    """While modules are imported, or a model is made or studied: what that makes stays, and is no garbage.
+
+    Blocks of several threads may overlap: the last one that ends puts back what was there before the first.
+    """
+    with _lock:
+        before = _raised[0] if _raised else gc.get_threshold()
+        _raised.append(before)
+        if before[0]:  # else nothing is collected at all
+            gc.set_threshold(max(_RARELY, before[0]), *before[1:])
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        with _lock:
+            _raised.pop()
+            if not _raised:
+                gc.set_threshold(*before)
