@@ -184,7 +184,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     tensor = local_part(tensor).detach()
     if tensor.is_quantized:
-        return tensor.int_repr()
+        return tensor.dequantize()  # equal integers of two scales are other values
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
     tensor = tensor.resolve_conj().resolve_neg()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -186,3 +187,15 @@ def test_many_pairs_are_told_apart_in_one_go(on_gpu: bool, monkeypatch: pytest.M
 
     assert found == [has_same_bits(*pair) for pair in pairs]
     assert found == [True, False, False, True, False, False, True, False]
+
+
+def test_quantized_tensors_of_equal_integers_and_other_scales_are_not_equal() -> None:
+    values = torch.tensor([1.0, 2.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that torch will drop these dtypes
+        one = torch.quantize_per_tensor(values, 1.0, 0, torch.qint8)
+        twice = torch.quantize_per_tensor(values * 2, 2.0, 0, torch.qint8)
+
+    assert has_same_bits(one, one.clone()) and not has_same_bits(one, twice)
+    gap = gap_between("t", one, twice)
+    assert gap is not None and gap.max_abs == 2.0
