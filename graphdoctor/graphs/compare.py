@@ -94,8 +94,9 @@ def have_same_bits(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[b
 
 
 def _is_plain_on_gpu(tensor: torch.Tensor) -> bool:
-    plain = tensor.layout == torch.strided and not tensor.is_nested
-    return plain and local_part(tensor) is tensor and not lies_on_cpu(tensor) and tensor.is_cuda
+    if tensor.layout != torch.strided or tensor.is_nested or lies_on_cpu(tensor):
+        return False
+    return tensor.is_cuda and _parts(tensor)[0] is tensor
 
 
 def _values_of(flags: Sequence[torch.Tensor]) -> Iterator[bool]:

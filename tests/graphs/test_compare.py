@@ -189,6 +189,18 @@ def test_many_pairs_are_told_apart_in_one_go(on_gpu: bool, monkeypatch: pytest.M
     assert found == [True, False, False, True, False, False, True, False]
 
 
+def test_a_subclass_on_a_gpu_is_compared_by_each_tensor_that_it_wraps_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OnGpu(TwoTensor):
+        is_cuda = True
+
+    monkeypatch.setattr(compare, "lies_on_cpu", lambda tensor: False)
+    one, other = (OnGpu(torch.ones(2), torch.full((2,), value)) for value in (2.0, 3.0))
+
+    assert have_same_bits([(one, other), (one, one)]) == [False, True]
+
+
 def test_quantized_tensors_of_equal_integers_and_other_scales_are_not_equal() -> None:
     values = torch.tensor([1.0, 2.0])
     with warnings.catch_warnings():
