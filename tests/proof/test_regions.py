@@ -239,16 +239,11 @@ def test_what_a_region_made_is_as_the_step_left_it_after_its_replays(
         kept.append((scaled, unseen_sum(scaled)))
         return (scaled + 1.0) * float(scaled.sum())
 
-    target = place(from_object(step, torch.randn(4)), device)
     try:
-        session = prepare(target, device, iterations=3)
-        recording = record(session, progress=lambda doing: None)
-        plan = partition(recording, diagnose(recording), profile=load_profile("h100"))
-        found = verify_regions(session, recording.captured, plan.regions)
+        found = outcomes(device, step)
         assert found and all(one.verification and one.verification.replays for one in found)
         assert set((tmp_path / "log").read_text().splitlines()) == {"same"}
     finally:
-        target.close()
         os.close(log)
 
 
@@ -275,17 +270,10 @@ def test_what_one_region_hands_to_another_is_put_back_only_where_python_holds_it
         factor = float(data.sum())
         return (handed_on[:2] + 1.0) * factor
 
-    target = place(from_object(step, torch.randn(4)), device)
-    try:
-        session = prepare(target, device, iterations=3)
-        recording = record(session, progress=lambda doing: None)
-        plan = partition(recording, diagnose(recording), profile=load_profile("h100"))
-        found = verify_regions(session, recording.captured, plan.regions)
-        assert len(found) > 1
-        assert all(one.verification and one.verification.status == "verified" for one in found)
-        assert sizes[0] == [] and all((16 in each) is not is_held for each in sizes[1:])
-    finally:
-        target.close()
+    found = outcomes(device, step)
+    assert len(found) > 1
+    assert all(one.verification and one.verification.status == "verified" for one in found)
+    assert sizes[0] == [] and all((16 in each) is not is_held for each in sizes[1:])
 
 
 def test_a_replay_that_is_one_rounding_off_is_wrong_on_the_emulated_device(
