@@ -1,0 +1,99 @@
+"""torch's switches that it keeps in C: kernels are chosen by them, and no operator tells of it.
+
+One list for all who ask: `state/globals.py` puts them back, `graphs/guards/modes.py` asks before a replay about those
+that choose kernels, and `graphs/guards/settings.py` about all where code of the user's asks for them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from graphdoctor.target.state.precision import read_precision
+
+ATTENTION = ("attention", "softmax", "transformer", "flash", "efficient")
+_CONVOLUTION = ("conv", "norm", "rnn", "lstm", "gru", "cudnn", "ctc", "grid", "miopen")
+_LINEAR_ALGEBRA = (
+    *("linalg", "cholesky", "lu_", "svd", "eig", "inv"),
+    *("geqrf", "orgqr", "ormqr", ".qr.", "solve"),
+)
+EVERY = ("",)
+_NONE: tuple[
+    str, ...
+] = ()  # on a GPU: what chooses a CPU's kernels, and what others of these follow from
+
+
+class Switch(NamedTuple):
+    """`torch._C._get_<name>`, and `_set_<name>` or `writer`, where this torch has them.
+
+    `operators`: words of which one is in the name of each operator of torch's whose kernels on a GPU are chosen by it.
+    Attention, as an example, may have been taken apart into a softmax or into products.
+    """
+
+    name: str
+    meaning: str
+    operators: tuple[str, ...] = EVERY
+    writer: str = ""
+    precisions: tuple[str, ...] = ()  # the operators of the newer switches that it stands for
+
+    @property
+    def read(self) -> Callable[[], Any]:
+        return getattr(torch._C, f"_get_{self.name}")  # type: ignore[no-any-return]
+
+    @property
+    def write(self) -> Callable[[Any], object] | None:
+        write = getattr(torch._C, f"_set_{self.writer or self.name}", None)
+        # Some are of two parts, which torch tells as a pair and takes as two arguments.
+        return write and (lambda value: write(*value if isinstance(value, tuple) else (value,)))
+
+    def asked_quickly(self) -> Callable[[], object]:
+        """The old switch, which is quicker; where the newer ones keep it from answering, those.
+
+        It answers only while they agree with it, so that one that answers leaves nothing out.
+        """
+        try:
+            self.read()
+        except RuntimeError:
+            newer = [("cuda", operator) for operator in self.precisions]
+            return lambda: ", ".join(map(read_precision, newer))
+        return self.read
+
+
+_KNOWN = (
+    Switch("cudnn_enabled", "cudnn.enabled", _CONVOLUTION),
+    Switch("cudnn_benchmark", "cudnn.benchmark", _CONVOLUTION),
+    Switch("cudnn_deterministic", "cudnn.deterministic", _CONVOLUTION),
+    Switch("cudnn_allow_tf32", "TF32 in cudnn", _CONVOLUTION, precisions=("conv", "rnn")),
+    Switch("cublas_allow_tf32", "the precision of matrix products", precisions=("matmul",)),
+    Switch("float32_matmul_precision", "torch.get_float32_matmul_precision", _NONE),
+    Switch("cublas_allow_fp16_accumulation", "half-precision accumulation"),
+    Switch("cublas_allow_fp16_reduced_precision_reduction", "half-precision sums"),
+    Switch("cublas_allow_bf16_reduced_precision_reduction", "bfloat16 sums"),
+    Switch("blas_preferred_backend", "the preferred library of matrix products"),
+    Switch("linalg_preferred_backend", "the preferred library of linear algebra", _LINEAR_ALGEBRA),
+    Switch("sdp_priority_order", "the order of attention's kernels", ATTENTION),
+    Switch("flash_sdp_enabled", "flash attention", ATTENTION, "sdp_use_flash"),
+    Switch(
+        *("mem_efficient_sdp_enabled", "memory-efficient attention", ATTENTION),
+        "sdp_use_mem_efficient",
+    ),
+    Switch("cudnn_sdp_enabled", "cudnn's attention", ATTENTION, "sdp_use_cudnn"),
+    Switch("math_sdp_enabled", "plain attention", ATTENTION, "sdp_use_math"),
+    Switch(
+        *("math_sdp_allow_fp16_bf16_reduction", "plain attention's sums in half precision"),
+        ATTENTION,
+    ),
+    Switch("fa3_sdp_enabled", "FlashAttention-3", ATTENTION, "sdp_use_fa3"),
+    Switch(
+        *("overrideable_sdp_enabled", "overridden attention", ATTENTION), "sdp_use_overrideable"
+    ),
+    Switch("rocm_fa_preferred_backend", "the preferred flash attention of ROCm", ATTENTION),
+    Switch("nnpack_enabled", "NNPACK", _NONE),
+    Switch("qengine", "the engine of quantized operators", _NONE),
+    Switch("mkldnn_enabled", "oneDNN", _NONE),
+    Switch("mkldnn_deterministic", "deterministic algorithms of oneDNN", _NONE),
+    Switch("onednn_allow_tf32", "TF32 in oneDNN", _NONE),
+)
+SWITCHES = tuple(each for each in _KNOWN if hasattr(torch._C, f"_get_{each.name}"))
