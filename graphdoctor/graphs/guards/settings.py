@@ -19,8 +19,7 @@ from types import FunctionType
 import torch
 from torch.backends import opt_einsum  # torch 2.6 does not import it by itself
 
-from graphdoctor.target.state.precision import PRECISIONS, has_precisions, read_precision
-from graphdoctor.target.state.switches import SWITCHES
+from graphdoctor.target.state.switches import PRECISIONS, SWITCHES, read_precision
 from graphdoctor.target.state.variables import mentions
 from graphdoctor.target.user_code import is_user_file
 
@@ -109,7 +108,7 @@ _BY_NAME: dict[str, Setting] = {
     "is_warn_always_enabled": ("torch.set_warn_always", torch.is_warn_always_enabled),
     "fp32_precision": (
         "torch.backends.fp32_precision",
-        lambda: [read_precision(switch) for switch in (PRECISIONS if has_precisions() else ())],
+        lambda: [read_precision(switch) for switch in PRECISIONS],
     ),
     **{switch.name: (switch.name, switch.read) for switch in SWITCHES if "sdp" in switch.name},
     "benchmark_limit": (

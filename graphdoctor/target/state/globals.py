@@ -17,14 +17,13 @@ from typing import Any
 
 import torch
 
-from graphdoctor.target.state.precision import (
+from graphdoctor.target.state.saved import saved_random
+from graphdoctor.target.state.switches import (
     PRECISIONS,
-    has_precisions,
+    SWITCHES,
     read_precision,
     set_precision,
 )
-from graphdoctor.target.state.saved import saved_random
-from graphdoctor.target.state.switches import SWITCHES
 
 _Switch = tuple[str, Callable[[], Any], Callable[[Any], object]]
 
@@ -95,7 +94,7 @@ _SWITCHES: tuple[_Switch, ...] = (
     # After those that set them, too.
     *(
         (f"precision of {switch}", partial(read_precision, switch), partial(set_precision, switch))
-        for switch in (PRECISIONS if has_precisions() else ())
+        for switch in PRECISIONS
     ),
     ("the number of threads", torch.get_num_threads, torch.set_num_threads),
     ("garbage collection", gc.isenabled, _set_collecting),
@@ -121,7 +120,7 @@ _SWITCHES: tuple[_Switch, ...] = (
 _OF_KERNELS: tuple[Callable[[], object], ...] = (
     torch._C._get_deterministic_algorithms,
     *(switch.read for switch in SWITCHES if switch.operators),
-    *(partial(read_precision, switch) for switch in (PRECISIONS if has_precisions() else ())),
+    *(partial(read_precision, switch) for switch in PRECISIONS),
 )
 
 

@@ -1,4 +1,4 @@
-"""torch's switches that it keeps in C: kernels are chosen by them, and no operator tells of it.
+"""torch's switches, most of which it keeps in C: kernels are chosen by them, and no operator tells of it.
 
 One list for all who ask: `state/globals.py` puts them back, `graphs/guards/modes.py` asks before a replay about those
 that choose kernels, and `graphs/guards/settings.py` about all where code of the user's asks for them itself.
@@ -7,11 +7,30 @@ that choose kernels, and `graphs/guards/settings.py` about all where code of the
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 
-from graphdoctor.target.state.precision import read_precision
+Precision = tuple[str, str]  # backend and operator
+# How torch's kernels may round float32 within: one switch for each backend and operator, since torch 2.9; before, none.
+# The older ones set these, too, but refuse to answer once somebody has set a newer one to something else. Those of all
+# operators first: the others follow them until they are set themselves.
+PRECISIONS: tuple[Precision, ...] = ()
+if hasattr(torch._C, "_get_fp32_precision_getter"):
+    _operators = ("all", "matmul", "conv", "rnn")
+    PRECISIONS = (("generic", "all"), *product(("cuda", "mkldnn"), _operators))
+
+
+def read_precision(switch: Precision) -> str:
+    read: Callable[[str, str], str] = vars(torch._C)["_get_fp32_precision_getter"]
+    return read(*switch)
+
+
+def set_precision(switch: Precision, precision: str) -> None:
+    write: Callable[[str, str, str], object] = vars(torch._C)["_set_fp32_precision_setter"]
+    write(*switch, precision)
+
 
 ATTENTION = ("attention", "softmax", "transformer", "flash", "efficient")
 _CONVOLUTION = ("conv", "norm", "rnn", "lstm", "gru", "cudnn", "ctc", "grid", "miopen")
@@ -20,9 +39,8 @@ _LINEAR_ALGEBRA = (
     *("geqrf", "orgqr", "ormqr", ".qr.", "solve"),
 )
 EVERY = ("",)
-_NONE: tuple[
-    str, ...
-] = ()  # on a GPU: what chooses a CPU's kernels, and what others of these follow from
+# On a GPU: what chooses a CPU's kernels, and what others of these follow from.
+_NONE: tuple[str, ...] = ()
 
 
 class Switch(NamedTuple):
