@@ -19,6 +19,7 @@ import torch
 
 from graphdoctor.target.state.saved import saved_random
 from graphdoctor.target.state.switches import (
+    ATTENTION,
     PRECISIONS,
     SWITCHES,
     read_precision,
@@ -89,7 +90,12 @@ _SWITCHES: tuple[_Switch, ...] = (
         torch.get_deterministic_debug_mode,
         torch.set_deterministic_debug_mode,
     ),
-    *((switch.name, switch.read, switch.write) for switch in SWITCHES if switch.write is not None),
+    # Not those of attention: a proof runs steps under one of its kernels, and puts state back meanwhile.
+    *(
+        (switch.name, switch.read, switch.write)
+        for switch in SWITCHES
+        if switch.write is not None and switch.operators != ATTENTION
+    ),
     ("anomaly detection", torch.is_anomaly_enabled, lambda on: torch.set_anomaly_enabled(on)),
     # After those that set them, too.
     *(

@@ -44,7 +44,7 @@ _NONE: tuple[str, ...] = ()
 
 
 class Switch(NamedTuple):
-    """`torch._C._get_<name>`, and `_set_<name>` or `writer`, where this torch has them.
+    """`torch._C._get_<name>`, and `_set_<name>` where this torch has it.
 
     `operators`: words of which one is in the name of each operator of torch's whose kernels on a GPU are chosen by it.
     Attention, as an example, may have been taken apart into a softmax or into products.
@@ -53,7 +53,6 @@ class Switch(NamedTuple):
     name: str
     meaning: str
     operators: tuple[str, ...] = EVERY
-    writer: str = ""
     precisions: tuple[str, ...] = ()  # the operators of the newer switches that it stands for
 
     @property
@@ -62,7 +61,7 @@ class Switch(NamedTuple):
 
     @property
     def write(self) -> Callable[[Any], object] | None:
-        write = getattr(torch._C, f"_set_{self.writer or self.name}", None)
+        write = getattr(torch._C, f"_set_{self.name}", None)
         # Some are of two parts, which torch tells as a pair and takes as two arguments.
         return write and (lambda value: write(*value if isinstance(value, tuple) else (value,)))
 
@@ -93,21 +92,16 @@ _KNOWN = (
     Switch("blas_preferred_backend", "the preferred library of matrix products", _NONE),
     Switch("linalg_preferred_backend", "the preferred library of linear algebra", _LINEAR_ALGEBRA),
     Switch("sdp_priority_order", "the order of attention's kernels", ATTENTION),
-    Switch("flash_sdp_enabled", "flash attention", ATTENTION, "sdp_use_flash"),
-    Switch(
-        *("mem_efficient_sdp_enabled", "memory-efficient attention", ATTENTION),
-        "sdp_use_mem_efficient",
-    ),
-    Switch("cudnn_sdp_enabled", "cudnn's attention", ATTENTION, "sdp_use_cudnn"),
-    Switch("math_sdp_enabled", "plain attention", ATTENTION, "sdp_use_math"),
+    Switch("flash_sdp_enabled", "flash attention", ATTENTION),
+    Switch("mem_efficient_sdp_enabled", "memory-efficient attention", ATTENTION),
+    Switch("cudnn_sdp_enabled", "cudnn's attention", ATTENTION),
+    Switch("math_sdp_enabled", "plain attention", ATTENTION),
     Switch(
         *("math_sdp_allow_fp16_bf16_reduction", "plain attention's sums in half precision"),
         ATTENTION,
     ),
-    Switch("fa3_sdp_enabled", "FlashAttention-3", ATTENTION, "sdp_use_fa3"),
-    Switch(
-        *("overrideable_sdp_enabled", "overridden attention", ATTENTION), "sdp_use_overrideable"
-    ),
+    Switch("fa3_sdp_enabled", "FlashAttention-3", ATTENTION),
+    Switch("overrideable_sdp_enabled", "overridden attention", ATTENTION),
     Switch("rocm_fa_preferred_backend", "the preferred flash attention of ROCm", _NONE),
     Switch("nnpack_enabled", "NNPACK", _NONE),
     Switch("qengine", "the engine of quantized operators", _NONE),
