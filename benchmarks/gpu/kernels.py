@@ -165,7 +165,7 @@ def _asked(worker: subprocess.Popen[str], case: str) -> dict[str, Any]:
 
 def _work(lock: Path) -> None:
     """One case after the other, from standard input."""
-    sys.path[:0] = [str(ROOT)]
+    sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks/truth")]
     for line in sys.stdin:
         began = time.monotonic()
         try:
@@ -269,16 +269,19 @@ def _operators(trace: Path) -> list[list[Any]]:
 
     The parts of operators that took other operators are told where they launched.
     """
+    from trace_shapes import shapes_of
+
     from graphdoctor.trace import operators_of_events, read_trace
 
-    read = read_trace(trace, shapes=True)
+    read = read_trace(trace)
+    recorded = shapes_of(trace, read)
     events, owners = read.device_events, operators_of_events(read).tolist()
     lengths = (events.end_ns - events.start_ns).tolist()
     found: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for owner, name, length in zip(owners, events.name.tolist(), lengths, strict=True):
         called = ["", [], []]
         if owner >= 0:
-            shapes = read.shapes[owner]
+            shapes = recorded[owner]
             operator = read.names[read.operators.name[owner]]
             called = [operator, shapes.dims or [], shapes.dtypes or []]
         kernels = found[json.dumps(called)]

@@ -58,63 +58,8 @@ _AIMS = {
     "segments": "10 %",
 }
 
-INTRODUCTION = """# How well predictions hold
-
-{machine}.
-
-Made by `make results` from what `python benchmarks/truth/predictions.py` found: every figure on this page is of
-a workload that nothing was fitted to. The workloads fall into families (one model, at whatever size, precision
-and mode); for each family, all fitted figures were fitted to the others, the family was predicted, and its
-ranges were made as wide as the errors of the others ask for. The measured times are those of
-[results.md](results.md), of `benchmarks/data/samples_h200_torch2.11.jsonl`, and of
-`benchmarks/data/kernels_h200_torch2.11.jsonl.gz`, which has every kernel of an eager step of {traced} of these
-workloads, what the whole step took as a graph on an idle GPU, and what its memory pool held.
-
-What is fitted are figures: what the smallest kernel of a kind takes, which share of the peak it reaches, what the host
-needs. *Which* kernels an operator launches, and on what their time depends, was read from the kernels of all these
-workloads, and cannot be left out of a fold. So the busy times of the steps whose kernels were never traced stand in a
-row of their own. Two such rules were read because judged steps had lain outside their ranges: what an index by a mask
-launches before it gathers (`detector.py`, `moe.py`), and the sort in the gradient of an embedding (DLRM's training).
-
-A range is to hold 80 % of the measurements and be no wider than that takes. Its width is the order statistic of the
-other families' errors that a family which nobody has seen asks for: of *n* families, the one at 0.8 (*n* + 1) instead
-of 0.8 *n*, as in conformal prediction. Some families have one step and others six, and which of them the next step is
-like is not known. So a width is the larger of two: what steps ask for, each counted alike, and what families ask for,
-the steps of each weighing as much as one together. (The second was added when speed-ups on calibrated hosts held 38
-of 48 without it; it follows from what a range is to hold, and has no figure that was chosen by what came of it.) The
-rule holds 80 % on average over samples like this one, and what one sample of 19 steps shows may well be a tenth off:
-the tables have the share of steps and that of families, each by the mean of its steps. *Wrong sign*: faster than
-1.05x predicted and slower than 0.95x measured, or the other way round.
-
-Eager's time is itself not sharp: {rounds} steps were timed in two or three rounds on one machine with nothing else of
-ours on it, and the slowest round took {slowest:.2f} times what the fastest took in the median, {most:.1f} times at
-most. Others share that machine, who only ever make a step take longer, so the fastest round counts.
-"""
-
-NOT_JUDGED = """## What is not judged, and why
-
-- **Families.** {families} families ({cases} cases) have been measured; {wanted} were wanted. Of some, only busy time,
-  kernels, memory and the graph's time are judged: eager was timed beside processes that compiled or built models.
-- **One GPU, one PyTorch.** All measurements but five graphs on an H100 are of an H200 with torch 2.11. Profiles of
-  other GPUs share the figures of the host and the shares of the peak that kernels reach, and no measurement here says
-  how well they hold there.
-- **Disturbed rows.** Of a strategy that was run several times the last run counts. It judges nothing where more than
-  20 other processes had the GPU, where eager took more than 1.25 times what it took beside another strategy of the same
-  step, or where a whole step as a graph took more than 1.15 times what it took at best.
-- **DLRM's training** is fitted (its launches were counted in these steps) and judges nothing. {left_out}
-- **Calls in a row.** A measurement calls a step for 10 ms, or as often as it may be called, and waits then. Few calls
-  leave the device idle until the first graph is launched, and predictions from the eager step say what such a
-  measurement will find; how many calls it made is known here. Without a GPU they are of many calls in a row.
-- **Dynamo's calls in inference** are not fitted to any of these steps, but to chains of small layers that nobody uses
-  (`benchmarks/truth/call_figures.py`): a graph took {segment:g} us, a parameter {segment_tensor:g} us, a module
-  {segment_module:g} us.
-- **Parts are judged as they were foreseen** from the recording. In use, `modules` and `segments` are predicted
-  again from what went into graphs once they are built, which no committed measurement allows to repeat here.
-
-## What missed its aim
-
-{missed}
-"""
+_PROSE = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+INTRODUCTION, NOT_JUDGED = _PROSE.split("\n<!-- the tables -->\n")
 
 
 def main() -> None:

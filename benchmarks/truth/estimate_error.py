@@ -16,6 +16,7 @@ from math import exp, log, sqrt
 from pathlib import Path
 
 from trace_ops import TracedOp, host_ops, traced_ops
+from trace_shapes import shapes_of
 
 from graphdoctor.estimate import launches, op_cost
 from graphdoctor.estimate.gpus import LEVELS, DeviceProfile, load_profile
@@ -24,6 +25,7 @@ from graphdoctor.estimate.ranges import pooled_width, towards
 from graphdoctor.trace import Trace, read_trace
 from graphdoctor.trace.explain.hosts import outermost_waits
 from graphdoctor.trace.nesting import covered_ns, innermost, nest, own_ns
+from graphdoctor.values.recording import Op
 
 _PROFILER_FACTORS = (1.7, 2.3)
 
@@ -36,14 +38,16 @@ def main() -> None:
     profile = load_profile(options.gpu)
     everything: list[TracedOp] = []
     for path in options.traces:
-        trace = read_trace(path, shapes=True)
-        found = list(traced_ops(trace))
+        trace = read_trace(path)
+        shapes = shapes_of(path, trace)
+        on_host = host_ops(trace, shapes)
+        found = list(traced_ops(trace, shapes))
         everything += found
         print(f"\n{path.name}")
         _print_kinds(found, profile)
         _print_sums(trace, found, profile)
-        _print_host(trace, profile)
-        _print_host_operators(trace, profile)
+        _print_host(trace, on_host, profile)
+        _print_host_operators(trace, on_host, profile)
     print("\nall traces")
     _print_kinds(everything, profile)
 
@@ -92,9 +96,9 @@ def _print_sums(trace: Trace, found: Sequence[TracedOp], profile: DeviceProfile)
     print(f"  device events of these: true {launched}, predicted launches {predicted}")
 
 
-def _print_host(trace: Trace, profile: DeviceProfile) -> None:
+def _print_host(trace: Trace, ops: Sequence[Op], profile: DeviceProfile) -> None:
     """Inside operators only: the Python between them depends on the model, not the profile."""
-    costs = [op_cost(op, profile).host_us for op in host_ops(trace)]
+    costs = [op_cost(op, profile).host_us for op in ops]
     low, mid, high = (sum(getattr(cost, end) for cost in costs) for end in ("low", "mid", "high"))
     true = _inside_ns(trace) / 1e3
     slow, fast = (true / factor for factor in _PROFILER_FACTORS)
@@ -104,13 +108,13 @@ def _print_host(trace: Trace, profile: DeviceProfile) -> None:
     )
 
 
-def _print_host_operators(trace: Trace, profile: DeviceProfile) -> None:
+def _print_host_operators(trace: Trace, ops: Sequence[Op], profile: DeviceProfile) -> None:
     """One operator at a time: own time with its launches, by the middle of the profiler's factors."""
     operators, nesting = trace.operators, nest(trace.operators)
     own = own_ns(operators, nesting) / 1e3 / sqrt(_PROFILER_FACTORS[0] * _PROFILER_FACTORS[1])
     ratios = sorted(
         op_cost(op, profile).host_us.mid / own[op.index]
-        for op in host_ops(trace)
+        for op in ops
         if own[op.index] > 0 and launches(op)
     )
     if ratios:

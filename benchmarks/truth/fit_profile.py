@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from trace_ops import TracedOp, traced_ops
+from trace_shapes import shapes_of
 
 from graphdoctor.estimate.kernels import kernel_kind
 from graphdoctor.estimate.work import bytes_moved, matrix_flops
@@ -40,11 +41,11 @@ def main() -> None:
     options = parser.parse_args()
     samples: Samples = defaultdict(list)
     for path in options.traces:
-        trace = read_trace(path, shapes=True)
+        trace = read_trace(path)
         _host(trace, samples)
         _launches(trace, samples)
         _queue_gaps(trace, samples)
-        for traced in traced_ops(trace):
+        for traced in traced_ops(trace, shapes_of(path, trace)):
             _kernel(traced, samples, options.memory_gb_s, options.bf16_tflops)
     for name in sorted(samples):
         values = sorted(samples[name])

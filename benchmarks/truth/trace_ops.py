@@ -13,9 +13,10 @@ from itertools import zip_longest
 from typing import Any
 
 from msgspec import Struct
+from trace_shapes import Shapes
 
 from graphdoctor.trace import Trace, operators_of_events
-from graphdoctor.trace.arrays import KINDS, Shapes
+from graphdoctor.trace.arrays import KINDS
 from graphdoctor.values.recording import Op, TensorUse
 
 _DTYPES = {
@@ -42,32 +43,32 @@ class TracedOp(Struct, frozen=True):
     events: int
 
 
-def traced_ops(trace: Trace) -> Iterator[TracedOp]:
+def traced_ops(trace: Trace, shapes: Sequence[Shapes]) -> Iterator[TracedOp]:
     """Operators with kernels and with shapes, in order."""
     times = _kernel_times(trace)
-    for index, (name, shapes) in enumerate(_operators(trace)):
+    for index, (name, told) in enumerate(_operators(trace, shapes)):
         found = times.get(index)
-        op = _op(index, name, shapes) if found and shapes.dims else None
+        op = _op(index, name, told) if found and told.dims else None
         if op is not None and found:
             yield TracedOp(op, sum(found) / 1e3, len(found))
 
 
-def host_ops(trace: Trace) -> tuple[Op, ...]:
+def host_ops(trace: Trace, shapes: Sequence[Shapes]) -> tuple[Op, ...]:
     """The operators that a recording below autograd would hold: those with kernels, and views."""
     launched = _kernel_times(trace)
     found = []
-    for index, (name, shapes) in enumerate(_operators(trace)):
+    for index, (name, told) in enumerate(_operators(trace, shapes)):
         is_view = name.removeprefix("aten::") in _VIEWS
-        if shapes.dims and (is_view or index in launched):
-            op = _op(index, name, shapes)
+        if told.dims and (is_view or index in launched):
+            op = _op(index, name, told)
             if op is not None:
                 found.append(op)
     return tuple(found)
 
 
-def _operators(trace: Trace) -> Iterator[tuple[str, Shapes]]:
+def _operators(trace: Trace, shapes: Sequence[Shapes]) -> Iterator[tuple[str, Shapes]]:
     names = (trace.names[name] for name in trace.operators.name.tolist())
-    return zip(names, trace.shapes, strict=True)
+    return zip(names, shapes, strict=True)
 
 
 def _kernel_times(trace: Trace) -> dict[int, list[int]]:

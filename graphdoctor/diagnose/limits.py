@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from graphdoctor.diagnose.other_dropout import about_other_dropout
 from graphdoctor.diagnose.python_state import (
     about_outside,
     about_stopped,
@@ -16,10 +15,11 @@ from graphdoctor.diagnose.python_state import (
     raises_later,
     taken_from_outside,
 )
+from graphdoctor.rules.causes.words import place_words
 from graphdoctor.target import Target
-from graphdoctor.values.figures import names_text
+from graphdoctor.values.figures import count_text, names_text
 from graphdoctor.values.locations import Location, bracketed, file_line
-from graphdoctor.values.recording import Recording
+from graphdoctor.values.recording import HostEvent, Iteration, Recording
 
 
 def doubts_of(target: Target, recording: Recording) -> tuple[str, ...]:
@@ -137,3 +137,48 @@ def _held_by_nobody(recording: Recording) -> Iterator[str]:
             f"{bracketed(place)}, as one in a functools.lru_cache: hold it as long as a graph that reads it lives,"
             " since nothing would tell when its memory is given back."
         )
+
+
+_ADVICE = (
+    "replays train as validly as eager, but not with its numbers. Where they are to be the same: where nothing"
+    " is padded, pass no attention mask, or one with memory of its own (contiguous()), of four dimensions, which"
+    " both paths keep."
+)
+
+
+def about_other_dropout(recording: Recording) -> Iterator[str]:
+    """Of the first iteration that has it, its first call, and how many there are."""
+    for eager, captured in zip(recording.eager, recording.captured, strict=False):
+        attentions = (one.events_of("attention-dropout") for one in (eager, captured))
+        calls = [
+            (before, now)
+            for before, now in zip(*attentions, strict=False)
+            if before.name != now.name
+        ]
+        if calls:
+            yield _told(*calls[0], captured, count=len(calls))
+            return
+
+
+def _told(before: HostEvent, now: HostEvent, captured: Iteration, *, count: int) -> str:
+    # That the math kernel draws otherwise than the fused ones was seen on GPUs (two H200s, in float32).
+    may = "takes" if "math attention" in (before.name, now.name) else "may take"
+    calls = f" in {count_text(count, 'call')}" if count > 1 else ""
+    return (
+        f"Attention with dropout{bracketed(now.location)} has {now.detail} while it is captured, and {before.detail} in"
+        f" eager{calls}{_asked_before(now, captured)}. A GPU {may} {now.name} instead of {before.name} then, which"
+        f" drops other elements from the same seed: {_ADVICE}"
+    )
+
+
+def _asked_before(now: HostEvent, captured: Iteration) -> str:
+    """A helper that does nothing but ask says less than the file that calls it."""
+    asked = [
+        event for event in captured.events_of("capture-query") if event.op_index <= now.op_index
+    ]
+    if not asked or asked[-1].location is None:
+        return ""
+    event = asked[-1]
+    callers = (one for one in event.stack if one.file != asked[-1].location.file)
+    place = place_words(next(callers, event.location), now.location)
+    return f", since the code asks {event.name} ({place})" if place else ""

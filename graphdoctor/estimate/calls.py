@@ -15,7 +15,7 @@ from graphdoctor.estimate.costs import bandwidth_gb_s, transfer_us
 from graphdoctor.estimate.foreach import launches_over
 from graphdoctor.estimate.gpus import DeviceProfile, Figure
 from graphdoctor.estimate.layout import Piece
-from graphdoctor.estimate.ranges import ZERO, add, scale
+from graphdoctor.estimate.ranges import ZERO
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 
 
@@ -45,7 +45,7 @@ def calling(calls: Calls, profile: DeviceProfile) -> tuple[Piece, ...]:
     total = ZERO
     for name in calls.__struct_fields__:
         figure: Figure = getattr(profile.call_us, name)
-        total = add(total, scale(figure.range, getattr(calls, name)))
+        total += figure.range * getattr(calls, name)
     return (Piece(total, ZERO, 0),) if total.mid else ()
 
 
@@ -74,8 +74,8 @@ def copies_piece(
     launched = launches_over(results, lists=2) if by_dynamo else len(results)
     moved = 2 * sum(use.nbytes for use in results) + 4 * sum(use.nbytes for use in written)
     rate = bandwidth_gb_s(profile, profile.memory_share.stream, moved=moved)
-    floor = scale(profile.smallest_kernel_us.stream.range, launched + 2 * len(written))
-    return Piece(ZERO, add(transfer_us(moved, rate), floor), 1, is_copy=True)
+    floor = profile.smallest_kernel_us.stream.range * (launched + 2 * len(written))
+    return Piece(ZERO, transfer_us(moved, rate) + floor, 1, is_copy=True)
 
 
 def _kept(

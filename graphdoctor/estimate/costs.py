@@ -26,7 +26,7 @@ from graphdoctor.estimate.products import (
     product_of,
     walk_us,
 )
-from graphdoctor.estimate.ranges import ZERO, add, divide, product, scale
+from graphdoctor.estimate.ranges import ZERO, divide
 from graphdoctor.estimate.work import bytes_moved, longest_block_us, matrix_flops, walked_us
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Arg, Op, TensorUse
@@ -53,7 +53,7 @@ def op_cost(op: Op, profile: DeviceProfile, *, autograd: bool = False) -> OpCost
     count = launches(op)
     host = _host_us(op, profile, autograd=autograd)
     return OpCost(
-        host_us=add(host, scale(profile.launch_us.range, count)),
+        host_us=host + profile.launch_us.range * count,
         device_us=_device_us(op, profile, count=count) if count else ZERO,
         launches=count,
         is_sync=syncs(op),
@@ -69,13 +69,13 @@ def _host_us(op: Op, profile: DeviceProfile, *, autograd: bool) -> Range:
     total = costs.operator.range if op.exchange is None else costs.collective.range
     fresh = _allocations(op)
     if fresh:
-        total = add(total, scale(costs.allocation.range, fresh))
+        total += costs.allocation.range * fresh
     if autograd and op.phase == "forward":
-        total = add(total, costs.autograd.range)
+        total += costs.autograd.range
     if op.base_name in _LIBRARY_CALLS or is_attention(op):
-        total = add(total, costs.library_call.range)
+        total += costs.library_call.range
     if is_foreach(op):
-        total = add(total, costs.optimizer_foreach.range)
+        total += costs.optimizer_foreach.range
     return total
 
 
@@ -89,15 +89,13 @@ def _device_us(op: Op, profile: DeviceProfile, *, count: float) -> Range:
         return network_us(op, profile)
     if is_copy_between_devices(op) or op.base_name == "_local_scalar_dense":
         moved = sum(use.nbytes for use in op.outputs) or sum(use.nbytes for use in op.inputs)
-        return add(
-            profile.smallest_kernel_us.stream.range, transfer_us(moved, profile.copy_gb_s.range)
-        )
+        return profile.smallest_kernel_us.stream.range + transfer_us(moved, profile.copy_gb_s.range)
     kind = kernel_kind(op)
     floor: Figure = getattr(profile.smallest_kernel_us, kind)
     if kind == "matmul":  # what sets up a product, or sums up its parts, is half as long
         count = 0.5 * (count + 1) if op.kernels is None else count
     # A kernel's start and end are not hidden behind its work: the two add up.
-    return add(scale(floor.range, count), _work_us(op, profile, kind))
+    return floor.range * count + _work_us(op, profile, kind)
 
 
 def _work_us(op: Op, profile: DeviceProfile, kind: KernelKind) -> Range:
@@ -111,7 +109,7 @@ def _work_us(op: Op, profile: DeviceProfile, kind: KernelKind) -> Range:
         block = max(0.0, longest_block_us(op) - profile.smallest_kernel_us.optimizer.mid)
         return _longer(transfer, Range.exact(block))
     if op.base_name in GRADIENTS:
-        return add(transfer, Range.exact(gradient_us(op)))
+        return transfer + Range.exact(gradient_us(op))
     if (walked := walked_us(op)) is not None:
         return _longer(transfer, Range.exact(walked))
     return _longer(transfer, _arithmetic_us(op, profile))
@@ -135,10 +133,10 @@ def _convolution_us(op: Op, profile: DeviceProfile) -> Range:
             if each.is_depthwise
             else _math_rate(dtype, profile, is_tf32=True)
         )
-        math = divide(each.flops / 1e6, product(peak.range, profile.convolution_share.range))
-        total = add(total, _longer(transfer_us(each.nbytes, rate), math))
-        total = add(total, _streamed_us(each.layout_bytes, profile, profile.memory_share.strided))
-    return add(total, _streamed_us(small_bytes(op), profile, profile.memory_share.stream))
+        math = divide(each.flops / 1e6, peak.range * profile.convolution_share.range)
+        total += _longer(transfer_us(each.nbytes, rate), math)
+        total += _streamed_us(each.layout_bytes, profile, profile.memory_share.strided)
+    return total + _streamed_us(small_bytes(op), profile, profile.memory_share.stream)
 
 
 def _streamed_us(moved: int, profile: DeviceProfile, share: Figure) -> Range:
@@ -147,9 +145,9 @@ def _streamed_us(moved: int, profile: DeviceProfile, share: Figure) -> Range:
 
 def bandwidth_gb_s(profile: DeviceProfile, share: Figure, *, moved: int) -> Range:
     """What a kernel that moves so many bytes reaches; small operands may still be cached."""
-    rate = product(profile.memory_gb_s.range, share.range)
+    rate = profile.memory_gb_s.range * share.range
     is_cached = moved <= profile.cache_mb.mid * 1e6 / 2
-    return product(rate, profile.cache_speedup.range) if is_cached else rate
+    return rate * profile.cache_speedup.range if is_cached else rate
 
 
 def transfer_us(moved: int, gb_s: Range) -> Range:
@@ -164,8 +162,8 @@ def _arithmetic_us(op: Op, profile: DeviceProfile) -> Range:
     dtype = next((use.dtype for use in op.inputs if "float" in use.dtype), "float32")
     share = (profile.attention_share if is_attention(op) else profile.math_share).range
     if is_unaligned(op):
-        share = product(share, profile.unaligned_share.range)
-    computing = divide(flops / 1e6, product(_math_rate(dtype, profile).range, share))
+        share *= profile.unaligned_share.range
+    computing = divide(flops / 1e6, _math_rate(dtype, profile).range * share)
     if product_ is None:
         return computing
     walk = max(0.0, walk_us(product_) - profile.smallest_kernel_us.matmul.mid)

@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 
 from graphdoctor.estimate.gpus import LEVELS, DeviceProfile, Figure, Network
 from graphdoctor.estimate.kernels import launches
-from graphdoctor.estimate.ranges import add, divide, product, scale
+from graphdoctor.estimate.ranges import divide
 from graphdoctor.values.figures import Range, count_text, time_text
 from graphdoctor.values.recording import Arg, Op, tensors_in
 from graphdoctor.values.speed import Term
@@ -39,13 +39,10 @@ def network_us(op: Op, profile: DeviceProfile) -> Range:
         rounds, sent = 2, sent * 2 * (ranks - 1) / ranks
     elif op.base_name.startswith(_OF_PARTS):
         large, sent = figures.parts_share, sent * (ranks - 1) / ranks
-    passed_on = scale(figures.hop_us.range, rounds * (ranks - 2))
-    return add(
-        passed_on,
-        _shorter(
-            _sent_us(sent, figures, figures.latency_us, figures.small_share),
-            _sent_us(sent, figures, figures.setup_us, large),
-        ),
+    passed_on = figures.hop_us.range * (rounds * (ranks - 2))
+    return passed_on + _shorter(
+        _sent_us(sent, figures, figures.latency_us, figures.small_share),
+        _sent_us(sent, figures, figures.setup_us, large),
     )
 
 
@@ -80,8 +77,8 @@ def _exchanges(ops: Sequence[Op]) -> list[Op]:
 
 
 def _sent_us(sent: float, figures: Network, before: Figure, share: Figure) -> Range:
-    rate = product(figures.link_gb_s.range, share.range)
-    return add(before.range, divide(sent / 1e3, rate))
+    rate = figures.link_gb_s.range * share.range
+    return before.range + divide(sent / 1e3, rate)
 
 
 def _shorter(first: Range, second: Range) -> Range:

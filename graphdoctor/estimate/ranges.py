@@ -1,4 +1,4 @@
-"""Ranges -> ranges: low with low and high with high, because terms rise and fall together."""
+"""Ranges of times and rates -> ranges: what an amount takes, and how wide a total is."""
 
 from __future__ import annotations
 
@@ -10,19 +10,6 @@ from graphdoctor.estimate.gpus import Level
 from graphdoctor.values.figures import Range
 
 ZERO = Range.exact(0.0)
-
-
-def add(first: Range, second: Range) -> Range:
-    return Range(first.low + second.low, first.mid + second.mid, first.high + second.high)
-
-
-def scale(value: Range, factor: float) -> Range:
-    """`factor` times the range; the factor must not be negative."""
-    return Range(value.low * factor, value.mid * factor, value.high * factor)
-
-
-def product(first: Range, second: Range) -> Range:
-    return Range(first.low * second.low, first.mid * second.mid, first.high * second.high)
 
 
 def divide(amount: float, rate: Range) -> Range:

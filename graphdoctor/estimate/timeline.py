@@ -10,7 +10,7 @@ from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.kernels import launches
 from graphdoctor.estimate.layout import Piece
 from graphdoctor.estimate.network import exposed_us
-from graphdoctor.estimate.ranges import ZERO, add, scale
+from graphdoctor.estimate.ranges import ZERO
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import HostEvent, Op, TensorUse
 
@@ -42,9 +42,9 @@ def eager_pieces(
         while stop is not None and stop <= op.index:
             waits, stop = True, next(stops, None)
         cost = costs.cost(op, autograd=autograd)
-        before_us = add(_entering_us(op, inside, profile), training.before_us(op, previous))
+        before_us = _entering_us(op, inside, profile) + training.before_us(op, previous)
         yield Piece(
-            host_us=add(cost.host_us, before_us),
+            host_us=cost.host_us + before_us,
             device_us=exposed.get(op.index, cost.device_us),
             launches=cost.launches,
             is_sync=cost.is_sync,
@@ -60,7 +60,7 @@ def _entering_us(op: Op, inside: str | None, profile: DeviceProfile) -> Range:
     """Host time of the modules entered on the way to a forward operator."""
     if op.phase != "forward":
         return ZERO
-    return scale(profile.host_us.module_call.range, _entered(op.module, inside))
+    return profile.host_us.module_call.range * _entered(op.module, inside)
 
 
 class _Training:
@@ -73,15 +73,15 @@ class _Training:
         self._costs = profile.host_us
         nodes = sum(map(_is_node, ops, (None, *ops)))
         share = sum(_updates(ops)) / nodes if nodes else 0.0
-        gradients = scale(self._costs.gradient.range, share)
-        self._node_us = add(self._costs.backward_node.range, gradients)
+        gradients = self._costs.gradient.range * share
+        self._node_us = self._costs.backward_node.range + gradients
 
     def before_us(self, op: Op, previous: Op | None) -> Range:
         if op.phase != "backward":
             return ZERO
         node_us = self._node_us if _is_node(op, previous) else ZERO
         is_start = previous is not None and previous.phase != "backward"
-        return add(node_us, self._costs.backward_pass.range) if is_start else node_us
+        return node_us + self._costs.backward_pass.range if is_start else node_us
 
 
 def _is_node(op: Op, previous: Op | None) -> bool:
@@ -131,17 +131,17 @@ def graph_piece(ops: Iterable[Op], profile: DeviceProfile) -> Piece:
     for op in every:
         cost = costs.cost(op, autograd=False)
         if cost.launches:
-            device = add(device, exposed.get(op.index, cost.device_us))
+            device += exposed.get(op.index, cost.device_us)
             nodes += cost.launches
     return Piece(profile.launch_of_graph_us(nodes), device, 1, nodes=nodes) if nodes else _NOTHING
 
 
 def copy_pieces(inputs: Iterable[TensorUse], profile: DeviceProfile) -> Iterator[Piece]:
     """One copy_ into a static buffer of the graph for each tensor on the device."""
-    host = add(profile.host_us.operator.range, profile.launch_us.range)
+    host = profile.host_us.operator.range + profile.launch_us.range
     for use in inputs:
         if use.is_cuda:
             moved = 2 * use.nbytes
             rate = bandwidth_gb_s(profile, profile.memory_share.stream, moved=moved)
             work = transfer_us(moved, rate)
-            yield Piece(host, add(work, profile.smallest_kernel_us.stream.range), 1, is_copy=True)
+            yield Piece(host, work + profile.smallest_kernel_us.stream.range, 1, is_copy=True)

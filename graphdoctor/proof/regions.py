@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Literal
 
 import torch
 
@@ -63,20 +63,15 @@ def _watch(session: Session, iteration: Iteration, trials: Sequence[_Trial]) -> 
     inputs = session.inputs(iteration.index)
     with session.device.observed_by(watcher):
         session.call(inputs)
-    firsts = [trial.first for trial in trials if trial.first is not None]
-    scratch = _scratch_of(firsts)
+    scratch = _scratch_of([trial.first for trial in trials if trial.first is not None])
     for trial, run in zip(trials, runs, strict=True):
         trial.add(run, repeated=watcher.repeated, scratch=scratch)
 
 
 def _doubt(planned: PlannedRegion, captured: Sequence[Iteration]) -> str:
     """Why the emulated result of a region may not be a GPU's, or ""."""
-    for iteration in captured:
-        for index in planned.ops_in(iteration.index):
-            fallback = iteration.ops[index].fallback
-            if fallback is not None:
-                return fallback
-    return ""
+    ops = (each.ops[index] for each in captured for index in planned.ops_in(each.index))
+    return next((op.fallback for op in ops if op.fallback is not None), "")
 
 
 class _Trial:
@@ -201,22 +196,18 @@ class _Trial:
         )
 
     def _verification(self, doubt: str) -> Verification:
-        status: Any = "verified"
-        reason = ""
+        reason = self._reason or doubt
+        if not reason and self._replays == 0:
+            reason = "it ran in only one of the recorded iterations"
+        if not reason and self._tensors == 0:
+            reason = "nothing that it writes is still alive at its end to compare"
         if self._differences:
-            status = "wrong"
             reason = f"replay {self._differences[0].replay} computed something other than eager did"
-        elif self._reason or doubt:
-            status, reason = "not-verified", self._reason or doubt
-        elif self._replays == 0:
-            status, reason = "not-verified", "it ran in only one of the recorded iterations"
-        elif self._tensors == 0:
-            status, reason = (
-                "not-verified",
-                "nothing that it writes is still alive at its end to compare",
-            )
+        status: Literal["verified", "wrong", "not-verified"] = (
+            "not-verified" if reason else "verified"
+        )
         return Verification(
-            status=status,
+            status="wrong" if self._differences else status,
             replays=self._replays,
             tensors=self._tensors,
             method="bitwise" if self._exact else "within eager's own deviation",
@@ -237,11 +228,8 @@ def _scratch_of(firsts: Sequence[RegionRun]) -> set[int]:
             held.update(first.references)
     # In Python a storage is one object, which all runs hold.
     held.update({storage._cdata for first in firsts for storage in first.storages.values()})
-    made = {
-        first.storages[slot]._cdata
-        for first in firsts
-        for slot in first.made & first.storages.keys()
-    }
+    own = (each.storages[slot] for each in firsts for slot in each.made & each.storages.keys())
+    made = {storage._cdata for storage in own}
     return {address for address in made if torch._C._storage_Use_Count(address) <= held[address]}
 
 

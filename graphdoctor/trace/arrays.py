@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -132,16 +132,6 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Shapes:
-    """What the profiler recorded of one operator's arguments."""
-
-    dims: tuple[Any, ...] | None = None
-    strides: tuple[Any, ...] | None = None
-    dtypes: tuple[Any, ...] | None = None
-    concrete: tuple[Any, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class About:
     """What the file says about itself; every field may be missing."""
 
@@ -155,7 +145,7 @@ class About:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """One trace file. `shapes` runs beside `operators`, and is empty unless asked for.
+    """One trace file.
 
     `is_cut`: the file does not reach to its end. `warnings` say what was left out or repaired while reading.
     """
@@ -174,7 +164,6 @@ class Trace:
     exchanges: Exchanges = field(default_factory=Exchanges)
     messages: tuple[Message, ...] = ()
     memory: MemoryEvents = field(default_factory=MemoryEvents)
-    shapes: tuple[Shapes, ...] = ()
     events: int = 0  # of every kind, those that are of no use here included
     is_cut: bool = False
     warnings: tuple[str, ...] = ()

@@ -23,6 +23,15 @@ class Range(Struct, frozen=True):
         """A figure that is known."""
         return cls(value, value, value)
 
+    # Low with low and high with high, because terms rise and fall together. No factor may be negative.
+    def __add__(self, other: Range) -> Range:
+        return Range(self.low + other.low, self.mid + other.mid, self.high + other.high)
+
+    def __mul__(self, factor: Range | float) -> Range:
+        if isinstance(factor, Range):
+            return Range(self.low * factor.low, self.mid * factor.mid, self.high * factor.high)
+        return Range(self.low * factor, self.mid * factor, self.high * factor)
+
 
 def time_text(time_us: float) -> str:
     """12 \u00b5s, 1.23 ms, 4.5 s: three significant digits."""

@@ -19,8 +19,8 @@ from graphdoctor.device.observe.known_results import (
 )
 from graphdoctor.device.observe.operators import Call
 from graphdoctor.target.state import contents, saved_tensor
-from graphdoctor.target.state.precision import has_precisions
 from graphdoctor.target.state.snapshot import snapshot
+from graphdoctor.target.state.switches import PRECISIONS
 from tests.support.emulated import captured, device
 
 __all__ = ["device"]
@@ -301,7 +301,7 @@ def test_what_is_known_is_used_where_nothing_is_kept(computed: list[str]) -> Non
     assert computed.count("mm") == 3
 
 
-@pytest.mark.skipif(not has_precisions(), reason="torch 2.9 brought these switches")
+@pytest.mark.skipif(not PRECISIONS, reason="torch 2.9 brought these switches")
 def test_another_precision_of_the_cpu_s_products_is_another_product(computed: list[str]) -> None:
     x, w = rows(), weights()
     products: Any = torch.backends.mkldnn.matmul
@@ -315,7 +315,7 @@ def test_another_precision_of_the_cpu_s_products_is_another_product(computed: li
     assert computed.count("mm") == 2
 
 
-@pytest.mark.skipif(not has_precisions(), reason="torch 2.9 brought these switches")
+@pytest.mark.skipif(not PRECISIONS, reason="torch 2.9 brought these switches")
 def test_results_are_known_where_somebody_has_used_torch_s_new_switches(
     computed: list[str],
 ) -> None:

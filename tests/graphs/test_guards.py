@@ -19,7 +19,7 @@ from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.graphs.guards.written_out import Question, all_of, written_out
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.state.globals import SavedGlobals
-from graphdoctor.target.state.precision import has_precisions, read_precision, set_precision
+from graphdoctor.target.state.switches import PRECISIONS, read_precision, set_precision
 from tests.support.emulated import device as device
 from tests.support.torch_versions import (
     TELLS_DICT_WRITES,
@@ -225,7 +225,7 @@ class TestModes:
             torch._C._set_cudnn_allow_tf32(before)
         assert modes.is_same()
 
-    @pytest.mark.skipif(not has_precisions(), reason="torch 2.9 brought these switches")
+    @pytest.mark.skipif(not PRECISIONS, reason="torch 2.9 brought these switches")
     @pytest.mark.parametrize("op", ["matmul", "conv", "rnn"])
     def test_precisions_are_watched_where_the_old_switches_do_not_answer(
         self, device: EmulatedDevice, op: str

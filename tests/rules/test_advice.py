@@ -12,13 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.diagnosing import assert_followed, diagnosed
+from tests.support.diagnosing import assert_followed, cuda, diagnosed
 
 Example = Callable[[], object]
-
-
-def cuda(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, device="cuda")
 
 
 def indices(limit: int, *shape: int) -> torch.Tensor:

@@ -11,13 +11,9 @@ from torch import nn
 
 from graphdoctor.rules.backward_beyond_step import _fix
 from graphdoctor.values.locations import Location
-from tests.support.diagnosing import assert_followed, diagnosed
+from tests.support.diagnosing import assert_followed, cuda, diagnosed
 
 Example = Callable[[], object]
-
-
-def cuda(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, device="cuda")
 
 
 class TrustRatio(torch.optim.Optimizer):

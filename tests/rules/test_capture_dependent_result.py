@@ -14,8 +14,7 @@ from graphdoctor.diagnose.diagnose import diagnose
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.partition import partition
 from graphdoctor.record.iteration import sample_of
-from graphdoctor.rules.causes.other_result import other_results
-from graphdoctor.rules.causes.parting import partings
+from graphdoctor.rules.causes.parting import other_results, partings
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import HostEvent, Iteration, Leaf, Recording, Sample

@@ -24,6 +24,10 @@ from graphdoctor.values.report import Report
 _MARK = re.compile(r"#\s*<- (GD\d{3})\s*$")
 
 
+def cuda(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda")
+
+
 def recorded(example: Callable[[], object], *, iterations: int = 4) -> Recording:
     with EmulatedDevice() as device:
         target = place(from_object(example), device)

@@ -85,8 +85,8 @@ class TraceBuilder:
             "traceEvents": self.events,
         }
 
-    def trace(self, *, shapes: bool = False) -> Trace:
-        return parse_trace(json.dumps(self.document()).encode(), shapes=shapes)
+    def trace(self) -> Trace:
+        return parse_trace(json.dumps(self.document()).encode())
 
     def write(self, path: Path) -> Path:
         path.write_text(json.dumps(self.document()), encoding="utf-8")

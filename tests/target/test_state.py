@@ -181,6 +181,10 @@ def flip_switches(world: World) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
+    products = torch.backends.cuda.matmul
+    products.allow_fp16_reduced_precision_reduction = (
+        not products.allow_fp16_reduced_precision_reduction
+    )
 
 
 def fail(world: World) -> None:
@@ -259,6 +263,7 @@ def photograph(world: World) -> dict[str, object]:
         torch.backends.cudnn.benchmark,
         torch.get_deterministic_debug_mode(),
         torch.get_float32_matmul_precision(),
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
     )
     return seen
 

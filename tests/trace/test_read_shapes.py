@@ -165,7 +165,7 @@ def test_steps_of_2021_are_steps_and_no_operators() -> None:
     found = explain_trace(builder.trace(), Path("t.json"))
     assert (found.step_basis, found.steps_counted) == ("annotations", 3)
     assert not any("ProfilerStep" in cost.name for cost in found.operators)
-    assert len(builder.trace(shapes=True).shapes) == 60
+    assert len(builder.trace().operators) == 60
 
 
 def test_a_pipe_is_read_and_one_that_nobody_feeds_is_a_sentence(

@@ -31,13 +31,13 @@ import torch
 
 from graphdoctor.device.observe.operators import Call, tensors_of
 from graphdoctor.target.state.contents import Contents, contents_of
-from graphdoctor.target.state.precision import has_precisions, read_precision
 from graphdoctor.target.state.shared_memory import (
     begin_of,
     copied_when_written,
     is_shared,
     lies_on_cpu,
 )
+from graphdoctor.target.state.switches import PRECISIONS, read_precision
 
 _LEAST_FLOPS = 1 << 25  # a millisecond or less: looking at the inputs would cost as much
 _FLOPS_PER_BYTE = 16  # below that, looking at the inputs and copying results costs as much
@@ -249,7 +249,7 @@ def _settings() -> tuple[object, ...]:
 
 def _rounding() -> tuple[str, ...]:
     """How the CPU's kernels may round float32 within."""
-    if not has_precisions():
+    if not PRECISIONS:
         return (torch.get_float32_matmul_precision(),)
     return read_precision(("mkldnn", "matmul")), read_precision(("mkldnn", "conv"))
 

@@ -147,12 +147,7 @@ class DeviceProfile(Struct, frozen=True, forbid_unknown_fields=True):
 
     def launch_of_graph_us(self, nodes: int) -> Range:
         """Host time of launching a graph of so many nodes."""
-        fixed, each = self.graph_launch_us, self.graph_node_launch_us
-        return Range(
-            fixed.low + nodes * each.low,
-            fixed.mid + nodes * each.mid,
-            fixed.high + nodes * each.high,
-        )
+        return self.graph_launch_us.range + self.graph_node_launch_us.range * nodes
 
 
 @cache

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
 from graphdoctor.graphs.guards.written_out import Question, all_of, written_out
-from graphdoctor.target.state.precision import read_precision
+from graphdoctor.target.state.switches import ATTENTION, EVERY, SWITCHES
 from graphdoctor.values.recording import OF_ENVIRONMENT, Recording
 
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
@@ -30,28 +30,7 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("the default dtype", lambda: torch.get_default_dtype),
     ("deterministic algorithms", lambda: torch._C._get_deterministic_algorithms),
     ("the current device", lambda: _of_cuda("current_device", "_cuda_getDevice")),
-    (
-        "the precision of matrix products",
-        lambda: _of_precision("_get_cublas_allow_tf32", "matmul"),
-    ),
-    ("TF32 in cudnn", lambda: _of_precision("_get_cudnn_allow_tf32", "conv", "rnn")),
-    ("half-precision accumulation", lambda: torch._C._get_cublas_allow_fp16_accumulation),
-    ("half-precision sums", lambda: torch._C._get_cublas_allow_fp16_reduced_precision_reduction),
-    ("bfloat16 sums", lambda: torch._C._get_cublas_allow_bf16_reduced_precision_reduction),
-    ("cudnn.enabled", lambda: torch._C._get_cudnn_enabled),
-    ("cudnn.benchmark", lambda: torch._C._get_cudnn_benchmark),
-    ("cudnn.deterministic", lambda: torch._C._get_cudnn_deterministic),
     ("attention's fast path", lambda: torch.backends.mha.get_fastpath_enabled),
-    ("the order of attention's kernels", lambda: torch._C._get_sdp_priority_order),
-    ("the preferred library of linear algebra", lambda: torch._C._get_linalg_preferred_backend),
-    ("flash attention", lambda: torch._C._get_flash_sdp_enabled),
-    ("memory-efficient attention", lambda: torch._C._get_mem_efficient_sdp_enabled),
-    ("cudnn's attention", lambda: torch._C._get_cudnn_sdp_enabled),
-    ("plain attention", lambda: torch._C._get_math_sdp_enabled),
-    (
-        "plain attention's sums in half precision",
-        lambda: torch._C._get_math_sdp_allow_fp16_bf16_reduction,
-    ),
     ("the number of dispatch modes", lambda: torch._C._len_torch_dispatch_stack),
     ("the number of function modes", lambda: torch._C._len_torch_function_stack),
     ("torch.func", lambda: torch._C._functorch.maybe_current_level),
@@ -62,27 +41,13 @@ _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
         lambda: partial(torch._C._autograd._top_saved_tensors_default_hooks, True),
     ),
     (_CAPTURE, lambda: _of_cuda("is_current_stream_capturing", "_cuda_isCurrentStreamCapturing")),
+    *((each.meaning, each.asked_quickly) for each in SWITCHES if each.operators),
 )
 _AUTOCAST = ("autocast", "autocast's dtype")
-# By which kernels of these operators alone are chosen, and words of which one is in the name of each such operator:
-# attention may have been taken apart into a softmax or into products. An operator that is not torch's may ask for all.
+# By which kernels of these operators alone are chosen. An operator that is not torch's may ask for all.
 _OF_SOME: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        ("cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "TF32 in cudnn"),
-        ("conv", "norm", "rnn", "lstm", "gru", "cudnn", "ctc", "grid", "miopen"),
-    ),
-    **dict.fromkeys(
-        (
-            *("attention's fast path", "the order of attention's kernels", "flash attention"),
-            *("memory-efficient attention", "cudnn's attention", "plain attention"),
-            "plain attention's sums in half precision",
-        ),
-        ("attention", "softmax", "transformer", "flash", "efficient"),
-    ),
-    "the preferred library of linear algebra": (
-        *("linalg", "cholesky", "lu_", "svd", "eig", "inv"),
-        *("geqrf", "orgqr", "ormqr", ".qr.", "solve"),
-    ),
+    "attention's fast path": ATTENTION,
+    **{each.meaning: each.operators for each in SWITCHES if each.operators != EVERY},
 }
 _TORCHS_OWN = ("aten.", "prims.", "prim.")
 # What dynamo's guard of torch's global state sees in one call into C++, and the fields that it needs for it.
@@ -229,19 +194,6 @@ def _of_cuda(name: str, in_c: str) -> Callable[[], object]:
     """torch.cuda's function, or what it asks in C, which spares two calls in Python."""
     found = getattr(torch._C, in_c, None) if entered() is None else None
     return found if found is not None else getattr(torch.cuda, name)  # type: ignore[no-any-return]
-
-
-def _of_precision(old: str, *ops: str) -> Callable[[], object]:
-    """The old switch, which is quicker; where the newer ones keep it from answering, those.
-
-    It answers only while they agree with it, so that one that answers leaves nothing out.
-    """
-    ask: Callable[[], object] = getattr(torch._C, old)
-    try:
-        ask()
-    except RuntimeError:
-        return lambda: ", ".join(read_precision(("cuda", op)) for op in ops)
-    return ask
 
 
 def _stream_number() -> Callable[[], int]:

@@ -19,7 +19,7 @@ from types import FunctionType
 import torch
 from torch.backends import opt_einsum  # torch 2.6 does not import it by itself
 
-from graphdoctor.target.state.precision import PRECISIONS, has_precisions, read_precision
+from graphdoctor.target.state.switches import PRECISIONS, SWITCHES, read_precision
 from graphdoctor.target.state.variables import mentions
 from graphdoctor.target.user_code import is_user_file
 
@@ -63,20 +63,6 @@ _THREAD_BY_NAME: Setting = (
 _LOGGING: Setting = ("the level of a logger", _levels)
 _SEED: Setting = ("the seed of torch's generator", torch.initial_seed)
 _LOCALE: Setting = ("the locale", partial(locale.setlocale, locale.LC_ALL))
-# What torch.backends tells, as torch keeps it; what this torch lacks is left out. Of these `Modes` watches only what
-# chooses kernels of the captured operators, and code may decide anything by them.
-_KEPT_IN_C = tuple(
-    getattr(torch._C, f"_get_{name}")
-    for name in (
-        *("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32"),
-        *("blas_preferred_backend", "linalg_preferred_backend", "rocm_fa_preferred_backend"),
-        *("sdp_priority_order", "math_sdp_allow_fp16_bf16_reduction", "fa3_sdp_enabled"),
-        *("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled"),
-        *("cudnn_sdp_enabled", "overrideable_sdp_enabled", "nnpack_enabled", "qengine"),
-        *("mkldnn_enabled", "mkldnn_deterministic", "onednn_allow_tf32"),
-    )
-    if hasattr(torch._C, f"_get_{name}")
-)
 
 
 def _told_in_c(ask: Callable[[], object]) -> object:
@@ -87,8 +73,10 @@ def _told_in_c(ask: Callable[[], object]) -> object:
 
 
 def _of_backends() -> object:
+    """All that torch.backends tells: of these `Modes` watches only what chooses kernels of the captured operators."""
     fast = torch.backends.mha.get_fastpath_enabled()
-    return [fast, opt_einsum.enabled, opt_einsum.strategy, *map(_told_in_c, _KEPT_IN_C)]
+    kept_in_c = (_told_in_c(switch.read) for switch in SWITCHES)
+    return [fast, opt_einsum.enabled, opt_einsum.strategy, *kept_in_c]
 
 
 _BACKENDS: Setting = ("torch.backends", _of_backends)
@@ -120,16 +108,9 @@ _BY_NAME: dict[str, Setting] = {
     "is_warn_always_enabled": ("torch.set_warn_always", torch.is_warn_always_enabled),
     "fp32_precision": (
         "torch.backends.fp32_precision",
-        lambda: [read_precision(switch) for switch in (PRECISIONS if has_precisions() else ())],
+        lambda: [read_precision(switch) for switch in PRECISIONS],
     ),
-    **{
-        f"{name}_sdp_enabled": (
-            f"{name}_sdp_enabled",
-            getattr(torch._C, f"_get_{name}_sdp_enabled"),
-        )
-        for name in ("flash", "mem_efficient", "math", "cudnn")
-        if hasattr(torch._C, f"_get_{name}_sdp_enabled")
-    },
+    **{switch.name: (switch.name, switch.read) for switch in SWITCHES if "sdp" in switch.name},
     "benchmark_limit": (
         "torch.backends.cudnn.benchmark_limit",
         lambda: torch.backends.cudnn.benchmark_limit,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, quantiles
+from typing import Protocol
 
 from graphdoctor.estimate.gpus import DeviceProfile, Figure
-from graphdoctor.measure.calibrate.machine import Machine
 from graphdoctor.measure.calibrate.samples import (
     Bounds,
     burst_of,
@@ -21,7 +21,33 @@ from graphdoctor.measure.calibrate.samples import (
     sync_us,
 )
 from graphdoctor.measure.calibrate.work import CHAINS, GRAPHS, MIXED, SIDES, TOKENS
+from graphdoctor.trace import Trace
 from graphdoctor.values.errors import CannotDoItHere
+
+Call = Callable[[], object]
+
+
+class Machine(Protocol):
+    """Runs named pieces of work and times them. `WORK` in work.py lists the names."""
+
+    name: str  # the GPU's
+    software: str  # "torch 2.13.0, CUDA 12.8"
+
+    def host_us(self, work: str) -> Sequence[float]:
+        """Host time of one call, several samples; the device is never behind and nothing waits."""
+
+    def burst_us(self, work: str) -> Sequence[Sequence[float]]:
+        """Host time of each of a few calls in a row, the first right after the device ran dry; several bursts."""
+
+    def device_us(self, work: str) -> Sequence[float]:
+        """Time of one call on a device that has more work queued, several samples."""
+
+    def traced(self, work: str) -> Trace:
+        """Some calls under the profiler."""
+
+    def amount(self, work: str) -> float:
+        """Bytes moved, operations done or nodes replayed by one call, as the work's name says."""
+
 
 KINDS = ("stream", "strided", "reduce", "normalize", "concat", "gather", "matmul", "attention")
 _BANDWIDTH_KINDS = KINDS[:6]

@@ -8,7 +8,7 @@ import torch
 from msgspec import Struct
 
 from graphdoctor.estimate.work import matrix_flops
-from graphdoctor.target.state.precision import read_precision
+from graphdoctor.target.state.switches import read_precision
 from graphdoctor.values.recording import Iteration, Op
 
 _TF32 = 2.0**-11  # ten bits of mantissa

@@ -17,24 +17,16 @@ from typing import Any
 
 import torch
 
-from graphdoctor.target.state.precision import (
+from graphdoctor.target.state.saved import saved_random
+from graphdoctor.target.state.switches import (
+    ATTENTION,
     PRECISIONS,
-    has_precisions,
+    SWITCHES,
     read_precision,
     set_precision,
 )
-from graphdoctor.target.state.saved import saved_random
 
-Switch = tuple[str, Callable[[], Any], Callable[[Any], object]]
-
-
-def _by_name(name: str) -> Switch:
-    """A switch below the public one, which newer torch refuses to read in some settings."""
-    return (
-        name,
-        lambda: getattr(torch._C, f"_get_{name}")(),
-        lambda value: getattr(torch._C, f"_set_{name}")(value),
-    )
+_Switch = tuple[str, Callable[[], Any], Callable[[Any], object]]
 
 
 def _set_collecting(is_on: bool) -> None:
@@ -73,7 +65,7 @@ _SIGNALS = tuple(
     sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGINT, signal.SIGALRM})
 )
 # What it is called, read, write. A switch that this torch does not know, or refuses to read, is left out.
-_SWITCHES: tuple[Switch, ...] = (
+_SWITCHES: tuple[_Switch, ...] = (
     ("grad mode", torch.is_grad_enabled, torch._C._set_grad_enabled),
     ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
     *(
@@ -98,18 +90,17 @@ _SWITCHES: tuple[Switch, ...] = (
         torch.get_deterministic_debug_mode,
         torch.set_deterministic_debug_mode,
     ),
-    *map(
-        _by_name,
-        (
-            *("cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled", "cudnn_allow_tf32"),
-            *("cublas_allow_tf32", "float32_matmul_precision"),
-        ),
+    # Not those of attention: a proof runs steps under one of its kernels, and puts state back meanwhile.
+    *(
+        (switch.name, switch.read, switch.write)
+        for switch in SWITCHES
+        if switch.write is not None and switch.operators != ATTENTION
     ),
     ("anomaly detection", torch.is_anomaly_enabled, lambda on: torch.set_anomaly_enabled(on)),
     # After those that set them, too.
     *(
         (f"precision of {switch}", partial(read_precision, switch), partial(set_precision, switch))
-        for switch in (PRECISIONS if has_precisions() else ())
+        for switch in PRECISIONS
     ),
     ("the number of threads", torch.get_num_threads, torch.set_num_threads),
     ("garbage collection", gc.isenabled, _set_collecting),
@@ -132,17 +123,11 @@ _SWITCHES: tuple[Switch, ...] = (
 
 
 # Kernels are chosen by them, and no operator tells.
-_OF_KERNELS: tuple[Callable[[], object], ...] = tuple(
-    getattr(torch._C, f"_get_{name}")
-    for name in (
-        *("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "deterministic_algorithms"),
-        "cublas_allow_fp16_reduced_precision_reduction",
-        *("cublas_allow_bf16_reduced_precision_reduction", "flash_sdp_enabled"),
-        *("mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled"),
-        *("cudnn_allow_tf32", "float32_matmul_precision"),
-    )
-    if hasattr(torch._C, f"_get_{name}")
-) + tuple(partial(read_precision, switch) for switch in (PRECISIONS if has_precisions() else ()))
+_OF_KERNELS: tuple[Callable[[], object], ...] = (
+    torch._C._get_deterministic_algorithms,
+    *(switch.read for switch in SWITCHES if switch.operators),
+    *(partial(read_precision, switch) for switch in PRECISIONS),
+)
 
 
 def kernel_switches() -> tuple[object, ...]:

@@ -14,7 +14,6 @@ from graphdoctor.trace.arrays import (
     Ints,
     MemoryEvents,
     Message,
-    Shapes,
     Spans,
     no_ints,
 )
@@ -54,7 +53,6 @@ class Columns:
         self.devices = _Labels()
         self.streams = _Labels()
         self.messages = _Numbers()
-        self.shapes: list[Shapes] = []
         self.events = self.backwards = self.out_of_range = 0
         self._column_bytes = 0
         self._parts: dict[str, list[list[Ints]]] = {
@@ -66,7 +64,7 @@ class Columns:
         } | {Instant: "memory", Unused: ""}
         self._kinds = {types[category]: kind for category, kind in WORK_KINDS.items()}
 
-    def add(self, events: Sequence[Any], *, shapes: bool) -> None:
+    def add(self, events: Sequence[Any]) -> None:
         found: dict[str, list[Any]] = {table: [] for table in ("", *self._parts)}
         put = {kind: found[table].append for kind, table in self._tables.items()}
         for event in events:
@@ -81,8 +79,6 @@ class Columns:
                 columns = self._columns(table, found[table])
                 self._parts[table].append(columns)
                 self._column_bytes += sum(column.nbytes for column in columns)
-        if shapes:
-            self.shapes.extend(map(_shapes, found["operators"]))
 
     def _columns(self, table: str, events: list[Any]) -> list[Ints]:
         start, end = self._times(events)
@@ -154,7 +150,7 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """What the columns and the names take, the shapes not counted."""
+        """What the columns and the names take."""
         return self._column_bytes + _EACH_NAME * len(self.names)
 
     def name_texts(self) -> tuple[str, ...]:
@@ -169,35 +165,20 @@ class Columns:
         return [key for key in self.threads if isinstance(key, tuple)]
 
     def calls(self) -> Calls:
-        return Calls(*_ordered(self._parts["calls"], 5)[0])
+        return Calls(*_ordered(self._parts["calls"], 5))
 
     def device_events(self) -> DeviceEvents:
-        return DeviceEvents(*_ordered(self._parts["device"], 3 + 7)[0])
+        return DeviceEvents(*_ordered(self._parts["device"], 3 + 7))
 
     def exchanges(self) -> tuple[Exchanges, tuple[Message, ...]]:
         """The host's calls of collectives, and the messages of those and of kernels."""
-        return Exchanges(*_ordered(self._parts["exchanges"], 5)[0]), tuple(self._known_messages())
+        return Exchanges(*_ordered(self._parts["exchanges"], 5)), tuple(self._known_messages())
 
     def memory(self) -> MemoryEvents:
-        return MemoryEvents(*_ordered(self._parts["memory"], 8)[0])
+        return MemoryEvents(*_ordered(self._parts["memory"], 8))
 
     def spans(self, table: str) -> Spans:
-        return Spans(*_ordered(self._parts[table], 4)[0])
-
-    def operators(self) -> tuple[Spans, tuple[Shapes, ...]]:
-        """The operators, and their shapes in the same order where shapes were asked for."""
-        columns, order = _ordered(self._parts["operators"], 4)
-        if order is None:
-            return Spans(*columns), tuple(self.shapes)
-        shapes = tuple(self.shapes[row] for row in order.tolist()) if self.shapes else ()
-        return Spans(*columns), shapes
-
-
-def _shapes(event: Any) -> Shapes:
-    args = event.args
-    if args is None:
-        return Shapes()
-    return Shapes(args.dims, args.strides, args.dtypes, args.concrete)
+        return Spans(*_ordered(self._parts[table], 4))
 
 
 def _numbered(numbers: _Numbers, keys: Sequence[Hashable]) -> Ints:
@@ -224,10 +205,10 @@ def _order(start: Ints, end: Ints) -> Ints | None:
     return order
 
 
-def _ordered(parts: list[list[Ints]], columns: int) -> tuple[list[Ints], Ints | None]:
-    """The columns of all parts in order, and that order. The parts are used up: with both, memory would peak here."""
+def _ordered(parts: list[list[Ints]], columns: int) -> list[Ints]:
+    """The columns of all parts in order. The parts are used up: with both, memory would peak here."""
     if not parts:
-        return [no_ints() for _ in range(columns)], None
+        return [no_ints() for _ in range(columns)]
 
     def joined(place: int) -> Ints:
         column = np.concatenate([part[place] for part in parts])
@@ -242,4 +223,4 @@ def _ordered(parts: list[list[Ints]], columns: int) -> tuple[list[Ints], Ints | 
         column = {1: start, 2: end}[place] if place in (1, 2) else joined(place)
         found.append(column if order is None else column[order])
     parts.clear()
-    return found, order
+    return found

@@ -20,7 +20,7 @@ from graphdoctor.trace.read.events import (
     Instant,
     Unused,
     any_of,
-    types_of,
+    types_of_categories,
 )
 from graphdoctor.trace.read.split import in_brackets
 
@@ -79,8 +79,8 @@ class Troubles:
 class Decoder:
     """Decodes runs of events; keeps count of its troubles. `types` are the types of the known categories."""
 
-    def __init__(self, *, shapes: bool) -> None:
-        self.types = types_of(shapes=shapes)
+    def __init__(self) -> None:
+        self.types = types_of_categories()
         self._events = Json(list[any_of(self.types)])  # type: ignore[misc]
         self._kinds = Json(list[_Kind])
         self._times = Json(list[_ExactTimes])

@@ -70,15 +70,6 @@ class CallArgs(Struct, gc=False):
     correlation: int | None = NO_CORRELATION
 
 
-class OperatorArgs(MessageArgs, gc=False):
-    """With what the profiler recorded of an operator's own arguments."""
-
-    dims: tuple[Any, ...] | None = field(default=None, name="Input Dims")
-    strides: tuple[Any, ...] | None = field(default=None, name="Input Strides")
-    dtypes: tuple[Any, ...] | None = field(default=None, name="Input type")
-    concrete: tuple[Any, ...] | None = field(default=None, name="Concrete Inputs")
-
-
 class MemoryArgs(Struct, gc=False):
     block: Any = field(default=None, name="Bytes")
     allocated: Any = field(default=None, name="Total Allocated")
@@ -117,10 +108,6 @@ class Operator(Span, gc=False, kw_only=True):
     args: MessageArgs | None = None
 
 
-class OperatorWithShapes(Span, gc=False, kw_only=True):
-    args: OperatorArgs | None = None
-
-
 class Instant(Event, gc=False, kw_only=True):
     args: MemoryArgs | None = None
 
@@ -128,13 +115,8 @@ class Instant(Event, gc=False, kw_only=True):
 EventType = type[Struct]
 
 
-def types_of(*, shapes: bool) -> Mapping[str, EventType]:
-    """The type of each known category; `shapes`: operators with what was recorded of their arguments."""
-    bases: dict[TableName, EventType] = {
-        "device": Work,
-        "calls": Call,
-        "operators": OperatorWithShapes if shapes else Operator,
-    }
+def types_of_categories() -> Mapping[str, EventType]:
+    bases: dict[TableName, EventType] = {"device": Work, "calls": Call, "operators": Operator}
     return {
         **{
             category: _tagged(category, bases.get(table, Span))

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,11 @@ _REPORTS = (".nsys-rep", ".qdrep")
 _EXPORT_AGAIN = "export it again with torch.profiler's export_chrome_trace()"
 
 
-def read_trace(path: Path, *, shapes: bool = False, most_bytes: int | None = None) -> Trace:
+def read_trace(path: Path, *, most_bytes: int | None = None) -> Trace:
     """Read one trace file, what is damaged as far as it goes; "-" is standard input.
 
-    `shapes`: also keep what was recorded of the operators' arguments. `most_bytes` of memory that reading and
-    explaining may take, as far as it grows with the events. Raises UsageError when the file is missing, is something
-    else, takes more, or has nothing that can be read.
+    `most_bytes` of memory that reading and explaining may take, as far as it grows with the events. Raises UsageError
+    when the file is missing, is something else, takes more, or has nothing that can be read.
     """
     if path.name.endswith(_REPORTS):
         raise UsageError(
@@ -41,18 +39,16 @@ def read_trace(path: Path, *, shapes: bool = False, most_bytes: int | None = Non
         )
     if is_database(path):
         return read_nsight(path, most_bytes)
-    return _read(blocks.blocks(path), str(path), shapes=shapes, most_bytes=most_bytes)
+    return _read(blocks.blocks(path), str(path), most_bytes=most_bytes)
 
 
-def parse_trace(content: bytes, *, name: str = "trace", shapes: bool = False) -> Trace:
+def parse_trace(content: bytes, *, name: str = "trace") -> Trace:
     """The same for a trace in memory, not packed; `name` is what errors call it."""
-    return _read([content], name, shapes=shapes)
+    return _read([content], name)
 
 
-def _read(
-    source: Iterable[bytes], name: str, *, shapes: bool, most_bytes: int | None = None
-) -> Trace:
-    reader = _Reader(name, shapes=shapes, most_bytes=most_bytes)
+def _read(source: Iterable[bytes], name: str, *, most_bytes: int | None = None) -> Trace:
+    reader = _Reader(name, most_bytes=most_bytes)
     with _collector_paused():
         for part in split(reader.watched(source), name):
             reader.take(part)
@@ -74,11 +70,10 @@ def _collector_paused() -> Iterator[None]:
 class _Reader:
     """Takes a file's parts in order and keeps what the trace is made of."""
 
-    def __init__(self, name: str, *, shapes: bool, most_bytes: int | None) -> None:
+    def __init__(self, name: str, *, most_bytes: int | None) -> None:
         self._name = name
         self._most_bytes = most_bytes
-        self._shapes = shapes
-        self._decoder = Decoder(shapes=shapes)
+        self._decoder = Decoder()
         self._columns = Columns(self._decoder.types)
         self._headers: list[Header] = []
         self._problems: list[str] = []
@@ -130,7 +125,7 @@ class _Reader:
                 events = self._before_the_cut(part, content)
         if events is None:
             events = self._decoder.salvaged(content, part.offset)
-        self._columns.add(events, shapes=self._shapes)
+        self._columns.add(events)
 
     def _before_the_cut(self, part: Part, content: bytes) -> list[Any] | None:
         """The events of a part that was cut inside of one, or behind the last; None if it is damaged."""
@@ -187,7 +182,6 @@ class _Reader:
                 self._problems[0] if self._problems else f"{self._name} has no events{reason}."
             )
             raise UsageError(f"{problem} Nothing in it can be read; {_EXPORT_AGAIN}.")
-        operators, shapes = columns.operators()
         exchanges, messages = columns.exchanges()
         read = Trace(
             about=_about(self._headers),
@@ -197,14 +191,13 @@ class _Reader:
             streams=tuple(map(str, columns.streams.texts)),
             device_events=columns.device_events(),
             calls=columns.calls(),
-            operators=operators,
+            operators=columns.spans("operators"),
             frames=columns.spans("frames"),
             annotations=columns.spans("annotations"),
             overheads=columns.spans("overheads"),
             exchanges=exchanges,
             messages=messages,
             memory=columns.memory(),
-            shapes=shapes,
             events=columns.events,
             is_cut=self._is_cut,
             warnings=tuple(self._warnings()),
@@ -237,7 +230,6 @@ def _with_marks_apart(trace: Trace) -> Trace:
     return replace(
         trace,
         operators=operators.take(~is_mark),
-        shapes=tuple(compress(trace.shapes, ~is_mark)),
         annotations=together([annotations, operators.take(is_mark)]),
     )
 

@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from graphdoctor.target.state.globals import SavedGlobals
-from graphdoctor.target.state.precision import (
+from graphdoctor.target.state.switches import (
     PRECISIONS,
-    has_precisions,
     read_precision,
     set_precision,
 )
 
-pytestmark = pytest.mark.skipif(not has_precisions(), reason="torch 2.9 brought these switches")
+pytestmark = pytest.mark.skipif(not PRECISIONS, reason="torch 2.9 brought these switches")
 
 
 def all_of_them() -> list[str]:
