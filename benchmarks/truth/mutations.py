@@ -178,13 +178,13 @@ def drawn(rooms: Sequence[str], count: int, seed: int) -> list[Mutation]:
     return list(chosen.values())[:count]
 
 
-def nearest_tests(room: str, file: Path) -> list[str]:
+def nearest_tests(project: Path, room: str, file: Path) -> list[str]:
     """The tests of a room that are named after the file, then those that import it."""
-    tests = sorted((ROOT / folder_of(room)).rglob("test_*.py"))
+    tests = sorted((project / folder_of(room)).rglob("test_*.py"))
     module = ".".join(file.with_suffix("").parts)
     named = [path for path in tests if file.stem in path.stem]
     using = [path for path in tests if module in path.read_text() and path not in named]
-    return [path.relative_to(ROOT).as_posix() for path in (*named, *using)]
+    return [path.relative_to(project).as_posix() for path in (*named, *using)]
 
 
 def folder_of(room: str) -> str:
@@ -218,7 +218,7 @@ class Tree:
         whole = file.read_bytes()
         file.write_bytes(mutation.applied(whole))
         try:
-            nearest = nearest_tests(mutation.room, mutation.file)
+            nearest = nearest_tests(self.folder, mutation.room, mutation.file)
             found_by = self.failing(nearest, limit_s) if nearest else None
             if found_by or (nearest and nearest_only):
                 return found_by
