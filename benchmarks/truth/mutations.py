@@ -5,20 +5,24 @@
 A room may also be a part of one, a folder or a file: `record/host`, `estimate/calls.py`.
 
 A mutation turns one comparison, changes one sign, one `not`, one `min` or one number, in a copy of the
-project; then the tests in tests/<room> run there until the first that fails. A mutation that no test
-finds has survived. Left out are texts, annotations, decorators and what only shapes an error's words.
+project; then the tests in tests/<room> run there until the first that fails, those nearest to the file
+first and slow ones last. A mutation that no test finds has survived. Left out are texts, annotations,
+decorators, what only shapes an error's words, and the examples of rules.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import copy
 import importlib.util
 import json
 import multiprocessing
 import os
+import py_compile
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -32,8 +36,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("graphdoctor", "tests", "sample_models", "benchmarks", "docs", "pyproject.toml")
+SECONDS = ROOT / ".pytest_cache/v/graphdoctor/seconds"  # tests/conftest.py writes it
+SLOW_S = 0.3
 IMPORTED_ONCE = ("torch", "numpy", "networkx", "msgspec", "hypothesis", "pytest", "rich.console")
 
 TURNED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -109,7 +117,7 @@ def _code(node: ast.AST) -> Iterator[ast.expr]:
         if isinstance(node, ast.Assign) and _names(node) & {"__all__", "__slots__"}:
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not _is_of_types(child):
+            if isinstance(child, ast.AST) and not (_is_of_types(child) or _is_example(child)):
                 if isinstance(child, ast.expr):
                     yield child
                 yield from _code(child)
@@ -123,6 +131,11 @@ def _is_of_types(node: ast.AST) -> bool:
     if isinstance(node, ast.If):
         return "TYPE_CHECKING" in ast.unparse(node.test)
     return isinstance(node, ast.Assert)
+
+
+def _is_example(node: ast.AST) -> bool:
+    """A program that a rule is tried on: another one is as good."""
+    return isinstance(node, ast.FunctionDef) and node.name in ("bad", "good")
 
 
 def _changes(node: ast.expr) -> Iterator[ast.expr]:
@@ -170,14 +183,17 @@ def drawn(rooms: Sequence[str], count: int, seed: int) -> list[Mutation]:
     return list(chosen.values())[:count]
 
 
-def tests_of(room: str, file: Path | None = None) -> list[str]:
-    """The tests of a room; those that are named after the file, or that import it, come first."""
-    folder = f"tests/{room.split('/')[0]}"
-    tests = sorted((ROOT / folder).rglob("test_*.py")) if file else []
-    module = ".".join(file.with_suffix("").parts) if file else ""
-    named = [path for path in tests if file and file.stem in path.stem]
+def nearest_tests(project: Path, room: str, file: Path) -> list[str]:
+    """The tests of a room that are named after the file, then those that import it."""
+    tests = sorted((project / folder_of(room)).rglob("test_*.py"))
+    module = ".".join(file.with_suffix("").parts)
+    named = [path for path in tests if file.stem in path.stem]
     using = [path for path in tests if module in path.read_text() and path not in named]
-    return [*(path.relative_to(ROOT).as_posix() for path in (*named, *using)), folder]
+    return [path.relative_to(project).as_posix() for path in (*named, *using)]
+
+
+def folder_of(room: str) -> str:
+    return f"tests/{room.split('/')[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,42 +210,68 @@ class Tree:
                 shutil.copytree(ROOT / name, folder / name, ignore=leave)
             else:
                 shutil.copy(ROOT / name, folder / name)
+        # By its hash, since a file may change twice within the second that bytecode knows.
+        by_hash = py_compile.PycInvalidationMode.CHECKED_HASH
+        compileall.compile_dir(folder / "graphdoctor", quiet=1, invalidation_mode=by_hash)
         return cls(folder)
 
-    def survives(self, mutation: Mutation, limit_s: float) -> bool:
+    def failing_with(
+        self, mutation: Mutation, limit_s: float, *, nearest_only: bool = False
+    ) -> str | None:
+        """The nearest tests run by themselves: collecting a whole room takes longer than they do."""
         file = self.folder / mutation.file
         whole = file.read_bytes()
         file.write_bytes(mutation.applied(whole))
         try:
-            return self.passes(tests_of(mutation.room, mutation.file), limit_s)
+            nearest = nearest_tests(self.folder, mutation.room, mutation.file)
+            found_by = self.failing(nearest, limit_s) if nearest else None
+            if found_by or (nearest and nearest_only):
+                return found_by
+            others = (f"--ignore={path}" for path in nearest)
+            return self.failing([folder_of(mutation.room), *others], limit_s)
         finally:
             file.write_bytes(whole)
 
-    def passes(self, tests: Sequence[str], limit_s: float) -> bool:
-        """Whether all tests pass in time, in a process that has imported what is not ours."""
+    def failing(
+        self, arguments: Sequence[str], limit_s: float, cache: str = "-pno:cacheprovider"
+    ) -> str | None:
+        """The first test that fails, in a process that has imported what is not ours."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(filter(importlib.util.find_spec, IMPORTED_ONCE)))
-        process = context.Process(target=_run_tests, args=(self.folder, tests))
+        process = context.Process(target=_run_tests, args=(self.folder, [cache, *arguments]))
         process.start()
         process.join(limit_s)
         if process.exitcode is None:
             os.killpg(process.pid or 0, signal.SIGKILL)
             process.join()
-        return process.exitcode == 0
+            return "too long"
+        if process.exitcode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return None
+        said = (self.folder / "tests.log").read_text(errors="replace")
+        named = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+        return named[1] if named else f"exit code {process.exitcode}"
 
 
-def _run_tests(folder: Path, tests: Sequence[str]) -> None:
+class QuickFirst:
+    """Slow tests come last, in the order that they have among themselves."""
+
+    def __init__(self) -> None:
+        self.seconds = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: self.seconds.get(item.nodeid, 0.0) > SLOW_S)
+
+
+def _run_tests(folder: Path, arguments: Sequence[str]) -> None:
     os.setsid()
-    sys.dont_write_bytecode = True  # a file may change twice within the second that bytecode knows
-    os.environ |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    os.environ["PYTHONPATH"] = str(folder)
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     with (folder / "tests.log").open("w") as log:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(log.fileno(), stream.fileno())
-    import pytest
 
-    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+    sys.exit(pytest.main(["-x", "-q", *arguments], plugins=[QuickFirst()]))
 
 
 def main() -> None:
@@ -238,6 +280,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument(
+        "--limit-s", type=float, help="of a mutation's tests, which are known to pass as they are"
+    )
+    parser.add_argument(
+        "--nearest-only", action="store_true", help="run no tests but those nearest to the file"
+    )
     parser.add_argument("--out", type=Path, help="append what was drawn and what became of it")
     parser.add_argument("--list", action="store_true", help="only say what would be changed")
     options = parser.parse_args()
@@ -250,22 +298,29 @@ def main() -> None:
         trees: SimpleQueue[Tree] = SimpleQueue()
         for number in range(options.jobs):
             trees.put(Tree.copied(Path(scratch, str(number))))
-        limits = _time_limits(rooms, trees)
-        survived = _examined(chosen, trees, limits, options.jobs)
-    if options.out:
-        with options.out.open("a") as out:
-            out.writelines(_row(one, options.seed, one in survived) for one in chosen)
-    for room in rooms:
-        died = Counter(one in survived for one in chosen if one.room == room)
-        print(f"{room}: {died[False]} of {died.total()} died (seed {options.seed})")
+        limits = (
+            dict.fromkeys(rooms, options.limit_s) if options.limit_s else _time_limits(rooms, trees)
+        )
+        died: Counter[str] = Counter()
+        for mutation, found_by in _examined(chosen, trees, limits, options):
+            print(
+                "SURVIVED" if found_by is None else "killed  ", mutation, found_by or "", flush=True
+            )
+            died[mutation.room] += found_by is not None
+            if options.out:
+                with options.out.open("a") as out:
+                    out.write(_row(mutation, options.seed, found_by))
+    for room, count in Counter(one.room for one in chosen).items():
+        print(f"{room}: {died[room]} of {count} died (seed {options.seed})")
 
 
-def _row(mutation: Mutation, seed: int, survived: bool) -> str:
+def _row(mutation: Mutation, seed: int, found_by: str | None) -> str:
     """A line of JSON. The commit says what the file's lines were."""
     command = ("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD")
     head = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     row = {"room": mutation.room, "seed": seed, "commit": head, "file": mutation.file.as_posix()}
-    row |= {"line": mutation.line, "old": mutation.old, "new": mutation.new, "survived": survived}
+    row |= {"line": mutation.line, "old": mutation.old, "new": mutation.new}
+    row |= {"survived": True} if found_by is None else {"survived": False, "found_by": found_by}
     return json.dumps(row) + "\n"
 
 
@@ -275,32 +330,31 @@ def _time_limits(rooms: Sequence[str], trees: SimpleQueue[Tree]) -> dict[str, fl
     tree = trees.get()
     for room in rooms:
         started = time.monotonic()
-        if not tree.passes(tests_of(room), limit_s=1800):
-            sys.exit(f"tests/{room} fail as they are:\n{(tree.folder / 'tests.log').read_text()}")
+        if failing := tree.failing([folder_of(room)], 1800, f"-ocache_dir={SECONDS.parents[2]}"):
+            sys.exit(f"tests/{room} fail as they are: {failing}")
         limits[room] = 30 + 4 * (time.monotonic() - started)
     trees.put(tree)
     return limits
 
 
 def _examined(
-    chosen: Sequence[Mutation], trees: SimpleQueue[Tree], limits: dict[str, float], jobs: int
-) -> set[Mutation]:
-    """What survived; each mutation is printed when its tests have ended."""
+    chosen: Sequence[Mutation],
+    trees: SimpleQueue[Tree],
+    limits: dict[str, float],
+    options: argparse.Namespace,
+) -> Iterator[tuple[Mutation, str | None]]:
+    """Each mutation with what found it."""
 
-    def survives(mutation: Mutation) -> bool:
+    def found_by(mutation: Mutation) -> str | None:
         tree = trees.get()
         try:
-            return tree.survives(mutation, limits[mutation.room])
+            limit_s = limits[mutation.room]
+            return tree.failing_with(mutation, limit_s, nearest_only=options.nearest_only)
         finally:
             trees.put(tree)
 
-    survived = set()
-    with ThreadPoolExecutor(jobs) as pool:
-        for mutation, lives in zip(chosen, pool.map(survives, chosen), strict=True):
-            print("SURVIVED" if lives else "killed  ", mutation, flush=True)
-            if lives:
-                survived.add(mutation)
-    return survived
+    with ThreadPoolExecutor(options.jobs) as pool:
+        yield from zip(chosen, pool.map(found_by, chosen), strict=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,13 @@ from graphdoctor.check.run_targets import Job, Place
 from graphdoctor.values.errors import CannotDoItHere
 from graphdoctor.values.options import AnalyzeOptions
 
+TOLD_BY_TORCHRUN = {
+    "RANK": "1", "LOCAL_RANK": "1", "GROUP_RANK": "0",
+    "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1",
+    "MASTER_PORT": "4321", "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("device", "gpus", "runs_on"),
@@ -41,4 +48,5 @@ def test_a_rank_has_a_gpu_of_its_own_or_an_emulated_one(
     found = _as_rank(job, place)
     assert found.options.device == ("emulated" if runs_on == "emulated" else device)
     assert taken == ([True] if runs_on == "a GPU" else [])
-    assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == ("1", "2")
+    told = {name: os.environ[name] for name in TOLD_BY_TORCHRUN}
+    assert told == TOLD_BY_TORCHRUN

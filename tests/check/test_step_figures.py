@@ -37,6 +37,11 @@ def test_coverage_is_the_share_of_launches_or_where_these_are_unknown_of_operato
     assert found.launches == (launches or 0)
 
 
+def test_a_step_of_one_operator_may_be_captured_whole() -> None:
+    report = change(partly(None), regions=(change(REGION, operators=1),), operators=1)
+    assert figures_of(report).coverage == 1.0
+
+
 @pytest.mark.parametrize(
     ("high", "graph_us", "min_change_us", "fails"),
     [

@@ -9,7 +9,7 @@ import torch
 
 from graphdoctor.graphs.compare import Gap
 from graphdoctor.graphs.footprint import Footprint, gaps_between
-from graphdoctor.proof.other_rounding import OtherRounding, largest_gradient_of
+from graphdoctor.proof.other_rounding import OtherRounding, largest_gradient_of, rounded_anew
 
 EPS = 2.0**-23  # half of its digits: 2.0**-11.5
 KEY = "model.key.bias"
@@ -176,3 +176,11 @@ def test_a_parameter_of_one_element_is_aligned_and_one_of_none_left_alone() -> N
     expected = [one(NOISE, 0.1), one(-NOISE, 0.0)]
     (aligned,) = OtherRounding(expected).aligned([one(-NOISE, -0.09)])
     assert gaps_between(expected[0], aligned) == []
+
+
+@pytest.mark.parametrize(("eps", "by"), [(0.0, EPS), (2 * EPS, 2 * EPS), (EPS / 2, EPS)])
+def test_each_real_number_of_the_state_is_rounded_up_or_down(eps: float, by: float) -> None:
+    weights, counts = torch.ones(64), torch.ones(4, dtype=torch.int64)
+    with rounded_anew({"weights": weights, "counts": counts}, eps):
+        assert set(weights.tolist()) == {1 - by, 1 + by}
+    assert counts.tolist() == [1] * 4

@@ -163,6 +163,10 @@ def test_where_each_step_multiplies_noise_runs_are_compared_in_step() -> None:
     assert chaotic(eager, replayed).status == "verified"
 
 
+def test_where_eager_repeats_itself_replays_go_on_from_their_own_state() -> None:
+    assert chaotic(sequence(0.0), sequence(3e-8)).status == "wrong"  # in step it would be rounding
+
+
 def test_another_function_is_wrong_in_step_too() -> None:
     eager, replayed = sequence(0.0, 1e-4, -1e-4, 5e-5), sequence(-1e-4, 1e-4, 2e-5, 0.0)
 

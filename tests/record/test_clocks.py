@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from graphdoctor.record.host.clocks import clocks_ahead
 from tests.support.diagnosing import reported
 
 LINEAR = nn.Linear(8, 8)
@@ -98,3 +99,26 @@ def test_a_clock_that_is_kept_and_only_times_is_none() -> None:
 
     report = reported(step)
     assert report.verdict == "safe", report.reason
+
+
+THEN = time.gmtime(10**6)
+
+
+@pytest.mark.parametrize(
+    ("ask", "then"),
+    [
+        (lambda *at: time.localtime(*at).tm_year, 10**6),
+        (lambda *at: time.gmtime(*at).tm_year, 10**6),
+        (lambda *at: int(time.ctime(*at)[-4:]), 10**6),
+        (lambda *at: int(time.asctime(*at)[-4:]), THEN),
+        (lambda *at: int(time.strftime("%Y", *at)), THEN),
+    ],
+    ids=["localtime", "gmtime", "ctime", "asctime", "strftime"],
+)
+def test_a_clock_of_the_day_tells_a_later_now_and_another_time_as_it_is(
+    ask: Callable[..., int], then: Any
+) -> None:
+    now = ask()
+    with clocks_ahead({}, 400 * 86_400.0):
+        assert ask() > now and ask(then) == 1970
+    assert ask() <= now + 1

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from graphdoctor.record.host.decisions import _MISSING, _item
 from tests.support.diagnosing import reported
 
 LINEAR = nn.Linear(8, 8)
@@ -96,3 +97,15 @@ def test_a_variable_that_only_logs_is_no_doubt() -> None:
 
     report = reported(step)
     assert report.verdict == "safe", report.reason
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "item"),
+    [
+        ((5, 6), 1, 6), ((5, 6), 2, _MISSING), ((5, 6), -1, _MISSING), ((5, 6), "1", _MISSING),
+        ([5, 6], 0, 5), ([5, 6], 2, _MISSING), ({2: 7}, 2, 7), ({2: 7}, 3, _MISSING),
+        ("56", 0, _MISSING),
+    ],
+)  # fmt: skip
+def test_an_item_is_one_that_is_there(value: object, key: object, item: object) -> None:
+    assert _item(value, key) == item

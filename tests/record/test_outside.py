@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import csv
 import importlib
+import io
 import multiprocessing
 import os
 import select
@@ -20,6 +21,7 @@ import pytest
 import torch
 from torch import nn
 
+from graphdoctor.record.host.outside import Asking
 from tests.support.diagnosing import reported
 
 LINEAR = nn.Linear(8, 8)
@@ -170,6 +172,16 @@ def test_a_file_that_is_only_held_or_written_to_is_none(tmp_path: Path) -> None:
 
         report = reported(step)
     assert report.verdict == "safe", report.reason
+
+
+def test_a_file_is_asked_for_what_it_reads_and_a_stream_in_memory_is_not(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1\n")
+    asked: list[str] = []
+    asking = Asking(lambda name, answer, frame: asked.append(name))
+    with open(tmp_path / "rows") as file:
+        for stream in (io.StringIO("1\n"), io.BytesIO(b"1\n"), file):
+            asking.built_in_called(stream.readline, sys._getframe())
+    assert asked == ["readline() of an open file"]
 
 
 def test_a_lock_between_processes_that_is_waited_for_is_no_question() -> None:

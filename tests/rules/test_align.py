@@ -59,6 +59,11 @@ def test_moved_blocks_pair_the_longest_rising_run() -> None:
     assert _matched("abcdef", "fabcde") == "abcde"
 
 
+def test_equal_calls_on_either_side_of_an_anchor_are_paired() -> None:
+    """The `u` is there once; what repeats is paired from there on, before the ends that differ."""
+    assert _matched("pffuffq", "rffuffs") == "ffuff"
+
+
 def test_location_module_and_phase_tell_calls_apart() -> None:
     call = op("aten.relu.default", line=3, module="a")
     for other in (

@@ -100,6 +100,13 @@ def test_shared_memory_is_told_by_its_copy_until_somebody_writes(weight: torch.T
     assert (contents_of(weight), contents_of(weight[2:])) == known
 
 
+@pytest.mark.parametrize("size", [1, 7, 8, 9])
+def test_bytes_that_are_no_whole_words_are_all_told(size: int) -> None:
+    held = torch.arange(size, dtype=torch.uint8)
+    other = torch.cat([held[:-1], held[-1:] + 1])
+    assert contents_of(held) == contents_of(held.clone()) != contents_of(other)
+
+
 def test_a_digest_leaves_shared_memory_shared(weight: torch.Tensor) -> None:
     saved = snapshot({"weight": weight}, memory=Ours())
     tensors = {"whole": weight, "part": weight[:8], "next": weight[8:16]}

@@ -39,7 +39,9 @@ def test_equal_workers_differ_in_nothing(tmp_path: Path) -> None:
 
 def test_the_least_and_the_most_of_a_figure_are_named_with_their_workers(tmp_path: Path) -> None:
     found = explained(tmp_path, worker(12, 5.0), worker(10, 5.0), worker(11, 5.0))
-    (kernels,) = [one for one in found.differences if one.figure == "kernels"]
+    busy, kernels = found.differences[:2]
+    assert (busy.figure, busy.low, busy.high) == ("device_busy_us", 65, 75)
+    assert kernels.figure == "kernels"
     assert (kernels.low, kernels.high) == (11, 13)
     assert kernels.low_worker == "w1 (w1.pt.trace.json)"
     assert kernels.high_worker == "w0 (w0.pt.trace.json)"

@@ -102,11 +102,8 @@ class ReadsObserver:
         path = _path(args[0])
         if not path or path.startswith(OF_THE_MACHINE):
             return
-        mode, flags = (args[1], args[2]) if len(args) > 2 else ("r", 0)
-        is_writing = bool(isinstance(flags, int) and flags & _WRITING) or (
-            isinstance(mode, str) and not {"w", "a", "x", "+"}.isdisjoint(mode)
-        )
-        if is_writing and path not in self._files:
+        flags = args[2] if len(args) > 2 else 0  # of a mode too, such as "w"
+        if isinstance(flags, int) and flags & _WRITING and path not in self._files:
             self._written.add(path)  # its own: what it reads of it again it has made itself
         elif path not in self._written:
             self._files.add(path)

@@ -107,8 +107,8 @@ def _is_only_shown(stack: Sequence[FrameType], nodes: Sequence[ast.AST] | None) 
         outcome = flow.of(nodes)
         if outcome == "shown":
             return not any(map(_may_catch, stack[at + 1 :]))
-        is_called_directly = at + 1 < len(stack) and frame.f_back is stack[at + 1]
-        if outcome == "used" or not is_called_directly or not _calls(stack[at + 1], frame.f_code):
+        around = stack[at + 1 : at + 2]  # nothing is around the step itself
+        if outcome == "used" or frame.f_back not in around or not _calls(around[0], frame.f_code):
             return False
         nodes, asks_by_itself = None, asks_by_itself and flow.only_asks()
     return False

@@ -128,10 +128,9 @@ def dropout_seeding(iteration: Iteration) -> frozenset[int]:
     if any(event.kind == "rng-state" for event in iteration.events):
         return frozenset()
     found: set[int] = set()
-    names = [op.base_name for op in iteration.ops]
-    for place, name in enumerate(names):
-        if name == _SEEDING[-1] and tuple(names[max(0, place - 2) : place + 1]) == _SEEDING:
-            found.update(range(place - 2, place + 1))
-            if place > 2 and names[place - 3] == "empty":
-                found.add(place - 3)
+    names = tuple(op.base_name for op in iteration.ops)
+    for place in range(len(names)):
+        if names[place : place + 3] == _SEEDING:
+            begins = place - 1 if place and names[place - 1] == "empty" else place
+            found.update(range(begins, place + 3))
     return frozenset(iteration.ops[place].index for place in found)

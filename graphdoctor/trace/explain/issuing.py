@@ -69,9 +69,8 @@ def launches_of(trace: Trace, device: int, steps: Sequence[Step]) -> Launches | 
 
 def time_taken_before(launch: Ints, waited: Ints, launches: Launches) -> Ints:
     """What the launch before each row, and the waits after it, took of the time before the row."""
-    taken = np.append(0, (launch + waited)[:-1])
-    follows = launches.since == np.append(-1, launches.start[:-1])
-    return np.where(follows, taken, 0)
+    follows = launches.since[1:] == launches.start[:-1]
+    return np.append(0, np.where(follows, (launch + waited)[:-1], 0))
 
 
 def events_before(trace: Trace, launches: Launches) -> Ints:

@@ -70,7 +70,7 @@ def test_nothing_has_changed_as_long_as_nothing_was_touched(tmp_path: Path) -> N
         ("import pathlib\npathlib.Path('data.bin').read_bytes()\n", "data.bin"),
         ("import os\nos.close(os.open('data.bin', os.O_RDONLY))\n", "data.bin"),
         ("import os.path\nos.path.getsize('data.bin')\n", "data.bin"),
-        ("import os\nopen('config.json').close()\n", "weights.safetensors"),
+        ("import os\nopen('data/config.json').close()\n", "data/weights.safetensors"),
     ],
 )
 def test_a_changed_file_is_seen(source: str, file: str, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_changed_file_is_seen(source: str, file: str, tmp_path: Path) -> None:
         tmp_path,
         {"helper.py": "A = 1\n", "pack/__init__.py": "", "pack/part.py": "", "data.bin": "1"},
     )
-    write(tmp_path, {"config.json": "{}", "weights.safetensors": "1"})
+    write(tmp_path, {"data/config.json": "{}", "data/weights.safetensors": "1"})
     depends_on = _depends(tmp_path, source)
     (tmp_path / file).write_text("# 2\n", encoding="utf-8")
     assert not _is_as_before(depends_on, tmp_path)

@@ -1,0 +1,34 @@
+"""Where a step sets a generator's state, and what checkpointing does of it a second time."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from graphdoctor.rules.rng_state_call import RngStateCall
+from graphdoctor.values.locations import Location
+from graphdoctor.values.recording import HostEvent, Phase
+from tests.support.builders import iteration, op, recording
+
+
+@pytest.mark.parametrize(
+    ("phases", "lines"),
+    [
+        (("forward", "backward"), [1, 1]),  # set again by what is recomputed: the same cause
+        (("forward", "forward"), [1, 2]),
+        (("backward", "backward"), [1, 2]),
+        (("forward",), [1, 2]),  # the second behind the last operator
+    ],
+)
+def test_a_state_that_is_set_again_in_the_backward_pass_has_the_first_place(
+    phases: tuple[Phase, ...], lines: list[int]
+) -> None:
+    events = tuple(
+        HostEvent(
+            "rng-state", "set_rng_state()", at, Location("model.py", at + 1), detail="refused"
+        )
+        for at in range(2)
+    )
+    step = iteration([op("aten.relu.default", phase=phase) for phase in phases])
+    hits = RngStateCall().check(recording(structs.replace(step, events=events)))
+    assert [hit.location.line for hit in hits if hit.location is not None] == lines
