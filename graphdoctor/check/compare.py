@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from graphdoctor.check.fingerprint import Key, keys_of
@@ -12,7 +12,7 @@ from graphdoctor.check.relative_paths import RelativePaths
 from graphdoctor.check.step_figures import figures_of
 from graphdoctor.values.captures import Region
 from graphdoctor.values.diff import Changes, FigureChange, Moved, RegionChange, TargetChange
-from graphdoctor.values.figures import Range
+from graphdoctor.values.figures import Range, count_text, joined, ratio_range, time_range
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location
 from graphdoctor.values.report import Report
@@ -29,7 +29,9 @@ def compare(before: Reports, after: Reports, *, names: tuple[str, str]) -> Chang
     if len(before) == len(after) == 1:
         pairs = {next(iter(after)): (next(iter(before.values())), next(iter(after.values())))}
     targets = tuple(_target(name, *pair) for name, pair in pairs.items())
-    return Changes(*names, targets, tuple(_notes([*before.values()], [*after.values()])))
+    notes = _notes([*before.values()], [*after.values()])
+    differ = _differ("target", before, after) if len(pairs) == 1 else ()
+    return Changes(*names, targets, (*differ, *notes))
 
 
 def _target(name: str, before: Report | None, after: Report | None) -> TargetChange:
@@ -53,7 +55,7 @@ def _target(name: str, before: Report | None, after: Report | None) -> TargetCha
         new=tuple(new[key] for key in new if key not in old),
         gone=tuple(old[key] for key in old if key not in new),
         moved=tuple(_moved(old, new)),
-        regions=tuple(_regions(before.regions, after.regions)),
+        regions=tuple(_regions_of(before, after)),
         figures=tuple(_figures(before, after)),
     )
 
@@ -88,6 +90,16 @@ def _moved(old: Mapping[Key, Finding], new: Mapping[Key, Finding]) -> Iterator[M
         was = old[key].location if key in old else None
         if was is not None and finding.location is not None and was.line != finding.location.line:
             yield Moved(finding, was)
+
+
+def _regions_of(before: Report, after: Report) -> Iterator[RegionChange]:
+    """A step that is captured as a whole now has lost none of the regions that it was cut into."""
+    is_whole = len(after.regions) == 1 and figures_of(after).coverage == 1.0
+    if not is_whole or len(before.regions) < 2:
+        yield from _regions(before.regions, after.regions)
+        return
+    parts = joined([*map(_described, before.regions)])
+    yield RegionChange("merged", f"{parts} became {_described(after.regions[0])}, the whole step")
 
 
 def _regions(before: tuple[Region, ...], after: tuple[Region, ...]) -> Iterator[RegionChange]:
@@ -145,7 +157,8 @@ def _overlap(old: Region, new: Region) -> bool:
 
 
 def _described(region: Region) -> str:
-    return f"region {region.name} ({region.operators:,} operators, {region.launches:,} launches)"
+    holds = f"{count_text(region.operators, 'operator')}, {count_text(region.launches, 'launch')}"
+    return f"region {region.name} ({holds})"
 
 
 def _figures(before: Report, after: Report) -> Iterator[FigureChange]:
@@ -167,19 +180,16 @@ def _prediction(old: Estimate | None, new: Estimate | None) -> Iterator[FigureCh
     if old == new:
         return
     basis = new.basis if new is not None else "predicted"
-    for name, attribute, unit in (
-        ("eager time", "eager_us", " us"),
-        ("graph time", "graph_us", " us"),
-        ("speed-up", "speedup", "x"),
+    for name, attribute, in_words in (
+        ("eager time", "eager_us", time_range),
+        ("graph time", "graph_us", time_range),
+        ("speed-up", "speedup", ratio_range),
     ):
         was, now = (getattr(side, attribute, None) for side in (old, new))
-        before, after = (
-            f"{one.mid:.3g}{unit} ({one.low:.3g} to {one.high:.3g})" if one else "none"
-            for one in (was, now)
-        )
+        before, after = (in_words(one) if one else "none" for one in (was, now))
         if before != after:
             is_more = _is_more(was, now) if was is not None and now is not None else None
-            is_better = is_more if unit == "x" or is_more is None else not is_more
+            is_better = is_more if in_words is ratio_range or is_more is None else not is_more
             yield FigureChange(f"{basis} {name}", before, after, is_better)
 
 
@@ -209,7 +219,11 @@ def _is_more(was: Range, now: Range) -> bool | None:
 def _notes(before: list[Report], after: list[Report]) -> Iterator[str]:
     """What else differs between the sides, so that the change is not blamed for it."""
     for name, attribute in (("torch", "torch"), ("device", "device_name")):
-        old = sorted({getattr(report.machine, attribute) for report in before})
-        new = sorted({getattr(report.machine, attribute) for report in after})
-        if old != new:
-            yield f"the two sides differ in {name}: {', '.join(old)} and {', '.join(new)}"
+        old, new = ({getattr(r.machine, attribute) for r in side} for side in (before, after))
+        yield from _differ(name, old, new)
+
+
+def _differ(name: str, before: Collection[str], after: Collection[str]) -> Iterator[str]:
+    if {*before} != {*after}:
+        old, new = (", ".join(sorted(side)) for side in (before, after))
+        yield f"the two sides differ in {name}: {old} and {new}"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphdoctor.rules.rule import Rule
 
 _NAMED = 4
+_SURE = 0.6  # there are many words
 
 
 class ExplainCommand:
@@ -65,14 +66,22 @@ def find(rules: Sequence[Rule | type[Rule]], wanted: str) -> list[Rule | type[Ru
         return holding
     if holding:
         raise UsageError(f"{wanted!r} is a part of {len(holding)} rules: {_named(holding)}")
-    speaking = _speaking_of(rules, key)
+    speaking = _speaking_of(rules, key) or _speaking_of(rules, _function_of(key))
     if speaking:
         return speaking
     found = dict.fromkeys(by_key[one] for one in alike(key, by_key, most=3))
-    hint = f"; did you mean {_named(found)}?" if found else meant(key, _words(rules))
+    hint = f"; did you mean {_named(found)}?" if found else meant(key, _words(rules), least=_SURE)
     raise UsageError(
         f"there is no rule {wanted!r}{hint or '; `graphdoctor rules` lists all rules'}"
     )
+
+
+def _function_of(operator: str) -> str:
+    """The name in `aten.nonzero.default`, `aten::nonzero` and `torch.nonzero()`; "" where there is none."""
+    import re
+
+    found = re.fullmatch(r"(?:aten|torch)(?:\.|::)(\w+)(?:\.\w+)?(?:\(\))?", operator)
+    return found[1] if found else ""
 
 
 def _words(rules: Sequence[Rule | type[Rule]]) -> set[str]:

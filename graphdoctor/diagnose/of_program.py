@@ -11,7 +11,13 @@ from graphdoctor.target.program.step import SeenStep
 from graphdoctor.target.program.watch import Watch
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.locations import file_line
-from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, HostWait, ProgramReport, ProgramStep
+from graphdoctor.values.program import (
+    PROGRAM_SCHEMA_VERSION,
+    Ending,
+    HostWait,
+    ProgramReport,
+    ProgramStep,
+)
 from graphdoctor.values.report import Machine, Report
 
 NO_STEPS = (
@@ -34,17 +40,24 @@ def program_report(
         exit_code=ended.exit_code,
         wall_s=wall_s,
         diagnosis_s=watch.diagnosis_s,
-        steps=tuple(_step(step, wall_s) for step in watch.steps),
+        steps=tuple(_step(step, wall_s, ended.ending) for step in watch.steps),
         loading_s=watch.loading_s,
         notes=tuple(_notes(watch)),
     )
 
 
-def _step(step: SeenStep, wall_s: float) -> ProgramStep:
+def _step(step: SeenStep, wall_s: float, ending: Ending) -> ProgramStep:
     report = step.outcome if isinstance(step.outcome, Report) else None
     reason = step.reason or (step.outcome if isinstance(step.outcome, str) else "")
     if report is None and not reason:
-        reason = f"It was seen {count_text(step.begun, 'time')} only, which is too few to compare."
+        seen = f"It was seen {count_text(step.begun, 'time')}"
+        is_cut = ending == "interrupted"
+        why = (
+            ", and the program was interrupted before its diagnosis"
+            if is_cut
+            else " only, which is too few to compare"
+        )
+        reason = f"{seen}{why}."
     return ProgramStep(
         name=step.name,
         location=step.location,

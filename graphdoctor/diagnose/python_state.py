@@ -60,7 +60,7 @@ def raises_later(recording: Recording) -> Iterator[str]:
     """That the step fails in one of its next calls, which no replay does."""
     for event in _on_host(recording, "raises-later"):
         yield (
-            f"the step ran {count_text(int(event.detail), 'time')} from a warm state and raised in the next call:"
+            f"the step was recorded {count_text(int(event.detail), 'time')} and raised in the next call:"
             f" {event.name}; what comes after that is not known, and no replay raises"
         )
 

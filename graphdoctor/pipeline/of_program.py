@@ -63,7 +63,8 @@ def diagnose_program(
             ended = run_program(program, lambda: watch.has_ended)
         now = time.perf_counter()
         wall_s = now - (watch.first_s or now) - watch.diagnosis_s
-        watch.finish()
+        if ended.ending != "interrupted":  # who pressed Ctrl-C does not wait for a diagnosis
+            watch.finish()
         machine = machine_info(setting.device) if setting is not None else None
         return program_report(program, ended, watch, wall_s=wall_s, machine=machine), ended.text
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
-from graphdoctor.device.observe.meeting import RanksDiffer
+from graphdoctor.device.observe.meeting import MEETING, RanksDiffer
 from graphdoctor.device.open import AnyDevice
 from graphdoctor.device.processes.thrift import collecting_rarely
 from graphdoctor.diagnose.assemble import could_not_run, raises_in_capture, ranks_differ
@@ -16,14 +16,18 @@ from graphdoctor.pipeline.setting import Progress, Setting, open_setting, put_ba
 from graphdoctor.pipeline.stages import report_of, study
 from graphdoctor.record.memory import lacks_memory
 from graphdoctor.record.place import place
-from graphdoctor.record.session import on_meta
+from graphdoctor.record.session import has_template, on_meta
 from graphdoctor.record.without_values import NO_VALUES, without_values
 from graphdoctor.strategies.choice import check_names
 from graphdoctor.target import Target, from_object, resolve
-from graphdoctor.target.state.snapshot import named_tensors
-from graphdoctor.values.errors import RaisesInCapture, UsageError
+from graphdoctor.values.errors import RaisesInCapture, UsageError, UserCodeError
 from graphdoctor.values.options import AnalyzeOptions, DeviceChoice, ValuesChoice
 from graphdoctor.values.report import Mode, Report
+
+NO_WARM_UP = (
+    "the step is recorded from its first call on, since it raises in a later one before it is warm: what"
+    " only a first call does is among what is found"
+)
 
 
 def analyze(
@@ -87,8 +91,13 @@ def _analyze(
         progress("finding the model")
         target = find()
         why = _why_without_values(target, setting)
+        is_template = not why and has_template(target)
         if not why or setting.device.kind == "emulated":
-            return _analyze_found(target, why, spec, setting)
+            try:
+                return _analyze_found(target, why, spec, setting)
+            except UserCodeError:  # it needs values of what has none
+                if not is_template:
+                    raise
         target.close()
     return _analyze(find, spec, replace(options, device="auto", values="none"), progress)
 
@@ -114,7 +123,7 @@ def _analyze_found(target: Target, why: str, spec: str | None, setting: Setting)
     try:
         with (
             _values_left_out(target, why, device) as given,
-            put_back(given, device.table),
+            put_back(given, device.table) as before,
         ):
             placed = place(given, device)
             try:
@@ -125,29 +134,37 @@ def _analyze_found(target: Target, why: str, spec: str | None, setting: Setting)
                 return could_not_run(placed, device, str(limit))
             except RaisesInCapture as error:
                 return raises_in_capture(placed, device, error)
+            except UserCodeError as error:
+                if given.is_warm or MEETING.has_others:
+                    raise
+                before.restore()
+                return _from_the_first_call(given, error, spec, setting)
     except EmulationLimit as limit:
         target.close()
         return could_not_run(target, device, str(limit))
 
 
+def _from_the_first_call(
+    target: Target, error: UserCodeError, spec: str | None, setting: Setting
+) -> Report:
+    """Of a step that a warm-up does not survive: its first calls, perhaps. Raises the error where there are none."""
+    early = replace(target, is_warm=True, notes=(*target.notes, NO_WARM_UP))
+    try:
+        return report_of(study(place(early, setting.device), setting), spec, setting)
+    except UserCodeError:
+        raise error from error.__cause__
+
+
 def _why_without_values(target: Target, setting: Setting) -> str:
     """Why the step has to run on shapes only, as a clause; "" where it can run with values."""
     wanted = setting.options.values
-    if wanted != "auto":
-        return "as was asked for" if wanted == "none" else ""
-    if empty := on_meta(target):
+    if wanted == "real":
+        return ""
+    if (empty := on_meta(target)) and (wanted == "none" or not has_template(target)):
         return f"{empty}, which holds no values"
+    if wanted == "none":
+        return "as was asked for"
     return lacks_memory(target) if setting.device.kind == "emulated" else ""
-
-
-def _structure_only(target: Target) -> Iterator[str]:
-    """Where weights with values stand beside those without: a template, perhaps, as for torch.func."""
-    weights = [t for t in named_tensors(target.roots).values() if t.is_floating_point()]
-    if any(t.is_meta for t in weights) and not all(t.is_meta for t in weights):
-        yield (
-            "where the step takes only the structure of what is on the meta device, as torch.func.functional_call"
-            " does, make that on the device: then the step runs with values"
-        )
 
 
 @contextmanager
@@ -155,6 +172,6 @@ def _values_left_out(target: Target, why: str, device: AnyDevice) -> Iterator[Ta
     if not why or not isinstance(device, EmulatedDevice):
         yield target
         return
-    notes = (*target.notes, f"{NO_VALUES}: {why}", *_structure_only(target))
+    notes = (*target.notes, f"{NO_VALUES}: {why}")
     with without_values(replace(target, notes=notes), device) as given:
         yield given

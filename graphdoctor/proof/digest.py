@@ -40,6 +40,8 @@ def _of_tensor(
     kind = (tuple(tensor.shape), tensor.dtype, str(tensor.device))
     plain = tensor.layout == torch.strided and not tensor.is_nested
     where = (address_of(tensor), tensor.stride(), *kind) if plain else (id(tensor),)
+    if tensor.is_meta:
+        return kind
     if where not in known:
         bits = dense_bits(tensor).contiguous().reshape(-1)
         known[where] = (*kind, contents_of(bits if lies_on_cpu(bits) else bits.cpu()))

@@ -268,6 +268,8 @@ def _headline(check: Check, new: int) -> str:
     report = check.targets[0].report
     verdict = report.verdict if report is not None else "unknown"
     hazards = {0: "", 1: ", 1 hazard that is not allowed"}
+    if not new and check.targets[0].breaches:
+        hazards[0] = ", but over a limit or worse than its baseline"
     return f"the step is {verdict} as a CUDA graph" + hazards.get(
         new, f", {new} hazards that are not allowed"
     )

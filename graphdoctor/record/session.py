@@ -227,9 +227,9 @@ def warm_ups_for(roots: Mapping[str, object]) -> int:
 
 
 def check_has_values(target: Target) -> None:
-    """Raises `EmulationLimit` for weights on the meta device: a step can be run on none."""
+    """Raises `EmulationLimit` for weights on the meta device, on which no step can be run; a template may be there."""
     found = on_meta(target)
-    if found:
+    if found and not has_template(target):
         raise EmulationLimit(
             f"{found}, which holds no values to run the step with: give them some, as"
             ' model.to_empty(device="cpu") and an initialization do'
@@ -245,6 +245,15 @@ def on_meta(target: Target) -> str:
     if len(empty) == 1:
         return f"{empty[0]} is on the meta device"
     return f"{empty[0]} and {len(empty) - 1} more tensors are on the meta device"
+
+
+def has_template(target: Target) -> bool:
+    """Whether weights with values stand beside those without, of which it may take only the structure.
+
+    So does torch.func.functional_call.
+    """
+    weights = [t for t in named_tensors(target.roots).values() if t.is_floating_point()]
+    return any(t.is_meta for t in weights) and not all(t.is_meta for t in weights)
 
 
 def _state_of(target: Target) -> frozenset[object]:

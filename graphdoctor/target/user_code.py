@@ -15,6 +15,7 @@ from graphdoctor.values.errors import GraphDoctorError, UsageError, UserCodeErro
 
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MAX_FRAMES = 20
+_LONGEST = 160
 _SPOILT = "operation failed due to a previous error during capture"
 
 
@@ -32,7 +33,8 @@ def user_code(doing: str) -> Iterator[None]:
     except BaseException as raised:
         error = _refused_first(raised)
         kept = user_frames(error)
-        raise UserCodeError(_sentence(doing, error, kept), _text(error, kept)) from error
+        text = _text(error, kept)
+        raise UserCodeError(_sentence(doing, error, kept, is_all=not text), text) from error
 
 
 def _refused_first(error: BaseException) -> BaseException:
@@ -57,9 +59,15 @@ def is_user_file(filename: str) -> bool:
     return not is_machinery(filename) and not any(part in filename for part in _SITE)
 
 
-def _sentence(doing: str, error: BaseException, frames: list[traceback.FrameSummary]) -> str:
+def _sentence(
+    doing: str, error: BaseException, frames: list[traceback.FrameSummary], *, is_all: bool
+) -> str:
+    """What a traceback below it says at length is cut, unless the sentence is all that is shown."""
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{doing} {_what_happened(error)}{place}"
+    what = _what_happened(error)
+    if not is_all and len(what) > _LONGEST:
+        what = f"{what[:_LONGEST].rsplit(' ', 1)[0]} ..."
+    return f"{doing} {what}{place}"
 
 
 def _what_happened(error: BaseException) -> str:
@@ -69,6 +77,11 @@ def _what_happened(error: BaseException) -> str:
         return "was interrupted"
     if is_out_of_memory(error):
         return f"ran out of memory: {first_line(error)}".rstrip(": ")
+    if isinstance(error, StopIteration):
+        return (
+            "failed: an iterator has no items left; the step is run several times, so let it take its batch as an"
+            " argument"
+        )
     if isinstance(error, RecursionError):
         return f"recursed without end: {first_line(error)}"
     return f"failed: {in_short(error)}"

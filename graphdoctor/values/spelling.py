@@ -13,15 +13,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return max(known, key=lambda one: _likeness(name, one))
 
 
-def alike(name: str, known: Iterable[str], *, most: int) -> list[str]:
+def alike(name: str, known: Iterable[str], *, most: int, least: float = _ALIKE) -> list[str]:
     """The most similar ones first; none that is not much like it."""
-    found = [one for one in known if _likeness(name, one)[0] >= _ALIKE]
+    found = [one for one in known if _likeness(name, one)[0] >= least]
     return sorted(found, key=lambda one: _likeness(name, one), reverse=True)[:most]
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def meant(name: str, known: Iterable[str], *, least: float = _ALIKE) -> str:
     """ "; did you mean 'x'?" to end a sentence with, or "" where nothing known is much like it."""
-    return "".join(f"; did you mean {one!r}?" for one in alike(name, known, most=1))
+    return "".join(f"; did you mean {one!r}?" for one in alike(name, known, most=1, least=least))
 
 
 def _likeness(name: str, candidate: str) -> tuple[float, int]:

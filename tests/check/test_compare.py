@@ -19,7 +19,7 @@ from graphdoctor.values.diff import TargetChange
 from graphdoctor.values.figures import Range
 from graphdoctor.values.report import Report
 from tests.support.checking import HOSTILE, checked, finding, report
-from tests.support.reports import ESTIMATE, MEASUREMENT, PARTLY_SAFE, REGION
+from tests.support.reports import ESTIMATE, MEASUREMENT, PARTLY_SAFE, REGION, SAFE
 
 change = msgspec.structs.replace
 
@@ -83,6 +83,20 @@ def test_regions_are_known_again_by_what_they_run(
     assert [one.kind for one in found] == kinds
 
 
+def test_regions_that_became_the_whole_step_are_not_lost() -> None:
+    """Where a fix takes the cuts away; optimizer and model have no module in common."""
+    parts = (FIRST, change(SECOND, modules=(), phases=("optimizer",), operators=1, launches=1))
+    whole = change(SAFE, regions=(change(BOTH, phases=("forward", "optimizer")),))
+    (became,) = between(regions(*parts), whole).regions
+    assert became.kind == "merged" and became.text.endswith(", the whole step")
+    assert "region B (1 operator, 1 launch)" in became.text
+
+
+def test_two_targets_that_may_not_be_the_same_are_told_apart() -> None:
+    changes = compare({"net": PARTLY_SAFE}, {"other": PARTLY_SAFE}, names=("a", "b"))
+    assert changes.notes == ("the two sides differ in target: net and other",)
+
+
 def test_ranges_that_overlap_are_neither_better_nor_worse() -> None:
     def at(low: float, high: float) -> Report:
         speedup = Range(low, (low + high) / 2, high)
@@ -107,7 +121,7 @@ def test_of_times_the_shorter_is_better(figure: str) -> None:
     (slower,) = between(at(short), at(long)).figures
     (faster,) = between(at(long), at(short)).figures
     assert (slower.is_better, faster.is_better) == (False, True)
-    assert (slower.before, slower.after) == ("2 us (1 to 3)", "5 us (4 to 6)")
+    assert (slower.before, slower.after) == ("2 µs (1 to 3)", "5 µs (4 to 6)")
     nothing = between(change(PARTLY_SAFE, estimate=None), at(short)).figures
     assert [one.is_better for one in nothing if one.before == "none"] == [None] * 3
 

@@ -42,6 +42,7 @@ def test_rule_is_found_by_id_or_name(wanted: str) -> None:
         ("GD999", "did you mean GD"),
         ("host-raed", "did you mean GD101 host-read"),
         ("sycnhro", "did you mean 'synchronises'?"),
+        ("nosuch", "`graphdoctor rules` lists all rules"),
         ("zzz", "`graphdoctor rules` lists all rules"),
         ("", "`graphdoctor rules` lists all rules"),
     ],
@@ -77,3 +78,8 @@ def test_a_word_finds_the_rule_that_speaks_most_of_it(word: str, rule: str, caps
     assert out.startswith(rule)
     if len(find(ALL_RULES, word)) > 1:
         assert f"Also about {word}: GD" in out
+
+
+@pytest.mark.parametrize("wanted", ["aten.nonzero.default", "aten::nonzero", "torch.nonzero()"])
+def test_a_rule_is_found_by_the_name_that_a_report_gives_an_operator(wanted: str) -> None:
+    assert find(ALL_RULES, wanted)[0].name == "data-dependent-shape"

@@ -11,7 +11,7 @@ from graphdoctor.diagnose.of_program import NO_STEPS, program_report
 from graphdoctor.target.program.launch import Ended, Program
 from graphdoctor.target.program.step import SeenStep
 from graphdoctor.values.locations import Location
-from graphdoctor.values.program import HostWait, ProgramReport
+from graphdoctor.values.program import Ending, HostWait, ProgramReport
 
 PLACE = Location("train.py", 7)
 
@@ -22,12 +22,13 @@ def report_of(
     reasons: tuple[str, ...] = (),
     by_hand: tuple[tuple[Location, int], ...] = (),
     only: str = "",
+    ending: Ending = "finished",
 ) -> ProgramReport:
     watch = SimpleNamespace(
         steps=steps, reasons=reasons, updates_by_hand=by_hand, diagnosis_s=0.0, loading_s=0.0, only=only
     )  # fmt: skip
     return program_report(
-        Program("train.py", ("--quick",)), Ended("ended", 0), watch, wall_s=wall_s, machine=None
+        Program("train.py", ("--quick",)), Ended(ending, 0), watch, wall_s=wall_s, machine=None
     )  # fmt: skip
 
 
@@ -55,6 +56,10 @@ def test_a_step_without_a_diagnosis_says_why() -> None:
     assert once.reason == "It was seen 1 time only, which is too few to compare."
     assert rare.reason == "It was seen 2 times only, which is too few to compare."
     assert (refused.reason, failed.reason) == ("Its loop changed.", "It raised.")
+    (cut,) = report_of(step(begun=9), ending="interrupted").steps
+    assert (
+        cut.reason == "It was seen 9 times, and the program was interrupted before its diagnosis."
+    )
 
 
 def test_waits_between_steps_are_told_for_each_gap_and_those_on_the_step_s_own_lines_are_not() -> (

@@ -17,7 +17,7 @@ from graphdoctor.pipeline import Setting, open_setting, proven, put_back, silent
 from graphdoctor.record.place import place
 from graphdoctor.sweep import run
 from graphdoctor.target import from_object
-from graphdoctor.values.errors import UsageError
+from graphdoctor.values.errors import UsageError, UserCodeError
 from graphdoctor.values.options import AnalyzeOptions
 from graphdoctor.values.report import Report
 from tests.support.sweeps import sweep_object
@@ -106,6 +106,31 @@ def test_what_cannot_be_emulated_after_the_recording_is_not_verified_either(
     monkeypatch.setattr(stages, "capture_and_verify", limited)
     report = analyzed(lambda data: data * 2, torch.randn(2, 8))
     assert (report.verdict, report.limits) == ("unknown", ("aten.odd has no kernel on the CPU",))
+
+
+@pytest.mark.parametrize(("most", "recorded"), [(1, "1 time"), (4, "1 time")])
+def test_a_step_that_raises_in_a_later_call_is_diagnosed_up_to_it(most: int, recorded: str) -> None:
+    """Also where it does so before it is warm."""
+    calls = [0]
+
+    def step(data: torch.Tensor) -> torch.Tensor:
+        calls[0] += 1
+        if calls[0] > most:
+            raise RuntimeError("too much")
+        return data * 2
+
+    report = analyzed(step, torch.randn(2, 8))
+    assert report.verdict == "unknown" and f"recorded {recorded} and raised" in report.reason
+    assert any("from its first call on" in note for note in report.target.notes) == (most < 4)
+    assert calls == [0]
+
+
+def test_a_step_that_raises_in_its_first_call_is_an_error_of_the_user_s() -> None:
+    def step(data: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("never")
+
+    with pytest.raises(UserCodeError, match="never"):
+        analyzed(step, torch.randn(2, 8))
 
 
 def proved(subject: Callable[..., object], look: Callable[[Any], object]) -> None:

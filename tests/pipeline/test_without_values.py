@@ -80,22 +80,26 @@ def test_inputs_go_where_weights_of_the_meta_device_go(device: str) -> None:
     assert any("model.weight and 1 more tensors are on the meta" in x for x in report.target.notes)
 
 
-def test_a_template_on_the_meta_device_is_why_and_what_to_do_is_said() -> None:
+@pytest.mark.parametrize(
+    ("takes_values", "verdict"), [(False, "safe"), (True, "unknown")], ids=["a template", "weights"]
+)
+def test_what_is_on_the_meta_device_beside_weights_is_a_template_unless_its_values_are_used(
+    takes_values: bool, verdict: str
+) -> None:
     def built() -> object:
         model, template = torch.nn.Linear(8, 8).to("cuda"), on_meta().linear
         weights = dict(model.named_parameters())
 
         def step(x: torch.Tensor) -> torch.Tensor:
-            return torch.func.functional_call(template, weights, (x,))
+            given = {} if takes_values else weights
+            return weights["bias"] + torch.func.functional_call(template, given, (x,))
 
         return step, (torch.randn(2, 8, device="cuda"),)
 
     report = analyzed(built)
-    assert report.verdict == "unknown"
-    assert "ran without values: template.weight and 1 more tensors are on the meta" in report.reason
-    assert any(
-        "torch.func.functional_call does, make that on the device" in x for x in report.target.notes
-    )
+    assert report.verdict == verdict
+    without = "ran without values: template.weight and 1 more tensors are on the meta"
+    assert (without in report.reason) == takes_values
 
 
 def test_a_function_may_make_inputs_on_the_meta_device() -> None:

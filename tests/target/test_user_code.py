@@ -27,6 +27,21 @@ def test_an_error_of_one_line_without_frames_is_said_once() -> None:
     assert caught.value.frames == ""
 
 
+def test_a_long_text_is_shown_whole_once(tmp_path: Path) -> None:
+    """Below the sentence, which has its beginning."""
+    path = tmp_path / "net_that_lists.py"
+    path.write_text("raise ValueError('expected one of ' + 'a ' * 200 + 'but found none')")
+    with pytest.raises(UserCodeError, match=r"one of a .* \.\.\. \(net_that") as caught:
+        run_file(path)
+    assert "found none" not in str(caught.value) and "found none" in caught.value.frames
+    assert len(str(caught.value).splitlines()[0]) < 300
+
+
+def test_an_iterator_that_ran_out_is_said_to_be_one() -> None:
+    with pytest.raises(UserCodeError, match="let it take its batch as an argument"), user_code("x"):
+        next(iter(()))
+
+
 def test_torch_s_own_frames_are_shown_where_the_user_has_none() -> None:
     with pytest.raises(UserCodeError) as caught, user_code("the step"):
         torch.nn.Linear(2, 2)(torch.ones(3))

@@ -86,6 +86,10 @@ class Follower:
     _position: int = -1
     _begun_at: int = -1
     _has_stepped: bool = field(default=False)
+    _begun_on: int = -1  # the line
+    _has_ended: bool = field(
+        default=False
+    )  # the statement that it began with: its backward pass ran
 
     def begins(self, event: Event) -> At | None:
         """The frame, where a new pass through the statements begins with this event."""
@@ -94,12 +98,19 @@ class Follower:
         if at is None or position is None:
             return None
         stays = position == self._position == self._begun_at
-        again = stays and self._has_stepped and event.kind == "forward"
+        has_ended = self._has_stepped or (self._has_ended and at.line == self._begun_on)
+        again = stays and has_ended and event.kind == "forward"
         is_new = at.frame is not self._frame or position < self._position or again
         self._frame, self._position = at.frame, position
         if is_new:
-            self._has_stepped, self._begun_at = False, position
+            self._has_stepped, self._begun_at, self._begun_on = False, position, at.line
+        self._has_ended = event.kind == "backward" and self._runs_once(at, event, position)
         return at if is_new else None
+
+    def _runs_once(self, at: At, event: Event, position: int) -> bool:
+        """Whether a line of this statement runs only once in a pass: what it calls may loop."""
+        is_own = position == self._begun_at and event.places[0] is at
+        return is_own and not self.span.repeats(position)
 
     def lengthen(self, span: Span) -> None:
         """Go on with a span that begins earlier, within the same pass."""

@@ -11,6 +11,7 @@ from functools import cache
 from types import CodeType
 
 _LOOPS = (ast.For, ast.While)
+_REPEATING = (*_LOOPS, ast.comprehension, ast.Lambda)
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _WHOLE_FILE = "<module>"
 Owner = ast.Module | ast.FunctionDef
@@ -56,6 +57,10 @@ class Span:
             if _holds(self.block[index], line):
                 return index - self.first
         return None
+
+    def repeats(self, position: int) -> bool:
+        """Whether a part of that statement may run several times when it runs once."""
+        return any(isinstance(n, _REPEATING) for n in ast.walk(self.block[self.first + position]))
 
 
 def find_span(code: CodeType, lines: Sequence[int], *, last_line: int) -> Span | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from graphdoctor.target.program.studies import Studies
 from graphdoctor.target.state.snapshot import snapshot
 from graphdoctor.values.options import Bounds
+from tests.support.programs import run
 
 
 def interrupted(target: object) -> object:
@@ -36,3 +38,21 @@ def test_a_step_whose_diagnosis_is_interrupted_is_said_to_be() -> None:
         studies.finish(step)
     assert (step.reason, step.is_done) == ("Its diagnosis was interrupted.", True)
     assert not studies.is_busy
+
+
+def test_a_program_that_is_interrupted_is_not_kept_by_a_diagnosis(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text("""\
+import torch
+model = torch.nn.Linear(4, 4).cuda()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(8):
+    loss = model(torch.randn(2, 4, device="cuda")).square().mean()
+    loss.backward()
+    opt.step()
+raise KeyboardInterrupt
+""")
+    seen = run(file).report
+    (step,) = seen.steps
+    assert (seen.ending, seen.exit_code) == ("interrupted", 130)
+    assert step.report is None and "interrupted before its diagnosis" in step.reason

@@ -159,21 +159,31 @@ for i in range(10):
     assert only(ran(tmp_path, f"{body}    del out, loss\n"))[2:] == ("safe", ())
 
 
-def test_accumulated_gradients_are_one_step_of_several_passes(tmp_path: Path) -> None:
-    body = """\
+@pytest.mark.parametrize(
+    ("forward_and_backward", "last_line"),
+    [
+        ("loss = model(x).square().mean() / 2\n    loss.backward()", 12),
+        ("(model(x).square().mean() / 2).backward()", 11),
+        ("with torch.enable_grad():\n        model(x).mean().backward()\n        model(2 * x).mean().backward()", 13),
+    ],
+    ids=["two lines", "one line", "one statement"],
+)  # fmt: skip
+def test_accumulated_gradients_are_one_step_of_several_passes(
+    forward_and_backward: str, last_line: int, tmp_path: Path
+) -> None:
+    body = f"""\
 for i in range(24):
     x = torch.randn(2, 4, device="cuda")
-    loss = model(x).square().mean() / 2
-    loss.backward()
+    {forward_and_backward}
     if i % 2 == 1:
         opt.step()
         opt.zero_grad()
-    print(f"{loss.item():.6f}")
-    del loss
+    print(f"{{model.weight.sum().item():.6f}}")
+    loss = None
 """
     seen = ran(tmp_path, body)
     (step,) = seen.report.steps
-    assert (step.passes, step.location.line, step.last_line) == (2, 8, 12)
+    assert (step.passes, step.location.line, step.last_line) == (2, 8, last_line)
     assert step.report is not None and step.report.verdict == "safe"
     assert seen.printed == ran(tmp_path, body, after=NEVER).printed
 
