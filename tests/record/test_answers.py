@@ -143,7 +143,7 @@ def test_a_step_that_raises_in_a_later_call_still_has_a_report() -> None:
 
     def step(x: torch.Tensor) -> torch.Tensor:
         calls[0] += 1
-        if calls[0] == 6:
+        if calls[0] == 5:
             raise ValueError("no more data")
         return LINEAR(x)
 
