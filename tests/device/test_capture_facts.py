@@ -34,10 +34,7 @@ NOT_EMULATED = {
     "warm_up_on_default_stream_kept_alive": "autograd does not tell which stream it made its "
     "accumulation of gradients on, nor that a graph from before keeps it alive",
 }
-NOT_DIAGNOSED = {
-    "set_rng_state_of_other_seed": "the step sets its seed back only while it is not captured: "
-    "where it always believes to be, the seed stays what it set",
-}
+NOT_DIAGNOSED: dict[str, str] = {}
 if STORES_NUMBERS_BY_FILLING:  # the H200 was asked with a torch that copies them
     FILLED = dict.fromkeys(("element_assign_number", "index_assign_number"), WHY_FILLING)
     NOT_EMULATED |= FILLED

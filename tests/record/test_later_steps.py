@@ -244,7 +244,7 @@ def test_another_layer_of_the_same_shape_is_something_else() -> None:
         state.calls += 1
         return state.layers[min(state.calls // 100, 1)](x)  # type: ignore[no-any-return]
 
-    assert "does something else 96 steps later" in reported(step).reason
+    assert "does something else 97 steps later" in reported(step).reason
 
 
 def test_a_number_that_decides_nothing_is_safe_and_stays_what_it_was() -> None:
@@ -290,7 +290,7 @@ def test_a_step_that_would_never_end_in_a_later_state_is_left() -> None:
             x = x + 0
         return LINEAR(x)
 
-    assert "496 steps later" in reported(step).reason
+    assert "497 steps later" in reported(step).reason
 
 
 def test_a_state_that_the_step_refuses_says_nothing() -> None:
