@@ -101,10 +101,13 @@ def _serve(address: str) -> None:
     import select
     import shutil
 
+    from graphdoctor.device.processes.forked import look_through_modules
+
     # Optimizers import the last, which takes over a second.
     for module in (CLI, "graphdoctor.check.one_target", "torch._dynamo"):
         importlib.import_module(module)
     lend(address)
+    look_through_modules()
     gc.freeze()  # what is loaded now stays shared
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)

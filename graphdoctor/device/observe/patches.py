@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import repeat
-from operator import is_
+from itertools import compress
+from operator import is_, ne
 from types import ModuleType
 from typing import ClassVar
 
@@ -15,22 +16,88 @@ import torch
 from graphdoctor.target.state.dict_versions import version_function
 
 _MISSING = object()
+_UNKNOWN = float("nan")  # a version that equals none, not even itself
+_MOST_KEPT = 8
+
+_Key = frozenset[
+    tuple[int, str, int]
+]  # what is replaced: the module, the name and the value, by id
+
+
+@dataclass(frozen=True, slots=True)
+class _Imported:
+    """The modules that are imported, their names, and the place of each in these lists by its id."""
+
+    values: list[object] = field(default_factory=list)  # of sys.modules
+    modules: list[ModuleType] = field(default_factory=list)
+    names: list[dict[str, object]] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The modules of a moment, each with the version of its names: any write to one of them changes it.
+
+    What was looked through at a version need not be again: to go through torch's hundred thousand
+    names takes longer than a small step. So does a loop in Python over its thousands of modules.
+    """
+
+    imported: _Imported
+    versions: list[float]
+
+    def written_until(self, later: _Look) -> list[ModuleType]:
+        """The modules that were imported or written to in between."""
+        modules = later.imported.modules
+        if later.imported is self.imported:
+            return list(compress(modules, map(ne, self.versions, later.versions)))
+        return [
+            module
+            for module, at in zip(modules, later.versions, strict=True)
+            if self.version_of(module) != at
+        ]
+
+    def version_of(self, module: ModuleType) -> float:
+        place = self.imported.places.get(id(module))
+        return _UNKNOWN if place is None else self.versions[place]
+
+    def with_versions(self, versions: dict[int, float]) -> _Look:
+        """The same with other versions of these modules, by id."""
+        changed = self.versions.copy()
+        for module, at in versions.items():
+            if (place := self.imported.places.get(module)) is not None:
+                changed[place] = at
+        return _Look(self.imported, changed)
+
+
+_NOTHING = _Look(_Imported(), [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """Which names of modules had one of the originals."""
+
+    originals: tuple[object, ...] = ()  # kept alive: they are known by their ids
+    names: tuple[tuple[ModuleType, str, object], ...] = ()
+    left: _Look = _NOTHING  # once all was as before again: modules at these versions have no others
 
 
 class Patches:
     """A stack of replaced attributes; leaving the block restores them in reverse order."""
 
-    # What was looked for the last time, by id, and the versions of modules' names that had none of it.
-    _searched: ClassVar[tuple[Set[int], Set[int | None]]] = (frozenset(), frozenset())
-    # Versions of modules' names when a block was left the last time: none had stand-ins that were made since.
-    _left: ClassVar[Set[int | None]] = frozenset()
+    _kept: ClassVar[dict[_Key, _Reached]] = {}  # of the blocks that were left last
+    _left: ClassVar[_Look] = _NOTHING  # when a block was left the last time
 
     def __init__(self) -> None:
         self._changes: list[tuple[object, str, object, object]] = []
-        self._versions = Patches._left  # of modules' names that took no stand-ins, or in `_changes`
+        # Modules at these versions have no stand-ins, or in `_changes`: such were made since.
+        self._look = Patches._left
+        self._before: dict[int, float] = {}  # by id, the versions of modules that were set here
+        self._reached: tuple[_Key, _Reached] | None = None
 
     def set(self, owner: object, name: str, value: object) -> None:
         """Replace an attribute that exists, or add one that does not."""
+        if isinstance(owner, ModuleType) and id(owner) not in self._before:
+            self._before[id(owner)] = _version_of(owner)
         self._changes.append((owner, name, vars(owner).get(name, _MISSING), value))
         setattr(owner, name, value)
 
@@ -49,45 +116,70 @@ class Patches:
     def undo(self) -> None:
         """Put back what was there."""
         # Modules that were imported or written to meanwhile took stand-ins by name.
-        stand_ins = {id(new): old for new, old in self._replaced()}
-        modules = _modules()
-        _rename(stand_ins, [module for module, at in modules if at not in self._versions])
-        Patches._left = {at for _, at in modules if at is not None}
+        Patches._left = look = _look()
+        written = self._look.written_until(look)
+        _rename({id(new): old for _, _, old, new in self._replaced()}, written)
+        modules = {id(owner): owner for owner, *_ in self._changes if isinstance(owner, ModuleType)}
         while self._changes:
             owner, name, value, _ = self._changes.pop()
             if value is _MISSING:
                 delattr(owner, name)
             else:
                 setattr(owner, name, value)
+        if self._reached is not None:
+            (key, reached), self._reached = self._reached, None
+            versions = {each: _version_of(module) for each, module in modules.items()}
+            versions |= {id(module): _UNKNOWN for module in written}
+            Patches._kept.pop(key, None)
+            Patches._kept[key] = replace(reached, left=look.with_versions(versions))
+            if len(Patches._kept) > _MOST_KEPT:
+                del Patches._kept[next(iter(Patches._kept))]
 
     def reach_imported_names(self) -> None:
-        """Replace what modules had taken before by name: `from torch.cuda import is_available`."""
-        originals = {id(old): new for new, old in self._replaced()}
-        values, versions = Patches._searched
-        without = versions if originals.keys() <= values else frozenset()
-        modules = _modules()
-        searched = [(module, at) for module, at in modules if at not in without]
-        changes = _rename(originals, [module for module, _ in searched])
-        self._changes += changes
-        written = {id(module): module for module, *_ in changes}
-        found = {at for _, at in modules} - {at for module, at in searched if id(module) in written}
-        found.discard(None)
-        Patches._searched = frozenset(originals), found
-        version = _version()
-        self._versions = found | {version(vars(each)) for each in written.values() if version}
+        """Replace what modules had taken before by name: `from torch.cuda import is_available`.
 
-    def _replaced(self) -> Iterator[tuple[object, object]]:
-        """Functions and classes of modules: the stand-in, and what it stands for."""
-        for owner, _, old, new in self._changes:
+        Modules that nobody has written to since such a block was left have it under the names that they
+        had it under then; the others are looked through.
+        """
+        replaced = [*self._replaced()]
+        wanted = {id(old): new for _, _, old, new in replaced}
+        key = frozenset((id(owner), name, id(old)) for owner, name, old, _ in replaced)
+        kept = Patches._kept.get(key, _Reached())
+        look = _look()
+        searched = [
+            module
+            for module in kept.left.written_until(look)
+            if self._before.get(id(module)) != kept.left.version_of(module)
+        ]
+        anew = set(map(id, searched))
+        changes = [
+            (module, name, old, wanted[id(old)])
+            for module, name, old in kept.names
+            if id(module) not in anew and vars(module).get(name) is old
+        ]
+        for module, name, _, new in changes:
+            setattr(module, name, new)
+        changes += _rename(wanted, searched)
+        self._changes += changes
+        names = tuple((module, name, old) for module, name, old, _ in changes)
+        self._reached = key, _Reached(tuple(old for _, _, old, _ in replaced), names)
+        written = {id(module): module for module, *_ in changes}
+        self._look = look.with_versions(
+            {each: _version_of(module) for each, module in written.items()}
+        )
+
+    def _replaced(self) -> Iterator[tuple[ModuleType, str, object, object]]:
+        """Functions and classes of modules: where, what was there, and the stand-in."""
+        for owner, name, old, new in self._changes:
             if isinstance(owner, ModuleType) and callable(old) and callable(new):
-                yield new, old
+                yield owner, name, old, new
 
 
 def _rename(
     wanted: dict[int, object], modules: Iterable[ModuleType]
-) -> list[tuple[object, str, object, object]]:
+) -> list[tuple[ModuleType, str, object, object]]:
     """Give these modules' names another value, wherever they have one of those in the table."""
-    changes: list[tuple[object, str, object, object]] = [
+    changes = [
         (module, name, value, wanted[id(value)])
         for module in modules
         if not wanted.keys().isdisjoint(map(id, list(vars(module).values())))
@@ -100,29 +192,30 @@ def _rename(
     return changes
 
 
-# What was imported when modules were last asked for, which of that are modules, and their names.
-_listed: tuple[list[object], list[ModuleType], list[dict[str, object]]] = ([], [], [])
+_imported = _Imported()  # when modules were last looked at
 
 
-def _modules() -> list[tuple[ModuleType, int | None]]:
-    """Each module with the version of its names, which changes whenever one of them is written to.
-
-    What was looked through at a version need not be again: to go through torch's hundred thousand
-    names takes longer than a small step. So does a loop in Python over its thousands of modules.
-    """
-    global _listed
-    imported: list[object] = list(sys.modules.values())
-    if len(imported) != len(_listed[0]) or not all(map(is_, imported, _listed[0])):
-        modules = [module for module in imported if isinstance(module, ModuleType)]
-        _listed = imported, modules, list(map(vars, modules))
+def _look() -> _Look:
+    global _imported
+    values: list[object] = list(sys.modules.values())
+    before = _imported.values
+    if len(values) != len(before) or not all(map(is_, values, before)):
+        once = {id(module): module for module in values if isinstance(module, ModuleType)}
+        modules = [*once.values()]
+        places = {module: place for place, module in enumerate(once)}
+        _imported = _Imported(values, modules, list(map(vars, modules)), places)
+    names = _imported.names
     version = _version()
-    _, modules, names = _listed
-    versions = map(version, names) if version else repeat(None, len(names))
-    return list(zip(modules, versions, strict=True))
+    return _Look(_imported, list(map(version, names)) if version else [_UNKNOWN] * len(names))
+
+
+def _version_of(module: ModuleType) -> float:
+    version = _version()
+    return version(vars(module)) if version else _UNKNOWN
 
 
 @cache
-def _version() -> Callable[[dict[str, object]], int] | None:
+def _version() -> Callable[[dict[str, object]], float] | None:
     return version_function()
 
 

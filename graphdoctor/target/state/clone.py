@@ -56,16 +56,18 @@ def _clone_group(group: Mapping[int, torch.Tensor]) -> Iterator[tuple[int, torch
     if not _is_plain(tensors[0]):
         yield from ((key, _like(tensor, tensor.detach().clone())) for key, tensor in group.items())
         return
-    spans = [_byte_span(tensor) for tensor in tensors]
+    with torch._C.DisableTorchFunction():  # of hundreds, too, and all are plain
+        spans = [_byte_span(tensor) for tensor in tensors]
+        shapes = [(each.size(), each.stride(), each.storage_offset()) for each in tensors]
     low = min(start for start, _ in spans) // _ALIGNMENT * _ALIGNMENT
     high = -(-max(end for _, end in spans) // _ALIGNMENT) * _ALIGNMENT
     first = tensors[0]
     # A step that copies pinned inputs without blocking must find the clone pinned too.
     pin = first.device.type == "cpu" and first.is_pinned()
     memory = torch.empty(high - low, dtype=torch.uint8, device=first.device, pin_memory=pin)
-    for key, tensor in group.items():
-        offset = tensor.storage_offset() - low // tensor.element_size()
-        clone = memory.view(tensor.dtype).as_strided(tensor.size(), tensor.stride(), offset)
+    for (key, tensor), (size, stride, start) in zip(group.items(), shapes, strict=True):
+        offset = start - low // tensor.element_size()
+        clone = memory.view(tensor.dtype).as_strided(size, stride, offset)
         with torch.no_grad():
             copy_values(clone, tensor)
         yield key, _like(tensor, clone)
