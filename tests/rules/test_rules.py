@@ -14,12 +14,14 @@ import pytest
 
 import graphdoctor.rules
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.observe.versions import captures_rng_state
 from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.record.place import place
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.mutated_input import MutatedInput
 from graphdoctor.rules.not_launch_bound import not_launch_bound
+from graphdoctor.rules.repeated_seed import RepeatedSeed
 from graphdoctor.rules.rule import MEASURED, RecordingRule, Rule
 from graphdoctor.target import Inputs, from_object
 from graphdoctor.values.captures import Region
@@ -36,8 +38,19 @@ every_recorded_rule = pytest.mark.parametrize("rule", RECORDED, ids=lambda rule:
 capture_fails = pytest.mark.parametrize(
     "rule", [r for r in RECORDED if r.effect == "capture-fails"], ids=lambda rule: rule.id
 )
+
+
+def by_its_bad_example(rule: type[Rule]):
+    """Where torch refuses to seed in a capture, that example is GD110's."""
+    no_seed = pytest.mark.xfail(
+        not captures_rng_state(), reason="this torch refuses to seed in a capture", strict=True
+    )
+    return pytest.param(rule, id=rule.id, marks=[no_seed] if rule is RepeatedSeed else [])
+
+
+every_bad_example = pytest.mark.parametrize("rule", map(by_its_bad_example, RECORDED))
 replay_is_wrong = pytest.mark.parametrize(
-    "rule", [r for r in RECORDED if r.effect == "replay-is-wrong"], ids=lambda rule: rule.id
+    "rule", [by_its_bad_example(r) for r in RECORDED if r.effect == "replay-is-wrong"]
 )
 
 
@@ -87,7 +100,7 @@ def test_a_rule_has_a_check_where_a_recording_decides_it_and_only_there(rule: ty
     assert issubclass(rule, RecordingRule) == hasattr(rule, "check") == decided_by_recording
 
 
-@every_recorded_rule
+@every_bad_example
 def test_the_bad_example_is_found_by_exactly_its_rule_on_its_line(rule: type[Rule]) -> None:
     marks = marked(rule.bad)
     assert {name for name, _ in marks} == {rule.id}
