@@ -23,6 +23,7 @@ ROOMS = (
     "captured",
     "target",
     "graphs",
+    "rules",
     "samples",
 )
 _HEAD = (
@@ -44,8 +45,8 @@ graphdoctor is made for Python 3.11 to 3.14 and torch 2.6 to 2.15, builds for th
 without. What a newer torch can do is asked for where it is used, and done without where it is missing.
 
 `make matrix` makes an environment for each version of torch and runs there what analyses, captures and proves:
-the tests of the rooms record, device, diagnose, partition, proof, captured, target and graphs, and the verdict of
-each sample model (samples). The versions that the whole suite runs with on every change are in `constraints.txt`.
+the tests of the rooms record, device, diagnose, partition, proof, captured, target, graphs and rules, and the verdict
+of each sample model (samples). The versions that the whole suite runs with on every change are in `constraints.txt`.
 """
 READING = """
 "Otherwise there" are tests whose expectation does not hold with that torch, each with its reason in the test:
@@ -53,15 +54,17 @@ READING = """
 - Up to torch 2.6 the hooks on saved tensors are not told, so a graphed module inside
   `torch.utils.checkpoint` is replayed, where later versions make it run eagerly.
 - Before torch 2.11 a capture refuses more of the random generator's state than what was measured on a GPU, and
-  some operators wait in other places. The emulated device does what that torch says.
-- Since torch 2.15, `x[i] = 1.0` fills, and copies nothing from the host: it is no hazard there, and no finding.
+  some operators wait in other places. The emulated device does what that torch says. Before 2.10 it refuses a seed,
+  too, so that GD110 is found where GD215 would be.
+- Since torch 2.15, `x[i] = 1.0` fills, and copies nothing from the host: it is no hazard there, and no finding. So does
+  `x[i] = 0` with a tensor `i`: it runs `index_fill_`.
 
 On a GPU, torch 2.11.0 with Python 3.12 was used for everything that these pages call measured.
 """
 
 
 class Environment:
-    """A torch and a Python, with the newest run of each room, or one of `all`."""
+    """A torch and a Python, with the newest run of each room, or one of several together."""
 
     def __init__(self, line: Row) -> None:
         self.torch = str(line["torch"])
@@ -95,8 +98,10 @@ class Environment:
     @property
     def _run(self) -> str:
         missing = [room for room in ROOMS if room not in self.rooms]
-        if not missing or "all" in self.rooms:
+        if not missing:
             return "all"
+        if together := self.rooms.keys() - set(ROOMS):
+            return " and ".join(sorted(together))
         few = [room for room in ROOMS if room in self.rooms]
         return f"all but {', '.join(missing)}" if len(missing) < len(few) else ", ".join(few)
 
@@ -112,7 +117,9 @@ def environments(lines: list[Row]) -> list[Environment]:
     for line in lines:
         one = Environment(line)
         known = found.setdefault((one.torch, one.python, one.build, one.transformers), one)
-        known.rooms[line["room"]] = line
+        # What was run together before is replaced by the first room that was run for itself.
+        alone = {room: run for room, run in known.rooms.items() if room in ROOMS}
+        known.rooms = {**alone, line["room"]: line}
     return sorted(found.values(), key=lambda one: one.version)
 
 
@@ -131,15 +138,9 @@ def listed(every: list[Environment], what: str) -> Iterator[str]:
 def main() -> None:
     every = environments(jsonl(DATA))
     parts = [OPENING, "\n".join(table(_HEAD, [each.row for each in every])), READING]
-    notes = (
-        f"torch {each.torch}, Python {each.python}: {room['note']}.\n"
-        for each in every
-        for room in each.rooms.values()
-        if "note" in room
-    )
-    parts.extend(notes)
     titles = {
         "failed": "What failed:",
+        "mended": "What failed on that date and is mended since:",
         "passed_alone": "What failed beside other tests and passed when it was run by itself:",
     }
     for what, title in titles.items():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
+from graphdoctor.device.processes import thrift
 from graphdoctor.device.processes.thrift import collecting_rarely
 from tests.support import warm
 
@@ -28,6 +30,20 @@ def test_thresholds_of_the_collector_are_put_back() -> None:
         assert gc.isenabled() and gc.get_threshold()[0] > before[0]
         raise RuntimeError
     assert gc.get_threshold() == before
+
+
+@pytest.mark.parametrize("maker", ["nanobind", "builtins"])
+def test_garbage_is_left_at_the_end_unless_an_extension_would_tell_of_it(
+    maker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extension = ModuleType("extension")
+    extension.__file__ = "extension.cpython-314-x86_64-linux-gnu.so"
+    extension.function = type("nb_func", (), {"__module__": maker})()
+    monkeypatch.setattr(sys, "modules", {"extension": extension, "no_module": object()})
+    frozen: list[bool] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    thrift.leave_garbage()
+    assert bool(frozen) == (maker == "builtins")
 
 
 def test_a_collector_that_is_off_stays_off() -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from tests.support.diagnosing import assert_followed, cuda, diagnosed
+from tests.support.torch_versions import STORES_NUMBERS_BY_FILLING, WHY_FILLING
 
 Example = Callable[[], object]
 
@@ -353,6 +354,7 @@ def test_the_step_count_of_a_hand_written_optimizer_is_no_learning_rate() -> Non
     assert fixes["GD203"].startswith("Count the steps in a tensor on the device")
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 def test_a_rate_on_the_device_is_not_advised_where_the_optimizer_would_read_it() -> None:
     fixes = fixes_of(lambda: scheduled(lambda params: torch.optim.Muon(params, lr=0.1)))
     assert fixes["GD204"].startswith("Call optimizer.step() outside the captured part")
@@ -412,10 +414,19 @@ PAIRS: list[tuple[str, Example, str, Example]] = [
 ]
 
 
+# Here a torch may do by itself what the advice says.
+STORES_A_NUMBER = (zeroed, element)
+
+
+def each_pair():
+    mark = pytest.mark.xfail(STORES_NUMBERS_BY_FILLING, reason=WHY_FILLING, strict=True)
+    for rule, bad, said, good in PAIRS:
+        marks = [mark] if bad in STORES_A_NUMBER else []
+        yield pytest.param(rule, bad, said, good, id=said, marks=marks)
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize(
-    ("rule", "bad", "said", "good"), PAIRS, ids=[said for _, _, said, _ in PAIRS]
-)
+@pytest.mark.parametrize(("rule", "bad", "said", "good"), each_pair())
 def test_a_step_that_follows_the_fix_has_no_finding_and_replays_right(
     rule: str, bad: Example, said: str, good: Example
 ) -> None:

@@ -14,12 +14,14 @@ import pytest
 
 import graphdoctor.rules
 from graphdoctor.device.emulated import EmulatedDevice
+from graphdoctor.device.observe.versions import captures_rng_state
 from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.record.place import place
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.fragmented import fragmented
 from graphdoctor.rules.mutated_input import MutatedInput
 from graphdoctor.rules.not_launch_bound import not_launch_bound
+from graphdoctor.rules.repeated_seed import RepeatedSeed
 from graphdoctor.rules.rule import MEASURED, RecordingRule, Rule
 from graphdoctor.target import Inputs, from_object
 from graphdoctor.values.captures import Region
@@ -36,8 +38,18 @@ every_recorded_rule = pytest.mark.parametrize("rule", RECORDED, ids=lambda rule:
 capture_fails = pytest.mark.parametrize(
     "rule", [r for r in RECORDED if r.effect == "capture-fails"], ids=lambda rule: rule.id
 )
+# Where torch refuses to seed in a capture, GD110 reports this rule's bad example.
+REFUSED = [] if captures_rng_state() else [RepeatedSeed.id]
+
+
+def by_its_bad_example(rule: type[Rule]):
+    refused = pytest.mark.xfail(reason="this torch refuses to seed in a capture", strict=True)
+    return pytest.param(rule, id=rule.id, marks=[refused] if rule.id in REFUSED else [])
+
+
+every_bad_example = pytest.mark.parametrize("rule", map(by_its_bad_example, RECORDED))
 replay_is_wrong = pytest.mark.parametrize(
-    "rule", [r for r in RECORDED if r.effect == "replay-is-wrong"], ids=lambda rule: rule.id
+    "rule", [by_its_bad_example(r) for r in RECORDED if r.effect == "replay-is-wrong"]
 )
 
 
@@ -87,7 +99,7 @@ def test_a_rule_has_a_check_where_a_recording_decides_it_and_only_there(rule: ty
     assert issubclass(rule, RecordingRule) == hasattr(rule, "check") == decided_by_recording
 
 
-@every_recorded_rule
+@every_bad_example
 def test_the_bad_example_is_found_by_exactly_its_rule_on_its_line(rule: type[Rule]) -> None:
     marks = marked(rule.bad)
     assert {name for name, _ in marks} == {rule.id}
@@ -171,8 +183,8 @@ def test_every_example_does_the_same_in_a_fresh_process() -> None:
         wrong = {}
         for rule in ALL_RULES:
             gc.freeze()  # a capture collects garbage: what is imported is none
-            if rule.decided_by != "recording":
-                continue  # found by an estimate or a partition, which a diagnosis does not make
+            if rule.decided_by != "recording" or rule.id in sys.argv:
+                continue  # what an estimate or a partition finds, a diagnosis does not make
             told = found(diagnosed(rule.good))
             bad, good = map(captured_and_verified, (rule.bad, rule.good))
             told |= found(diagnosed(rule.bad)) ^ marked(rule.bad)
@@ -185,7 +197,7 @@ def test_every_example_does_the_same_in_a_fresh_process() -> None:
         sys.exit(str(wrong) if wrong else 0)
     """
     run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
+        [sys.executable, "-c", textwrap.dedent(script), *REFUSED],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,25 @@ _RARELY = 50_000  # new objects; 700 to 2,000 by default
 def be_thrifty() -> None:
     """Call it once, where the process begins."""
     _keep_what_is_freed()
-    atexit.register(gc.freeze)  # nobody needs to look for garbage once the interpreter ends
+    atexit.register(leave_garbage)
+
+
+def leave_garbage() -> None:
+    """Nobody needs to look for garbage once the interpreter ends.
+
+    Extensions made with nanobind do, Triton's among them: each of their objects that is still there is a line on
+    stderr.
+    """
+    if not any(map(_is_of_nanobind, list(sys.modules.values()))):
+        gc.freeze()
+
+
+def _is_of_nanobind(module: object) -> bool:
+    there = getattr(
+        module, "__dict__", {}
+    )  # not by attributes: a lazy module would import what is asked for
+    is_extension = str(there.get("__file__")).endswith((".so", ".pyd"))
+    return is_extension and any(type(v).__module__ == "nanobind" for v in there.values())
 
 
 def _keep_what_is_freed() -> None:
