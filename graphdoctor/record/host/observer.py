@@ -69,7 +69,9 @@ class HostObserver(Observer):
 
     def heard_in_c(self, roots: Mapping[str, object]) -> AbstractContextManager[None]:
         """In this block it hears functions in C that C calls, too: a partial of one, or an iterator by one."""
-        functions = (*_FUNCTIONS, *BUILT_IN)
+        # Those of `os` are members of sets there, by which Python's library knows what each of them can do.
+        asked = (one.function for one in BUILT_IN.values() if one.owner is not os)
+        functions = (*_FUNCTIONS, *asked)
         told = {
             id(one): self._told(one) for one in functions if isinstance(one, BuiltinFunctionType)
         }

@@ -175,11 +175,7 @@ def _reading(change: _Change) -> Iterator[None]:
         asking: FrameType | None = sys._getframe(1)
         while asking is not None and is_own(asking.f_code.co_filename):  # which stands in, too
             asking = asking.f_back
-        if (
-            not tells_of_machine(file)
-            or who_asks(asking) is None
-            or not stream.readable()
-        ):
+        if not tells_of_machine(file) or who_asks(asking) is None or not stream.readable():
             return stream
         with stream:
             text, at = stream.read(), count()
@@ -215,12 +211,20 @@ def _rest(number: Any, at: int) -> Any:
 
 
 def _elsewhere(by: int, number: Any, at: int) -> Any:
-    return number + by
+    return number * _SPREAD + by
+
+
+def _backward(number: Any, at: int) -> Any:
+    return _FAR - number
 
 
 _CHANGES: tuple[_Change, ...] = (_far, _none, _first, _rest)
-# Where an object lies differs by 16, and from one run to the next by anything; two objects never lie in one place.
-_ELSEWHERE: tuple[_Change, ...] = tuple(partial(_elsewhere, by) for by in (16, 32, 48, _FAR))
+# Two objects never lie in one place, but in any order, and at any distance from a number that many divide.
+_SPREAD = 1 << 14
+_ELSEWHERE: tuple[_Change, ...] = (
+    *(partial(_elsewhere, by) for by in (0, 16, 32, 48)),
+    _backward,
+)
 
 
 def _changed(value: Any, change: _Change, at: Iterator[int]) -> Any:

@@ -252,7 +252,7 @@ def _of_stream(path: str, held: Any, moments: tuple[int, int, int]) -> Trend | N
     kind, mark = (io.BytesIO, b" ") if isinstance(held, io.BytesIO) else (io.StringIO, " ")
 
     def advance(steps: int) -> None:
-        kind.write(held, mark * (steps * growth))  # type: ignore[arg-type]
+        kind.write(held, mark * (first + steps * growth - kind.tell(held)))  # type: ignore[arg-type]
 
     return Trend(path, advance, first, growth)
 
