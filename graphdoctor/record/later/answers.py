@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from types import CodeType, FrameType, FunctionType
@@ -139,7 +140,7 @@ def _told(
 ) -> Iterator[None]:
     """`told` is what was told otherwise."""
     lasting = _lasting(roots) if change in _ELSEWHERE else frozenset()
-    others = {id(one): _answering(one, change, lasting, told) for one in functions}
+    others = {id(one): _answering(_Otherwise(one, change, lasting, told)) for one in functions}
     with standing_in(roots, others, *owners):
         yield
 
@@ -150,17 +151,27 @@ def _lasting(roots: Mapping[str, object]) -> frozenset[int]:
     return frozenset(map(id, (one for each in (held, gc.get_objects()) for one in each)))
 
 
-def _answering(
-    asked: Callable[..., Any], change: _Change, lasting: frozenset[int], told: list[object]
-) -> Callable[..., Any]:
-    """The same function, which tells the user's own code something else, and all others the truth."""
+@dataclass(frozen=True, slots=True)
+class _Otherwise:
+    """A function, and what it tells the user's own code; all others get the truth."""
+
+    asked: Callable[..., Any]
+    change: _Change
+    lasting: frozenset[int]
+    told: list[object]
+
+    def tell(self, frame: FrameType, truth: Any) -> Any:
+        if truth in self.lasting if self.lasting else who_asks(frame) is None:
+            return truth
+        self.told.append(truth)
+        return _changed(truth, self.change, count())
+
+
+def _answering(otherwise: _Otherwise) -> Callable[..., Any]:
+    """A function, since a class may hold it as a method; a walk over the state looks into no `_Otherwise`."""
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        truth = asked(*args, **kwargs)
-        if truth in lasting if lasting else who_asks(sys._getframe(1)) is None:
-            return truth
-        told.append(truth)
-        return _changed(truth, change, count())
+        return otherwise.tell(sys._getframe(1), otherwise.asked(*args, **kwargs))
 
     return stand_in
 

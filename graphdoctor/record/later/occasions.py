@@ -41,13 +41,10 @@ class Occasions(Trials):
         return self._others.first_in_a_row
 
     def moved(self, move: Callable[[], None]) -> Ran:
-        with ExitStack() as stack:
-
-            def both() -> None:
-                stack.enter_context(self._condition())
-                move()
-
-            return super().moved(both)
+        """An occasion, or the step after it where that is another one."""
+        with closing(self.each_with_the_next(move)) as in_a_row:
+            ran = next(in_a_row)
+            return next(in_a_row) if first_difference(self.usual, ran) is None else ran
 
     def each_with_the_next(
         self, look: Callable[[], None], move: Callable[[], None] = lambda: None
