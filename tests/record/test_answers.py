@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import logging
 import os
 import shutil
+import signal
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from io import BytesIO
@@ -19,6 +23,8 @@ from tests.support.diagnosing import reported
 LINEAR = nn.Linear(8, 8)
 KEPT: list[float] = []
 MODES = {"slow": False, "quick": True}
+LOG = logging.getLogger(__name__)
+USED = {"of the device": functools.partial(torch.cuda.memory_allocated, 0)}
 BEGUN = np.datetime64("now")
 
 
@@ -52,6 +58,34 @@ def of_environment() -> bool:
 
 def of_numpys_clock() -> bool:
     return bool(np.datetime64("now") - BEGUN > np.timedelta64(3600, "s"))
+
+
+def of_address() -> bool:
+    return id([]) > 1 << 59
+
+
+def of_collections() -> bool:
+    return gc.get_count()[2] > 1 << 20
+
+
+def of_dtype() -> bool:
+    return torch.get_default_dtype() is torch.float64
+
+
+def of_hooks() -> bool:
+    return sys.gettrace() is not None
+
+
+def of_level() -> bool:
+    return LOG.isEnabledFor(logging.DEBUG)
+
+
+def of_memory_by_another_name() -> bool:
+    return USED["of the device"]() > 1 << 40
+
+
+def of_signals() -> bool:
+    return bool(signal.sigpending())
 
 
 def of_free_memory() -> bool:
@@ -94,6 +128,13 @@ ASKING = [
     of_gradients,
     of_environment,
     of_numpys_clock,
+    of_address,
+    of_collections,
+    of_dtype,
+    of_hooks,
+    of_level,
+    of_memory_by_another_name,
+    of_signals,
 ]
 
 

@@ -27,6 +27,8 @@ class Counting:
         self.is_doubled = False
         self.after = lambda y: y
         self.rate = 0.0
+        self.until = -1
+        self.logged = 0
 
 
 def step_of(state: Counting, decide: Callable[[Counting], Any]) -> Callable[[torch.Tensor], Any]:
@@ -36,6 +38,12 @@ def step_of(state: Counting, decide: Callable[[Counting], Any]) -> Callable[[tor
         state.kept.append(state.calls)
         factor = 2.0 if state.is_doubled else 1.0
         y = state.after(LINEAR(x) * factor)
+        if state.calls == state.until:
+            y = y * state.factor
+        if state.logged == 10:
+            y = y + 1
+        if state.calls == 200 and state.factor != 1.0:
+            y = y + 2
         decide(state)
         return y
 
@@ -80,14 +88,20 @@ def replaces_what_the_next_step_calls(state: Counting) -> None:
         state.after = lambda y: y * 3
 
 
-def sets_what_steps_ask_much_later(state: Counting) -> None:
-    if state.calls % 50 == 0:
+def sets_when_a_step_is_another(state: Any) -> None:
+    if state.calls == 50:
+        state.until = 137
+
+
+def sets_what_a_step_asks_much_later(state: Counting) -> None:
+    if state.calls == 50:
         state.factor = 2.0
 
 
-def adds_what_was_not_there(state: Any) -> None:
-    if state.counted[0] == 50:
-        state.until = 70
+def counts_what_it_logs(state: Counting) -> None:
+    if state.calls % 50 == 0:
+        LOG.info("step %d", state.calls)
+        state.logged += 1
 
 
 def seeds(state: Counting) -> None:
@@ -101,8 +115,9 @@ def seeds(state: Counting) -> None:
         seeds,
         sets_what_the_next_step_asks,
         replaces_what_the_next_step_calls,
-        sets_what_steps_ask_much_later,
-        adds_what_was_not_there,
+        sets_when_a_step_is_another,
+        sets_what_a_step_asks_much_later,
+        counts_what_it_logs,
     ],
 )
 def test_what_another_step_may_decide_by_stays_a_doubt(decide: Callable[[Counting], None]) -> None:
@@ -110,12 +125,40 @@ def test_what_another_step_may_decide_by_stays_a_doubt(decide: Callable[[Countin
 
 
 def test_what_a_line_does_where_the_run_has_to_end_is_not_known(tmp_path: Path) -> None:
+    def makes(state: Counting) -> None:
+        if state.calls % 50 == 0:
+            (tmp_path / "logs").mkdir()
+
+    report = reported(step_of(Counting(), makes))
+    assert report.verdict == "unknown" and "becomes True" in report.reason
+    assert not (tmp_path / "logs").exists()
+
+
+def clears_a_meter(state: Counting) -> None:
+    if len(state.kept) % 50 == 0:
+        LOG.info("mean %f", sum(state.kept) / 50)
+        state.kept.clear()
+
+
+def keeps_what_it_logged(state: Any) -> None:
+    if state.calls % 50 == 0:
+        state.last = f"step {state.calls}"
+
+
+@pytest.mark.parametrize("decide", [clears_a_meter, keeps_what_it_logged])
+def test_what_changes_with_the_log_alone_is_no_doubt(decide: Callable[[Counting], None]) -> None:
+    report = reported(step_of(Counting(), decide))
+    assert report.verdict == "safe", report.reason
+
+
+def test_a_file_that_is_opened_to_log_is_no_doubt_and_not_written(tmp_path: Path) -> None:
     def writes(state: Counting) -> None:
         if state.calls % 50 == 0:
-            (tmp_path / "log").write_text("now")
+            with (tmp_path / "log").open("a") as log:
+                log.write("now")
 
     report = reported(step_of(Counting(), writes))
-    assert report.verdict == "unknown" and "becomes True" in report.reason
+    assert report.verdict == "safe", report.reason
     assert not (tmp_path / "log").exists()
 
 

@@ -193,3 +193,29 @@ def test_a_lock_between_processes_that_is_waited_for_is_no_question() -> None:
 
     report = reported(step)
     assert report.verdict == "safe", report.reason
+
+
+class Log:
+    """A log of the user's own."""
+
+    def __init__(self) -> None:
+        self.lines, self.is_full = 0, False
+
+    def info(self, text: str) -> None:
+        self.lines += 1
+        self.is_full = self.lines == 300
+        print(text)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_yes_or_no_for_a_log_of_the_users_own_is_tried(tmp_path: Path, stops: bool) -> None:
+    log = Log()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        if stops and log.is_full:
+            return x
+        if (tmp_path / "STOP").exists():
+            log.info("stop was asked for")
+        return LINEAR(x)
+
+    assert reported(step).verdict == ("unknown" if stops else "safe")

@@ -179,7 +179,7 @@ def test_what_is_asked_of_files_and_others_may_be_answered_otherwise_later(tmp_p
     config = tmp_path / "scale"
     config.write_text("1")
     asking: dict[str, Callable[[], object]] = {
-        "os.stat()": lambda: os.path.exists(tmp_path / "stop"),
+        "os.path.exists()": lambda: os.path.exists(tmp_path / "stop"),
         "open of 'scale'": lambda: config.read_text() != "1",
         "listdir of": lambda: len(os.listdir(tmp_path)) > 5,
         "Event.is_set()": FLAG.is_set,

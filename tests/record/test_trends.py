@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from decimal import Decimal
 from fractions import Fraction
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,27 @@ def after(steps: int, held: Any, change: Callable[[Any], object]) -> tuple[Any, 
     (trend,) = trends_of({"state": state}, step)
     advance([trend], steps)
     return state.value, trend  # type: ignore[attr-defined]
+
+
+def test_what_is_replaced_by_a_longer_one_goes_on_so() -> None:
+    assert after(100, (1,), lambda value: (*value, 2))[0] == (1, *(2 for _ in range(100)))
+    assert len(after(100, frozenset([0]), lambda value: value | {len(value)})[0]) == 101
+    values, trend = after(100, array("d"), lambda value: value.append(0.5))
+    assert len(values) == 100 and list(trend.until(300)) == [300]
+    stream, _ = after(100, BytesIO(), lambda value: value.write(b"ab") and None)
+    assert stream.tell() == 200
+
+
+def test_a_variable_in_a_context_of_its_own_goes_on_so() -> None:
+    variable = ContextVar("variable", default=0)
+    context = copy_context()
+    context.run(variable.set, 1)
+
+    def step() -> None:
+        context.run(variable.set, context[variable] + 2)
+
+    advance(trends_of({"context": context}, step), 10)
+    assert context[variable] == 21 and variable.get() == 0
 
 
 @pytest.mark.parametrize(

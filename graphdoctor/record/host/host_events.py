@@ -69,7 +69,7 @@ def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
 def _watched(session: Session, watches: Sequence[Watch]) -> HostObserver:
     inputs = session.inputs(0)
     observer = HostObserver(watches, Running(session.target.roots))
-    with session.device.observed_by(observer), observer:
+    with session.device.observed_by(observer), observer.heard_in_c(session.target.roots), observer:
         session.call(inputs)
     return observer
 

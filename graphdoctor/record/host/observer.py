@@ -7,18 +7,21 @@ import random
 import secrets
 import sys
 import threading
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cache
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
-from types import CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any
 
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.record.host.clocks import CLOCKS, NUMPY_CLOCK, reads_numpy_clock
 from graphdoctor.record.host.lines import Watch, WatchedLines
-from graphdoctor.record.host.outside import FILES_ASKED, Asking
+from graphdoctor.record.host.outside import BUILT_IN, FILES_ASKED, Asking
+from graphdoctor.record.host.replaced_names import standing_in
 from graphdoctor.record.host.running import FILES_OF_QUEUES, TAKEN_FROM, Running
 from graphdoctor.record.host.shown import Shown
 from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
@@ -28,7 +31,8 @@ from graphdoctor.values.recording import EventKind, HostEvent
 _RANDOM_MODULE = random.__file__
 _SECRETS = secrets.__file__
 _UUID = uuid.__file__
-_GETRANDOM = getattr(os, "getrandom", None)
+# Kept: what hears them stands in for the names.
+_OF_SYSTEM = (os.urandom, getattr(os, "getrandom", None))
 THREADS = {
     threading.Thread.start.__code__: "threading.Thread",
     ThreadPoolExecutor.submit.__code__: "concurrent.futures.ThreadPoolExecutor",
@@ -36,7 +40,7 @@ THREADS = {
 _FILES = frozenset(
     {_RANDOM_MODULE, _SECRETS, _UUID, *(code.co_filename for code in THREADS)}
 ).union(FILES_ASKED, FILES_OF_QUEUES)
-_FUNCTIONS = frozenset({next, os.urandom, _GETRANDOM, *CLOCKS})
+_FUNCTIONS = frozenset({next, *_OF_SYSTEM, *CLOCKS})
 _SUSPENDED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _OWNERS = (random.Random, *TAKEN_FROM)
 _Found = tuple[EventKind, str]
@@ -62,6 +66,23 @@ class HostObserver(Observer):
         self._before: Any = None
         self._asking = Asking(self._asked)
         self._heard = audited(self._asking.audit)
+
+    def heard_in_c(self, roots: Mapping[str, object]) -> AbstractContextManager[None]:
+        """In this block it hears functions in C that C calls, too: a partial of one, or an iterator by one."""
+        # Those of `os` are members of sets there, by which Python's library knows what each of them can do.
+        asked = (one.function for one in BUILT_IN.values() if one.owner is not os)
+        functions = (*_FUNCTIONS, *asked)
+        told = {
+            id(one): self._told(one) for one in functions if isinstance(one, BuiltinFunctionType)
+        }
+        return standing_in(roots, told, time, os)
+
+    def _told(self, function: Any) -> Any:
+        def told(*args: Any, **kwargs: Any) -> Any:
+            self._profile(sys._getframe(1), "c_call", function)
+            return function(*args, **kwargs)
+
+        return told
 
     def after(self, call: Call) -> None:
         self._operators += 1
@@ -186,7 +207,7 @@ def _built_in(function: Any) -> _Found | None:
     """A C function that draws or reads a clock."""
     if isinstance(getattr(function, "__self__", None), random.Random):
         return _of_module(_RANDOM_MODULE, function.__name__)
-    if function in (os.urandom, _GETRANDOM):
+    if function in _OF_SYSTEM:
         return "host-random", f"os.{function.__name__}()"
     try:
         return ("host-time", CLOCKS[function]) if function in CLOCKS else None

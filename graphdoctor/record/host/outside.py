@@ -10,14 +10,18 @@ import builtins
 import gc
 import importlib
 import io
+import linecache
+import logging
 import os
+import pathlib
 import select
+import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from types import FrameType
-from typing import Any, Literal
+from types import BuiltinFunctionType, FrameType, FunctionType
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -25,30 +29,97 @@ from graphdoctor.device.emulated import cuda as emulated_cuda
 from graphdoctor.record.host.expressions import expression_of
 from graphdoctor.record.host.shown import Shown, keeps_answer
 from graphdoctor.target.frames import is_machinery, is_own, is_torch
-from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.recording import OF_ENVIRONMENT
 
-# What the answer is: `decides` may be anything; `measures` tells of the machine, as a clock does;
-# `configures` changes only where the program itself changes it; `stands` is how the process stands,
-# a mode or its memory, and nothing is said of it unless it decides. `decides-as-set`: by a mode, or by a
-# variable of the environment, either of which a captured model watches.
-Answer = Literal["decides", "decides-as-set", "measures", "configures", "stands"]
+try:
+    import resource
+except ImportError:  # not on every system
+    resource = None  # type: ignore[assignment]
 
-_OF_OS = ("stat", "lstat", "fstat", "access", "read", "pread", "readv", "readlink", "waitpid")
-_MEASURING = ("getloadavg", "times", "sysconf", "cpu_count", "statvfs")
-_FUNCTIONS: dict[Any, tuple[str, Answer]] = {
-    getattr(os, name): (f"os.{name}()", "decides") for name in _OF_OS if hasattr(os, name)
-} | {getattr(os, name): (f"os.{name}()", "measures") for name in _MEASURING if hasattr(os, name)}
-_FUNCTIONS[builtins.input] = ("input()", "decides")
-_FUNCTIONS[select.select] = ("select.select()", "decides")
-_FUNCTIONS[gc.isenabled] = ("gc.isenabled()", "stands")
-for _mode in ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled"):
-    _FUNCTIONS[getattr(torch, _mode)] = (f"torch.{_mode}()", "stands")
-_MEMORY = frozenset(
-    f"{most}memory_{kind}" for most in ("", "max_") for kind in ("allocated", "reserved")
-).union(("mem_get_info", "memory_stats"))
-_MEMORY_FILES = frozenset({torch.cuda.memory.__file__, emulated_cuda.__file__})
-_MEASURED_BY = {("resource", "getrusage")}
+# What the answer is: `decides` may be anything; `measures` tells of the machine, as a clock does;
+# `configures` changes only where the program itself changes it; `stands` is how the process stands, such as its
+# memory, and `switch` a mode that a captured model watches: nothing is said of either unless it decides.
+# `either` is yes or no, which is for nobody to know, but both can be tried.
+# `decides-as-set`: by a mode, or by a variable of the environment, which a captured model watches, too.
+Answer = Literal[
+    "decides", "decides-as-set", "measures", "configures", "stands", "switch", "either"
+]
+
+_MEMORY = (
+    "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "mem_get_info",
+    "memory_stats",
+)  # fmt: skip
+# Functions by what has them, under whatever name code knows them. What a system or a torch lacks is left out.
+_ASKED: tuple[tuple[Any, Answer, tuple[str, ...]], ...] = (
+    (os, "decides",
+     ("stat", "lstat", "fstat", "access", "read", "pread", "readv", "readlink", "waitpid")),
+    (os, "measures", ("getloadavg", "times", "sysconf", "cpu_count", "statvfs")),
+    (resource, "measures", ("getrusage",)),
+    (builtins, "decides", ("input",)),
+    (builtins, "stands", ("id",)),
+    (select, "decides", ("select",)),
+    (linecache, "decides", ("getline", "getlines")),
+    (threading.Event, "either", ("is_set",)),
+    (threading.Semaphore, "decides", ("acquire",)),
+    (threading.Thread, "either", ("is_alive",)),
+    (threading, "stands", ("active_count",)),
+    (os.path, "either", ("exists", "lexists", "isfile", "isdir", "islink")),
+    (pathlib.Path, "either", ("exists", "is_file", "is_dir", "is_symlink")),
+    (Future, "either", ("done",)),
+    (gc, "switch", ("isenabled",)),
+    (gc, "stands", ("get_count", "get_stats", "get_threshold", "get_freeze_count")),
+    (sys, "stands", ("gettrace", "getprofile", "getallocatedblocks")),
+    (signal, "stands", ("sigpending", "getitimer")),
+    (logging.Logger, "switch", ("isEnabledFor", "getEffectiveLevel")),
+    (torch, "switch",
+     ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_autocast_dtype",
+      "is_autocast_cache_enabled", "get_default_dtype", "are_deterministic_algorithms_enabled",
+      "is_deterministic_algorithms_warn_only_enabled", "get_deterministic_debug_mode", "is_anomaly_enabled",
+      "get_num_threads", "is_warn_always_enabled")),
+    (torch, "stands", ("get_num_interop_threads", "is_anomaly_check_nan_enabled")),
+    (torch.cuda.memory, "stands", _MEMORY),
+    (torch.cuda, "stands", _MEMORY),
+)  # fmt: skip
+_EMULATED = emulated_cuda.__file__
+
+
+class Asked(NamedTuple):
+    """A function that is asked: what has it, what it is called there, and what its answer is."""
+
+    owner: Any
+    attribute: str
+    function: Any
+    answer: Answer
+
+    @property
+    def name(self) -> str:
+        """Of a class, with its module; of what is built in, without."""
+        is_class = isinstance(self.owner, type)
+        owner = (
+            f"{self.owner.__module__}.{self.owner.__name__}."
+            if is_class
+            else f"{self.owner.__name__}."
+        )
+        owner = {
+            "builtins.": "",
+            "torch.cuda.memory.": "torch.cuda.",
+            "posixpath.": "os.path.",
+        }.get(owner, owner)
+        return f"{owner.replace('._base', '')}{self.attribute}()"
+
+
+ASKED = tuple(
+    Asked(owner, name, function, answer)
+    for owner, answer, names in _ASKED
+    for name in names
+    if (function := getattr(owner, name, None)) is not None
+)
+BUILT_IN = {one.function: one for one in ASKED if not isinstance(one.function, FunctionType)}
+_PYTHONS = {one.function.__code__: one for one in ASKED if isinstance(one.function, FunctionType)}
+_FILES_OF_PATHS = frozenset(
+    code.co_filename for code, one in _PYTHONS.items() if one.owner in (os.path, pathlib.Path)
+)
+_EMULATED_NAMES = {one.attribute: one for one in ASKED if one.owner is torch.cuda}
 Methods = Mapping[tuple[str, str], frozenset[str]]  # of C types, by the type's module and name
 _METHODS: Methods = {
     ("_socket", "socket"): frozenset({"recv", "recv_into", "recvfrom", "accept"}),
@@ -67,18 +138,11 @@ _READS = frozenset({"read", "read1", "readline", "readlines", "readinto"})
 _NAMES = _READS.union(
     *_METHODS.values(),
     *_LOCKS.values(),
-    (function.__name__ for function in _FUNCTIONS),
-    {"getrusage"},
+    (function.__name__ for function in BUILT_IN),
 )
-_FLAGS = {
-    threading.Event.is_set.__code__: "threading.Event.is_set()",
-    threading.Semaphore.acquire.__code__: "threading.Semaphore.acquire()",
-    threading.Thread.is_alive.__code__: "threading.Thread.is_alive()",
-    Future.done.__code__: "concurrent.futures.Future.done()",
-}
 _GETITEM = type(os.environ).__getitem__.__code__
 # In these is every function of Python's that tells of a question.
-FILES_ASKED = _MEMORY_FILES.union(code.co_filename for code in (_GETITEM, *_FLAGS))
+FILES_ASKED = frozenset({_EMULATED, *(code.co_filename for code in (_GETITEM, *_PYTHONS))})
 # Python's own that look at files for themselves: to import, to warn, to log, to show a line.
 _FOR_ITSELF = (
     *(
@@ -130,24 +194,21 @@ class Asking:
             is_own = is_machinery(caller.f_code.co_filename) and type(owner).__module__ == "_thread"
             if _reads_shared_value(caller) or (not is_own and _waits_not(expression_of(caller))):
                 self._tell(f"{type(owner).__name__}.acquire()", "decides", caller)
-        elif (getattr(function, "__module__", ""), name) in _MEASURED_BY:
-            self._tell(f"resource.{name}()", "measures", caller)
-        elif isinstance(function, type(builtins.len)) and function in _FUNCTIONS:
-            self._tell(*_FUNCTIONS[function], caller)
+        elif isinstance(function, BuiltinFunctionType) and function in BUILT_IN:
+            asked = BUILT_IN[function]
+            if not _is_asked_of_files(caller):
+                self._tell(asked.name, asked.answer, caller)
 
     def function_called(self, frame: FrameType, caller: FrameType) -> None:
         """A function of Python's begins."""
         code = frame.f_code  # each look at it costs a call of every audit hook
         if code is _GETITEM:
             self._tell(f"{OF_ENVIRONMENT}{frame.f_locals.get('key')}", "configures", caller)
-        elif code.co_filename in _MEMORY_FILES and is_user_file(caller.f_code.co_filename):
-            call = expression_of(caller)
-            func = call.func if isinstance(call, ast.Call) else None
-            name = getattr(func, "attr", getattr(func, "id", ""))
-            if name in _MEMORY:
-                self._tell(f"torch.cuda.{name}()", "stands", caller)
-        elif code in _FLAGS and not is_machinery(caller.f_code.co_filename):
-            self._tell(_FLAGS[code], "decides", caller)
+        elif not is_machinery(caller.f_code.co_filename):
+            is_emulated = code.co_filename == _EMULATED
+            found = _EMULATED_NAMES.get(code.co_name) if is_emulated else _PYTHONS.get(code)
+            if found is not None:
+                self._tell(found.name, found.answer, caller)
 
     def _tell(self, name: str, answer: Answer, frame: FrameType) -> None:
         user = who_asks(frame)
@@ -156,6 +217,16 @@ class Asking:
         does_more = name.startswith(_STARTING) or (user is not frame and keeps_answer(user))
         if does_more or not self._shown.is_only_shown(user):
             self._asked(name, answer, user)
+
+
+def _is_asked_of_files(frame: FrameType) -> bool:
+    """Whether the user's code asks a function of Python's whether a file is there, which tells of that itself."""
+    is_asked = False
+    while frame.f_code.co_filename in _FILES_OF_PATHS and frame.f_back is not None:
+        found = _PYTHONS.get(frame.f_code)
+        is_asked = found is not None and found.answer == "either"
+        frame = frame.f_back
+    return is_asked and not is_machinery(frame.f_code.co_filename)
 
 
 def _waits_not(call: ast.AST | None) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import CellType, FunctionType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from graphdoctor.target.state.attributes import attributes
@@ -15,16 +15,21 @@ from graphdoctor.target.user_code import is_user_file
 
 @contextmanager
 def standing_in(
-    roots: Mapping[str, object], others: Mapping[int, object], *modules: ModuleType
+    roots: Mapping[str, object], others: Mapping[int, object], *owners: ModuleType | type
 ) -> Iterator[None]:
     """In this block code that the roots lead to finds others in place of objects, given by their identity.
 
-    `modules` are those in which the objects live.
+    `owners` are the modules and classes in which the objects live.
     """
+    reached = [value for _, value, _ in Walk(roots, with_empty=False)]
+    others = {**others, **_made_of(reached, others)}
     with ExitStack() as stack:
-        for module in modules:
-            _stand_in(vars(module), others, stack)
-        for _, value, _ in Walk(roots, with_empty=False):
+        for owner in owners:
+            if isinstance(owner, type):
+                _stand_in_class(owner, others, stack)
+            else:
+                _stand_in(vars(owner), others, stack)
+        for value in reached:
             if isinstance(value, FunctionType):
                 if is_user_file(value.__code__.co_filename):
                     _stand_in(value.__globals__, others, stack)
@@ -32,12 +37,31 @@ def standing_in(
             elif isinstance(value, CellType):
                 _put_content(value, others, stack)
             elif isinstance(value, type):
-                for name, held in list(vars(value).items()):
+                _stand_in_class(value, others, stack)
+            elif type(value) is list:
+                for at, held in enumerate(value):
                     if (put := _other(held, others)) is not None:
-                        _put(partial(type.__setattr__, value, name), held, put, stack)
+                        _put(partial(value.__setitem__, at), held, put, stack)
             elif not isinstance(value, ModuleType):
                 _stand_in(value if type(value) is dict else attributes(value), others, stack)
         yield
+
+
+def _made_of(reached: Iterable[object], others: Mapping[int, object]) -> dict[int, object]:
+    """Partials and methods of the others: what is called cannot be put into either."""
+    found: dict[int, object] = {}
+    for one in reached:
+        if type(one) is partial and callable(put := others.get(id(one.func))):
+            found[id(one)] = partial(put, *one.args, **one.keywords)
+        elif type(one) is MethodType and callable(put := others.get(id(one.__func__))):
+            found[id(one)] = MethodType(put, one.__self__)
+    return found
+
+
+def _stand_in_class(kind: type, others: Mapping[int, object], stack: ExitStack) -> None:
+    for name, held in list(vars(kind).items()):
+        if (put := _other(held, others)) is not None:
+            _put(partial(type.__setattr__, kind, name), held, put, stack)
 
 
 def _stand_in(space: dict[str, Any], others: Mapping[int, object], stack: ExitStack) -> None:

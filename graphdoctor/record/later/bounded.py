@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FrameType
 
 from graphdoctor.record.later.line_trace import LineTrace
@@ -19,7 +19,7 @@ from graphdoctor.values.locations import Location
 
 _MORE_LINES = 2_000
 _TIMES_LINES = 4
-_LEAST_S = 10.0
+_LEAST_S = 2.0
 _TIMES_SECONDS = 20
 
 
@@ -27,10 +27,9 @@ _TIMES_SECONDS = 20
 def bounded(lines: LineTrace) -> Iterator[LineTrace]:
     """In this block a step of such lines neither lasts for very long, nor prints, nor writes files, nor ends all."""
     seen = LineTrace(_TIMES_LINES * lines.count + _MORE_LINES, lines.deciding)
-    disabled = logging.root.manager.disable
     seconds = max(_LEAST_S, _TIMES_SECONDS * lines.seconds)
-    with ended_after(seconds), quiet(), calls_inside(Inside().only, seen.counted):
-        logging.disable()
+    ended = partial(ended_after, seconds)  # the call alone: to put back gigabytes takes longer
+    with quiet(), calls_inside(ended, Inside().only, seen.counted):
         try:
             yield seen
         except UserCodeError as error:
@@ -39,8 +38,6 @@ def bounded(lines: LineTrace) -> Iterator[LineTrace]:
             if isinstance(error.__cause__, SystemExit):
                 raise LeavesStep(_raised_at(error.__cause__)) from None
             raise
-        finally:
-            logging.disable(disabled)
 
 
 @contextmanager

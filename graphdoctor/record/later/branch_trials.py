@@ -1,26 +1,23 @@
 """Lines that decide by Python state -> those that were seen to go both ways while the step stayed as it is.
 
-Many steps decide only whether to log. What such a line does the other way is run: at the state at which its
-condition becomes another one, and once more after it, since what it changes may be asked by the step that follows.
+Many steps decide only whether to log. What such a line does the other way is run, at the state at which its
+condition becomes another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from functools import cached_property, partial
+from contextlib import contextmanager
+from functools import partial
 
 from graphdoctor.record.host.python_state import Deciding
-from graphdoctor.record.later.bounded import bounded
 from graphdoctor.record.later.line_trace import LineTrace
-from graphdoctor.record.later.sameness import Ran, is_the_same
-from graphdoctor.record.later.side_effects import LeavesStep
+from graphdoctor.record.later.occasions import Condition, are_as_usual
 from graphdoctor.record.later.trends import Trend, advance
 from graphdoctor.record.later.trials import Trials
 from graphdoctor.values.errors import GraphDoctorError
 
 _MOST = 16  # states at which lines go the other way
-_IN_A_ROW = 2
 
 
 class BranchTrials:
@@ -32,15 +29,13 @@ class BranchTrials:
 
     def are_all_harmless(self, found: Sequence[Deciding]) -> bool:
         """Whether nothing comes of all those of which it is known when they go the other way."""
-        steps = {one.steps for one in found if one.steps is not None}
-        if len(steps) > _MOST or not all(map(self._is_foreseen, found)):
-            return False
-        return all(map(self._is_as_usual, sorted(steps)))
+        steps = {one.steps for one in found if one.steps is not None and self._is_foreseen(one)}
+        return len(steps) <= _MOST and all(map(self._is_as_usual, sorted(steps)))
 
     def harmless(self, found: Sequence[Deciding]) -> Iterator[Deciding]:
         """Those of which nothing comes, after the state was tried that lies ahead."""
         for one in found:
-            if one.steps is not None:
+            if self._is_foreseen(one):
                 yield one
             else:
                 steps = self._lines.other_branch_at(one.line)
@@ -48,31 +43,23 @@ class BranchTrials:
                     yield one
 
     def _is_foreseen(self, one: Deciding) -> bool:
-        if one.steps is None:
-            return True
-        return any((trend.path, trend.growth) == (one.path, one.growth) for trend in self._trends)
+        return one.steps is not None and any(
+            (trend.path, trend.growth) == (one.path, one.growth) for trend in self._trends
+        )
 
     def _is_as_usual(self, steps: int) -> bool:
-        """Whether the step does the same so many steps later, and changes nothing else, and so does the next one."""
+        """Whether the step does the same whenever it is so many steps on, and so do those after it."""
         if steps not in self._tried:
-            self._tried[steps] = self._goes_on_as_usual(steps)
+            self._tried[steps] = self._are_as_usual(partial(self._advanced, steps))
         return self._tried[steps]
 
-    def _goes_on_as_usual(self, steps: int) -> bool:
-        usual = self._usual  # each run in a row begins with the state put back
-        with closing(self._trials.in_a_row(partial(advance, self._trends, steps))) as in_a_row:
-            for _ in range(_IN_A_ROW):
-                try:
-                    with bounded(self._lines):
-                        ran = next(in_a_row)
-                except (LeavesStep, GraphDoctorError):
-                    return False
-                if not is_the_same(usual, ran):
-                    return False
-        return True
+    def _are_as_usual(self, condition: Condition) -> bool:
+        try:
+            return are_as_usual(self._trials, self._lines, condition, self._trends)
+        except GraphDoctorError:
+            return False
 
-    @cached_property
-    def _usual(self) -> Ran:
-        """With what it changes, which is looked at of steps in a row alone."""
-        with closing(self._trials.in_a_row()) as in_a_row:
-            return next(in_a_row)
+    @contextmanager
+    def _advanced(self, steps: int) -> Iterator[None]:
+        advance(self._trends, steps)
+        yield

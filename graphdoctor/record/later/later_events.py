@@ -19,9 +19,10 @@ from graphdoctor.record.host.clocks import (
 from graphdoctor.record.host.host_events import SeenOfHost
 from graphdoctor.record.host.lines import Line
 from graphdoctor.record.host.python_state import Deciding
-from graphdoctor.record.later.answers import is_open, tried
+from graphdoctor.record.later.answers import is_open, tried, untried
 from graphdoctor.record.later.bounded import bounded
 from graphdoctor.record.later.branch_trials import BranchTrials
+from graphdoctor.record.later.held_by_others import others_of
 from graphdoctor.record.later.line_trace import LineTrace
 from graphdoctor.record.later.sameness import Ran, are_alike, first_difference, ran
 from graphdoctor.record.later.search import (
@@ -54,7 +55,7 @@ def with_later_steps(
     told = [event for event in seen.events if event.kind != "python-decision"]
     trials = Trials(session)
     if session.raises is not None:  # before later steps could be compared
-        yield from (*told, *by_lines, _raises(session.raises))
+        yield from (*map(untried, told), *by_lines, _raises(session.raises))
         return
     yield from _with_other_answers(trials, told)
     shapes = captured[0].input_shapes
@@ -77,8 +78,11 @@ def _raises(error: RaisesLater) -> HostEvent:
 def _with_other_answers(trials: Trials, events: Sequence[HostEvent]) -> Iterator[HostEvent]:
     """Of what the step asks for: whether it decides by the answer. Ranks would wait for one that goes another way."""
     session = trials.session
-    if MEETING.has_others or not session.device.has_values or not any(map(is_open, events)):
-        yield from events
+    if MEETING.has_others or not session.device.has_values:
+        yield from map(untried, events)
+        return
+    if not any(map(is_open, events)) and not any(others_of(session.target.roots)):
+        yield from map(untried, events)
         return
     with session.from_the_start(capturing=True):
         lines = _lines_of_a_step(session)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import closing
-from itertools import islice
+from itertools import islice, zip_longest
 from types import CodeType
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ def nearest_other_step(
         if search.has_run:
             break
     names = {own_name(trend.path) for trend in trends}
-    near = _near(trends, [*constants(lines.codes, names), *numbers])
+    near = _near(trends, _in_turn(constants(lines.codes, names), numbers))
     for steps in sorted(near[:runs]):
         search.look(steps, is_far=False)
     return search.found if search.found is not None and is_as_usual(trials, lines) else None
@@ -151,6 +151,11 @@ def constants(codes: Iterable[CodeType], names: Set[str]) -> list[int]:
                 if type(each) in (int, float) and math.isfinite(each) and each == int(each):
                     found.setdefault(int(each))
     return list(found)
+
+
+def _in_turn(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    both = (each for pair in zip_longest(one, other) for each in pair)
+    return [each for each in both if each is not None]
 
 
 def _names_one(code: CodeType, names: Set[str]) -> bool:

@@ -1,5 +1,6 @@
 """A run of the step that leaves no trace outside the process: it ends where the user's code is about to leave one.
 
+A file that it opens to write to is the null device instead: most are logs, and nothing of a graph hangs on them.
 Python's audit hooks tell what is opened, started and removed. What goes through something that is open already
 (a file, a socket, a database) tells nobody: there each call of a C function is looked at before it is made.
 """
@@ -8,16 +9,19 @@ from __future__ import annotations
 
 import builtins
 import io
+import logging
 import marshal
 import os
 import pickle
 import queue
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from types import FrameType
+from functools import partial
+from types import BuiltinFunctionType, FrameType
 from typing import Any
 
 from graphdoctor.record.host.observer import THREADS, profile_by
@@ -49,6 +53,7 @@ _FUNCTIONS = {getattr(os, name) for name in _OF_OS if hasattr(os, name)} | {
 _OF_FILES = frozenset({"write", "writelines", "truncate"})
 # Looked at first, since a step has a million calls: hardly any has such a name.
 _NAMES = _OF_FILES.union(*_METHODS.values(), (function.__name__ for function in _FUNCTIONS))
+_ONLY_WRITES = re.compile("[bt]?[wax][bt]?")
 _PUT = queue.Queue.put.__code__
 _HANDING_ON = frozenset({"start", "submit", "put"})
 _STANDARD = (1, 2)  # where output and errors go: what is printed harms nobody
@@ -77,6 +82,10 @@ class Inside:
                 for space, name, put in self._stand_ins():
                     stack.callback(space.__setitem__, name, space[name])
                     space[name] = put
+                stack.callback(setattr, logging.Logger, "handle", logging.Logger.handle)
+                logging.Logger.handle = self._in_place_of(  # type: ignore[method-assign]
+                    logging.Logger.handle, lambda kwargs: True
+                )
                 stack.enter_context(audited(self._audit))
                 stack.callback(profile_by, sys.getprofile())
                 sys.setprofile(self._profile)
@@ -91,7 +100,13 @@ class Inside:
                 space = vars(sys.modules[module])
                 yield space, kind, self._in_place_of(space[kind], lambda kwargs: self._leave_here())
         yield vars(builtins), "print", self._in_place_of(print, self._before_print)
+        for space in (vars(builtins), vars(io)):
+            yield space, "open", self._opened_by(space["open"])
         yield vars(time), "sleep", self._in_place_of(time.sleep, lambda kwargs: True)
+        # What watches this run is no answer for the step.
+        for name, ask in (("gettrace", sys.gettrace), ("getprofile", sys.getprofile)):
+            if isinstance(ask, BuiltinFunctionType):  # and not told to be something else
+                yield vars(sys), name, partial(_same, ask())
 
     def _in_place_of(
         self, original: Callable[..., Any], skips: Callable[[Mapping[str, Any]], bool]
@@ -104,6 +119,18 @@ class Inside:
             return original(*args, **kwargs)
 
         return stand_in
+
+    def _opened_by(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The same; but what the user's code would write to a file goes nowhere."""
+
+        def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            is_path = isinstance(file, (str, bytes, os.PathLike))
+            is_written = is_path and _ONLY_WRITES.fullmatch(mode)
+            if is_written and threading.get_ident() == self._thread and _is_in_step():
+                return original(os.devnull, mode.replace("x", "w"), *args, **kwargs)
+            return original(file, mode, *args, **kwargs)
+
+        return opened
 
     def _before_print(self, given: Mapping[str, Any]) -> bool:
         if self._is_file(given.get("file")):
@@ -149,6 +176,14 @@ class Inside:
         if place is not None:  # else it is for graphdoctor or torch itself
             self._left = self._left or LeavesStep(place)
             raise self._left
+
+
+def _is_in_step() -> bool:
+    return locate_from(sys._getframe(2)).location is not None
+
+
+def _same(told: object) -> object:
+    return told
 
 
 def _streams() -> Iterator[object]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import io
 import math
 import sys
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -22,7 +24,7 @@ from graphdoctor.target.state.attributes import (
     has_walkable_state,
     slot_descriptors,
 )
-from graphdoctor.target.state.plain import is_array
+from graphdoctor.target.state.plain import STREAMS, is_array, told_of
 from graphdoctor.target.state.readers import readers_of
 from graphdoctor.target.state.variables import global_names, names_in
 from graphdoctor.target.state.walk import Walk, dict_items
@@ -107,6 +109,10 @@ def _copied(value: Any) -> Any:
         return len(value)
     if isinstance(value, bytearray):
         return bytes(value)
+    if isinstance(value, array):
+        return value.tobytes()
+    if isinstance(value, STREAMS):
+        return value.tell()
     return value.copy() if is_array(value) else value
 
 
@@ -116,14 +122,20 @@ def _trend(path: str, held: _Held, second: Any, third: Any) -> Trend | None:
     if isinstance(held.container, (set, dict)):
         growth = second - held.value
         return _of_keys(path, held.container, held.value, growth) if growth > 0 else None
-    is_own = isinstance(held.container, bytearray)
+    is_own = isinstance(held.container, (bytearray, array))
+    if isinstance(held.container, STREAMS):
+        return _of_stream(path, held.container, (held.value, second, third))
     if (
         isinstance(held.holder, (tuple, frozenset)) and not is_own
     ):  # nobody can put anything into it
         return None
-    if isinstance(held.value, (str, bytes)):
-        put = partial(_fill, held.container) if is_own else partial(_put, held.holder, path)
-        return _of_text(path, (held.value, second, third), put)
+    put = partial(_fill, held.container) if is_own else partial(_put, held.holder, told_of(path))
+    if isinstance(held.value, frozenset):
+        return _of_frozen(path, (held.value, second, third), put)
+    if isinstance(held.value, (str, bytes, tuple)):
+        return _of_text(
+            path, (held.value, second, third), put, getattr(held.container, "itemsize", 1)
+        )
     goes_on = _going_on(held.value, second, third)
     if goes_on is None:
         return None
@@ -178,9 +190,9 @@ def _are_numbers(*values: Any) -> bool:
 
 
 def _fill(held: Any, values: Any) -> None:
-    if isinstance(held, bytearray):
+    if isinstance(held, (bytearray, array)):
         with suppress(BufferError):  # somebody looks into it
-            held[:] = values
+            held[:] = array(held.typecode, values) if isinstance(held, array) else values
     elif held.flags.writeable:
         held[...] = values.astype(held.dtype)
 
@@ -200,17 +212,49 @@ def _of_keys(path: str, held: set[object] | dict[object, object], now: int, grow
     return Trend(path, advance, now, growth)
 
 
-def _of_text(path: str, moments: tuple[Any, Any, Any], put: Callable[[Any], None]) -> Trend | None:
-    """A text, or bytes, to whose end each step adds as much; what comes is like what came first."""
+def _of_text(
+    path: str, moments: tuple[Any, Any, Any], put: Callable[[Any], None], unit: int
+) -> Trend | None:
+    """A text, bytes or a tuple, to whose end each step adds as much; what comes is like what came first."""
     first, second, third = moments
     if not type(first) is type(second) is type(third):
         return None
     more = second[len(first) :]
-    is_growing = second.startswith(first) and third.startswith(second)
+    is_growing = second[: len(first)] == first and third[: len(second)] == second
     if not more or not is_growing or len(third) - len(second) != len(more):
         return None
     most = _MOST_ITEMS // len(more)
-    return Trend(path, lambda steps: put(first + more * min(steps, most)), len(first), len(more))
+    now, growth = len(first) // unit, len(more) // unit
+    return Trend(path, lambda steps: put(first + more * min(steps, most)), now, growth)
+
+
+def _of_frozen(
+    path: str, moments: tuple[Any, Any, Any], put: Callable[[Any], None]
+) -> Trend | None:
+    """A frozen set that is replaced by one of as many more."""
+    first, second, third = moments
+    growth = len(second) - len(first)
+    if growth <= 0 or len(third) - len(second) != growth:
+        return None
+
+    def advance(steps: int) -> None:
+        put(first | {object() for _ in range(min(steps * growth, _MOST_ITEMS))})
+
+    return Trend(path, advance, len(first), growth)
+
+
+def _of_stream(path: str, held: Any, moments: tuple[int, int, int]) -> Trend | None:
+    """A stream in memory that is written on."""
+    first, second, third = moments
+    growth = second - first
+    if growth <= 0 or third - second != growth:
+        return None
+    kind, mark = (io.BytesIO, b" ") if isinstance(held, io.BytesIO) else (io.StringIO, " ")
+
+    def advance(steps: int) -> None:
+        kind.write(held, mark * (first + steps * growth - kind.tell(held)))  # type: ignore[arg-type]
+
+    return Trend(path, advance, first, growth)
 
 
 def _of_items(
@@ -253,6 +297,10 @@ def _put(holder: Any, path: str, value: object) -> None:
         holder.cell_contents = value
     elif isinstance(holder, ContextVar):
         holder.set(value)
+    elif isinstance(holder, Context):
+        for variable in holder:
+            if path.endswith(f"[{variable.name}]"):
+                holder.run(variable.set, value)
     elif isinstance(holder, dict):
         key = _key_in(holder, path)
         if key is not _MISSING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from functools import cached_property
 
 from graphdoctor.device.observe.operators import Call, Observer
@@ -24,6 +25,12 @@ class Trials:
     def usual(self) -> Ran:
         """The step from its start."""
         return self.moved(lambda: None)
+
+    @cached_property
+    def first_in_a_row(self) -> Ran:
+        """The same with what it changes, which is looked at of steps in a row alone."""
+        with closing(self.in_a_row()) as in_a_row:
+            return next(in_a_row)
 
     def moved(self, move: Callable[[], None]) -> Ran:
         """The step from its start, after a change of its state; what it changes itself is not looked at."""

@@ -41,7 +41,7 @@ def stands_for(path: str, value: object) -> tuple[str, Value] | None:
         return path, repr(value)
     if isinstance(value, (list, tuple, deque)) and is_data(value):
         return f"contents({path})", _of_items(value)
-    if isinstance(value, (dict, list, set, deque)):
+    if isinstance(value, (dict, list, set, deque, tuple, frozenset)):
         return f"len({path})", len(value)
     if isinstance(value, STREAMS):
         return None if value.closed else (f"position({path})", value.tell())

@@ -8,7 +8,8 @@ import random
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextlib import suppress
+from contextvars import Context, ContextVar
 from functools import partial
 from itertools import chain
 from operator import is_
@@ -154,6 +155,19 @@ def saved_context(variable: ContextVar[object]) -> Restore:
     def restore() -> None:
         if value is not _MISSING and in_context(variable) is not value:
             variable.set(value)
+
+    return restore
+
+
+def saved_variables(context: Context) -> Restore:
+    """What variables are in a context that is held; one that is being run is left alone."""
+    values = list(context.items())
+
+    def restore() -> None:
+        for variable, value in values:
+            if context[variable] is not value:
+                with suppress(RuntimeError):
+                    context.run(variable.set, value)
 
     return restore
 

@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from enum import Enum
 from functools import partial
 from types import CellType, FunctionType
@@ -41,6 +41,7 @@ from graphdoctor.target.state.saved import (
     saved_set,
     saved_slots,
     saved_stream,
+    saved_variables,
 )
 from graphdoctor.target.state.saved_tensor import (
     SavedStorage,
@@ -223,6 +224,8 @@ def _save_object(value: object) -> Iterator[Restore]:
         yield saved_cell(value)
     elif isinstance(value, ContextVar):
         yield saved_context(value)
+    elif isinstance(value, Context):
+        yield saved_variables(value)
     elif isinstance(value, type):
         if is_user_class(value):
             yield saved_class(value)

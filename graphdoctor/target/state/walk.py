@@ -13,7 +13,7 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from enum import Enum
 from functools import cache, partial, partialmethod
 from types import (
@@ -103,6 +103,8 @@ class Walk:
             return [*self._of_dict(path, value, shown), *_of_object(path, value)]
         if isinstance(value, (list, tuple, deque, set, frozenset)):
             return [*_of_sequence(path, value), *_of_object(path, value)]
+        if isinstance(value, Context):
+            return [Visit(f"{path}[{one.name}]", held) for one, held in value.items()]
         if isinstance(value, ContextVar):
             return _of_context(path, value)
         if isinstance(value, (FunctionType, MethodType, CellType, partial, partialmethod)):
