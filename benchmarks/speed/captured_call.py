@@ -26,6 +26,7 @@ import torch
 from models.captured import subjects
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import graphdoctor
 from graphdoctor.captured.forward_graph import Traits
@@ -101,8 +102,13 @@ class _Names(TorchDispatchMode):
         self.ops: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.ops.append(SimpleNamespace(name=str(func)))
-        return func(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
+        given = [
+            each for each in tree_leaves((args, kwargs, made)) if isinstance(each, torch.Tensor)
+        ]
+        uses = [SimpleNamespace(dtype=str(each.dtype).removeprefix("torch.")) for each in given]
+        self.ops.append(SimpleNamespace(name=str(func), inputs=uses, outputs=()))
+        return made
 
 
 def _context(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Modes:

@@ -27,6 +27,8 @@ from graphdoctor.values.errors import UsageError
 
 OWN_NAMES = ("plan", "coverage", "fallbacks", "hits", "explain", "release")
 _SLOT = "_graphdoctor_captured"
+_OF_ANOTHER_CLASS = "the class of the captured module was assigned anew"
+_set_class = vars(object)["__class__"].__set__
 Call = Callable[[tuple[Any, ...], dict[str, Any]], object]
 
 
@@ -172,6 +174,24 @@ def _release(self: object) -> None:
     behind(self).release()
 
 
+def _class_of(self: object) -> type:
+    return type(self)
+
+
+def _take_class(self: object, kind: type) -> None:
+    """Be of another class, as parametrizations make one: its code runs from now on, and no graph of the model's."""
+    captured = behind(self)
+    call = type(captured.model).__call__
+
+    def answer(self: object, /, *args: Any, **kwargs: Any) -> object:
+        captured.replays.fallbacks[_OF_ANOTHER_CLASS] += 1
+        return call(self, *args, **kwargs)
+
+    made = next(cls for cls in type(self).__mro__ if _SLOT in vars(cls))
+    _set_class(self, kind)
+    type.__setattr__(made, "__call__", answer)
+
+
 def _deepcopy(self: object, memo: dict[int, Any]) -> object:
     """A copy of the model: a graph belongs to the memory of one model, and is not copied."""
     return copy.deepcopy(behind(self).model, memo)
@@ -188,6 +208,7 @@ def _reduce_ex(self: object, protocol: Any) -> object:
 _MEMBERS: dict[str, object] = {
     "__slots__": (_SLOT,),
     "__module__": __name__,
+    "__class__": property(_class_of, _take_class),
     "__deepcopy__": _deepcopy,
     "__reduce_ex__": _reduce_ex,
     "plan": property(_plan),

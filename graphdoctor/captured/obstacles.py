@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from graphdoctor.diagnose.limits import unforeseen
 from graphdoctor.strategies.evidence import Studied
-from graphdoctor.values.locations import Location
+from graphdoctor.values.locations import bracketed
 from graphdoctor.values.recording import Iteration, Recording
 
 _UNFORESEEN = ("python-decision", "clock-decision", "running-iterator", "outside", "other-thread")
@@ -33,7 +32,7 @@ def obstacles(studied: Studied) -> Iterator[str]:
     recording, findings = studied.recording, studied.diagnosis.findings
     for finding in findings:
         if finding.effect != "replay-is-slow":
-            yield f"{finding.rule} {finding.name}{at_text(finding.location)}: {finding.message}"
+            yield f"{finding.rule} {finding.name}{bracketed(finding.location)}: {finding.message}"
     if not any(op.is_cuda for iteration in recording.captured for op in iteration.ops):
         yield "the forward pass runs nothing on the GPU, so there is nothing to capture"
     elif not studied.plan.whole and not findings:
@@ -50,10 +49,6 @@ def obstacles(studied: Studied) -> Iterator[str]:
         yield "the forward pass writes into its inputs, and a replay would write into copies"
 
 
-def at_text(location: Location | None) -> str:
-    return f" at {os.path.basename(location.file)}:{location.line}" if location else ""
-
-
 def _strangers(recording: Recording) -> Iterator[str]:
     """Memory that nobody can watch: a cache of a library's may be freed while the graph reads it."""
     seen = {
@@ -66,7 +61,7 @@ def _strangers(recording: Recording) -> Iterator[str]:
     for external in seen.values():
         yield (
             f"it reads a tensor on the GPU that is neither an input nor reached from the model"
-            f"{at_text(external.location)}, so nothing would tell when it is replaced"
+            f"{bracketed(external.location)}, so nothing would tell when it is replaced"
         )
 
 

@@ -12,7 +12,6 @@ import torch
 from graphdoctor.captured.forward_graph import GuardedGraph, Setup, Traits
 from graphdoctor.captured.obstacles import (
     asking_paths,
-    at_text,
     is_within,
     obstacles,
     written_kinds,
@@ -37,6 +36,7 @@ from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
 from graphdoctor.target.state.tree import leaves
+from graphdoctor.values.locations import bracketed
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.speed import GraphMemory
 
@@ -175,7 +175,7 @@ def _capture(studied: Studied, setup: Setup) -> GuardedGraph | str:
     session = studied.session
     outcome, made = prove_whole_step(session, ran=studied.ran, pool=setup.pool)
     if outcome.status == "refused":
-        return f"the capture was refused{at_text(outcome.location)}: {outcome.reason}"
+        return f"the capture was refused{bracketed(outcome.location)}: {outcome.reason}"
     if made is None:
         _leave_pool(setup)
         assert outcome.verification is not None

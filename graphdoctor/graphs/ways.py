@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 _MOST_MODES = 4  # between which calls may change
-_NAMES = ("shape", "strides", "dtype", "layout")
+_NAMES = ("shape", "strides", "dtype", "layout", "class")
 
 
 class Ways:
-    """Shapes, strides and dtypes of tensors, which are not held.
+    """Shapes, strides, dtypes and classes of tensors, which are not held.
 
     Dynamo's guards compare them in one call into C++. Those also see gradients, inference mode and
     autocast, which do not count here: where they say no, those of other modes are asked, and then a
@@ -47,7 +47,7 @@ class Ways:
 
 def _way(tensor: torch.Tensor) -> tuple[object, ...]:
     strides = tensor.stride() if tensor.layout is torch.strided else ()
-    return tuple(tensor.shape), strides, tensor.dtype, tensor.layout
+    return tuple(tensor.shape), strides, tensor.dtype, tensor.layout, type(tensor)
 
 
 def _guards(tensors: list[torch.Tensor]) -> Callable[..., bool]:

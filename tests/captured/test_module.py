@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 import graphdoctor
 from graphdoctor.captured.module import behind
@@ -126,6 +127,17 @@ class TestDropIn:
         model.tied.weight = nn.Parameter(rand(4, 4))
         assert_equal(fast, model, rand(2, 4))
         assert replayed(fast) == 1
+
+    def test_another_class_runs_its_own_code(self, device: EmulatedDevice) -> None:
+        """As parametrizations make one, for a tensor of the captured module itself."""
+        fast, other = (nn.Linear(4, 4).cuda() for _ in range(2))
+        other.load_state_dict(fast.state_dict())
+        fast = graphdoctor.capture(fast, rand(2, 4))
+        for each in (fast, other):
+            parametrize.register_parametrization(each, "weight", nn.Tanh())
+        assert_equal(fast, other, rand(2, 4))
+        assert isinstance(fast, nn.Linear) and fast.__class__.__name__ == "ParametrizedLinear"
+        assert "the class of the captured module was assigned anew" in fast.fallbacks
 
 
 class TestBadInput:

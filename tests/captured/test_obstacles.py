@@ -47,7 +47,7 @@ def test_a_step_without_hazards_has_no_obstacle() -> None:
 
 def test_a_finding_is_an_obstacle_but_for_one_of_speed() -> None:
     (said,) = told(step(), finding(line=7), finding(rule="GD301"))
-    assert said == "GD101 host-read at net.py:7: The host waits."
+    assert said == "GD101 host-read (net.py:7): The host waits."
     (said,) = told(step(), finding(location=None))
     assert said == "GD101 host-read: The host waits."
 
@@ -90,7 +90,7 @@ def test_memory_of_the_gpu_that_nobody_can_watch_is_an_obstacle(
         external(CACHED, "?", device=device), origin=origin, location=Location("net.py", 9)
     )
     said = told(recording(*[step(externals=(*LED_TO, cached))] * 2))
-    assert ["reached from the model at net.py:9, so" in one for one in said] == [True] * is_said
+    assert ["reached from the model (net.py:9), so" in one for one in said] == [True] * is_said
 
 
 @pytest.mark.parametrize(

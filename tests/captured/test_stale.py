@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from configparser import ConfigParser
 from contextlib import AbstractContextManager, nullcontext
@@ -74,6 +75,7 @@ class Reading(nn.Module):
         self.text = io.StringIO("2")
         self.long = torch.full((100,), 2.0, device="cpu")
         self.items = iter([1.0, 2.0, 3.0])
+        self.draws = torch.Generator().manual_seed(3)
         self.log = logging.getLogger("tests.captured.stale")
 
 
@@ -134,7 +136,18 @@ def _model(reads: Forward) -> Any:
             "import builtins; builtins.abs = lambda value: 9.0",
             "abs changed",
         ),
-        (lambda m, x: round(3.0), "_doubled.__globals__['round'] = lambda v: 9.0", "round is new"),
+        (  # as many names as before
+            lambda m, x: round(3.0),
+            "_doubled.__globals__.update(round=lambda v: 9.0); _doubled.__globals__.pop('_SPARE')",
+            "round is new",
+        ),
+        (lambda m, x: m.draws.initial_seed(), "m.draws.manual_seed(7)", "draws"),
+        (
+            lambda m, x: len(warnings.filters),
+            "warnings.filters.append(('error', None, ImportWarning, None, 0))",
+            "warnings.filters",
+        ),
+        (lambda m, x: m.table.sum(), "m.__dict__ = {**vars(m), 'table': m.table * 2}", "__dict__"),
         (
             lambda m, x: float(len(threading.current_thread().name)),
             "threading.current_thread().name = 'another'",
@@ -162,6 +175,8 @@ def test_a_change_of_what_the_forward_reads_is_eager(
     monkeypatch.setenv("OF_A_TEST", "1")
     monkeypatch.setitem(globals(), "_GAIN", 2.0)
     monkeypatch.setattr(builtins, "abs", abs)
+    monkeypatch.setitem(globals(), "_SPARE", 0)
+    monkeypatch.setattr(warnings, "filters", [*warnings.filters])
     monkeypatch.setattr(captured_models, "GAIN", 2.0, raising=False)
     monkeypatch.setitem(globals(), "_halved", partial(torch.mul, other=0.5))
     monkeypatch.setattr(threading.current_thread(), "name", "a thread")

@@ -41,12 +41,17 @@ def test_capture_under_the_emulator_imports_no_dynamo() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+class _Parameter(nn.Parameter):
+    pass
+
+
 CHANGES: dict[str, Callable[[Any], object]] = {
     "training": lambda model: model[3].train(),
     "attribute": lambda model: setattr(model[70], "in_features", 9),
     "parameter": lambda model: setattr(model[5], "bias", nn.Parameter(torch.zeros(1))),
     "no parameter": lambda model: setattr(model[5], "bias", None),
     "data": lambda model: setattr(model[98].weight, "data", torch.zeros(1, 1)),
+    "a tensor's class": lambda model: setattr(model[98].weight, "__class__", _Parameter),
     "buffer": lambda model: model[0].register_buffer("more", torch.zeros(1)),
     "hook": lambda model: model[9].register_forward_hook(lambda *a: None),
     "pre-hook": lambda model: model[9].register_forward_pre_hook(lambda *a: None),

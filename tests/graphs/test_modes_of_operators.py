@@ -32,7 +32,7 @@ def _watches(name: str, operator: str) -> bool:
         ("math_sdp_allow_fp16_bf16_reduction", "mine.anything.default", True),
         ("math_sdp_allow_fp16_bf16_reduction", "aten._softmax.default", True),
         ("math_sdp_allow_fp16_bf16_reduction", "aten.add.Tensor", False),
-        ("cublas_allow_fp16_accumulation", "aten.addmm.default", True),
+        ("cublas_allow_fp16_accumulation", "mine.anything.default", True),
     ],
 )
 def test_a_switch_is_asked_where_a_kernel_may_be_chosen_by_it(

@@ -10,8 +10,9 @@ from types import CellType
 from typing import NamedTuple, Protocol
 
 from graphdoctor.graphs.guards.differences import NOTHING
-from graphdoctor.graphs.guards.reached import Reached, joined
-from graphdoctor.graphs.guards.written_out import Question
+from graphdoctor.graphs.guards.paths import joined
+from graphdoctor.graphs.guards.reached import Reached
+from graphdoctor.graphs.guards.written_out import Question, all_of
 from graphdoctor.target.state.variables import Namespace
 
 
@@ -98,28 +99,24 @@ class _Part(NamedTuple):
         return f"{joined(self.path, self.name)} was assigned anew"
 
 
-class _Names:
-    """Names that code asks a namespace for, and that are not in it: as long as it does not grow, none is."""
+class _Names(NamedTuple):
+    """Names that code asks a namespace for, and that are not in it. Each is asked, 7 ns: others may come and go."""
 
-    def __init__(self, path: str, namespace: Namespace, names: frozenset[str]) -> None:
-        self._path, self._namespace, self._names = path, namespace, names
-        self.count = len(namespace)
+    path: str
+    namespace: Namespace
+    names: list[str]
 
     def question(self, number: int) -> Question:
-        given: dict[str, object] = {f"namespace{number}": self._namespace, f"names{number}": self}
-        still = f"len(namespace{number}) == names{number}.count or names{number}.are_absent()"
-        return Question(f"({still})", given)
-
-    def are_absent(self) -> bool:
-        count = len(self._namespace)
-        if not self._names.isdisjoint(self._namespace):
-            return False
-        self.count = count
-        return True
+        given: dict[str, object] = {f"namespace{number}": self.namespace}
+        given |= {f"name{number}_{place}": name for place, name in enumerate(self.names)}
+        terms = (
+            f"name{number}_{place} not in namespace{number}" for place in range(len(self.names))
+        )
+        return Question(all_of(terms), given)
 
     def difference(self) -> str:
-        new = self._names.intersection(self._namespace)
-        return f"{joined(self._path, min(new))} is new" if new else ""
+        new = sorted(set(self.names).intersection(self.namespace))
+        return f"{joined(self.path, new[0])} is new" if new else ""
 
 
 def contents_of_cell(cell: CellType) -> object:
@@ -144,4 +141,4 @@ def kept(found: Reached) -> Iterator[Kept]:
     for path, value, name in found.parts:
         yield _Part(path, value, name, getattr(value, name))
     for path, namespace, names in found.absent:
-        yield _Names(path, namespace, names)
+        yield _Names(path, namespace, sorted(names))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from graphdoctor.graphs.calls.signature import is_constant
-from graphdoctor.graphs.guards.reached import joined
+from graphdoctor.graphs.guards.paths import joined
 from graphdoctor.values.figures import shortened
 
 NOTHING = object()

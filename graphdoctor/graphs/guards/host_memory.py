@@ -19,8 +19,6 @@ from graphdoctor.target.state.plain import is_array, is_memory, stands_for
 from graphdoctor.target.state.snapshot import has_memory
 
 _MOST_BYTES = 1 << 22  # about 1 ms for each call
-# Of more bytes in a tensor torch's count of writes tells, which sees none through `.data` or NumPy: 5 us.
-_FEW_BYTES = 1 << 16
 _address = torch.Tensor.data_ptr
 _read = ctypes.string_at
 
@@ -81,18 +79,19 @@ def is_read_by_host(tensor: torch.Tensor) -> bool:
 
 
 def numbers_of(path: str, tensor: torch.Tensor) -> Callable[[], object]:
-    """What tells the numbers of a tensor of the host, bit by bit. Raises `Unwatchable` for too many uncounted ones."""
+    """What tells the numbers of a tensor of the host, bit by bit: torch counts no writes through `.data` or NumPy.
+
+    Raises `Unwatchable` for too many.
+    """
     if not has_memory(tensor):
         return partial(_never_read, path)  # until it lies elsewhere, which is asked as well
     reaches = (
         (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
     nbytes = (sum(reaches) + 1) * tensor.element_size() if tensor.numel() else 0
-    if nbytes <= _FEW_BYTES or tensor.is_inference():  # whose writes are not counted
-        _check(path, nbytes)
-        end = int(tensor.storage_offset()) * tensor.element_size() + nbytes
-        return partial(_bytes_of, tensor, _address(tensor), nbytes, end)
-    return partial(getattr, tensor, "_version")
+    _check(path, nbytes)
+    end = int(tensor.storage_offset()) * tensor.element_size() + nbytes
+    return partial(_bytes_of, tensor, _address(tensor), nbytes, end)
 
 
 def _never_read(path: str) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from types import NoneType
 from typing import Any
@@ -16,12 +16,14 @@ from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
 from graphdoctor.graphs.guards.written_out import Question, all_of, written_out
 from graphdoctor.target.state.switches import ATTENTION, EVERY, SWITCHES
-from graphdoctor.values.recording import OF_ENVIRONMENT, Recording
+from graphdoctor.values.recording import OF_ENVIRONMENT, Op, Recording
 
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _CAPTURE = "a capture of the caller's"
 _LEVEL = "the level of forward-mode gradients"
 _SAVED = "the hooks on saved tensors, as of activation checkpointing,"
+# What torch's guards of tensors see as well, by the dispatch keys that a call's tensors have meanwhile.
+_SEEN_BY_FORM = frozenset({"torch.func", "tracing"})
 # What a forward pass may look at, or kernels are chosen by; each a name and where it is asked for.
 # What this torch lacks is left out.
 _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
@@ -77,7 +79,7 @@ class Modes:
 
     def watch(self, recording: Recording) -> None:
         """Watch what these operators' kernels, and those before, are chosen by, and what they asked the environment."""
-        self._operators |= {op.name for each in recording.captured for op in each.ops}
+        self._operators |= {_told_of(op) for each in recording.captured for op in each.ops}
         for event in recording.host:
             if event.kind == "outside" and event.name.startswith(OF_ENVIRONMENT):
                 key = event.name.removeprefix(OF_ENVIRONMENT)
@@ -100,14 +102,17 @@ class Modes:
         )
 
     def asks_without_gradients(self, parameters: Sequence[torch.Tensor]) -> Question:
-        """Whether nothing is set otherwise on the stream of the number `stream`, and these want no gradients."""
+        """Whether nothing is set otherwise on the stream of the number `stream`, and these want no gradients.
+
+        Asked of a call whose tensors torch's guards have compared with those of a call that was answered.
+        """
         wanting = "are_gradients_enabled() and any(map(wants_gradient, parameters))"
         given = {"are_gradients_enabled": torch.is_grad_enabled, "wants_gradient": _wants_gradient}
         return self._asks(
             f"(off() or not ({wanting}) and (on() or {{at_once}}))",
             {**given, "parameters": parameters},
             stream="stream",
-            without=_SAVED,  # where nothing wants gradients, nothing is saved
+            without=_SEEN_BY_FORM | {_SAVED},  # where nothing wants gradients, nothing is saved
         )
 
     def _asks(
@@ -116,7 +121,7 @@ class Modes:
         given: Mapping[str, object],
         *,
         stream: str = "stream_number()",
-        without: str = "",
+        without: Set[str] = frozenset(),
     ) -> Question:
         """Whether all is as before, and nothing hooked.
 
@@ -129,7 +134,7 @@ class Modes:
             terms.append(f"not hooks{place}")
         at_once: list[str] = []
         for place, ((name, ask), was) in enumerate(zip(self._found, self._before, strict=True)):
-            if name == without:
+            if name in without:
                 continue
             asked |= {f"switch{place}": ask, f"was{place}": was}
             (at_once if name in _AT_ONCE else terms).append(_is_as_it_was(name, place, was, stream))
@@ -147,6 +152,11 @@ class Modes:
             if now != before:
                 return f"{name} changed from {_short(before)} to {_short(now)}"
         return ""
+
+
+def _told_of(op: Op) -> str:
+    """Its name, and the dtypes of its tensors."""
+    return " ".join([op.name, *sorted({use.dtype for use in (*op.inputs, *op.outputs)})])
 
 
 def _is_as_it_was(name: str, place: int, was: object, stream: str) -> str:

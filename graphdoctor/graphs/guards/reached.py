@@ -23,12 +23,15 @@ from graphdoctor.graphs.guards.code_reads import (
     library_reads,
     parts_of,
 )
+from graphdoctor.graphs.guards.for_other_methods import for_other_methods
 from graphdoctor.graphs.guards.hooks import HOOKS, all_hooks
 from graphdoctor.graphs.guards.host_memory import contents_of, is_read_by_host, numbers_of
 from graphdoctor.graphs.guards.may_run import may_run
+from graphdoctor.graphs.guards.paths import HOLDERS, joined, outside
 from graphdoctor.graphs.guards.settings import (
     GRADIENTS,
     OF_THE_THREAD,
+    SEED,
     asks_for_requires_grad,
     settings_read,
 )
@@ -46,7 +49,6 @@ from graphdoctor.target.user_code import is_user_file
 
 Held = dict[Any, Any]
 
-HOLDERS = ("_parameters", "_buffers", "_modules")
 # The rest of what torch keeps in each module says nothing about its forward.
 _IGNORED = frozenset(vars(torch.nn.Module())) - {"training", *HOLDERS, *HOOKS[:2]}
 _CONTAINERS: tuple[Any, ...] = (dict, list, set, deque, bytearray)
@@ -88,16 +90,20 @@ class Reached:
         self.reads_requires_grad = False
         self._seen: set[object] = set()
         self._grads: set[int] = set()
-        self._around = around
-        left_out = all_hooks(around) if around is not None else []
+        self._around, self._roots = around, tuple(roots.values())
+        self._not_read = for_other_methods(self._roots)
+        left_out = [*(all_hooks(around) if around is not None else []), *self._not_read]
         self._functions: list[FunctionType] = []
         self._absent: dict[int, tuple[Held, set[str]]] = {}
+        self._seeds: list[tuple[str, Callable[[], object]]] = []
         for visit in Walk(roots, with_empty=False, without=left_out):
             self._add(visit)
         self.absent += [
             (str(namespace.get("__name__", "")), namespace, frozenset(names))
             for namespace, names in self._absent.values()
         ]
+        if SEED[0] in self.settings:
+            self.memory += self._seeds
         modules = [value for _, value in self.objects if isinstance(value, torch.nn.Module)]
         self.traits = traits_read(may_run(self._functions, modules))
 
@@ -121,9 +127,11 @@ class Reached:
             if visit.shown:  # and not in the place of what a function lacks
                 self.empty.append((path, value))
         elif isinstance(value, _CONTAINERS):
-            self._add_container(path if visit.shown else _outside(path), value)
+            self._add_container(path if visit.shown else outside(path), value)
         elif isinstance(value, ContextVar):
             self.asked.append((path, partial(in_context, value)))
+        elif isinstance(value, torch.Generator):
+            self._seeds.append((path, value.initial_seed))
         else:
             if (contents := contents_of(path, value)) is not None:
                 self.memory.append((path, contents))
@@ -146,6 +154,7 @@ class Reached:
                 self._seen.add(id(namespace))
                 self.seldom_written.append(namespace)
             self._add_read(where, namespace, name)
+            self._add_content(where, namespace[name])
         self.settings.update(
             each for each in settings_read(function) if each is not GRADIENTS or not self._around
         )
@@ -156,6 +165,13 @@ class Reached:
         if (id(held), name) not in self._seen:
             self._seen.add((id(held), name))
             self.exact.append((path, held, name))
+
+    def _add_content(self, path: str, value: Any) -> None:
+        """Of a container of a library's, such as the filters of warnings: no walk goes there."""
+        if type(value) in _CONTAINERS and id(value) not in self._seen:
+            self._seen.add(id(value))
+            add = self._add_attributes if type(value) is dict else self._add_container
+            add(path, value)
 
     def _add_absent(self, namespace: Held, names: frozenset[str]) -> None:
         """Of these, Python's own functions are read; what it lacks too may come to be there."""
@@ -204,13 +220,17 @@ class Reached:
         self._add_classes(type(value))
         if isinstance(value, threading.local):
             self.settings.update([OF_THE_THREAD])
+        self._add_attributes(path, self._add_dict_of(path, value))
+        for name, descriptor in slot_descriptors(type(value)):
+            self.asked.append((joined(path, name), partial(_slot, descriptor, value)))
+
+    def _add_dict_of(self, path: str, value: object) -> Held:
+        """Its attributes, in whose place another dictionary may come."""
         own = attributes(value)
         is_plain = type(value).__getattribute__ is object.__getattribute__
         if is_plain and getattr(value, "__dict__", None) is own:  # and no property of the user's
             self.parts.append((path, value, "__dict__"))
-        self._add_attributes(path, own)
-        for name, descriptor in slot_descriptors(type(value)):
-            self.asked.append((joined(path, name), partial(_slot, descriptor, value)))
+        return own
 
     def _add_classes(self, kind: type) -> None:
         """What is written into a class, one of a library too, is seen by all of its objects."""
@@ -228,10 +248,13 @@ class Reached:
                 self.parts.append((cls.__name__, cls, "__mro__"))
 
     def _add_module(self, path: str, module: torch.nn.Module) -> None:
-        own: Held = attributes(module)
         self.objects.append((path, module))
         self._add_classes(type(module))
+        is_root = any(module is root for root in self._roots)  # of each inside it would be 25 ns
+        own: Held = self._add_dict_of(path, module) if is_root else attributes(module)
         hidden = {"forward", *HOOKS} if module is self._around else set()
+        if self._not_read:
+            hidden |= {name for name in own if any(own[name] is each for each in self._not_read)}
         self.modules.append(
             (path, own, [name for name in own if name not in _IGNORED and name not in hidden])
         )
@@ -270,15 +293,3 @@ def _slot(descriptor: MemberDescriptorType, value: object) -> object:
         return descriptor.__get__(value)
     except AttributeError:  # not set
         return None
-
-
-def joined(path: str, key: object) -> str:
-    """The path of an attribute or an item."""
-    name = f".{key}" if isinstance(key, str) else f"[{key!r}]"
-    return f"{path}{name}".removeprefix(".")
-
-
-def _outside(path: str) -> str:
-    """The path of the module whose parameters, buffers or submodules a dictionary holds."""
-    stem, _, name = path.rpartition(".")
-    return stem if name in HOLDERS else path

@@ -61,7 +61,7 @@ _THREAD_BY_NAME: Setting = (
     lambda: (threading.get_ident(), threading.current_thread().name),
 )
 _LOGGING: Setting = ("the level of a logger", _levels)
-_SEED: Setting = ("the seed of torch's generator", torch.initial_seed)
+SEED: Setting = ("the seed of torch's generator", torch.initial_seed)
 _LOCALE: Setting = ("the locale", partial(locale.setlocale, locale.LC_ALL))
 
 
@@ -129,7 +129,7 @@ _BY_NAME: dict[str, Setting] = {
     "current_thread": _THREAD_BY_NAME,
     "get_ident": OF_THE_THREAD,
     "main_thread": _THREAD_BY_NAME,
-    "initial_seed": _SEED,
+    "initial_seed": SEED,
     "PRINT_OPTS": ("torch.set_printoptions", lambda: vars(torch._tensor_str.PRINT_OPTS).copy()),
     **dict.fromkeys(("isEnabledFor", "getEffectiveLevel", "disable"), _LOGGING),
     "get_float32_matmul_precision": (

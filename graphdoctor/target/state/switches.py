@@ -38,6 +38,7 @@ _LINEAR_ALGEBRA = (
     *("linalg", "cholesky", "lu_", "svd", "eig", "inv"),
     *("geqrf", "orgqr", "ormqr", ".qr.", "solve"),
 )
+_HALF = (" float16",)
 EVERY = ("",)
 # What chooses a CPU's kernels, what others of these follow from, and what is too slow to ask before each replay.
 _NONE: tuple[str, ...] = ()
@@ -46,8 +47,8 @@ _NONE: tuple[str, ...] = ()
 class Switch(NamedTuple):
     """`torch._C._get_<name>`, and `_set_<name>` where this torch has it.
 
-    `operators`: words of which one is in the name of each operator of torch's whose kernels on a GPU are chosen by it.
-    Attention, as an example, may have been taken apart into a softmax or into products.
+    `operators`: words of which one is in the name of each operator of torch's whose kernels on a GPU are chosen by it, or
+    among the dtypes of its tensors. Attention, as an example, may have been taken apart into a softmax or into products.
     """
 
     name: str
@@ -85,7 +86,7 @@ _KNOWN = (
     Switch("cudnn_allow_tf32", "TF32 in cudnn", _CONVOLUTION, precisions=("conv", "rnn")),
     Switch("cublas_allow_tf32", "the precision of matrix products", precisions=("matmul",)),
     Switch("float32_matmul_precision", "torch.get_float32_matmul_precision", _NONE),
-    Switch("cublas_allow_fp16_accumulation", "half-precision accumulation"),
+    Switch("cublas_allow_fp16_accumulation", "half-precision accumulation", _HALF),
     Switch("cublas_allow_fp16_reduced_precision_reduction", "half-precision sums"),
     Switch("cublas_allow_bf16_reduced_precision_reduction", "bfloat16 sums"),
     # To ask for one of these libraries takes 2.4 us, a third of what the guards of a captured call do.
