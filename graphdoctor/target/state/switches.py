@@ -47,8 +47,8 @@ _NONE: tuple[str, ...] = ()
 class Switch(NamedTuple):
     """`torch._C._get_<name>`, and `_set_<name>` where this torch has it.
 
-    `operators`: words of which one is in the name of each operator of torch's whose kernels on a GPU are chosen by it, or
-    among the dtypes of its tensors. Attention, as an example, may have been taken apart into a softmax or into products.
+    `operators`: words of which one is in the name of each operator of torch's whose kernels on a GPU are chosen by
+    it, or among the dtypes of its tensors. Attention, as an example, may have been taken apart into a softmax.
     """
 
     name: str
