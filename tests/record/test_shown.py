@@ -41,7 +41,7 @@ def stopped() -> bool:
 
 def logs(x: torch.Tensor) -> torch.Tensor:
     if stopped():
-        LOG.info("stopped")
+        LOG.warning("stopped")
     return LINEAR(x)
 
 

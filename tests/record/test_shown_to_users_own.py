@@ -45,6 +45,8 @@ class Own:
         changes()
         return ""
 
+    __repr__ = __str__
+
     def __bool__(self) -> bool:
         changes()
         return False
@@ -116,26 +118,24 @@ BLOCKS = nn.Sequential(Block(LOG), Block(OWN))
 
 # Each runs where it is known whether to stop, in a step that goes on with `FACTOR`.
 BODIES = {
-    "str": 'if stopped(): LOG.info("%s", OWN)',
+    "str": 'if stopped(): LOG.warning("%s", OWN)',
     "format": 'if stopped(): LOG.info(f"{OWN}")',
     "method of a text": 'if stopped(): LOG.info("{}".format(OWN))',
     "comparison": 'LOG.info("%s", stopped() and 1 == OWN)',
     "truth": 'if stopped() and OWN: LOG.info("x")',
-    "iteration": 'if stopped(): LOG.info("%s", list(OWN))',
-    "item": 'if stopped(): LOG.info("%s", OWN["k"])',
+    "iteration": 'if stopped(): LOG.warning("%s", list(OWN))',
+    "item": 'if stopped(): LOG.warning("%s", OWN["k"])',
     "keyword": 'if stopped(): print("x", end=OWN)',
-    "in a container": 'if stopped(): LOG.info("%s", TABLE)',
+    "in a container": 'if stopped(): LOG.warning("%s", TABLE)',
     "method of an item": 'if stopped(): LOG.info("%s", TABLE["own"].mean())',
-    "either": 'held = OWN if stopped() else {}\nLOG.info("%s", held.get("x"))',
-    "of a table": 'LOG.info("%s", ({}, OWN)[stopped()].get("x"))',
-    "unless": 'flag = stopped()\nheld = OWN\nif flag: held = None\nif held: held.get("x")',
-    "default": 'if stopped(): LOG.info("%s", GROWING["k"])',
+    "either": 'held = OWN if stopped() else {}\nLOG.warning("%s", held.get("x"))',
+    "of a table": 'LOG.warning("%s", ({}, OWN)[stopped()].get("x"))',
     "wrapper": 'if stopped(): LOG.info("%s", wraps(1))',
     "property": 'if stopped(): LOG.info("%s", STORED.value)',
     "loop of logs": 'for log in (LOG, OWN):\n    if stopped(): log.info("x")',
     "rebound": 'log = LOG\nflag = stopped()\nlog = OWN\nif flag: log.info("x")',
-    "made later": 'flag = stopped()\nheld = makes()\nif flag: LOG.info("%s", held)',
-    "put in": 'held = []\nflag = stopped()\nheld.append(OWN)\nif flag: LOG.info("%s", held)',
+    "made later": 'flag = stopped()\nheld = makes()\nif flag: LOG.warning("%s", held)',
+    "put in": 'held = []\nflag = stopped()\nheld.append(OWN)\nif flag: LOG.warning("%s", held)',
     "warning": 'if stopped(): warnings.warn("x", OwnWarning)',
     "module": 'if stopped(): LOG.info("%s", MODULES["linear"].cpu())',
     "swallowed": "FACTOR.of = 1\nwith OWN.open():\n    LOG.info(THERE.read_text())\n    FACTOR.of = 2",
@@ -166,8 +166,19 @@ def test_what_the_users_own_may_do_stays_a_doubt(body: str, tmp_path: Path) -> N
     assert reported(written(body, tmp_path)).verdict == "unknown"
 
 
-def test_an_answer_that_is_logged_with_plain_values_is_no_doubt(tmp_path: Path) -> None:
-    body = 'flag = stopped()\ny = LINEAR(x)\nif flag: LOG.info(f"{y.mean().item():.3f} {x}")'
+# What comes of each was tried: a text that nobody asks for, a table that nobody reads, what each step does anyway.
+HARMLESS = {
+    "plain values": 'flag = stopped()\ny = LINEAR(x)\nif flag: LOG.info(f"{y.mean().item():.3f} {x}")',
+    "not shown": 'if stopped(): LOG.info("%s", OWN)',
+    "default": 'if stopped(): LOG.warning("%s", GROWING["k"])',
+    "unless": 'flag = stopped()\nheld = OWN\nif flag: held = None\nif held: held.get("x")',
+}
+
+
+@pytest.mark.parametrize("body", HARMLESS.values(), ids=HARMLESS)
+def test_an_answer_that_is_logged_and_changes_nothing_is_no_doubt(
+    body: str, tmp_path: Path
+) -> None:
     report = reported(written(body, tmp_path))
     assert report.verdict == "safe", report.reason
 

@@ -16,12 +16,12 @@ _KEEP_RECORDS = (MemoryHandler, QueueHandler)
 
 
 def prints_plainly() -> bool:
-    return _leaves(sys.stdout)
+    return is_plain_stream(sys.stdout)
 
 
 def warns_plainly() -> bool:
     hooks = (warnings.warn, warnings.showwarning, warnings.formatwarning)
-    return not any(map(is_of_user, hooks)) and _leaves(sys.stderr)
+    return not any(map(is_of_user, hooks)) and is_plain_stream(sys.stderr)
 
 
 def logs_plainly(logger: logging.Logger | None, level: str) -> bool:
@@ -29,8 +29,11 @@ def logs_plainly(logger: logging.Logger | None, level: str) -> bool:
     makers = (logging.getLogRecordFactory(), getattr(logging, level, None))
     if any(is_of_user(one) for one in makers if one is not None):
         return False
-    if is_of_user(getattr(type(logger), level, None)):
-        return False
+    return not is_of_user(getattr(type(logger), level, None)) and hands_on_plainly(logger)
+
+
+def hands_on_plainly(logger: logging.Logger | None) -> bool:
+    """Whether what is done with a record is of no consequence for a step."""
     while logger is not None:
         if any(map(_is_changed, _parts(logger))):
             return False
@@ -58,8 +61,8 @@ def _writes_away(handler: logging.Handler) -> bool:
         return False
     is_pythons = type(handler).__module__.partition(".")[0] == "logging"
     stream = getattr(handler, "stream", None)
-    return not is_pythons or stream is None or _leaves(stream)
+    return not is_pythons or stream is None or is_plain_stream(stream)
 
 
-def _leaves(stream: object) -> bool:
+def is_plain_stream(stream: object) -> bool:
     return not isinstance(stream, io.StringIO) and not is_of_user(stream)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from types import FrameType
 
+from graphdoctor.record.host.loggers import is_plain_stream
 from graphdoctor.record.later.line_trace import LineTrace
 from graphdoctor.record.later.side_effects import Inside, LeavesStep
 from graphdoctor.record.session import calls_inside
@@ -29,7 +31,9 @@ def bounded(lines: LineTrace) -> Iterator[LineTrace]:
     seen = LineTrace(_TIMES_LINES * lines.count + _MORE_LINES, lines.deciding)
     seconds = max(_LEAST_S, _TIMES_SECONDS * lines.seconds)
     ended = partial(ended_after, seconds)  # the call alone: to put back gigabytes takes longer
-    with quiet(), calls_inside(ended, Inside().only, seen.counted):
+    standard = ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr))
+    redirects = [redirect for redirect, stream in standard if not is_plain_stream(stream)]
+    with quiet(), calls_inside(ended, Inside(redirects).only, seen.counted):
         try:
             yield seen
         except UserCodeError as error:

@@ -18,12 +18,13 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from types import BuiltinFunctionType, FrameType
 from typing import Any
 
+from graphdoctor.record.host.loggers import hands_on_plainly
 from graphdoctor.record.host.observer import THREADS, profile_by
 from graphdoctor.record.host.outside import Methods, is_method_of
 from graphdoctor.target.frames import locate_from
@@ -59,6 +60,9 @@ _HANDING_ON = frozenset({"start", "submit", "put"})
 _STANDARD = (1, 2)  # where output and errors go: what is printed harms nobody
 
 
+Redirect = Callable[[io.TextIOBase], AbstractContextManager[object]]
+
+
 class LeavesStep(BaseException):
     """A later step does much more than this one, or changes something outside: it is not run to its end."""
 
@@ -70,7 +74,8 @@ class LeavesStep(BaseException):
 class Inside:
     """A run of the step by this thread, which is ended where it is about to change something outside the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, redirects: Sequence[Redirect] = ()) -> None:
+        self._redirects = redirects  # of standard streams that are the user's own
         self._thread = threading.get_ident()  # what others do is theirs
         self._streams = set(map(id, _streams()))
         self._left: LeavesStep | None = None
@@ -83,9 +88,9 @@ class Inside:
                     stack.callback(space.__setitem__, name, space[name])
                     space[name] = put
                 stack.callback(setattr, logging.Logger, "handle", logging.Logger.handle)
-                logging.Logger.handle = self._in_place_of(  # type: ignore[method-assign]
-                    logging.Logger.handle, lambda kwargs: True
-                )
+                logging.Logger.handle = self._handled_by(logging.Logger.handle)  # type: ignore[method-assign]
+                for redirect in self._redirects:
+                    stack.enter_context(redirect(_OfUser(self)))
                 stack.enter_context(audited(self._audit))
                 stack.callback(profile_by, sys.getprofile())
                 sys.setprofile(self._profile)
@@ -120,6 +125,19 @@ class Inside:
 
         return stand_in
 
+    def _handled_by(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A record is made into text and goes nowhere; what the user's own handlers do with it is not tried."""
+
+        def handle(logger: logging.Logger, record: logging.LogRecord) -> Any:
+            if threading.get_ident() != self._thread:
+                return original(logger, record)
+            if not hands_on_plainly(logger):
+                self.leave()
+            record.getMessage()
+            return None
+
+        return handle
+
     def _opened_by(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The same; but what the user's code would write to a file goes nowhere."""
 
@@ -136,6 +154,10 @@ class Inside:
         if self._is_file(given.get("file")):
             self._leave_here()
         return False
+
+    def leave(self) -> None:
+        """Where the caller's caller is the user's."""
+        self._leave(sys._getframe(2))
 
     def _leave_here(self) -> bool:
         self._leave(sys._getframe(3))
@@ -176,6 +198,18 @@ class Inside:
         if place is not None:  # else it is for graphdoctor or torch itself
             self._left = self._left or LeavesStep(place)
             raise self._left
+
+
+class _OfUser(io.TextIOBase):
+    """In the place of a standard stream of the user's own: what that does with a text is not tried."""
+
+    def __init__(self, inside: Inside) -> None:
+        super().__init__()
+        self._inside = inside
+
+    def write(self, text: str) -> int:
+        self._inside.leave()
+        return len(text)
 
 
 def _is_in_step() -> bool:
