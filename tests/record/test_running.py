@@ -39,13 +39,17 @@ MADE: dict[str, Callable[[], Iterator[Any]]] = {
 }
 
 
+# Since Python 3.14 itertools do not say what is left, but for what is held by zip() and enumerate().
+UNTOLD = () if hasattr(itertools.chain, "__setstate__") else ("chain", "in a tuple")
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_one_that_was_moved_on_stands_elsewhere(name: str) -> None:
     held = MADE[name]()
     running = Running({"held": held})
     before = [position(held), object(), position(held)]
     assert before[0] == before[2]
-    assert list(running.moved()) == []
+    assert list(running.moved()) == (["held"] if name in UNTOLD else [])  # nobody knows
     NEXT(held)
     assert list(running.moved()) == ["held"]
 

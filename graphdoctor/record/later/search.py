@@ -6,6 +6,7 @@ So the state is set to what it will be, as far as each step changes it in the sa
 
 from __future__ import annotations
 
+import dis
 import math
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import closing
@@ -31,6 +32,7 @@ _MOST_OPERATORS = 6_000  # in all of them
 _MOST_IN_A_ROW = 64
 _LINES_IN_A_ROW = 10_000
 _FEWER_IF_FORESEEN = 5
+_LOADS_NUMBER = dis.opmap.get("LOAD_SMALL_INT")
 
 
 class OtherStep(NamedTuple):
@@ -144,13 +146,21 @@ def constants(codes: Iterable[CodeType], names: Set[str]) -> list[int]:
     found: dict[int, None] = {}
     waiting = sorted(codes, key=lambda code: not _names_one(code, names), reverse=True)
     while waiting:
-        for const in waiting.pop().co_consts:
+        code = waiting.pop()
+        for const in (*_in_instructions(code), *code.co_consts):
             if isinstance(const, CodeType):
                 waiting.append(const)
             for each in const if isinstance(const, (tuple, frozenset)) else (const,):
                 if type(each) in (int, float) and math.isfinite(each) and each == int(each):
                     found.setdefault(int(each))
     return list(found)
+
+
+def _in_instructions(code: CodeType) -> Iterator[int]:
+    """Numbers below 256 are no constants since Python 3.14."""
+    if _LOADS_NUMBER is not None:
+        instructions = zip(code.co_code[::2], code.co_code[1::2], strict=True)
+        yield from (number for loads, number in instructions if loads == _LOADS_NUMBER)
 
 
 def _in_turn(one: Sequence[int], other: Sequence[int]) -> list[int]:
