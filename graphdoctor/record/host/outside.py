@@ -117,7 +117,11 @@ ASKED = tuple(
 BUILT_IN = {one.function: one for one in ASKED if not isinstance(one.function, FunctionType)}
 _PYTHONS = {one.function.__code__: one for one in ASKED if isinstance(one.function, FunctionType)}
 _FILES_OF_PATHS = frozenset(
-    code.co_filename for code, one in _PYTHONS.items() if one.owner in (os.path, pathlib.Path)
+    code.co_filename
+    for code in (
+        pathlib.Path.stat.__code__,  # which the others ask; in Python 3.13, from another file
+        *(code for code, one in _PYTHONS.items() if one.owner in (os.path, pathlib.Path)),
+    )
 )
 _EMULATED_NAMES = {one.attribute: one for one in ASKED if one.owner is torch.cuda}
 Methods = Mapping[tuple[str, str], frozenset[str]]  # of C types, by the type's module and name
