@@ -105,7 +105,13 @@ class Asked(NamedTuple):
             "torch.cuda.memory.": "torch.cuda.",
             "posixpath.": "os.path.",
         }.get(owner, owner)
-        return f"{owner.replace('._base', '')}{self.attribute}()"
+        return f"{owner.replace('._base', '').replace('._local', '')}{self.attribute}()"
+
+    @property
+    def holder(self) -> Any:
+        """Where it can be replaced: in a class, the one that defines it."""
+        classes = getattr(self.owner, "__mro__", ())
+        return next((one for one in classes if self.attribute in vars(one)), self.owner)
 
 
 ASKED = tuple(

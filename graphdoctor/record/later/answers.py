@@ -121,7 +121,7 @@ def _others(
         yield from (partial(_reading, change) for change in _CHANGES)
         return
     asked = [one for one in ASKED if one.name == name]
-    owners = [one.owner for one in asked]
+    owners = [one.holder for one in asked]
     # A device may stand in for torch.cuda.
     functions = [f for one in asked for f in (one.function, getattr(one.owner, one.attribute))]
     is_flag = event.detail == "either" or name.rpartition(".")[2].startswith(_FLAGS)
