@@ -179,6 +179,20 @@ def test_a_file_that_is_opened_to_log_is_no_doubt_and_not_written(tmp_path: Path
     assert not (tmp_path / "log").exists()
 
 
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_a_file_that_is_read_or_measured_on_an_occasion_is_a_doubt(
+    mode: str, tmp_path: Path
+) -> None:
+    (tmp_path / "factor").write_text("1.0")
+
+    def reads(state: Counting) -> None:
+        if state.calls % 50 == 0:
+            with (tmp_path / "factor").open(mode) as file:
+                state.is_doubled = (file.tell() if mode == "a" else float(file.read())) > 100
+
+    assert reported(step_of(Counting(), reads)).verdict == "unknown"
+
+
 def test_what_was_never_seen_to_go_the_other_way_stays_a_doubt() -> None:
     def never(state: Counting) -> None:
         state.rate = 0.9 * state.rate + 0.1

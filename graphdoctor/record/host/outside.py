@@ -263,7 +263,9 @@ def _answer_of(path: object) -> Answer:
 
 
 def tells_of_machine(path: object) -> bool:
-    return isinstance(path, (str, bytes)) and os.fsdecode(path).startswith(_OF_MACHINE)
+    if not isinstance(path, (str, bytes)) or os.fsdecode(path) == os.devnull:
+        return False
+    return os.fsdecode(path).startswith(_OF_MACHINE)
 
 
 def who_asks(frame: FrameType | None) -> FrameType | None:
