@@ -29,6 +29,7 @@ class Counting:
         self.rate = 0.0
         self.until = -1
         self.logged = 0
+        self.seen: list[int] = []
 
 
 def step_of(state: Counting, decide: Callable[[Counting], Any]) -> Callable[[torch.Tensor], Any]:
@@ -67,6 +68,20 @@ def prints_from_some_step_on(state: Counting) -> None:
 def logs_in_the_end(state: Counting) -> None:
     if state.calls == 9_000:
         LOG.info("end")
+
+
+def stops_after_some_evaluations(state: Counting) -> None:
+    """As early stopping does: the first evaluation is the best so far."""
+    if state.calls % 100 == 0:
+        state.logged = state.logged + 1 if state.rate else 0
+        state.rate = 1.0
+        state.is_doubled = state.logged > 3
+
+
+def fills_an_empty_list(state: Counting) -> None:
+    if state.calls % 100 == 0:
+        state.seen.append(state.calls)
+        state.is_doubled = len(state.seen) > 5
 
 
 @pytest.mark.parametrize(
@@ -118,6 +133,8 @@ def seeds(state: Counting) -> None:
         sets_when_a_step_is_another,
         sets_what_a_step_asks_much_later,
         counts_what_it_logs,
+        stops_after_some_evaluations,
+        fills_an_empty_list,
     ],
 )
 def test_what_another_step_may_decide_by_stays_a_doubt(decide: Callable[[Counting], None]) -> None:
@@ -160,6 +177,20 @@ def test_a_file_that_is_opened_to_log_is_no_doubt_and_not_written(tmp_path: Path
     report = reported(step_of(Counting(), writes))
     assert report.verdict == "safe", report.reason
     assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_a_file_that_is_read_or_measured_on_an_occasion_is_a_doubt(
+    mode: str, tmp_path: Path
+) -> None:
+    (tmp_path / "factor").write_text("1.0")
+
+    def reads(state: Counting) -> None:
+        if state.calls % 50 == 0:
+            with (tmp_path / "factor").open(mode) as file:
+                state.is_doubled = (file.tell() if mode == "a" else float(file.read())) > 100
+
+    assert reported(step_of(Counting(), reads)).verdict == "unknown"
 
 
 def test_what_was_never_seen_to_go_the_other_way_stays_a_doubt() -> None:

@@ -13,7 +13,7 @@ from graphdoctor.record.later.held_by_others import others_of
 
 
 class Owner:
-    pass
+    def method(self) -> None: ...
 
 
 def test_what_a_weak_reference_alone_leads_to_may_be_gone() -> None:
@@ -42,3 +42,13 @@ def test_memory_that_is_mapped_may_hold_anything_and_is_not_written(tmp_path: Pa
         assert {int(others[id(array)][0]) for others in found} >= {0, -1}  # type: ignore[index]
         assert {others[id(mapped)][0] for others in found} == {0, 1, 127, 255}  # type: ignore[index]
     assert np.fromfile(file, dtype=np.int64).tolist() == [0, 1, 2, 3]
+
+
+def test_a_method_or_a_finalizer_of_what_others_keep_may_be_gone() -> None:
+    owner = Owner()
+    finalizer, method = weakref.finalize(owner, Owner), weakref.WeakMethod(owner.method)
+    ((_, others),) = others_of({"finalizer": finalizer, "method": method})
+    gone, no_method = others[id(finalizer)], others[id(method)]
+    assert isinstance(gone, weakref.finalize) and not gone.alive and finalizer.alive
+    assert isinstance(no_method, weakref.WeakMethod) and no_method() is None
+    finalizer.detach()

@@ -14,10 +14,12 @@ import linecache
 import logging
 import os
 import pathlib
+import queue
 import select
 import signal
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import BuiltinFunctionType, FrameType, FunctionType
@@ -65,10 +67,15 @@ _ASKED: tuple[tuple[Any, Answer, tuple[str, ...]], ...] = (
     (threading, "stands", ("active_count",)),
     (os.path, "either", ("exists", "lexists", "isfile", "isdir", "islink")),
     (pathlib.Path, "either", ("exists", "is_file", "is_dir", "is_symlink")),
-    (Future, "either", ("done",)),
+    (threading, "decides", ("enumerate",)),
+    (Future, "either", ("done", "running", "cancelled")),
+    (queue.Queue, "decides", ("empty", "full", "qsize")),
+    (os, "stands", ("getppid",)),
     (gc, "switch", ("isenabled",)),
+    (gc, "decides", ("get_objects",)),
     (gc, "stands", ("get_count", "get_stats", "get_threshold", "get_freeze_count")),
-    (sys, "stands", ("gettrace", "getprofile", "getallocatedblocks")),
+    (sys, "stands", ("gettrace", "getprofile", "getallocatedblocks", "getrefcount")),
+    (tracemalloc, "stands", ("get_traced_memory",)),
     (signal, "stands", ("sigpending", "getitimer")),
     (logging.Logger, "switch", ("isEnabledFor", "getEffectiveLevel")),
     (torch, "switch",
@@ -137,6 +144,7 @@ _METHODS: Methods = {
     ("sqlite3", "Cursor"): frozenset({"execute", "fetchone", "fetchall", "fetchmany"}),
     ("functools", "_lru_cache_wrapper"): frozenset({"cache_info"}),
     ("_thread", "lock"): frozenset({"locked"}),
+    ("_queue", "SimpleQueue"): frozenset({"empty", "qsize"}),
     ("select", "epoll"): frozenset({"poll"}),
     ("select", "poll"): frozenset({"poll"}),
     ("_ssl", "_SSLSocket"): frozenset({"read"}),
@@ -144,7 +152,7 @@ _METHODS: Methods = {
 }
 _OF_LOCKS = (("_thread", "lock"), ("_thread", "RLock"), ("_multiprocessing", "SemLock"))
 _LOCKS: Methods = dict.fromkeys(_OF_LOCKS, frozenset({"acquire"}))
-_READS = frozenset({"read", "read1", "readline", "readlines", "readinto"})
+_READS = frozenset({"read", "read1", "readline", "readlines", "readinto", "tell"})
 _NAMES = _READS.union(
     *_METHODS.values(),
     *_LOCKS.values(),
@@ -265,7 +273,9 @@ def _answer_of(path: object) -> Answer:
 
 
 def tells_of_machine(path: object) -> bool:
-    return isinstance(path, (str, bytes)) and os.fsdecode(path).startswith(_OF_MACHINE)
+    if not isinstance(path, (str, bytes)) or os.fsdecode(path) == os.devnull:
+        return False
+    return os.fsdecode(path).startswith(_OF_MACHINE)
 
 
 def who_asks(frame: FrameType | None) -> FrameType | None:

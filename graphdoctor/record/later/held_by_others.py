@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from graphdoctor.target.state.plain import is_array
@@ -25,7 +25,7 @@ Others = Mapping[int, object]  # by the identity of what they stand in for
 def others_of(roots: Mapping[str, object]) -> Iterator[tuple[str, Others]]:
     """What is held by others, and what may be there instead."""
     reached = [value for _, value, _ in Walk(roots, with_empty=False)]
-    weak = [one for one in reached if type(one) is weakref.ref or isinstance(one, _WEAK)]
+    weak = [one for one in reached if _is_weak(one)]
     if weak:
         leaves = {id(one) for one in weak}
         owned = {id(value) for _, value, _ in Walk(roots, leaves=leaves)}
@@ -40,17 +40,40 @@ def others_of(roots: Mapping[str, object]) -> Iterator[tuple[str, Others]]:
 class _Short:
     """Nobody keeps one."""
 
+    def method(self) -> None: ...
+
+
+def _is_weak(held: Any) -> bool:
+    return isinstance(held, _WEAK) or type(held) in _GONE
+
+
+_GONE: Mapping[type, Callable[[], object]] = {
+    weakref.ref: lambda: weakref.ref(_Short()),
+    weakref.WeakMethod: lambda: weakref.WeakMethod(_Short().method),
+    weakref.finalize: lambda: weakref.finalize(_Short(), _Short),
+}
+
 
 def _gone(held: Any) -> object:
-    return weakref.ref(_Short()) if type(held) is weakref.ref else type(held)()
+    return _GONE.get(type(held), type(held))()
 
 
 def _is_owned(held: Any, owned: set[int]) -> bool:
     """Whether the state itself keeps all that a weak reference, or a container of them, leads to."""
-    kept = [held()] if type(held) is weakref.ref else list(held)
-    if isinstance(held, weakref.WeakValueDictionary):
-        kept = list(held.values())
-    return all(one is None or id(one) in owned for one in kept)
+    return all(one is None or id(one) in owned for one in _kept(held))
+
+
+def _kept(held: Any) -> list[object]:
+    kind = type(held)
+    if kind is weakref.finalize:
+        alive = held.peek()
+        return [alive[0]] if alive is not None else []
+    if kind is weakref.WeakMethod:
+        method = held()
+        return [method.__self__] if method is not None else []
+    if kind is weakref.ref:
+        return [held()]
+    return list(held.values() if isinstance(held, weakref.WeakValueDictionary) else held)
 
 
 def _is_shared(value: Any) -> bool:

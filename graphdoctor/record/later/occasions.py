@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import cached_property
+from itertools import islice
 
 from graphdoctor.record.later.bounded import bounded
 from graphdoctor.record.later.line_trace import LineTrace
@@ -19,7 +20,8 @@ from graphdoctor.record.later.trends import Moment, Trend, moment, numbers_in, t
 from graphdoctor.record.later.trials import Trials
 
 _LOOKS = 3
-_IN_A_ROW = 3  # occasions that show how what they change goes on
+# The first may begin something, such as a list that was empty or the best so far; the others show how it goes on.
+_IN_A_ROW = 4
 _TOLD_AS = ("{}", "len({})", "contents({})", "position({})")
 Condition = Callable[[], AbstractContextManager[object]]
 
@@ -83,6 +85,16 @@ class _After(Trials):
             return next(in_a_row)
 
 
+class _Second(_After):
+    """Runs of an occasion after another one, whose state goes on."""
+
+    def moved(self, move: Callable[[], None]) -> Ran:
+        moves = iter((lambda: None, move))
+        with closing(self._occasions.each_with_the_next(lambda: next(moves)())) as in_a_row:
+            *_, ran, after = islice(in_a_row, 4)
+            return after if first_difference(self.usual, ran) is None else ran
+
+
 def are_as_usual(
     trials: Trials, lines: LineTrace, condition: Condition, goes_on: Sequence[Trend] = ()
 ) -> bool:
@@ -104,12 +116,17 @@ def are_as_usual(
             return False
     except (LeavesStep, _AnotherError):
         return False
+    at_first, ahead = trends(*seen[:3]), trends(*seen[1:])
+    after = _After(occasions)
+    begins = {(one.path, one.growth) for one in at_first} != {
+        (one.path, one.growth) for one in ahead
+    }
     return all(
         not found or nearest_other_step(each, found, trace, numbers) is None
         for each, found in (
-            (occasions, trends(*seen)),
-            (trials, trends(*seen)),
-            (_After(occasions), goes_on),
+            (_Second(occasions) if begins else occasions, ahead),
+            (after if begins else trials, ahead),
+            (after, goes_on),
         )
     )
 

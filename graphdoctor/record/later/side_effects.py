@@ -26,7 +26,7 @@ from typing import Any
 
 from graphdoctor.record.host.loggers import hands_on_plainly
 from graphdoctor.record.host.observer import THREADS, profile_by
-from graphdoctor.record.host.outside import Methods, is_method_of
+from graphdoctor.record.host.outside import Asking, Methods, is_method_of
 from graphdoctor.target.frames import locate_from
 from graphdoctor.target.program.quiet import audited, leaves_process
 from graphdoctor.target.user_code import is_user_file
@@ -79,6 +79,7 @@ class Inside:
         self._thread = threading.get_ident()  # what others do is theirs
         self._streams = set(map(id, _streams()))
         self._left: LeavesStep | None = None
+        self._asking = Asking(self._asked)
 
     @contextmanager
     def only(self) -> Iterator[None]:
@@ -146,6 +147,8 @@ class Inside:
             is_written = is_path and _ONLY_WRITES.fullmatch(mode)
             if is_written and threading.get_ident() == self._thread and _is_in_step():
                 return original(os.devnull, mode.replace("x", "w"), *args, **kwargs)
+            if is_path and threading.get_ident() == self._thread:  # this function hides who asks
+                self._asking.audit("open", (os.fspath(file), mode))
             return original(file, mode, *args, **kwargs)
 
         return opened
@@ -164,13 +167,20 @@ class Inside:
         return False
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        self._asking.audit(event, args)
         if leaves_process(event, args):
             self._leave(sys._getframe(2))
+
+    def _asked(self, name: str, answer: str, frame: FrameType) -> None:
+        """What nobody knows the answer of, such as a file that is read."""
+        if answer == "decides":
+            self._leave(frame)
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
             if getattr(arg, "__name__", "") in _NAMES and self._is_outward(arg):
                 self._leave(frame)
+            self._asking.built_in_called(arg, frame)
         elif event == "call" and frame.f_code.co_name in _HANDING_ON and _hands_on(frame):
             self._leave(frame.f_back)
 
