@@ -25,7 +25,8 @@ from typing import Any
 import msgspec
 import torch
 
-from graphdoctor.record.host.outside import ASKED, tells_of_machine, who_asks
+from graphdoctor.record.host.asked import ASKED
+from graphdoctor.record.host.outside import tells_of_machine, who_asks
 from graphdoctor.record.host.replaced_names import standing_in
 from graphdoctor.record.later.held_by_others import others_of as held_by_others
 from graphdoctor.record.later.line_trace import LineTrace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import math
 import sys
@@ -10,28 +9,22 @@ from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from contextvars import Context, ContextVar
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from itertools import islice
-from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
+from graphdoctor.record.later.places import put_at
 from graphdoctor.target.state.attributes import (
-    attributes,
     counts_for_itself,
-    has_walkable_state,
-    slot_descriptors,
 )
 from graphdoctor.target.state.plain import STREAMS, is_array, told_of
 from graphdoctor.target.state.readers import readers_of
-from graphdoctor.target.state.variables import global_names, names_in
 from graphdoctor.target.state.walk import Walk, dict_items
 
 _MOST_ITEMS = 20_000  # that a container gets, or that are compared
 _MOST_DOUBLINGS = 60  # of what multiplies
-_MISSING = object()
 _MOST_NUMBERS = 64  # that the state may be compared with
 
 
@@ -125,11 +118,9 @@ def _trend(path: str, held: _Held, second: Any, third: Any) -> Trend | None:
     is_own = isinstance(held.container, (bytearray, array))
     if isinstance(held.container, STREAMS):
         return _of_stream(path, held.container, (held.value, second, third))
-    if (
-        isinstance(held.holder, (tuple, frozenset)) and not is_own
-    ):  # nobody can put anything into it
-        return None
-    put = partial(_fill, held.container) if is_own else partial(_put, held.holder, told_of(path))
+    if isinstance(held.holder, (tuple, frozenset)) and not is_own:
+        return None  # nobody can put anything into it
+    put = partial(_fill, held.container) if is_own else partial(put_at, held.holder, told_of(path))
     if isinstance(held.value, frozenset):
         return _of_frozen(path, (held.value, second, third), put)
     if isinstance(held.value, (str, bytes, tuple)):
@@ -142,7 +133,7 @@ def _trend(path: str, held: _Held, second: Any, third: Any) -> Trend | None:
     counts = _counted(held.value, second, third)
     if is_array(held.container):
         return Trend(path, lambda steps: _fill(held.container, goes_on(steps)), *counts)
-    return Trend(path, lambda steps: _put(held.holder, path, goes_on(steps)), *counts)
+    return Trend(path, lambda steps: put_at(held.holder, path, goes_on(steps)), *counts)
 
 
 def _counted(first: Any, second: Any, third: Any) -> tuple[float | None, float | None]:
@@ -286,63 +277,3 @@ def _of_items(
 
 def _same(one: list[object], other: list[object]) -> bool:
     return all(here is there for here, there in zip(one, other, strict=True))
-
-
-def _put(holder: Any, path: str, value: object) -> None:
-    """Write past any override, and only where there is such a value already."""
-    name = path.rpartition(".")[2]
-    if isinstance(holder, FunctionType):
-        _put_variable(holder, name, value)
-    elif isinstance(holder, CellType):
-        holder.cell_contents = value
-    elif isinstance(holder, ContextVar):
-        holder.set(value)
-    elif isinstance(holder, Context):
-        for variable in holder:
-            if path.endswith(f"[{variable.name}]"):
-                holder.run(variable.set, value)
-    elif isinstance(holder, dict):
-        key = _key_in(holder, path)
-        if key is not _MISSING:
-            dict.__setitem__(holder, key, value)
-    elif isinstance(holder, (list, deque)) and path.endswith("]"):
-        with suppress(ValueError, IndexError):
-            index = int(path.rpartition("[")[2][:-1])
-            kind: Any = list if isinstance(holder, list) else deque
-            kind.__setitem__(holder, index, value)
-    elif isinstance(holder, type):
-        if name in vars(holder):
-            type.__setattr__(holder, name, value)
-    elif name in (own := attributes(holder)):
-        own[name] = value
-    elif has_walkable_state(holder):
-        for slot, descriptor in slot_descriptors(type(holder)):
-            if slot == name:
-                descriptor.__set__(holder, value)
-
-
-def _key_in(held: dict[Any, Any], path: str) -> object:
-    """The key of a dictionary's value: a word, a number, or by its place where it is an object."""
-    word = path.rpartition(".")[2]
-    if not path.endswith("]"):
-        return word if word in held else _MISSING
-    with suppress(ValueError, SyntaxError):
-        key = ast.literal_eval(path.rpartition("[")[2][:-1])
-        if key in held:
-            return key
-        if isinstance(key, int) and 0 <= key < len(held):
-            return next(islice(held, key, None))
-    return _MISSING
-
-
-def _put_variable(function: FunctionType, name: str, value: object) -> None:
-    if name in names_in(function):
-        cells = dict(zip(names_in(function), function.__closure__ or (), strict=True))
-        cells[name].cell_contents = value
-    elif name in vars(function):
-        vars(function)[name] = value
-    else:
-        for namespace, names in global_names(function):
-            if name in names and name in namespace:
-                namespace[name] = value
-                return
