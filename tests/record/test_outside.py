@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import copy
 import csv
 import importlib
 import io
@@ -15,6 +16,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -219,3 +221,21 @@ def test_yes_or_no_for_a_log_of_the_users_own_is_tried(tmp_path: Path, stops: bo
         return LINEAR(x)
 
     assert reported(step).verdict == ("unknown" if stops else "safe")
+
+
+def test_where_things_lie_is_asked_by_the_users_code_and_not_by_pythons_own() -> None:
+    asked: list[str] = []
+    asking = Asking(lambda name, answer, frame: asked.append(name))
+
+    def heard(frame: FrameType, event: str, arg: object) -> None:
+        if event == "c_call":
+            asking.built_in_called(arg, frame)
+
+    sys.setprofile(heard)
+    try:
+        copy.deepcopy([[], {}])
+        assert not asked
+        id(LINEAR)
+    finally:
+        sys.setprofile(None)
+    assert asked == ["id()"]

@@ -128,7 +128,8 @@ class Asking:
 
     def _tell(self, name: str, answer: Answer, frame: FrameType) -> None:
         user = who_asks(frame)
-        if user is None:
+        # Python's own code, as that of copy.deepcopy(), tells objects apart by where they lie, and nothing else.
+        if user is None or (name == "id()" and user is not frame):
             return
         does_more = name.startswith(_STARTING) or (user is not frame and keeps_answer(user))
         if does_more or not self._shown.is_only_shown(user):
