@@ -58,7 +58,7 @@ class HostTime(RecordingRule):
         import torch
 
         def step(x):
-            phase = time.perf_counter()  # <- GD208
+            phase = time.perf_counter() % 1.0  # <- GD208
             return torch.sin(x + phase)
 
         return step, (torch.randn(8, 16, device="cuda"),)
