@@ -19,9 +19,8 @@ _MISSING = object()
 _UNKNOWN = float("nan")  # a version that equals none, not even itself
 _MOST_KEPT = 8
 
-_Key = frozenset[
-    tuple[int, str, int]
-]  # what is replaced: the module, the name and the value, by id
+# What is replaced: the module, the name and the value, by id.
+_Key = frozenset[tuple[int, str, int]]
 
 
 @dataclass(frozen=True, slots=True)

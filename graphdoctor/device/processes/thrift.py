@@ -38,9 +38,8 @@ def leave_garbage() -> None:
 
 
 def _is_of_nanobind(module: object) -> bool:
-    there = getattr(
-        module, "__dict__", {}
-    )  # not by attributes: a lazy module would import what is asked for
+    # Not by attributes: a lazy module would import what is asked for.
+    there = getattr(module, "__dict__", {})
     is_extension = str(there.get("__file__")).endswith((".so", ".pyd"))
     return is_extension and any(type(v).__module__ == "nanobind" for v in there.values())
 
@@ -57,9 +56,8 @@ def _keep_what_is_freed() -> None:
 
 
 _lock = threading.Lock()
-_raised: list[
-    tuple[int, ...]
-] = []  # the thresholds before the first block that is still open, once for each
+# The thresholds before the first block that is still open, once for each.
+_raised: list[tuple[int, ...]] = []
 
 
 @contextmanager

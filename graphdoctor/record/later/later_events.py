@@ -78,10 +78,8 @@ def _raises(error: RaisesLater) -> HostEvent:
 def _with_other_answers(trials: Trials, events: Sequence[HostEvent]) -> Iterator[HostEvent]:
     """Of what the step asks for: whether it decides by the answer. Ranks would wait for one that goes another way."""
     session = trials.session
-    if MEETING.has_others or not session.device.has_values:
-        yield from map(untried, events)
-        return
-    if not any(map(is_open, events)) and not any(others_of(session.target.roots)):
+    can_try = session.device.has_values and not MEETING.has_others
+    if not can_try or not (any(map(is_open, events)) or any(others_of(session.target.roots))):
         yield from map(untried, events)
         return
     with session.from_the_start(capturing=True):

@@ -87,9 +87,8 @@ class Follower:
     _begun_at: int = -1
     _has_stepped: bool = field(default=False)
     _begun_on: int = -1  # the line
-    _has_ended: bool = field(
-        default=False
-    )  # the statement that it began with: its backward pass ran
+    # The statement that it began with: its backward pass ran.
+    _has_ended: bool = field(default=False)
 
     def begins(self, event: Event) -> At | None:
         """The frame, where a new pass through the statements begins with this event."""
