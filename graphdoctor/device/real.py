@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -70,6 +70,7 @@ class WatchedDevice:
         self._patches = Patches()  # of all threads
         self._lasting = Patches()
         self._where_made = WhereMade(self, _is_on_default_stream)
+        self._side = ExitStack()
 
     def __enter__(self) -> WatchedDevice:
         if torch.distributed.is_available():
@@ -77,8 +78,22 @@ class WatchedDevice:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self._side.close()
         self._lasting.undo()
         self.table.close()
+
+    def leave_default_stream(self) -> None:
+        """Run what follows on a side stream, as torch advises for the warmup of a capture.
+
+        Autograd accumulates a gradient on the stream on which the accumulation was first made, and keeps
+        it while any tensor refers to it. No capture may depend on the default stream.
+        """
+        if not _is_on_default_stream():
+            return
+        default, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(default)
+        self._side.callback(default.wait_stream, side)
+        self._side.enter_context(torch.cuda.stream(side))
 
     def event(self, kind: str, name: str, detail: str = "") -> None:
         for observer in self._observers:

@@ -11,6 +11,7 @@ import re
 import socket
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,11 +80,14 @@ def _run_profiled(run: Callable[[], object], steps: int, on_ready: Callable[[Any
     # A schedule makes the profiler annotate the steps; its warm-up step loses the first kernels.
     plan = schedule(wait=0, warmup=1, active=steps, repeat=1)
     ran = profile(activities=activities, schedule=plan, on_trace_ready=on_ready)
-    with _quiet_kineto(), ran as profiler:
-        for _ in range(steps + 1):
-            run()
-            synchronize()
-            profiler.step()
+    with _quiet_kineto(), warnings.catch_warnings():
+        # The schedule has one cycle, so torch's warning that events of earlier cycles are gone is no news.
+        warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each")
+        with ran as profiler:
+            for _ in range(steps + 1):
+                run()
+                synchronize()
+                profiler.step()
 
 
 @contextmanager

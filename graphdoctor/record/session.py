@@ -57,6 +57,10 @@ class Device(Protocol):
 
     def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str: ...
 
+    def leave_default_stream(self) -> None:
+        """Run what follows on a stream that a capture may depend on."""
+        ...
+
 
 _Contexts = tuple[Callable[[], AbstractContextManager[object]], ...]
 _AROUND_CALLS: ContextVar[_Contexts] = ContextVar("_AROUND_CALLS", default=())
@@ -126,6 +130,7 @@ def prepare(target: Target, device: Device, *, iterations: int) -> Session:
     scopes = Scopes(target.roots)
     with user_code("making the inputs"):
         first = target.fresh_inputs()
+    device.leave_default_stream()
     if target.held_by or not target.is_warm:
         mark_held_accumulations(target.roots, target.held_by)
     before = snapshot(target.roots) if target.is_warm else None

@@ -35,6 +35,9 @@ class PlainDevice(UsersMemory):
     def observed_by(self, observer: object) -> Iterator[None]:
         yield
 
+    def leave_default_stream(self) -> None:
+        pass
+
     @contextmanager
     def assuming_capture(self) -> Iterator[None]:
         yield

@@ -288,6 +288,9 @@ class EmulatedDevice:
         if self.shapes is not None and tensor.is_floating_point():
             self.table.take_values(tensor)
 
+    def leave_default_stream(self) -> None:
+        """Nothing: the emulated device knows by their order which nodes of autograd are from before a step."""
+
     def device_name_of(self, tensor: torch.Tensor, info: StorageInfo) -> str:
         """The logical device of a tensor with this storage: "cuda:0", on every rank, "meta" or "cpu"."""
         if info.cuda:

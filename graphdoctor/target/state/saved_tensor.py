@@ -59,7 +59,9 @@ def _copy_of(storage: torch.UntypedStorage, *, is_ours: bool) -> _Copy:
 
 def is_cheap_to_copy(tensor: torch.Tensor) -> bool:
     """Whether a copy on the device takes less than the answer whether one is needed."""
-    return tensor.nbytes <= _FEW_BYTES and not lies_on_cpu(tensor)
+    if lies_on_cpu(tensor) or tensor.layout != torch.strided:
+        return False  # a sparse tensor has no size in bytes
+    return tensor.nbytes <= _FEW_BYTES
 
 
 def copy_with_bits_of(flat: torch.Tensor) -> tuple[int, int] | None:
