@@ -37,7 +37,7 @@ class Pool:
     def __init__(self) -> None:
         self.handle: Any = torch.cuda.graph_pool_handle()
         self._earlier: list[Any] = []
-        self.side: Any = torch.cuda.Stream()
+        self.side: Any = stream_for_capture()
 
     @property
     def reserved_bytes(self) -> int:
@@ -105,6 +105,15 @@ def capture_graph(
         finally:
             is_empty = capture.end()
     return Recorded(capture.graph, result, is_empty)
+
+
+def stream_for_capture() -> Any:
+    """The current stream, if a capture may depend on it, else a new one.
+
+    What ran before on that very stream, such as a warmup, needs no wait between streams then.
+    """
+    current = torch.cuda.current_stream()
+    return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
 
 
 def run_on(side: Any, work: Callable[[], object]) -> None:
@@ -180,13 +189,28 @@ def device_usable_after_failure(graph: Resettable) -> Iterator[None]:
         yield
     except BaseException:
         torch.cuda.set_stream(stream)
-        for repair in (graph.reset, torch.cuda.synchronize, torch.cuda.empty_cache):
+        for repair in (
+            graph.reset,
+            torch.cuda.synchronize,
+            _clear_cusolver,
+            torch.cuda.empty_cache,
+        ):
             with suppress(RuntimeError):
                 repair()
         for generator, state in generators:
             with suppress(RuntimeError):
                 generator.graphsafe_set_state(state)
         raise
+
+
+def _clear_cusolver() -> None:
+    """Let cuSOLVER report the error that a refused capture left in its handle, once.
+
+    On an H100 with torch 2.11 the first eager `torch.linalg.eigh` after a refused capture of one raises
+    CUSOLVER_STATUS_EXECUTION_FAILED, and all later calls succeed.
+    """
+    if _cuda_generators():
+        torch.linalg.eigvalsh(torch.eye(2, device="cuda"))
 
 
 def _cuda_generators() -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from graphdoctor.graphs.capture import Pool, record_graph, run_on
+from graphdoctor.graphs.capture import Pool, record_graph, run_on, stream_for_capture
 from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.static_inputs import StaticInputs
@@ -101,7 +101,7 @@ def capture_whole_step(
     """
     before = now if now is not None else snapshot(target.roots)
     try:
-        side: Any = torch.cuda.Stream() if pool is None else pool.side
+        side: Any = stream_for_capture() if pool is None else pool.side
         warm_up(target, side, warmup)
         start = before if warmup == 0 else snapshot(target.roots)
         return _capture(target, side, start, pool)

@@ -46,3 +46,14 @@ def test_a_product_with_a_sparse_matrix_is_analyzed() -> None:
     )
     report = graphdoctor.analyze(lambda: target, strategies=())
     assert report.verdict in ("safe", "partly-safe"), report.reason
+
+
+@pytest.mark.parametrize("size", [32, 600])  # cuSOLVER has a routine for each
+def test_a_refused_capture_of_an_eigendecomposition_leaves_eager_working(size: int) -> None:
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return tuple(torch.linalg.eigh(x @ x.T + torch.eye(size, device="cuda")))
+
+    given = torch.randn(size, size, device="cuda")
+    report = graphdoctor.analyze(lambda: (step, (given,)), strategies=())
+    assert "GD114" in {finding.rule for finding in report.findings}, report.reason
+    step(given)
