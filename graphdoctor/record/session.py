@@ -215,12 +215,14 @@ def _ran_as_captured(run: Callable[[], Outcome], device: Device) -> Outcome:
     try:
         return on_this_path()
     except UserCodeError as error:
+        assert error.__cause__ is not None
+        if not device.was_asked:  # the state of this call raises, and not the path of a capture
+            raise error.__cause__ from None
         run()
         try:
             on_this_path()
         except UserCodeError as again:
             raise RaisesInCapture(str(again), again.frames) from again.__cause__
-        assert error.__cause__ is not None
         raise error.__cause__ from None
 
 

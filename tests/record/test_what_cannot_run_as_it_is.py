@@ -134,3 +134,22 @@ def test_operators_made_for_cpus_are_not_called_safe() -> None:
     report = analyzed(model, torch.randn(2, 8))
     assert report.verdict == "unknown"
     assert "quantized.linear_dynamic.default is made for CPUs" in report.reason
+
+
+def test_a_step_that_raises_in_every_second_call_is_not_blamed_on_the_capture() -> None:
+    class EverySecondRaises(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.calls = torch.nn.Linear(8, 8), 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            if self.calls % 2 == 0:
+                raise ValueError("every second call")
+            return self.linear(x)
+
+    report = graphdoctor.analyze(
+        EverySecondRaises(), torch.randn(4, 8), device="emulated", strategies=()
+    )
+    assert not report.findings
+    assert "every second call" in report.reason
