@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from graphdoctor.reporters.look import Look
     from graphdoctor.target.program.launch import Program
     from graphdoctor.values.options import RunOptions
-    from graphdoctor.values.program import ProgramReport
+    from graphdoctor.values.program import Exactness, ProgramReport
 
 FEWEST_STEPS = 2
 FORMATS = ("html",)
@@ -93,8 +93,10 @@ class RunCommand:
         add_json_argument(parser, "report")
         add_report_argument(parser, FORMATS)
         add("--diff", metavar="FILE",
-            help="run the program again, as it is and with what is proposed, and write the changes as"
-            " a diff if its results are the same")  # fmt: skip
+            help="rerun the program with and without the proposed changes; write them as a diff if the"
+            " results match and no step is slower")  # fmt: skip
+        add("--allow", choices=("bitwise", "rounding"), default="rounding",
+            help="what may differ with --diff: nothing (bitwise), or the rounding of sums (default)")  # fmt: skip
         add("--trace-dir", metavar="DIR",
             help="write runs for TensorBoard and Perfetto into this folder")  # fmt: skip
         add_page_arguments(parser)
@@ -123,7 +125,9 @@ class RunCommand:
             return report.exit_code
         if said:
             print(said, file=sys.stderr)
-        report = _with_patch(report, program, options, folder=folder, diff=args.diff)
+        report = _with_patch(
+            report, program, options, folder=folder, diff=args.diff, allowed=args.allow
+        )
 
         from graphdoctor.check.selection import selected_steps
 
@@ -152,13 +156,19 @@ def _check_diff(args: argparse.Namespace) -> None:
 
 
 def _with_patch(
-    report: ProgramReport, program: Program, options: RunOptions, *, folder: str, diff: str | None
+    report: ProgramReport,
+    program: Program,
+    options: RunOptions,
+    *,
+    folder: str,
+    diff: str | None,
+    allowed: Exactness,
 ) -> ProgramReport:
     """What to change, tried where a diff is wanted; its file is written where there is something to write."""
     from graphdoctor.strategies.patch.made import tried, with_patch
 
-    report, sources = with_patch(report, folder)
-    if not diff or not sources:
+    report, choice = with_patch(report, folder, allowed)
+    if not diff or choice.is_empty:
         return report
     from graphdoctor.reporters.files import save
     from graphdoctor.strategies.patch.rerun import MOST_STEPS, MOST_STEPS_ON_GPU, Task
@@ -167,7 +177,9 @@ def _with_patch(
     is_on_gpu = report.machine is not None and report.machine.device == "cuda"
     most = MOST_STEPS_ON_GPU if is_on_gpu else MOST_STEPS
     task = Task(program, folder, chosen.device, chosen.gpu, most)
-    report = tried(report, sources, task, time_limit_s=chosen.budget_s, progress=_tell)
+    report = tried(
+        report, choice, task, allowed=allowed, time_limit_s=chosen.budget_s, progress=_tell
+    )
     if report.patch is not None and report.patch.diff:
         save(report.patch.diff, Path(diff))
     return report

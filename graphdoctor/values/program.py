@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from graphdoctor.values.figures import Range
 from graphdoctor.values.locations import Location
 from graphdoctor.values.report import Machine, Mode, Report
 
@@ -70,19 +71,24 @@ class ProgramStep(Struct, frozen=True):
 
 
 PatchStatus = Literal["not tried", "same results", "left out"]
+Exactness = Literal["bitwise", "rounding", "changes-results"]
 
 
 class Patch(Struct, frozen=True):
     """Changes of the program's own files, as one unified diff to apply in `folder` with `patch -p1`.
 
     "same results": the program ran as it is and changed, and what could be compared was alike, as
-    `tried` says. "left out": it was not, or could not be compared, so there is no diff.
+    `tried` says. "left out": it was not, or could not be compared, or was slower, so there is no diff.
+    `speedup` is of the whole time from one optimizer step to the next where `is_measured`, and else of the
+    step that gains most, as it is predicted.
     """
 
     status: PatchStatus
     diff: str = ""
     folder: str = ""
     tried: str = ""
+    speedup: Range | None = None
+    is_measured: bool = False
 
 
 class ProgramReport(Struct, frozen=True):

@@ -1,31 +1,35 @@
-"""Two runs of a program, as it is and changed -> what of their results is alike, or what differs, in a sentence."""
+"""Compare runs of a program as it is and changed: results, then times, in a sentence."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
 from graphdoctor.strategies.patch.rerun import Run
-from graphdoctor.values.figures import count_text, shortened, time_text
+from graphdoctor.values.figures import Range, count_text, ratio_range, shortened, time_text
 
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)")
 _OF_TIME = re.compile(
     r"time|second|elapsed|duration|throughput|speed|runtime|mfu|eta|/\s?s\b|\b(ms|s|sec|us)\b", re.I
 )
 _NEAR = 24  # characters around a number, among which stands what it is a number of
-_NOTHING = "The program printed nothing and stepped no optimizer, so nothing says whether its results are the same."
+_NOTHING = (
+    "The program printed nothing and stepped no optimizer, so there are no results to compare."
+)
 _MOST_WORSE = 10.0  # times what the program differs from itself
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Whether the changed program gave the same results, and what shows it."""
+    """Whether the changed program gave the same results, and what shows it; its speedup where it was timed."""
 
     is_same: bool
     sentence: str
+    speedup: Range | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +41,71 @@ class _Difference:
     before: str
     after: str
 
+    @property
+    def is_number(self) -> bool:
+        return self.part >= 0
+
+    @property
+    def amount(self) -> float:
+        return abs(float(self.after) - float(self.before))
+
+    @property
+    def relative(self) -> float:
+        return self.amount / max(abs(float(self.before)), 1e-30)
+
 
 def likeness(
-    plain: Run, changed: Run, again: Run | None = None, *, captures: bool = True
+    plain: Run,
+    changed: Run,
+    again: Run | None = None,
+    *,
+    captures: bool = True,
+    rounds: bool = False,
 ) -> Likeness:
-    """`again` is one more run of the program as it is, for what it differs by from itself.
+    """Compare what two runs print and the weights that they leave.
 
-    `captures`: the change captures models, so that their calls have to have been replayed.
+    `again` is one more run of the program as it is, for what it differs by from itself. `captures`: the change
+    captures graphs, so that calls have to have been replayed. `rounds`: the change may round otherwise; the
+    weights of `again` were then moved by one unit in the last place before its second step, and no number
+    may be further off than ten times what that makes of any.
     """
     if reason := _broken(plain, changed):
         return Likeness(False, reason)
     if captures and not changed.replays:
         return Likeness(False, _no_replay(changed))
     different = _differences(plain, changed)
-    own = {(d.line, d.part): d for d in _differences(plain, again)} if again is not None else {}
-    beyond = [d for d in different if not _is_like_own(d, own)]
+    own = _differences(plain, again) if again is not None else []
+    beyond = [d for d in different if not _is_like_own(d, own, rounds=rounds)]
     if beyond:
         return Likeness(False, _differs(beyond[0], is_own=bool(own)))
     lines = _compared_lines(plain, changed)
-    said = _weights(plain, changed, again)
-    if not lines and not said:
+    weights = _weights(plain, changed, again, rounds=rounds)
+    if not lines and not weights.sentence:
         return Likeness(False, _NOTHING)
-    if said is None:
-        return Likeness(False, "The weights that the changed program leaves are others.")
-    printed = _printed(len(lines), len(different)) if lines else ""
-    clauses = (printed, said, _replayed(changed), _times(plain, changed))
+    if not weights.is_same:
+        return weights
+    printed = _printed(len(lines), different, rounds=rounds) if lines else ""
+    clauses = (printed, weights.sentence, _replayed(changed))
     return Likeness(True, f"{'; '.join(filter(None, clauses))}.")
+
+
+def with_times(found: Likeness, plain: Sequence[Run], changed: Sequence[Run]) -> Likeness:
+    """With the speedup of a step, from runs that took turns; not the same where the change is slower.
+
+    The speedup is of the medians, its bounds are the smallest and the largest of any run of one by any of the
+    other.
+    """
+    eager = [run.step_us for run in plain if run.step_us is not None]
+    fast = [run.step_us for run in changed if run.step_us is not None]
+    if not eager or not fast:
+        return found
+    speedup = Range(min(eager) / max(fast), median(eager) / median(fast), max(eager) / min(fast))
+    times = f"{time_text(median(eager))} as it is and {time_text(median(fast))} changed"
+    timed = f"{ratio_range(speedup)} measured, {count_text(len(fast), 'run')} of each in turns"
+    if speedup.mid < 1.0:
+        return Likeness(False, f"The changed program is slower: a step takes {times}, {timed}.")
+    sentence = f"{found.sentence.rstrip('.')}; a step takes {times}, {timed}."
+    return Likeness(True, sentence, speedup)
 
 
 def needs_another(plain: Run, changed: Run) -> bool:
@@ -130,48 +173,63 @@ def _is_bar(before: str, after: str) -> bool:
     return "it/s" in before + after or "s/it" in before + after
 
 
-def _is_like_own(different: _Difference, own: dict[tuple[int, int], _Difference]) -> bool:
+def _is_like_own(different: _Difference, own: Sequence[_Difference], *, rounds: bool) -> bool:
     """No further from the program's number than the program's own next run was."""
-    of_itself = own.get((different.line, different.part))
-    if of_itself is None or different.part < 0:
+    if not different.is_number:
         return False
-    before = float(of_itself.before)
-    return abs(float(different.after) - before) <= _MOST_WORSE * abs(
-        float(of_itself.after) - before
-    )
+    numbers = [each for each in own if each.is_number]
+    here = [n.amount for n in numbers if (n.line, n.part) == (different.line, different.part)]
+    if here and different.amount <= _MOST_WORSE * here[0]:
+        return True
+    if not rounds:
+        return False
+    last_digit = 10.0 ** -len(different.before.partition(".")[2])
+    most = max((each.relative for each in numbers), default=0.0)
+    return different.amount < 1.5 * last_digit or different.relative <= _MOST_WORSE * most
 
 
 def _differs(different: _Difference, *, is_own: bool) -> str:
     where = f"line {different.line} of what the changed program printed"
     instead = f"`{shortened(different.after)}` instead of `{shortened(different.before)}`"
-    itself = ", more than what the program differs by from itself" if is_own else ""
+    itself = ", more than the program differs by from itself" if is_own else ""
     return f"In {where} stands {instead}{itself}."
 
 
-def _printed(lines: int, differing: int) -> str:
-    if differing:
-        return (
-            f"the {count_text(lines, 'line')} that it prints are the same, but for"
-            f" {count_text(differing, 'number')} no further apart than between two runs of the program"
-            " as it is"
-        )
-    return f"what it prints is the same ({count_text(lines, 'line')}, times apart)"
+def _printed(lines: int, differing: Sequence[_Difference], *, rounds: bool) -> str:
+    if not differing:
+        return f"printed output is identical ({count_text(lines, 'line')}, timings ignored)"
+    most = max(each.relative for each in differing)
+    among = "as rounding does" if rounds else "as between two runs of the program as it is"
+    return (
+        f"printed output is identical ({count_text(lines, 'line')}) but for"
+        f" {count_text(len(differing), 'number')}, which differ by at most {most:.1g} of their value,"
+        f" {among}"
+    )
 
 
-def _weights(plain: Run, changed: Run, again: Run | None) -> str | None:
-    """A clause on the weights after the last step; "" where there are none to compare, None where they differ."""
-    if not (
-        plain.has_ended and changed.has_ended and plain.steps == changed.steps and plain.weights
-    ):
-        return ""
+def _weights(plain: Run, changed: Run, again: Run | None, *, rounds: bool) -> Likeness:
+    """A clause on the weights after the last step; "" where there are none to compare."""
+    is_over = plain.has_ended and changed.has_ended and plain.steps == changed.steps
+    if not is_over or not plain.weights:
+        return Likeness(True, "")
     count, off = len(plain.weights), _deviation(plain, changed)
     after = f"after {count_text(plain.steps, 'step')}"
     if off == 0.0:
-        return f"its {count_text(count, 'weight tensor')} {after} are the same bit for bit"
+        return Likeness(True, f"its {count_text(count, 'weight tensor')} {after} are bitwise equal")
     own = _deviation(plain, again) if again is not None else 0.0
+    itself = (
+        f"moving each weight by one unit in the last place changes them by {own:.1g}"
+        if rounds
+        else f"two runs of the program as it is differ by {own:.1g}"
+    )
     if off > _MOST_WORSE * own:
-        return None
-    return f"its weights {after} are off by {off:.1g}, the program's own next run's by {own:.1g}"
+        return Likeness(
+            False,
+            f"The weights of the changed program {after} are off by {off:.1g} of the largest, while {itself}.",
+        )
+    return Likeness(
+        True, f"its weights {after} are off by at most {off:.1g} of the largest; {itself}"
+    )
 
 
 def _deviation(plain: Run, other: Run) -> float:
@@ -194,14 +252,3 @@ def _replayed(changed: Run) -> str:
     if not changed.replays:
         return ""
     return f"{count_text(changed.replays, 'call')} {'was' if changed.replays == 1 else 'were'} replayed"
-
-
-def _times(plain: Run, changed: Run) -> str:
-    """On a GPU, what a step took in the two runs, with all that the program does around it."""
-    if plain.step_us is None or changed.step_us is None:
-        return ""
-    faster = plain.step_us / changed.step_us
-    return (
-        f"a step took {time_text(plain.step_us)} as it is and {time_text(changed.step_us)} changed,"
-        f" {faster:.2f}x, in one run of each"
-    )

@@ -3,122 +3,258 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from graphdoctor.strategies.patch.alike import Likeness, likeness, needs_another
-from graphdoctor.strategies.patch.edits import (
+from graphdoctor.strategies.patch.alike import Likeness, likeness, needs_another, with_times
+from graphdoctor.strategies.patch.edits import EDITS
+from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.rerun import Run, Task, reruns
+from graphdoctor.strategies.patch.source import (
     CannotEdit,
-    Insertion,
+    Sources,
     changed_sources,
     folder_for,
     unified,
 )
-from graphdoctor.strategies.patch.proposals import NoProposal, Proposal, proposal_for
-from graphdoctor.strategies.patch.rerun import Task, reruns
-from graphdoctor.values.program import Patch, ProgramReport, ProgramStep
+from graphdoctor.values.figures import Range
+from graphdoctor.values.program import Exactness, Patch, ProgramReport, ProgramStep
 
 Progress = Callable[[str], None]
-_CAPTURE = "graphdoctor.capture("
 _FAILED = ("raised", "interrupted")
+_TIMED_RUNS = 3  # of each, in turns
 
 
-Sources = dict[str, tuple[str, str]]  # by file: its text, and the text that it is to have
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What could be changed for each step, by its number: the preferred proposal first."""
+
+    proposals: tuple[tuple[Proposal, ...], ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self.proposals)
 
 
-def with_patch(report: ProgramReport, folder: str) -> tuple[ProgramReport, Sources]:
-    """The report with what to change for each step, and a diff of all that together, not tried yet."""
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """One proposal for each of some steps, and the text of the changed files."""
+
+    proposals: dict[int, Proposal] = field(default_factory=dict)
+    sources: Sources = field(default_factory=dict)
+
+
+def with_patch(
+    report: ProgramReport, folder: str, allowed: Exactness = "rounding"
+) -> tuple[ProgramReport, Choice]:
+    """The report with a diff of what is preferred for each step, not tried yet, and what else there is."""
     if report.ending in _FAILED:
-        return report, {}
-    made = [_proposal(step) for step in report.steps]
-    kept, steps = _without_conflicts(made, report.steps)
-    report = replace(report, steps=steps)
+        return report, Choice()
+    found = [_proposals(step, allowed) for step in report.steps]
+    choice = Choice(tuple(proposals for proposals, _ in found))
+    made, reasons = _together(choice, report.steps)
+    for number, (_, reason) in enumerate(found):
+        reasons.setdefault(number, reason)
+    return _written(report, made, reasons, folder), choice
+
+
+def _proposals(step: ProgramStep, allowed: Exactness) -> tuple[tuple[Proposal, ...], str]:
+    """What every edit proposes for a step, and why the last one that could not does not."""
+    if step.report is None:
+        return (), ""
+    if step.report.verdict == "unknown":
+        return (), "nothing is proposed for a step whose verdict is unknown"
+    found, reason = [], ""
+    for edit in EDITS:
+        try:
+            found.append(edit.propose(step))
+        except NoProposal as why:
+            reason = str(why)
+        except CannotEdit as why:
+            reason = str(why).rstrip(".")
+    kept = tuple(each for each in found if _is_allowed(each, allowed))
+    if found and not kept:
+        reason = f"{found[0].edit} is {found[0].exactness}, which --allow {allowed} leaves out"
+    return kept, reason
+
+
+def _is_allowed(proposal: Proposal, allowed: Exactness) -> bool:
+    return proposal.exactness == "bitwise" or proposal.exactness == allowed
+
+
+def _together(choice: Choice, steps: Sequence[ProgramStep]) -> tuple[_Made, dict[int, str]]:
+    """The preferred proposals that go together, training first, and why others are left out."""
+    order = sorted(range(len(steps)), key=lambda number: steps[number].mode != "training")
+    made, reasons = _Made(), dict[int, str]()
+    for number in order:
+        for proposal in choice.proposals[number]:
+            more, reason = _with(made, number, proposal)
+            if more is not None:
+                made = more
+                reasons.pop(number, None)
+                break
+            reasons.setdefault(number, reason)
+    return made, reasons
+
+
+def _with(made: _Made, number: int, proposal: Proposal) -> tuple[_Made | None, str]:
+    """With one proposal more, or why not: a variable is captured once, and files stay Python."""
+    for other in made.proposals.values():
+        if other.replaces & proposal.replaces and set(other.changes) != set(proposal.changes):
+            name = min(other.replaces & proposal.replaces)[1]
+            return None, f"`{name}` is captured for training, and its other calls stay eager"
+    proposals = dict(sorted({**made.proposals, number: proposal}.items()))
     try:
-        sources = changed_sources(each for proposal in kept for each in proposal.insertions)
+        changes = (change for each in proposals.values() for change in each.changes)
+        return _Made(proposals, changed_sources(changes)), ""
     except CannotEdit as reason:
-        return replace(report, patch=Patch("left out", tried=str(reason))), {}
-    if not sources:
-        return report, {}
-    where = folder_for(sources, folder)
-    return replace(report, patch=Patch("not tried", unified(sources, where), where)), sources
+        return None, str(reason).rstrip(".")
+
+
+def _written(
+    report: ProgramReport, made: _Made, reasons: dict[int, str], folder: str
+) -> ProgramReport:
+    """The report with what is made for each of its steps, and why nothing is for the others."""
+    steps = [
+        replace(step, change=made.proposals[number].clause, no_change="")
+        if number in made.proposals
+        else replace(step, change="", no_change=reasons.get(number, ""))
+        for number, step in enumerate(report.steps)
+    ]
+    report = replace(report, steps=tuple(steps))
+    if not made.sources:
+        return report
+    where = folder_for(made.sources, folder)
+    gain = _gain(made.proposals.values())
+    return replace(
+        report, patch=Patch("not tried", unified(made.sources, where), where, speedup=gain)
+    )
+
+
+def _gain(proposals: Iterable[Proposal]) -> Range | None:
+    gains = [each.gain for each in proposals if each.gain is not None]
+    return max(gains, key=lambda gain: gain.mid, default=None)
 
 
 def tried(
-    report: ProgramReport, sources: Sources, task: Task, *, time_limit_s: float, progress: Progress
+    report: ProgramReport,
+    choice: Choice,
+    task: Task,
+    *,
+    allowed: Exactness = "rounding",
+    time_limit_s: float,
+    progress: Progress,
 ) -> ProgramReport:
     """The report with its diff if the program gives the same results with it, and else without.
 
     The program of the task is run again, as it is and changed, in processes of its own, each for
-    `time_limit_s` at the most.
+    `time_limit_s` at the most. What is preferred for all steps is tried together; if that does not hold, the
+    proposals for each step are tried by themselves, and what holds is kept. On a GPU what holds is timed.
     """
-    patch = report.patch
-    if patch is None or not patch.diff:
+    if report.patch is None or not report.patch.diff or choice.is_empty:
         return report
-    after = {file: text for file, (_, text) in sources.items()}
-    captures = _CAPTURE in patch.diff
-    found = _compared(task, after, time_limit_s, progress, captures=captures)
-    if found.is_same:
-        return replace(report, patch=replace(patch, status="same results", tried=found.sentence))
-    return replace(report, patch=Patch("left out", tried=found.sentence))
-
-
-def _compared(
-    task: Task,
-    after: dict[str, str],
-    time_limit_s: float,
-    progress: Progress,
-    *,
-    captures: bool,
-) -> Likeness:
-    """The changed program takes as many steps as the program as it is took in half of its time."""
     with reruns(time_limit_s) as run:
-        progress("running the program again, as it is")
-        plain = run(dataclasses.replace(task, enough_s=time_limit_s / 2))
-        most = plain.steps if plain.was_stopped else task.most_steps
-        same = dataclasses.replace(task, most_steps=most)
-        progress("running the changed program")
-        changed = run(dataclasses.replace(same, sources=after))
-        if not needs_another(plain, changed):
-            return likeness(plain, changed, captures=captures)
-        progress("running the program as it is once more")
-        return likeness(plain, changed, run(same), captures=captures)
+        trials = _Trials(task, run, allowed, time_limit_s, progress)
+        made, reasons = _together(choice, report.steps)
+        found = trials.of(made)
+        if not found.is_same and (len(made.proposals) > 1 or _has_others(choice)):
+            made, found, reasons = _one_by_one(choice, report.steps, trials, found, reasons)
+    report = _written(report, made, reasons, task.folder)
+    if not found.is_same or report.patch is None:
+        return replace(report, patch=Patch("left out", tried=found.sentence))
+    patch = replace(report.patch, status="same results", tried=found.sentence)
+    if found.speedup is not None:
+        patch = replace(patch, speedup=found.speedup, is_measured=True)
+    return replace(report, patch=patch)
 
 
-def _proposal(step: ProgramStep) -> Proposal | str:
-    try:
-        return proposal_for(step)
-    except NoProposal as reason:
-        return str(reason)
+def _has_others(choice: Choice) -> bool:
+    return any(len(proposals) > 1 for proposals in choice.proposals)
 
 
-def _without_conflicts(
-    made: list[Proposal | str], steps: tuple[ProgramStep, ...]
-) -> tuple[list[Proposal], tuple[ProgramStep, ...]]:
-    """One capture for each variable: that of a training step before that of other calls of the same module."""
-    order = sorted(range(len(steps)), key=lambda i: steps[i].mode != "training")
-    taken: dict[tuple[str, int, str], str] = {}  # what is put below a line for a variable
-    kept: dict[int, Proposal] = {}
-    changed = list(steps)
+def _one_by_one(
+    choice: Choice,
+    steps: Sequence[ProgramStep],
+    trials: _Trials,
+    together: Likeness,
+    reasons: dict[int, str],
+) -> tuple[_Made, Likeness, dict[int, str]]:
+    """What holds of the proposals for each step by themselves, as far as it holds together."""
+    kept, found = _Made(), together
+    order = sorted(range(len(steps)), key=lambda number: steps[number].mode != "training")
     for number in order:
-        proposal, step = made[number], steps[number]
-        if isinstance(proposal, str):
-            changed[number] = replace(step, no_change="" if step.report is None else proposal)
-            continue
-        own = {_place(each): each.text for each in proposal.insertions}
-        clash = next((place for place in own if taken.get(place, own[place]) != own[place]), None)
-        if clash is not None:
-            name = clash[2]
-            changed[number] = replace(
-                step,
-                no_change=f"`{name}` is captured for training, and its other calls stay eager",
-            )
-            continue
-        taken |= own
-        kept[number] = proposal
-        changed[number] = replace(step, change=proposal.sentence)
-    return [kept[number] for number in sorted(kept)], tuple(changed)
+        for proposal in choice.proposals[number]:
+            more, reason = _with(kept, number, proposal)
+            if more is None:
+                reasons.setdefault(number, reason)
+                continue
+            likely = trials.of(more)
+            if likely.is_same:
+                kept, found = more, likely
+                reasons.pop(number, None)
+                break
+            reasons[number] = likely.sentence.rstrip(".")
+    return kept, found if kept.proposals else together, reasons
 
 
-def _place(each: Insertion) -> tuple[str, int, str]:
-    return each.file, each.line, each.text.partition("=")[0].strip()
+class _Trials:
+    """Runs of the program as it is, which are made once, and of the program with changes."""
+
+    def __init__(
+        self,
+        task: Task,
+        run: Callable[[Task], Run],
+        allowed: Exactness,
+        time_limit_s: float,
+        progress: Progress,
+    ) -> None:
+        self._task, self._run, self._progress = task, run, progress
+        self._time_limit_s = time_limit_s
+        self._is_rounding_allowed = allowed != "bitwise"
+        self._plain: list[Run] = []
+        self._control: Run | None = None
+        self._found: dict[str, Likeness] = {}
+
+    def of(self, made: _Made) -> Likeness:
+        """Whether the program gives the same results with what was made, and on a GPU how fast it is."""
+        key = repr(sorted(made.sources.items()))
+        if key not in self._found:
+            self._found[key] = self._tried(made)
+        return self._found[key]
+
+    def _tried(self, made: _Made) -> Likeness:
+        """The changed program takes as many steps as the program as it is took in half of its time."""
+        if not self._plain:
+            self._progress("running the program again, as it is")
+            first = self._run(dataclasses.replace(self._task, enough_s=self._time_limit_s / 2))
+            self._plain.append(first)
+            if first.was_stopped:
+                self._task = dataclasses.replace(self._task, most_steps=first.steps)
+        plain = self._plain[0]
+        after = {file: text for file, (_, text) in made.sources.items()}
+        task = dataclasses.replace(self._task, sources=after)
+        self._progress("running the changed program")
+        changed = self._run(task)
+        if needs_another(plain, changed) and self._control is None:
+            self._progress("running the program as it is once more")
+            nudged = dataclasses.replace(self._task, is_nudged=self._is_rounding_allowed)
+            self._control = self._run(nudged)
+        rounds = any(each.exactness == "rounding" for each in made.proposals.values())
+        captures = any(each.captures for each in made.proposals.values())
+        rounds = rounds and self._is_rounding_allowed
+        found = likeness(plain, changed, self._control, captures=captures, rounds=rounds)
+        if not found.is_same or changed.step_us is None:
+            return found
+        return self._timed(found, task, changed)
+
+    def _timed(self, found: Likeness, task: Task, changed: Run) -> Likeness:
+        """Both in turns, so that a slow phase of the machine meets both."""
+        runs = [changed]
+        for number in range(1, _TIMED_RUNS):
+            self._progress(f"timing, run {number + 1} of {_TIMED_RUNS} of each")
+            if len(self._plain) <= number:
+                self._plain.append(self._run(self._task))
+            runs.append(self._run(task))
+        return with_times(found, self._plain[: len(runs)], runs)

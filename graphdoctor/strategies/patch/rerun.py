@@ -42,7 +42,8 @@ class Task:
     """A run of a program in a folder, with other text for some files.
 
     It ends after `most_steps` of its optimizers, if there are so many, and with the first one after `enough_s`
-    seconds.
+    seconds. `is_nudged`: the first step that an optimizer makes moves its weights by one unit in the last place
+    more, which shows what rounding alone does to the program's results.
     """
 
     program: Program
@@ -52,6 +53,7 @@ class Task:
     most_steps: int
     enough_s: float = float("inf")
     sources: Mapping[str, str] = field(default_factory=dict)
+    is_nudged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,8 @@ class _Counted:
         self._timed_from_s = 0.0
 
     def stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if self._task.is_nudged and id(optimizer) not in self._optimizers:
+            _nudge(optimizer)
         self._optimizers.setdefault(id(optimizer), optimizer)
         self.steps += 1
         if self.steps == _FIRST_TIMED:
@@ -164,6 +168,17 @@ class _Counted:
         if sum(each.numel() * each.element_size() for each in held) > _MOST_BYTES:
             return None
         return tuple(each.cpu().clone() for each in held)
+
+
+def _nudge(optimizer: torch.optim.Optimizer) -> None:
+    """Move each weight by about one unit in the last place, every second one downwards; draws no random numbers."""
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                if weight.is_floating_point():
+                    eps = torch.finfo(weight.dtype).eps
+                    sign = 1.0 - 2.0 * (torch.arange(weight.numel(), device=weight.device) % 2)
+                    weight.mul_((1.0 + eps * sign).view(weight.shape).to(weight.dtype))
 
 
 def _now_s() -> float:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphdoctor.strategies.patch.alike import likeness, needs_another
+from graphdoctor.strategies.patch.alike import likeness, needs_another, with_times
 from graphdoctor.strategies.patch.rerun import Run
+from graphdoctor.values.figures import Range
 
 WEIGHTS = (torch.tensor([1.0, -2.0]), torch.tensor([3.0]))
 PLAIN = Run("step 0 loss 1.5000\nstep 1 loss 1.2500\n", True, steps=2, weights=WEIGHTS)
@@ -23,8 +24,8 @@ def test_equal_text_and_weights_are_the_same_results() -> None:
     found = likeness(PLAIN, CHANGED)
     assert found.is_same and not needs_another(PLAIN, CHANGED)
     assert found.sentence == (
-        "what it prints is the same (2 lines, times apart); its 2 weight tensors after 2 steps are the"
-        " same bit for bit; 2 calls were replayed."
+        "printed output is identical (2 lines, timings ignored); its 2 weight tensors after 2 steps are"
+        " bitwise equal; 2 calls were replayed."
     )
 
 
@@ -50,7 +51,7 @@ def test_times_may_differ(pair: tuple[str, str]) -> None:
         (replace(CHANGED, printed="step 0 loss 1.5000\nstep 1 loss 1.2501\n"),
          "In line 2 of what the changed program printed stands `1.2501` instead of `1.2500`."),
         (replace(CHANGED, printed="step 0 loss 1.5000\n"), "instead of `step 1 loss 1.2500`"),
-        (off_by(CHANGED, 1e-6), "The weights that the changed program leaves are others."),
+        (off_by(CHANGED, 1e-6), "The weights of the changed program after 2 steps are off by 1e-06 of the largest"),
         (replace(CHANGED, replays=0, fallbacks={"it moved.": 3}), "no graph was replayed: it moved."),
         (replace(CHANGED, exit_code=1), "ended with exit code 1 instead of 0"),
         (replace(CHANGED, failure="KeyError: 'x'"), "The changed program failed: KeyError: 'x'"),
@@ -69,10 +70,28 @@ def test_a_program_that_differs_from_itself_is_held_to_that() -> None:
     assert needs_another(PLAIN, near)
     assert likeness(PLAIN, near, again).is_same
     found = likeness(PLAIN, far, again)
-    assert (
-        not found.is_same and "more than what the program differs by from itself" in found.sentence
-    )
+    assert not found.is_same and "more than the program differs by from itself" in found.sentence
     assert not likeness(PLAIN, off_by(near, 1e-3), again).is_same
+
+
+def test_a_change_that_rounds_may_differ_by_what_rounding_makes_of_the_program() -> None:
+    nudged = off_by(replace(PLAIN, printed="step 0 loss 1.5000\nstep 1 loss 1.2502\n"), 1e-6)
+    near = off_by(replace(CHANGED, printed="step 0 loss 1.5001\nstep 1 loss 1.2497\n"), -2e-6)
+    assert not likeness(PLAIN, near, nudged).is_same
+    found = likeness(PLAIN, near, nudged, rounds=True)
+    assert found.is_same and "off by at most 2e-06 of the largest" in found.sentence
+    for far in (off_by(near, 1e-3), replace(near, printed="step 0 loss 1.6\nstep 1 loss 1.2497\n")):
+        assert not likeness(PLAIN, far, nudged, rounds=True).is_same
+
+
+def test_the_speedup_of_runs_that_took_turns_is_of_their_medians() -> None:
+    plain = [replace(PLAIN, step_us=each) for each in (200.0, 220.0, 210.0)]
+    changed = [replace(CHANGED, step_us=each) for each in (105.0, 100.0, 110.0)]
+    found = with_times(likeness(PLAIN, CHANGED), plain, changed)
+    assert found.is_same and found.speedup == Range(200 / 110, 2.0, 2.2)
+    assert "2x (1.82 to 2.2) measured, 3 runs of each in turns" in found.sentence
+    slower = with_times(likeness(PLAIN, CHANGED), changed, plain)
+    assert not slower.is_same and "The changed program is slower" in slower.sentence
 
 
 def test_a_program_that_shows_nothing_proves_nothing() -> None:

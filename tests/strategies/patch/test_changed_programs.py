@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from graphdoctor.pipeline import diagnose_program
-from graphdoctor.strategies.patch.made import tried, with_patch
+from graphdoctor.strategies.patch.made import Choice, tried, with_patch
 from graphdoctor.strategies.patch.rerun import MOST_STEPS, Task
 from graphdoctor.target.program.launch import Program
 from graphdoctor.values.options import AnalyzeOptions, Bounds, RunOptions
@@ -26,7 +26,7 @@ CHANGES = {
 }
 
 
-def patched(file: Path) -> tuple[ProgramReport, dict[str, tuple[str, str]], Program]:
+def patched(file: Path) -> tuple[ProgramReport, Choice, Program]:
     program = Program(str(file))
     options = RunOptions(
         AnalyzeOptions(device="emulated", strategies=("modules",)), Bounds(steps=3, ends=True)
@@ -36,10 +36,10 @@ def patched(file: Path) -> tuple[ProgramReport, dict[str, tuple[str, str]], Prog
     return *with_patch(report, str(file.parent)), program
 
 
-def tried_in(file: Path, made: tuple[ProgramReport, dict[str, tuple[str, str]], Program]) -> ProgramReport:  # fmt: skip
-    report, sources, program = made
+def tried_in(file: Path, made: tuple[ProgramReport, Choice, Program]) -> ProgramReport:
+    report, choice, program = made
     task = Task(program, str(file.parent), "emulated", "h100", MOST_STEPS)
-    return tried(report, sources, task, time_limit_s=120.0, progress=lambda doing: None)
+    return tried(report, choice, task, time_limit_s=120.0, progress=lambda doing: None)
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -47,17 +47,16 @@ def test_the_diff_of_a_program_applies_and_keeps_its_results(name: str, tmp_path
     if name == "hf_trainer.py":
         pytest.importorskip("accelerate", reason="Trainer needs accelerate, which is not installed")
     file = Path(shutil.copy(SAMPLES / name, tmp_path))
-    made = patched(file)
-    report = tried_in(file, made)
+    report = tried_in(file, patched(file))
     assert report.patch is not None and report.patch.status == "same results", report.patch
     code, weights = CHANGES[name]
     assert f"+{code}\n" in report.patch.diff and "+import graphdoctor\n" in report.patch.diff
-    assert "what it prints is the same" in report.patch.tried
+    assert "printed output is identical" in report.patch.tried
     assert not weights or f"its {weights} weight tensors" in report.patch.tried
-    assert ("bit for bit" in report.patch.tried) is bool(weights)
+    assert ("bitwise equal" in report.patch.tried) is bool(weights)
     (tmp_path / "fix.diff").write_text(report.patch.diff)
     subprocess.run(["git", "apply", "fix.diff"], cwd=tmp_path, check=True)
-    assert file.read_text() == made[1][str(file)][1]
+    assert file.read_text().count("graphdoctor.capture(") == 1
 
 
 GENERATE = """\

@@ -1,0 +1,9 @@
+"""Every edit that `graphdoctor run --diff` can make, the one that is preferred for a step first."""
+
+from __future__ import annotations
+
+from graphdoctor.strategies.patch.edits.capture_model import CaptureModel
+from graphdoctor.strategies.patch.edits.edit import Edit
+from graphdoctor.strategies.patch.edits.static_cache import StaticCache
+
+EDITS: tuple[Edit, ...] = (StaticCache(), CaptureModel())

@@ -1,0 +1,50 @@
+"""What an edit is: one kind of change that it knows how to make to a program's lines for a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from graphdoctor.strategies.patch.source import Change
+from graphdoctor.values.figures import Range
+from graphdoctor.values.program import Exactness, ProgramStep
+
+
+class NoProposal(Exception):
+    """An edit has nothing for a step; the text is the reason, as a clause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What to change for one step, and what that does, as a clause.
+
+    `edit` names the edit, `exactness` says how far results may move. `replaces` are the expressions whose
+    value the change binds anew, each with its file: two proposals for one of them exclude each other.
+    `captures`: the changed program replays graphs, so its trial counts them. `gain` is the predicted
+    speedup of the step; None where it is measured in the report, or not known.
+    """
+
+    edit: str
+    exactness: Exactness
+    changes: tuple[Change, ...]
+    clause: str
+    replaces: frozenset[tuple[str, str]] = frozenset()
+    captures: bool = True
+    gain: Range | None = None
+
+
+class Edit(Protocol):
+    """One kind of change: its class is one file of this folder, and a row of `EDITS`.
+
+    `cures` are the rules whose findings it removes, `exactness` is "bitwise" where results stay the same
+    bit for bit, "rounding" where sums may be rounded otherwise, and "changes-results" where a program
+    trains another way; such an edit is never made unasked.
+    """
+
+    name: str
+    cures: tuple[str, ...]
+    exactness: Exactness
+
+    def propose(self, step: ProgramStep) -> Proposal:
+        """Raises NoProposal, with the reason."""
+        ...

@@ -1,0 +1,61 @@
+"""`generate(...)` with a cache that grows -> the same call with a cache of fixed length."""
+
+from __future__ import annotations
+
+import ast
+import os
+
+from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.source import Argument, At, CannotEdit, source_of
+from graphdoctor.values.locations import is_library
+from graphdoctor.values.program import Exactness, ProgramStep
+
+_CACHE = "cache_implementation"
+_OTHER_CACHES = frozenset({_CACHE, "past_key_values", "use_cache", "generation_config", None})
+
+
+class StaticCache:
+    """Gives the program's own call of transformers' `generate` a static cache."""
+
+    name = "static cache"
+    cures: tuple[str, ...] = ("GD212",)
+    exactness: Exactness = "rounding"
+
+    def propose(self, step: ProgramStep) -> Proposal:
+        caller, report = step.caller, step.report
+        in_generate = os.path.join("transformers", "generation", "") in step.location.file
+        grows = report is not None and any(f.rule == "GD212" for f in report.findings)
+        if caller is None or is_library(caller.file) or not grows or not in_generate:
+            raise NoProposal("no call of generate() has a cache that grows")
+        call = _generate_call(caller.file, caller.line)
+        if (not call.args and not call.keywords) or _chooses_cache(call):
+            raise NoProposal(
+                f"the call of generate() in line {call.lineno} chooses its cache by other arguments"
+            )
+        assert call.end_lineno is not None and call.end_col_offset is not None
+        end = At(caller.file, call.end_lineno, call.end_col_offset)
+        return Proposal(
+            self.name,
+            self.exactness,
+            (Argument(end, f'{_CACHE}="static"'),),
+            "generate() gets a cache of fixed length, so that each decode step has the same shapes"
+            " (GD212); on a GPU, transformers then compiles that step into CUDA graphs",
+            captures=False,
+        )
+
+
+def _chooses_cache(call: ast.Call) -> bool:
+    return any(keyword.arg in _OTHER_CACHES for keyword in call.keywords)
+
+
+def _generate_call(file: str, line: int) -> ast.Call:
+    try:
+        tree = ast.parse(source_of(file))
+    except CannotEdit as reason:
+        raise NoProposal(str(reason).rstrip(".")) from None
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    for call in calls:
+        is_named = isinstance(call.func, ast.Attribute) and call.func.attr == "generate"
+        if is_named and call.lineno <= line <= (call.end_lineno or call.lineno):
+            return call
+    raise NoProposal(f"line {line} of {os.path.basename(file)} has no call of generate()")

@@ -1,0 +1,352 @@
+"""Changes of statements -> the changed text of their files, and a unified diff that patch and git apply."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import libcst as cst
+from libcst.metadata import CodePosition, MetadataWrapper, PositionProvider
+
+Sources = dict[str, tuple[str, str]]  # by file: its text, and the text that it is to have
+
+_Statement = cst.BaseStatement
+_Block = cst.Module | cst.IndentedBlock
+_SEMICOLON = cst.Semicolon(whitespace_after=cst.SimpleWhitespace(" "))
+
+
+class CannotEdit(Exception):
+    """The file cannot be changed; the text is the reason, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Where a statement or a call is in a file: lines count from 1, columns in bytes from 0, as in `ast`."""
+
+    file: str
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """Code above the statement that begins there, in the same block."""
+
+    at: At
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """Code below the statement that begins there, in the same block."""
+
+    at: At
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """Code in the place of the statements of one block that begin at `at`, at `last` and between them."""
+
+    at: At
+    last: At
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One more argument for the call that *ends* there."""
+
+    at: At
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decorator:
+    """A decorator for the function that begins there, above those that it has."""
+
+    at: At
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """An import statement below the first imports of a file, if the file has no such statement yet."""
+
+    file: str
+    code: str
+
+
+Change = Above | Below | Instead | Argument | Decorator | Import
+
+
+def file_of(change: Change) -> str:
+    """The file that a change is for."""
+    return change.file if isinstance(change, Import) else change.at.file
+
+
+def changed_sources(changes: Iterable[Change]) -> Sources:
+    """Return the text of each file, and its text with all changes. Raises CannotEdit."""
+    by_file: dict[str, list[Change]] = {}
+    for each in dict.fromkeys(changes):
+        by_file.setdefault(file_of(each), []).append(each)
+    made = {}
+    for file, own in by_file.items():
+        text = source_of(file)
+        made[file] = text, _changed(os.path.basename(file), text, own)
+    return made
+
+
+def source_of(file: str) -> str:
+    """The text of a file with the line endings that it has. Raises CannotEdit."""
+    name = os.path.basename(file)
+    try:
+        content = Path(file).read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        text = content.decode("utf-8")
+    except (OSError, SyntaxError, ValueError):
+        raise CannotEdit(f"{name} cannot be read as UTF-8.") from None
+    if encoding != "utf-8" or "\r" in text.replace("\r\n", "") or "\f" in text:
+        raise CannotEdit(f"{name} has an encoding, line endings or form feeds that would change.")
+    return text
+
+
+def unified(sources: Sources, folder: str) -> str:
+    """One diff of all files, with their paths relative to a folder that holds them."""
+    return "".join(
+        (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+        for file, (before, after) in sorted(sources.items())
+        for line in _of_file(os.path.relpath(file, folder), before, after)
+    )
+
+
+def folder_for(files: Iterable[str], base: str) -> str:
+    """The folder to apply a diff in: `base`, or one around all files where one is outside it."""
+    each = list(files)
+    inside = all(os.path.commonpath([base, file]) == base for file in each)
+    return base if inside else os.path.commonpath([os.path.dirname(file) for file in each])
+
+
+def _changed(name: str, text: str, changes: Sequence[Change]) -> str:
+    try:
+        tree = cst.parse_module(text)
+        editor = _Editor(MetadataWrapper(tree, unsafe_skip_copy=True), text)
+        for change in changes:
+            if not editor.plan(change):
+                raise CannotEdit(f"{name} has no statement of its own at {_place(change)}.")
+        changed = editor.result().code
+        cst.parse_module(changed)
+    except cst.ParserSyntaxError as error:
+        raise CannotEdit(f"{name} would be no Python: {error.message}") from None
+    return changed
+
+
+def _place(change: Change) -> str:
+    return "its beginning" if isinstance(change, Import) else f"line {change.at.line}"
+
+
+@dataclass
+class _Planned:
+    """What happens at one statement; `instead` None leaves it as it is."""
+
+    above: list[_Statement] = field(default_factory=list)
+    below: list[_Statement] = field(default_factory=list)
+    instead: list[_Statement] | None = None
+
+
+_Index = tuple[
+    int, int
+]  # of a statement in its block, and in its line where semicolons part several
+
+
+class _Editor(cst.CSTTransformer):
+    """Applies planned changes in one pass, so that all of them name places in the unchanged file."""
+
+    def __init__(self, wrapper: MetadataWrapper, text: str) -> None:
+        super().__init__()
+        self._module = wrapper.module
+        self._lines = text.split("\n")
+        self._imports: list[_Statement] = []
+        self._arguments: dict[cst.CSTNode, list[cst.Arg]] = {}
+        self._decorators: dict[cst.CSTNode, list[cst.Decorator]] = {}
+        self._planned: dict[cst.CSTNode, dict[_Index, _Planned]] = {}
+        self._statements: dict[tuple[int, int], tuple[_Block, _Index, cst.CSTNode]] = {}
+        self._calls: dict[tuple[int, int], cst.Call] = {}
+        for node, at in wrapper.resolve(PositionProvider).items():
+            if isinstance(node, cst.Call):
+                self._calls[self._in_bytes(at.end)] = node
+            elif isinstance(node, (cst.Module, cst.IndentedBlock)):
+                self._note_statements(node, wrapper)
+
+    def _note_statements(self, block: _Block, wrapper: MetadataWrapper) -> None:
+        at = wrapper.resolve(PositionProvider)
+        for index, statement in enumerate(block.body):
+            parts = (
+                statement.body if isinstance(statement, cst.SimpleStatementLine) else [statement]
+            )
+            for number, part in enumerate(parts):
+                where = self._in_bytes(at[part].start)
+                self._statements[where] = block, (index, number), part
+
+    def _in_bytes(self, at: CodePosition) -> tuple[int, int]:
+        return at.line, len(self._lines[at.line - 1][: at.column].encode())
+
+    def plan(self, change: Change) -> bool:
+        """Whether there is what the change is about."""
+        if isinstance(change, Import):
+            if all(_code(each) != change.code for each in self._module.body):
+                self._imports += self._parsed(change.code)
+            return True
+        where = change.at.line, change.at.column
+        if isinstance(change, Argument):
+            if (call := self._calls.get(where)) is None:
+                return False
+            made = cst.ensure_type(cst.parse_expression(f"f({change.code})"), cst.Call)
+            self._arguments.setdefault(call, []).extend(made.args)
+            return True
+        if where not in self._statements:
+            return False
+        block, index, node = self._statements[where]
+        if isinstance(change, Decorator):
+            added = cst.Decorator(cst.parse_expression(change.code))
+            self._decorators.setdefault(node, []).append(added)
+            return isinstance(node, cst.FunctionDef)
+        planned = self._planned.setdefault(block, {})
+        if isinstance(change, Instead):
+            return self._plan_instead(change, block, index)
+        here = planned.setdefault(index, _Planned())
+        (here.above if isinstance(change, Above) else here.below).extend(self._parsed(change.code))
+        return True
+
+    def _plan_instead(self, change: Instead, block: _Block, first: _Index) -> bool:
+        found = self._statements.get((change.last.line, change.last.column))
+        if found is None or found[0] is not block:
+            return False
+        planned = self._planned[block]
+        own = (i for b, i, _ in self._statements.values() if b is block and first <= i <= found[1])
+        for index in own:
+            planned.setdefault(index, _Planned()).instead = []
+        planned[first].instead = self._parsed(change.code)
+        return True
+
+    def _parsed(self, code: str) -> list[_Statement]:
+        return [*cst.parse_module(code, config=self._module.config_for_parsing).body]
+
+    def result(self) -> cst.Module:
+        """The module with all that was planned."""
+        changed = self._module.visit(self)
+        index = _after_imports(changed)
+        return changed.with_changes(
+            body=[*changed.body[:index], *self._imports, *changed.body[index:]]
+        )
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        more = self._arguments.get(original_node)
+        if not more:
+            return updated_node
+        args = [*updated_node.args]
+        if args and isinstance(end := args[-1].comma, cst.Comma):  # as the one before it ends
+            more = [each.with_changes(comma=end) for each in more]
+        if args:
+            args[-1] = args[-1].with_changes(
+                comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            )
+        return updated_node.with_changes(args=[*args, *more])
+
+    def leave_FunctionDef(
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.FunctionDef:
+        added = self._decorators.get(original_node, [])
+        return updated_node.with_changes(decorators=[*added, *updated_node.decorators])
+
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+        return updated_node.with_changes(body=self._body(original_node, updated_node))
+
+    def leave_IndentedBlock(
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        return updated_node.with_changes(body=self._body(original_node, updated_node))
+
+    def _body(self, block: _Block, updated: _Block) -> Sequence[cst.BaseStatement]:
+        planned = self._planned.get(block)
+        if planned is None:
+            return updated.body
+        made: list[_Statement] = []
+        for index, statement in enumerate(updated.body):
+            own = {number: each for (at, number), each in planned.items() if at == index}
+            if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) > 1 and own:
+                made += _parted(statement, own)
+            else:
+                here = own.get(0, _Planned())
+                made += [*here.above, *([statement] if here.instead is None else here.instead)]
+                made += here.below
+        return made
+
+
+def _parted(line: cst.SimpleStatementLine, planned: Mapping[int, _Planned]) -> list[_Statement]:
+    """A line of several statements, in which a simple one that is added stands behind its own."""
+    made: list[_Statement] = []
+    beside: list[cst.BaseSmallStatement] = []
+
+    def end_line() -> None:
+        if beside:
+            beside[-1] = beside[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
+            made.append(cst.SimpleStatementLine([*beside]))
+            beside.clear()
+
+    for number, statement in enumerate(line.body):
+        here = planned.get(number, _Planned())
+        is_last = number == len(line.body) - 1
+        if here.above or here.instead is not None:
+            end_line()
+            made += here.above
+        if here.instead is None:
+            beside.append(statement)
+        else:
+            made += here.instead
+        added = [part for each in here.below for part in getattr(each, "body", ())]
+        is_simple = all(isinstance(each, cst.SimpleStatementLine) for each in here.below)
+        if here.below and (is_last or not is_simple):
+            end_line()
+            made += here.below
+        elif added:
+            beside[-1] = beside[-1].with_changes(semicolon=_SEMICOLON)
+            beside.extend(part.with_changes(semicolon=_SEMICOLON) for part in added)
+    end_line()
+    if made:
+        made[0] = made[0].with_changes(leading_lines=line.leading_lines)
+        if isinstance(last := made[-1], cst.SimpleStatementLine):
+            made[-1] = last.with_changes(trailing_whitespace=line.trailing_whitespace)
+    return made
+
+
+def _after_imports(module: cst.Module) -> int:
+    """How many statements the file's docstring and its first imports are."""
+    found = 0
+    for number, statement in enumerate(module.body):
+        parts = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
+        is_import = any(isinstance(part, (cst.Import, cst.ImportFrom)) for part in parts)
+        if is_import or (number == 0 and module.get_docstring() is not None):
+            found = number + 1
+        elif found:
+            break
+    return found
+
+
+def _code(node: cst.CSTNode) -> str:
+    return cst.Module([]).code_for_node(node).strip()
+
+
+def _of_file(path: str, before: str, after: str) -> Iterator[str]:
+    path = path.replace(os.sep, "/")
+    name = f"{path}\t" if " " in path else path  # where it ends, as git writes it
+    return difflib.unified_diff(_lines(before), _lines(after), f"a/{name}", f"b/{name}")
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.replace("\n", "\n\0").split("\0") if line]

@@ -1,0 +1,172 @@
+"""Changes of statements become diffs that patch and git apply, whatever the file looks like."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from graphdoctor.strategies.patch.source import (
+    Above,
+    Argument,
+    At,
+    Below,
+    CannotEdit,
+    Change,
+    Decorator,
+    Import,
+    Instead,
+    changed_sources,
+    folder_for,
+    unified,
+)
+
+FILES = {
+    "plain": "import torch\nmodel = 1\nprint(model)\n",
+    "no newline at the end": "import torch\nmodel = 1",
+    "windows": "import torch\r\nmodel = 1\r\nprint(model)\r\n",
+    "tabs and umlauts": "if True:\n\tname = 'ä'\n\tmodel = 1\n\tprint(model)\n",
+    "a line separator": "import torch\nmodel = 1  # \u2028 one line\nprint(model)\n",
+    "behind a semicolon": "import torch; name = 'ä'; model = 1\nprint(model)\n",
+    "before a semicolon": "import torch\nmodel = 1; print(model)  # shown\n",
+}
+
+
+def at(file: Path, code: str, *, end: bool = False) -> At:
+    """Where the statement or the call with this source is."""
+    text = file.read_bytes().decode()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.stmt, ast.Call)) and ast.get_source_segment(text, node) == code:
+            if end:
+                return At(str(file), node.end_lineno or 0, node.end_col_offset or 0)
+            return At(str(file), node.lineno, node.col_offset)
+    raise AssertionError(code)
+
+
+def changed(file: Path, *changes: Change) -> str:
+    return changed_sources(changes)[str(file)][1]
+
+
+@pytest.mark.parametrize("text", FILES.values(), ids=FILES)
+@pytest.mark.parametrize("tool", [["patch", "--binary", "-p1", "-s", "-i"], ["git", "apply"]])
+def test_a_diff_applies_and_gives_the_changed_text(
+    text: str, tool: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "a folder" / "train.py"
+    file.parent.mkdir()
+    file.write_bytes(text.encode())
+    sources = changed_sources([Below(at(file, "model = 1"), "model = 2")])
+    after = sources[str(file)][1]
+    inserted = after.replace("\r\n", "\n").replace("; ", "\n").replace("\t", "").split("\n")
+    first = next(n for n, row in enumerate(inserted) if row.startswith("model = 1"))
+    assert inserted[first + 1] == "model = 2"
+    diff = tmp_path / "fix.diff"
+    diff.write_bytes(unified(sources, str(tmp_path)).encode())
+    subprocess.run([*tool, str(diff)], cwd=tmp_path, check=True)
+    assert file.read_bytes().decode() == after
+    assert after.count("\r\n") in (0, after.count("\n"))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("x = 0; model = 1; y = model\n", "x = 0; model = 1; model = 2; y = model\n"),
+        ("x = 0; model = 1  # made\n", "x = 0; model = 1\nmodel = 2  # made\n"),
+        ("if x: y = 0; model = 1\n", None),
+    ],
+)
+def test_a_statement_between_semicolons_gets_a_neighbour(
+    line: str, expected: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.py"
+    file.write_text(line)
+    edit = Below(at(file, "model = 1"), "model = 2")
+    if expected is None:
+        with pytest.raises(CannotEdit, match=r"x\.py has no statement of its own at line 1"):
+            changed(file, edit)
+    else:
+        assert changed(file, edit) == expected
+
+
+def test_arguments_end_as_those_before_them_and_changes_do_not_move_each_other(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("import os\nf(\n    é,\n)\ng(a=1)\nh()\n")
+    calls = [("f(\n    é,\n)", "k=1"), ("g(a=1)", "k=2"), ("h()", "k=3")]
+    edits = [Argument(at(file, call, end=True), code) for call, code in calls]
+    text = changed(file, *edits, Import(str(file), "import sys"), Import(str(file), "import os"))
+    assert text == "import os\nimport sys\nf(\n    é, k=1,\n)\ng(a=1, k=2)\nh(k=3)\n"
+
+
+def test_statements_become_a_call_and_a_function_stands_above_their_loop(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text(
+        "a = 1\n# all rounds\nfor i in x:\n    b = i\n    c = b  # this\n    d = c; e = d\n"
+    )
+    text = changed(
+        file,
+        Above(
+            at(file, "for i in x:\n    b = i\n    c = b  # this\n    d = c; e = d"), "def f(): pass"
+        ),
+        Instead(at(file, "b = i"), at(file, "d = c"), "d = f(i)"),
+        Import(str(file), "import g"),
+    )
+    assert text == (
+        "import g\na = 1\ndef f(): pass\n# all rounds\nfor i in x:\n    d = f(i)\n    e = d\n"
+    )
+
+
+def test_a_decorator_goes_above_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("class A:\n    @b\n    def f(self):\n        pass\n")
+    where = At(str(file), 3, 4)
+    assert changed(file, Decorator(where, "g.h")) == (
+        "class A:\n    @g.h\n    @b\n    def f(self):\n        pass\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"# coding: latin-1\nmodel = '\xe4'\n", "UTF-8"),
+        (b"model = 1\rmodel = 2\n", "line endings"),
+        (b"\x0cmodel = 1\n", "form feeds"),
+        (b"\xff\n", "UTF-8"),
+    ],
+)
+def test_a_file_that_would_change_elsewhere_is_left_alone(
+    content: bytes, words: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.py"
+    file.write_bytes(content)
+    with pytest.raises(CannotEdit, match=words):
+        changed_sources([Below(At(str(file), 1, 0), "y = 1")])
+
+
+def test_a_change_that_is_no_python_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("f((1\n   ))\n")
+    with pytest.raises(CannotEdit, match=r"x\.py would be no Python"):
+        changed_sources([Below(At(str(file), 1, 0), "x = = 2")])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('"""Doc."""\nfrom __future__ import annotations\n\nimport torch\nx = 1\nimport os\n', 4),
+        ('"""Doc."""\nx = 1\n', 1),
+        ("x = 1\n", 0),
+    ],
+)
+def test_an_import_goes_below_the_first_imports(text: str, line: int, tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text(text)
+    assert changed(file, Import(str(file), "import new")).split("\n")[line] == "import new"
+
+
+def test_a_diff_is_for_the_folder_that_holds_all_files() -> None:
+    assert folder_for(["/a/b/c.py", "/a/b/d/e.py"], "/a/b") == "/a/b"
+    assert folder_for(["/a/b/c.py", "/a/x/e.py"], "/a/b") == "/a"
