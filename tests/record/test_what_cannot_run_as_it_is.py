@@ -148,8 +148,6 @@ def test_a_step_that_raises_in_every_second_call_is_not_blamed_on_the_capture() 
                 raise ValueError("every second call")
             return self.linear(x)
 
-    report = graphdoctor.analyze(
-        EverySecondRaises(), torch.randn(4, 8), device="emulated", strategies=()
-    )
+    report = analyzed(lambda: (EverySecondRaises().cuda(), (torch.randn(4, 8, device="cuda"),)))
     assert not report.findings
     assert "every second call" in report.reason
