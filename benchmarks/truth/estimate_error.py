@@ -24,7 +24,7 @@ from graphdoctor.estimate.kernels import kernel_kind
 from graphdoctor.estimate.ranges import pooled_width, towards
 from graphdoctor.trace import Trace, read_trace
 from graphdoctor.trace.explain.hosts import outermost_waits
-from graphdoctor.trace.nesting import covered_ns, innermost, nest, own_ns
+from graphdoctor.trace.intervals import covered_ns, innermost, nest, own_ns
 from graphdoctor.values.recording import Op
 
 _PROFILER_FACTORS = (1.7, 2.3)

@@ -21,8 +21,8 @@ from graphdoctor.estimate.work import bytes_moved, matrix_flops
 from graphdoctor.trace import Trace, read_trace
 from graphdoctor.trace.api import is_blocking, is_launch
 from graphdoctor.trace.explain.gaps import gaps
+from graphdoctor.trace.intervals import covered_ns, nest
 from graphdoctor.trace.join import operator_of
-from graphdoctor.trace.nesting import covered_ns, nest
 
 _LARGE_BYTES = 10_000_000
 _SMALL_BYTES = 600_000

@@ -16,8 +16,8 @@ from msgspec import Struct, field
 
 from graphdoctor.trace import Trace
 from graphdoctor.trace.api import is_step_mark
+from graphdoctor.trace.read.columns import ns
 from graphdoctor.trace.read.events import TABLES
-from graphdoctor.trace.read.numbers import ns
 
 
 class Shapes(Struct):

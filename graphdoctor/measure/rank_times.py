@@ -17,8 +17,8 @@ from graphdoctor.measure.skew import is_one_host
 from graphdoctor.trace import Trace
 from graphdoctor.trace.arrays import Ints
 from graphdoctor.trace.explain.estimate import estimate_from_trace
-from graphdoctor.trace.explain.rank_lanes import RankLane, rank_lane
-from graphdoctor.trace.windows import union
+from graphdoctor.trace.explain.ranks import RankLane, rank_lane
+from graphdoctor.trace.intervals import union
 from graphdoctor.values.figures import Range, time_text
 from graphdoctor.values.speed import Estimate, Term
 

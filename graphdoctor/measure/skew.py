@@ -8,7 +8,7 @@ from statistics import median
 
 from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.trace import Trace
-from graphdoctor.trace.explain.rank_lanes import rank_lane
+from graphdoctor.trace.explain.ranks import rank_lane
 from graphdoctor.values.speed import LaunchSkew, Skew
 
 _P95 = 0.95

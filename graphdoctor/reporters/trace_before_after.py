@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
-from graphdoctor.reporters.trace_rows import kernel_text
+from graphdoctor.reporters.trace_page import kernel_text
 from graphdoctor.values.compared_traces import ChangeWhat, TraceChange, TraceComparison
 from graphdoctor.values.figures import time_text
 from graphdoctor.values.locations import path_text

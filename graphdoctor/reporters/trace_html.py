@@ -9,11 +9,11 @@ from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.trace_folder import straggler_text
 from graphdoctor.reporters.trace_page import (
     gap_parts,
+    kernel_text,
     prediction_rows,
     steps_text,
     time_rows,
 )
-from graphdoctor.reporters.trace_rows import kernel_text
 from graphdoctor.reporters.web import document
 from graphdoctor.reporters.web.code import parts
 from graphdoctor.reporters.web.drawn_step import SCRIPTS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphdoctor.trace.arrays import Trace
-from graphdoctor.trace.explain.lanes import Lanes, lanes
+from graphdoctor.trace.explain.gaps import Lanes, lanes
 from graphdoctor.trace.join import (
     launch_of,
     operators_of_events,

@@ -1,4 +1,4 @@
-"""A trace file and its gaps -> a copy that shows why the device waits, without environment variables."""
+"""Write a copy of a trace with notes in it: why the GPU waits, or findings; without environment variables."""
 
 from __future__ import annotations
 
@@ -12,20 +12,48 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
-from graphdoctor.trace.annotations import Anchor, Note, anchor_in
 from graphdoctor.trace.arrays import Trace
-from graphdoctor.trace.explain.activity import activity
-from graphdoctor.trace.explain.gaps import Gaps, gaps
-from graphdoctor.trace.explain.lanes import busiest_device
-from graphdoctor.trace.explain.longest import longest_gaps, longest_places
-from graphdoctor.trace.nesting import NONE
+from graphdoctor.trace.explain.gap_causes import activity, longest_gaps, longest_places
+from graphdoctor.trace.explain.gaps import Gaps, busiest_device, gaps
+from graphdoctor.trace.intervals import NONE
 from graphdoctor.trace.read.blocks import CutShort, blocks
 from graphdoctor.trace.read.split import split, structure
 from graphdoctor.trace.steps import find_steps
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.escape import visible
 from graphdoctor.values.trace import Gap
+
+# Viewers put what begins with an event before it, and hold times as floats of microseconds.
+_WITHIN_NS = 10
+
+
+class Anchor(Struct, frozen=True, gc=False):
+    """A moment on a host thread. `thread` is a place in the trace's list of threads."""
+
+    thread: int
+    at_ns: int
+
+
+def anchor_in(thread: int, start_ns: int, end_ns: int) -> Anchor:
+    """At the beginning of an event, and so far inside of it that a viewer takes it for the event's."""
+    return Anchor(thread, start_ns + min(_WITHIN_NS, (end_ns - start_ns) // 2))
+
+
+class Note(Struct, frozen=True):
+    """A span on a named track. At each anchor stands an instant, and an arrow joins it to the span.
+
+    `details` are what a viewer shows of the span when it is clicked.
+    """
+
+    track: str
+    name: str
+    start_ns: int
+    end_ns: int
+    details: tuple[tuple[str, str], ...] = ()
+    anchors: tuple[Anchor, ...] = ()
+
 
 PROCESS = "graphdoctor"  # no number: those of processes and devices are taken
 _FIRST = -10  # above all processes of the trace

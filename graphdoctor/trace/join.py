@@ -8,7 +8,7 @@ import numpy as np
 
 from graphdoctor.trace.api import is_launch
 from graphdoctor.trace.arrays import NO_CORRELATION, DeviceEvents, Ints, Trace
-from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest, value_at
+from graphdoctor.trace.intervals import NONE, Nesting, innermost, nest, value_at
 
 
 @lru_cache(maxsize=1)

@@ -14,8 +14,8 @@ from graphdoctor.estimate import two_lanes
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.estimate.two_lanes import Positions, Work, run
 from graphdoctor.trace.explain.gaps import gaps
+from graphdoctor.trace.explain.graphed_steps import with_graphs, without_waits
 from graphdoctor.trace.explain.replay import Replay, replay_of
-from graphdoctor.trace.explain.what_if import with_graphs, without_waits
 from graphdoctor.trace.steps import find_steps
 from tests.support.traces import TraceBuilder, launch_bound
 

@@ -12,7 +12,7 @@ from graphdoctor.estimate import estimate
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.measure import rank_times
 from graphdoctor.measure.rank_times import _times, estimate_of_ranks
-from graphdoctor.trace.explain.rank_lanes import RankLane
+from graphdoctor.trace.explain.ranks import RankLane
 from tests.support.builders import iteration, op, tensor
 
 US = 1000

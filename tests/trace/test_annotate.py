@@ -12,8 +12,7 @@ import pytest
 
 from graphdoctor.cli import main
 from graphdoctor.trace import read_trace
-from graphdoctor.trace.annotate import PROCESS, annotate, annotated_events
-from graphdoctor.trace.annotations import Anchor, Note, anchor_in
+from graphdoctor.trace.annotate import PROCESS, Anchor, Note, anchor_in, annotate, annotated_events
 from graphdoctor.trace.explain.trace_report import explain_trace
 from graphdoctor.trace.read import blocks
 from graphdoctor.trace.read.names import kept_trace, without_copies

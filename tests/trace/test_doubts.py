@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from graphdoctor.trace.explain.doubts import doubts
-from graphdoctor.trace.explain.gaps import gaps
-from graphdoctor.trace.explain.lanes import lanes_in
+from graphdoctor.trace.explain.gaps import gaps, lanes_in
+from graphdoctor.trace.explain.verdict import doubts
 from graphdoctor.trace.steps import find_steps
 from graphdoctor.values.trace import Doubt
 from tests.support.traces import TraceBuilder

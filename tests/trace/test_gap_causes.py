@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from graphdoctor.trace.explain.activity import activity
-from graphdoctor.trace.explain.gap_causes import Doings, doings
-from graphdoctor.trace.explain.gaps import gaps
-from graphdoctor.trace.explain.lanes import whole_span
+from graphdoctor.trace.explain.gap_causes import Doings, activity, doings
+from graphdoctor.trace.explain.gaps import gaps, whole_span
 from graphdoctor.values.locations import Location
 from tests.support.traces import TraceBuilder
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphdoctor.trace.explain.activity import activity
+from graphdoctor.trace.explain.gap_causes import activity, longest_gaps, longest_places
 from graphdoctor.trace.explain.gaps import Gaps, gaps
 from graphdoctor.trace.explain.graph_use import in_graphs
-from graphdoctor.trace.explain.longest import longest_gaps, longest_places
 from graphdoctor.values.locations import Location
 from tests.support.traces import TraceBuilder
 

@@ -14,7 +14,7 @@ from graphdoctor.trace.explain.hosts import (
     operator_costs,
     sync_costs,
 )
-from graphdoctor.trace.explain.straggler import phases_of
+from graphdoctor.trace.explain.ranks import phases_of
 from graphdoctor.values.locations import Location
 from graphdoctor.values.trace import HostCost
 from tests.support.traces import TraceBuilder

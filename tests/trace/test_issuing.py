@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graphdoctor.trace import Trace
-from graphdoctor.trace.explain.issuing import (
+from graphdoctor.trace.explain.replay import (
     Launches,
     actual_ns,
     events_before,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphdoctor.trace.read.numbers import message_bytes, message_of
+from graphdoctor.trace.read.columns import message_bytes, message_of
 
 
 def arguments(**changes: Any) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graphdoctor.trace.arrays import Spans
-from graphdoctor.trace.nesting import (
+from graphdoctor.trace.intervals import (
     NONE,
     covered_ns,
     inherited,

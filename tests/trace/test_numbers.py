@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from graphdoctor.trace.read.numbers import correlations, integers, ns, whole
+from graphdoctor.trace.read.columns import correlations, integers, ns, whole
 
 LIMIT = 2**62  # what no counter reaches
 

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphdoctor.trace.arrays import Spans
-from graphdoctor.trace.nesting import innermost, nest, own_ns
-from graphdoctor.trace.period import period
-from graphdoctor.trace.windows import inside, window_of
+from graphdoctor.trace.intervals import innermost, inside, nest, own_ns, window_of
+from graphdoctor.trace.steps import period
 
 
 def spans(rows: list[tuple[int, int, int]]) -> Spans:

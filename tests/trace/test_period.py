@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphdoctor.trace.period import OTHER, kinds_of
+from graphdoctor.trace.steps import OTHER, kinds_of
 
 
 def kinds(*steps: str) -> list[int]:

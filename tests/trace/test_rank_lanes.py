@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from graphdoctor.trace.explain.rank_lanes import Aligned, RankLane, align, rank_lane
+from graphdoctor.trace.explain.ranks import Aligned, RankLane, align, rank_lane
 from tests.support.traces import TraceBuilder
 
 Window = tuple[int, int]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphdoctor.trace import Trace
-from graphdoctor.trace.period import OTHER
-from graphdoctor.trace.steps import Steps, find_steps
+from graphdoctor.trace.steps import OTHER, Steps, find_steps
 from graphdoctor.values.errors import UsageError
 from tests.support.traces import TraceBuilder
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from graphdoctor.trace.explain.straggler import _cause, _most, _slower_kernel
+from graphdoctor.trace.explain.ranks import _cause, _most, _slower_kernel
 from graphdoctor.values.locations import Location
 from graphdoctor.values.trace import GapCause, TraceReport
 from graphdoctor.values.trace_work import DeviceWork, KernelCost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphdoctor.trace.windows import OUTSIDE, Window, covered_ns_of, union, window_of
+from graphdoctor.trace.intervals import OUTSIDE, Window, covered_ns_of, union, window_of
 
 WINDOWS: list[Window] = [(400, 600), (0, 100), (600, 601)]
 

@@ -10,10 +10,10 @@ from graphdoctor.diagnose.diagnose import Diagnosis
 from graphdoctor.partition import Plan
 from graphdoctor.rules.rule import Hit
 from graphdoctor.trace import Trace
-from graphdoctor.trace.annotations import Note, anchor_in
+from graphdoctor.trace.annotate import Note, anchor_in
 from graphdoctor.trace.api import is_step_mark
 from graphdoctor.trace.arrays import Ints
-from graphdoctor.trace.nesting import NONE, nest
+from graphdoctor.trace.intervals import NONE, nest
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import place_text
 from graphdoctor.values.recording import Iteration, Op

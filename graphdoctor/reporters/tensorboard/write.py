@@ -16,7 +16,7 @@ from graphdoctor.reporters.tensorboard.notes import notes_of
 from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.trace import Trace
 from graphdoctor.trace.annotate import annotate
-from graphdoctor.trace.explain.lanes import busiest_device, lanes_in
+from graphdoctor.trace.explain.gaps import busiest_device, lanes_in
 from graphdoctor.trace.read.names import KeptTrace
 from graphdoctor.trace.steps import find_steps
 from graphdoctor.values.errors import CannotDoItHere, GraphDoctorError

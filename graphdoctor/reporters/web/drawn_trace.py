@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphdoctor.reporters.trace_rows import kernel_text
+from graphdoctor.reporters.trace_page import kernel_text
 from graphdoctor.reporters.web.drawn_step import Row
 from graphdoctor.values.trace_lanes import LaneEvent, LaneGap, TraceLanes
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from graphdoctor.trace.api import is_collective_mark
 from graphdoctor.trace.arrays import KINDS, Ints, Mask, Message, Spans, Trace
+from graphdoctor.trace.intervals import NONE, covered_ns_of, innermost, nest, union, value_at
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.kernel_families import (
     COMMUNICATION,
@@ -16,8 +17,6 @@ from graphdoctor.trace.kernel_families import (
     collective_of,
     is_communication,
 )
-from graphdoctor.trace.nesting import NONE, innermost, nest, value_at
-from graphdoctor.trace.windows import covered_ns_of, union
 from graphdoctor.values.trace_work import CollectiveCost, Communication
 
 

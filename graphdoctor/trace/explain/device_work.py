@@ -14,10 +14,18 @@ from graphdoctor.trace.explain.communication import communication
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.hosts import frame_nesting, host_ns_by_name, location, user_frames
 from graphdoctor.trace.explain.verdict import Judgement
+from graphdoctor.trace.intervals import (
+    NONE,
+    Nesting,
+    Window,
+    covered_ns_of,
+    innermost,
+    inside,
+    nest,
+    union,
+)
 from graphdoctor.trace.join import launch_of, operators_of_events
 from graphdoctor.trace.kernel_families import family_of
-from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
-from graphdoctor.trace.windows import Window, covered_ns_of, inside, union
 from graphdoctor.values.trace_work import (
     CopyCost,
     DeviceWork,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from graphdoctor.trace.arrays import Ints, Table, Trace, together
-from graphdoctor.trace.explain.activity import Activity
-from graphdoctor.trace.explain.gap_causes import names_of
+from graphdoctor.trace.explain.gap_causes import Activity, names_of
 from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.hosts import outermost_waits
+from graphdoctor.trace.intervals import NONE, Window
 from graphdoctor.trace.join import launch_of, operator_nesting
-from graphdoctor.trace.nesting import NONE
 from graphdoctor.trace.steps import Steps
-from graphdoctor.trace.windows import Window
 from graphdoctor.values.trace_lanes import LaneEvent, LaneGap, TraceLanes
 
 MOST_EVENTS = 2_000  # of the device; a report is to stay one that can be sent

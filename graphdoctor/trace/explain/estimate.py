@@ -8,9 +8,8 @@ from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.two_lanes import run
 from graphdoctor.trace import Lanes, Trace
-from graphdoctor.trace.explain.gaps import gaps
+from graphdoctor.trace.explain.gaps import busiest_device, gaps, lanes_in
 from graphdoctor.trace.explain.graphed_steps import factors_of, predict_from_trace
-from graphdoctor.trace.explain.lanes import busiest_device, lanes_in
 from graphdoctor.trace.explain.replay import replay_of
 from graphdoctor.trace.steps import Steps, find_steps
 from graphdoctor.values.errors import UsageError

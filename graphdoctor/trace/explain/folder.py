@@ -9,8 +9,7 @@ import numpy as np
 
 from graphdoctor import __version__
 from graphdoctor.trace.arrays import Ints, Trace
-from graphdoctor.trace.explain.rank_lanes import Aligned, RankLane, align, rank_lane
-from graphdoctor.trace.explain.straggler import Delay, delay_of
+from graphdoctor.trace.explain.ranks import Aligned, Delay, RankLane, align, delay_of, rank_lane
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.trace.read.file import read_trace
 from graphdoctor.trace.read.names import without_copies

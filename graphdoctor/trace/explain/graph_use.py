@@ -11,10 +11,9 @@ from graphdoctor.trace.api import is_capture, is_graph_launch, is_instantiation
 from graphdoctor.trace.arrays import Ints, Mask, Spans, Trace
 from graphdoctor.trace.explain.gaps import events_of
 from graphdoctor.trace.explain.hosts import location, user_functions, within
+from graphdoctor.trace.intervals import NONE, Nesting, Window, innermost, nest, window_of
 from graphdoctor.trace.join import launch_of, operator_nesting
-from graphdoctor.trace.nesting import NONE, Nesting, innermost, nest
 from graphdoctor.trace.steps import Basis
-from graphdoctor.trace.windows import Window, window_of
 from graphdoctor.values.figures import count_text, time_text
 from graphdoctor.values.locations import Location
 from graphdoctor.values.trace_work import GraphReplay, GraphUse

@@ -10,18 +10,19 @@ import numpy as np
 
 from graphdoctor.trace.arrays import Calls, Ints, Mask, Spans, Table, Trace
 from graphdoctor.trace.explain.gaps import Gaps, waiting_calls
-from graphdoctor.trace.join import operator_nesting, operator_of
-from graphdoctor.trace.nesting import (
+from graphdoctor.trace.intervals import (
     NONE,
     Nesting,
+    Window,
     covered_ns,
     innermost,
+    inside,
     nest,
     outermost,
     own_ns,
     value_at,
 )
-from graphdoctor.trace.windows import Window, inside
+from graphdoctor.trace.join import operator_nesting, operator_of
 from graphdoctor.values.locations import Location
 from graphdoctor.values.trace import HostCost, SyncCost
 

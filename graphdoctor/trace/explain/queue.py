@@ -11,9 +11,8 @@ from graphdoctor.trace.api import is_graph_launch
 from graphdoctor.trace.arrays import Ints, Trace, distinct, median
 from graphdoctor.trace.explain.gaps import events_of
 from graphdoctor.trace.explain.hosts import within
+from graphdoctor.trace.intervals import NONE, Window
 from graphdoctor.trace.join import launch_of
-from graphdoctor.trace.nesting import NONE
-from graphdoctor.trace.windows import Window
 from graphdoctor.values.trace import LaunchTotal, Queue, QueuePoint
 
 _POINTS = 48

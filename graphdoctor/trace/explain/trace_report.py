@@ -12,21 +12,17 @@ from msgspec import structs
 from graphdoctor import __version__
 from graphdoctor.estimate.gpus import DeviceProfile, load_profile, unknown_profile
 from graphdoctor.trace.arrays import KINDS, Trace
-from graphdoctor.trace.explain.activity import activity
 from graphdoctor.trace.explain.device_work import device_work, occupied
-from graphdoctor.trace.explain.doubts import doubts
 from graphdoctor.trace.explain.drawn import trace_lanes
-from graphdoctor.trace.explain.gap_causes import doings
-from graphdoctor.trace.explain.gaps import Gaps, events_of, gaps
+from graphdoctor.trace.explain.gap_causes import activity, doings, longest_gaps
+from graphdoctor.trace.explain.gaps import Gaps, Lanes, busiest_device, events_of, gaps, lanes_in
 from graphdoctor.trace.explain.graph_use import graph_use, in_graphs
 from graphdoctor.trace.explain.graphed_steps import predict_from_trace
 from graphdoctor.trace.explain.hosts import line_costs, operator_costs, sync_costs
-from graphdoctor.trace.explain.lanes import Lanes, busiest_device, lanes_in
-from graphdoctor.trace.explain.longest import longest_gaps
 from graphdoctor.trace.explain.queue import launch_totals, queue
-from graphdoctor.trace.explain.verdict import judge_trace
+from graphdoctor.trace.explain.verdict import doubts, judge_trace
+from graphdoctor.trace.intervals import Window, inside, window_of
 from graphdoctor.trace.steps import Steps, find_steps
-from graphdoctor.trace.windows import Window, inside, window_of
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.trace import (
     TRACE_SCHEMA_VERSION,

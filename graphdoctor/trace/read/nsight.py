@@ -22,7 +22,7 @@ from graphdoctor.trace.arrays import (
     Spans,
     Trace,
 )
-from graphdoctor.trace.nesting import NONE
+from graphdoctor.trace.intervals import NONE
 from graphdoctor.trace.read.split import DATABASE
 from graphdoctor.values.errors import UsageError
 
