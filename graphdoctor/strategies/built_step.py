@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.strategy import Built, RunsApart
+from graphdoctor.strategies.strategy import Built
 from graphdoctor.strategies.whole import BuiltWhole
 from graphdoctor.target.state.clone import clone_inputs, memory_of
 from graphdoctor.target.state.snapshot import Snapshot, named_tensors
@@ -37,7 +37,7 @@ class BuiltStep:
         whole = built.captured if isinstance(built, BuiltWhole) else None
         self.start: Snapshot = whole.start if whole is not None else session.start
         self.graph: Any = whole.graph if whole is not None else _NoGraph(session.device)
-        if isinstance(built, RunsApart):
+        if built.other_path:
             self.graph = _NoGraph(built, built.other_path)
         self.footprint = Footprint({}, {}, {})
         self._built = built

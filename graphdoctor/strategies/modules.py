@@ -20,7 +20,7 @@ from graphdoctor.graphs.modules import (
 from graphdoctor.operators.conditions import has_nested
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.module_choice import ModuleChoice
-from graphdoctor.strategies.strategy import CannotBuild, Captured, Known, Strategy
+from graphdoctor.strategies.strategy import Built, CannotBuild, Captured, Known, Strategy
 from graphdoctor.target import Inputs
 
 _TRAINING = """\
@@ -42,7 +42,7 @@ _OTHER_SHAPES = (
 )
 
 
-class BuiltModules:
+class BuiltModules(Built):
     """The user's step, run with graphed modules in place; between calls the modules are as they were."""
 
     other_path = "graphs of modules add up the gradients of their inputs in an order of their own"

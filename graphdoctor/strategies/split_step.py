@@ -27,11 +27,15 @@ from graphdoctor.strategies.split_plan import (
     reason_against,
     regions_of,
 )
-from graphdoctor.strategies.strategy import CannotBuild, Known, Strategy
+from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 from graphdoctor.target import Snapshot, Target
 from graphdoctor.target.state.snapshot import named_tensors
 from graphdoctor.target.state.walk import Walk
 from graphdoctor.values.locations import in_place, with_place
+
+
+class BuiltSplitStep(BuiltSplit, Built):
+    """The graphs of one split step."""
 
 
 class SplitStep(Strategy):
@@ -49,7 +53,7 @@ class SplitStep(Strategy):
     def calls(self, known: Known) -> Calls:
         return Calls(glue=len(glue_objects(known.roots)))
 
-    def build(self, session: Session, known: Known) -> BuiltSplit:
+    def build(self, session: Session, known: Known) -> BuiltSplitStep:
         """Warm up, then run one step that is captured piece by piece."""
         return split(session, known)
 
@@ -57,7 +61,9 @@ class SplitStep(Strategy):
         return code_for(known)
 
 
-def split(session: Session, known: Known, step: Callable[..., object] | None = None) -> BuiltSplit:
+def split(
+    session: Session, known: Known, step: Callable[..., object] | None = None
+) -> BuiltSplitStep:
     """The session's step, or `step` in its place, split. Raises `CannotBuild`.
 
     State is afterwards what it was before.
@@ -83,7 +89,7 @@ class _Attempt:
         trained = trained_tensors(named_tensors(roots))
         self._capture = BreakableCapture(side, PythonChanges(roots), trained)
 
-    def run(self) -> BuiltSplit:
+    def run(self) -> BuiltSplitStep:
         static = fresh_inputs(self._target)
         try:
             with device_usable_after_failure(self._capture):
@@ -97,7 +103,7 @@ class _Attempt:
             reason = self._capture.watch.reason or found.reason
             raise CannotBuild(with_place(reason, found.location)) from error
         made = Made(static, detached(outputs), self._capture.gradients_at_end(), self._start)
-        return BuiltSplit(self._target.roots, self._capture, made)
+        return BuiltSplitStep(self._target.roots, self._capture, made)
 
     def _outputs_of(self, args: Any, kwargs: Any) -> object:
         capture = self._capture

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -39,12 +39,23 @@ class Known:
     ran: EagerRuns | None = None
 
 
-class Built(Protocol):
-    """A step made faster: the same step, to be called with any inputs of the described shapes.
+class Captured(Struct, frozen=True):
+    """Which recorded operators are in graphs, and the calls that the graphs take."""
 
-    Between calls the target's own step runs as it always did: whatever a call puts in the place of
-    modules, it takes out again.
+    regions: tuple[tuple[int, ...], ...]
+    calls: Calls
+
+
+class Built(Protocol):
+    """A step made faster: the same step, callable with any inputs of the described shapes.
+
+    Its class derives from this one. Between calls the target's own step runs unchanged: a call removes
+    whatever it installed in modules. `note` is a remark about the result for the report. `other_path`
+    says why eager rounds differently when it runs inside `assuming_capture()`.
     """
+
+    note: str = ""
+    other_path: str = ""
 
     def call(self, inputs: Inputs) -> object:
         """One step on these inputs; gives what the target's step gives.
@@ -61,26 +72,16 @@ class Built(Protocol):
         """
         ...
 
-    def release(self) -> None:
-        """Give graphs and memory back, and put everything that was replaced back in its place."""
-        ...
-
-
-@runtime_checkable
-class Noted(Protocol):
-    """What was built says something of itself; "" for nothing."""
-
-    note: str
-
-
-@runtime_checkable
-class RunsApart(Protocol):
-    """What was built knows how eager runs as its graphs do, and in words why that may round differently."""
-
-    other_path: str
-
     def assuming_capture(self) -> AbstractContextManager[None]:
-        """Inside the block, the target's own step does so."""
+        """Inside the block, the target's own step runs as the graphs do; used if `other_path` is set."""
+        return nullcontext()
+
+    def holds(self, known: Known) -> Captured | None:
+        """What was captured, to predict from; None if that is what `Strategy.regions` planned."""
+        return None
+
+    def release(self) -> None:
+        """Free graphs and memory, and restore everything that was replaced."""
         ...
 
 
@@ -129,20 +130,4 @@ class Strategy(Protocol):
 
     def code(self, known: Known) -> str:
         """Lines of Python that a person pastes to use it."""
-        ...
-
-
-class Captured(Struct, frozen=True):
-    """What really went into graphs: recorded operators, and what it takes to call them."""
-
-    regions: tuple[tuple[int, ...], ...]
-    calls: Calls
-
-
-@runtime_checkable
-class TellsCaptured(Protocol):
-    """What was built tells what it holds, which is not always what was foreseen."""
-
-    def holds(self, known: Known) -> Captured | None:
-        """The operators of each graph, and its calls, to predict from; None: as it was foreseen."""
         ...

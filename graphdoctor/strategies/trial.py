@@ -22,14 +22,7 @@ from graphdoctor.strategies.built_step import BuiltStep
 from graphdoctor.strategies.compilers.arithmetic import OWN_DIGITS, digits_of
 from graphdoctor.strategies.compilers.verify import CompiledJudge
 from graphdoctor.strategies.foresee import predicted_for
-from graphdoctor.strategies.strategy import (
-    Built,
-    CannotBuild,
-    Known,
-    Noted,
-    Strategy,
-    TellsCaptured,
-)
+from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 from graphdoctor.strategies.timing import Timed, break_even_calls, time_built
 from graphdoctor.target import Inputs
 from graphdoctor.values.captures import Verification
@@ -123,7 +116,7 @@ class _Trial:
 
     def _as_built(self, row: StrategyOutcome, built: Built) -> StrategyOutcome:
         """Predicted from what went into graphs, where that is less than was foreseen."""
-        held = built.holds(self.known) if isinstance(built, TellsCaptured) else None
+        held = built.holds(self.known)
         if held is None or row.predicted is None:
             return row
         terms = self.terms
@@ -159,7 +152,7 @@ class _Trial:
 
     def _note(self, built: Built, row: StrategyOutcome) -> str:
         """What the result says of itself, else that a compiler of CUDA graphs made none."""
-        if isinstance(built, Noted) and built.note:
+        if built.note:
             return built.note
         has_graphs = self.strategy.has_graphs
         return _NO_GRAPH if has_graphs and row.launches and not row.captured_share else ""

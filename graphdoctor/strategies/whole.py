@@ -7,7 +7,7 @@ from graphdoctor.graphs.cause import Refusal
 from graphdoctor.graphs.footprint import Footprint
 from graphdoctor.graphs.whole_step import CapturedStep, capture_from_start
 from graphdoctor.record.session import Session, warm_ups_for
-from graphdoctor.strategies.strategy import CannotBuild, Known, Strategy
+from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 from graphdoctor.target import Inputs
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import in_place, with_place
@@ -52,7 +52,7 @@ def fast_step(*data):
 """
 
 
-class BuiltWhole:
+class BuiltWhole(Built):
     """One graph, and the tensors that it reads and fills. `captured` can be verified and timed."""
 
     def __init__(self, captured: CapturedStep) -> None:

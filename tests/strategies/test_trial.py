@@ -233,7 +233,7 @@ def test_a_way_of_graphs_without_a_graph_says_why(
 
         def build(self, session: Any, known: Known) -> Any:
             built = super().build(session, known)
-            built.note = note  # type: ignore[attr-defined]
+            built.note = note
             return built
 
     seen = timing.Seen(launches=40.0, busy_share=0.5, graphed_share=share)
@@ -252,7 +252,7 @@ def test_a_plan_and_a_note_become_part_of_the_row(device: EmulatedDevice) -> Non
 
         def build(self, session: Any, known: Known) -> Any:
             built = super().build(session, known)
-            built.note = "one graph was made"  # type: ignore[attr-defined]
+            built.note = "one graph was made"
             return built
 
     row = tried(device, Planned())

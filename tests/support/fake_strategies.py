@@ -15,12 +15,12 @@ from graphdoctor.estimate import Regions
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.graphs.whole_step import CapturedStep, capture_whole_step
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.strategy import CannotBuild, Known, Strategy
+from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 from graphdoctor.strategies.whole import BuiltWhole
 from graphdoctor.target import Inputs
 
 
-class BuiltEager:
+class BuiltEager(Built):
     """Calls the step itself, and does something to what it returns."""
 
     def __init__(self, session: Session, change: Callable[[Any], Any]) -> None:

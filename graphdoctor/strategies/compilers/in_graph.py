@@ -14,7 +14,7 @@ from graphdoctor.graphs.whole_step import capture_from_start
 from graphdoctor.record.session import Session
 from graphdoctor.strategies.compilers.compiler import Compiler
 from graphdoctor.strategies.compilers.models import CompiledModels
-from graphdoctor.strategies.strategy import CannotBuild, Known, Strategy
+from graphdoctor.strategies.strategy import Built, CannotBuild, Known, Strategy
 from graphdoctor.strategies.whole import BuiltWhole
 from graphdoctor.target import Inputs
 from graphdoctor.values.figures import count_text
@@ -67,7 +67,7 @@ class GraphOfModels(BuiltWhole):
         self._models.release()
 
 
-class SplitOfModels:
+class SplitOfModels(Built):
     """The graphs of a split step, and the code of its models, whose memory they read."""
 
     def __init__(self, built: BuiltSplit, models: CompiledModels) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from graphdoctor.graphs.footprint import Footprint, footprint
 from graphdoctor.record.session import Session
-from graphdoctor.strategies.strategy import Captured, Known
+from graphdoctor.strategies.strategy import Built, Captured, Known
 from graphdoctor.target import Inputs
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.target.state.walk import Walk
@@ -46,7 +46,7 @@ def models_of(roots: Mapping[str, object]) -> dict[str, torch.nn.Module]:
     return trained or tops
 
 
-class CompiledModels:
+class CompiledModels(Built):
     """A step whose models run other code than their own, during a call only.
 
     Between calls the models are as they were, so that nobody who saves, walks or restores them meets
@@ -61,7 +61,6 @@ class CompiledModels:
         self._step = step
         self._before_call: Callable[[], None] = _nothing
         self._undo: list[Callable[[], None]] = []
-        self.note = ""
         self.in_graphs: Captured | None = None  # as far as it is known
 
     def before_each_call(self, tell: Callable[[], None]) -> None:
