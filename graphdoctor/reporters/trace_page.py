@@ -115,6 +115,9 @@ def _write_time(page: Page, report: TraceReport) -> None:
             f"  {name}", _amount(value_ns, report, what), style="bold" if name == "Busy" else ""
         )
     page.labelled("  Sum", _amount(report.span_ns, report, "from the first start to the last end"))
+    if report.warm_up_ns:
+        warm_up_us = report.warm_up_ns / 1e3 / report.steps_counted
+        page.labelled("  Warm-up", f"{warm_up_us:>21,.1f} us  left out of the sum: cold starts")
     graphs = f"; {report.graph_kernel_share:.0%} of the kernels run inside graphs already"
     page.labelled(
         "  Kernels", f"{report.kernels:,} of {report.device_events:,} device events{graphs}"
@@ -224,7 +227,9 @@ def gap_parts(gap: Gap) -> str:
         "device": gap.device_gap_ns,
         "unattributed": gap.unattributed_ns,
     }
-    return ", ".join(f"{name} {time_text(value / 1e3)}" for name, value in causes.items() if value)
+    parts = ", ".join(f"{name} {time_text(value / 1e3)}" for name, value in causes.items() if value)
+    warm_up = f" (warm-up {time_text(gap.warm_up_ns / 1e3)} of it)" if gap.warm_up_ns else ""
+    return parts + warm_up
 
 
 def _write_doubts(page: Page, report: TraceReport) -> None:

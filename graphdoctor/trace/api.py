@@ -71,6 +71,11 @@ def is_blocking(name: str) -> bool:
     return name.partition("_ptsz")[0] in _BLOCKING
 
 
+def is_synchronization(name: str) -> bool:
+    """Whether the call does nothing but wait for the device."""
+    return "Synchronize" in name
+
+
 def is_memcpy(name: str) -> bool:
     return "Memcpy" in name
 

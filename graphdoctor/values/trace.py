@@ -21,7 +21,7 @@ Confidence = Literal["high", "medium", "low"]
 WorkKind = Literal[
     "data-loading", "preprocessing", "allocation", "garbage-collection", "compilation",
     "graph-instantiation", "logging", "files", "optimizer", "another-thread", "sleep", "lock",
-    "sync", "ordinary", "unrecorded",
+    "warm-up", "sync", "ordinary", "unrecorded",
 ]  # fmt: skip
 WORK_WORDS: dict[WorkKind, str] = {
     "data-loading": "data loading",
@@ -36,6 +36,7 @@ WORK_WORDS: dict[WorkKind, str] = {
     "another-thread": "another thread's Python (the GIL)",
     "sleep": "sleep",
     "lock": "waiting for another thread or process",
+    "warm-up": "warm-up",
     "sync": "waiting for the device",
     "ordinary": "Python and operators",
     "unrecorded": "nothing that the profiler recorded",
@@ -51,6 +52,7 @@ class DeviceTime(Struct, frozen=True, kw_only=True):
     host waited for the device; device_gap: the work was queued already (graph_gap of it between
     two nodes of one graph); unattributed: the trace has no launch for what came next.
     device_busy + launch_bound + sync_wait + device_gap + unattributed = span, to the nanosecond.
+    warm_up is idle time in cold starts (code loading, first calls of a library), which the span leaves out.
     """
 
     device: str
@@ -75,6 +77,7 @@ class DeviceTime(Struct, frozen=True, kw_only=True):
     kernels: int
     joined_share: float  # of the device events, with a launch in the trace
     graph_kernel_share: float  # of the kernels, launched inside graphs
+    warm_up_ns: int = 0
 
 
 class StepTime(Struct, frozen=True):
@@ -118,6 +121,7 @@ class Gap(Struct, frozen=True):
     location: Location | None = None
     doing: str = ""  # the innermost that the host was in, in the middle of the gap
     doing_at: Location | None = None  # the user's function around that
+    warm_up_ns: int = 0  # of host, launch path and sync wait: cold starts
 
 
 class IdleKind(Struct, frozen=True):

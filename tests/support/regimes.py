@@ -7,7 +7,7 @@ the truth is what this simulation knows of every gap, and not what a reader woul
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TextIO
 
@@ -34,6 +34,7 @@ class Truth:
     launch_bound: int = 0
     sync_wait: int = 0
     device_gap: int = 0
+    warm_up: int = 0  # idle in cold launches, which no other part counts
     kernels: int = 0
     steps: list[int] = field(default_factory=list)  # kernels of each
 
@@ -49,8 +50,18 @@ class Truth:
 class RegimeTrace:
     """Simulates steps of one regime and writes their events."""
 
-    def __init__(self, regime: Regime, *, kernels: int, steps: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        regime: Regime,
+        *,
+        kernels: int,
+        steps: int,
+        seed: int = 0,
+        cold_ns: Mapping[int, int] | None = None,
+    ) -> None:
+        """`cold_ns`: the launches, by their number from 1 on, that load code first, and for how long."""
         self.regime = regime
+        self._cold_ns = cold_ns or {}
         self.kernels, self.steps = kernels, steps
         self.truth = Truth()
         self._random = random.Random(seed)
@@ -58,6 +69,7 @@ class RegimeTrace:
         self._device = 0
         self._waited_until = 0  # the end of the wait that began while the device worked
         self._waited_from = 0
+        self._loads = (0, 0)  # the last cold launch
         self._correlation = 100
 
     def write(self, file: TextIO) -> Truth:
@@ -89,7 +101,9 @@ class RegimeTrace:
         work, call = self._random.randint(4_000, 9_000), self._random.randint(2_500, 4_500)
         if self.regime == "sync":
             work //= 4
-        begin, number, length = self._host, self._correlation + 1, work + call
+        begin, number = self._host, self._correlation + 1
+        call += self._cold_ns.get(number - 100, 0)
+        length = work + call
         yield _span(
             "python_function", f"model.py({place % 50}): forward", begin, length + 600, number
         )
@@ -121,10 +135,16 @@ class RegimeTrace:
     def _place(self, start: int, length: int, *, is_first: bool) -> int:
         """When the next kernel begins; what it waited for is noted in the truth."""
         free = self._device + _QUEUE_GAP_NS
-        begin = max(start + _LATENCY_NS, free) if is_first else free
+        cold = self._cold_ns.get(self._correlation - 100, 0)
+        begin = max(start + cold + _LATENCY_NS, free) if is_first else free
         if not self._device:
             return begin
         gap = begin - self._device
+        if cold:
+            self._loads = (start, start + length)
+        loading = max(0, min(begin, self._loads[1]) - max(self._device, self._loads[0]))
+        self.truth.warm_up += loading
+        gap -= loading
         if is_first and start + length > self._device:
             waited = 0
             if self._waited_from <= self._device < self._waited_until:

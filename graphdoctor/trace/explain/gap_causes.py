@@ -13,6 +13,7 @@ from graphdoctor.trace.arrays import Ints, Spans, Trace, distinct, median, toget
 from graphdoctor.trace.explain.gaps import Gaps
 from graphdoctor.trace.explain.hosts import is_user_frame, location, user_frames, user_functions
 from graphdoctor.trace.explain.known_work import ELSEWHERE, known_work
+from graphdoctor.trace.explain.warm_up import cold_stretches
 from graphdoctor.trace.intervals import (
     NONE,
     Nesting,
@@ -72,7 +73,7 @@ def activity(trace: Trace, found: Gaps, windows: Sequence[Window]) -> Activity:
     counted = inside(found.end_ns, windows, closed="right")
     length = found.sync_wait_ns + found.host_ns
     gap = np.flatnonzero(counted & (length > 0))
-    low, high = found.start_ns[gap], found.start_ns[gap] + length[gap]
+    gap, low, high = _without_cold(trace, found, gap, found.start_ns[gap] + length[gap])
     launching = trace.calls.thread[found.call[gap]] if len(gap) else gap
     spans = _host_spans(trace, low, high)
     thread = _explaining_threads(spans, low, high, launching)
@@ -96,6 +97,24 @@ def activity(trace: Trace, found: Gaps, windows: Sequence[Window]) -> Activity:
         kind=_known_or_ordinary(inherited(kinds, nesting.parent)),
         line=inherited(lines, nesting.parent),
     )
+
+
+def _without_cold(trace: Trace, found: Gaps, gap: Ints, until: Ints) -> tuple[Ints, Ints, Ints]:
+    """The stretches from the start of each gap, less its cold starts: place of the gap, start, end."""
+    start = found.start_ns[gap]
+    if not found.warm_up_ns[gap].any():
+        return gap, start, until
+    pieces: list[tuple[int, int, int]] = []
+    stretches = cold_stretches(trace)
+    for place, low, high in zip(gap.tolist(), start.tolist(), until.tolist(), strict=True):
+        cold = stretches.get(int(trace.calls.thread[found.call[place]]))
+        for begin, end in zip(*(edge.tolist() for edge in cold), strict=True) if cold else ():
+            if begin < high and end > low:
+                pieces.append((place, low, begin))
+                low = end
+        pieces.append((place, low, high))
+    kept = np.array([piece for piece in pieces if piece[2] > piece[1]], np.int64).reshape(-1, 3)
+    return kept[:, 0], kept[:, 1], kept[:, 2]
 
 
 def doing(found: Activity, gaps: Ints) -> Ints:
@@ -439,4 +458,5 @@ def _gap(
         location=location(trace.text(line)),
         doing=doing[0],
         doing_at=location(doing[1]),
+        warm_up_ns=int(found.warm_up_ns[place]),
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
 
 from graphdoctor.trace.api import is_blocking, is_graph_launch, is_memcpy, is_read
 from graphdoctor.trace.arrays import DeviceEvents, Ints, Mask, Trace, distinct, median
+from graphdoctor.trace.explain.warm_up import cold_ns
 from graphdoctor.trace.intervals import NONE, Window, inside, rows_by_thread
 from graphdoctor.trace.join import launch_of
 
@@ -26,7 +28,8 @@ class Gaps:
 
     All streams count together: the nodes of a graph appear on many synthetic streams. `event` is
     the row of the device event that ended the gap, `call` of its launch or -1, `wait` of the call in which the
-    launching thread waited for the device, or -1; both rows of the trace's calls.
+    launching thread waited for the device, or -1; both rows of the trace's calls. `cold_ns` is how much of
+    sync wait, host and launch path, in this order, the launching thread spent in cold starts.
     """
 
     start_ns: Ints
@@ -40,6 +43,11 @@ class Gaps:
     device_gap_ns: Ints
     unattributed_ns: Ints
     in_graph: Mask  # between two nodes of one graph launch
+    cold_ns: tuple[Ints, Ints, Ints]
+
+    @property
+    def warm_up_ns(self) -> Ints:
+        return sum(self.cold_ns, np.zeros_like(self.start_ns))
 
 
 def events_of(trace: Trace, device: int) -> Ints:
@@ -82,7 +90,18 @@ def gaps(trace: Trace, device: int) -> Gaps:
         device_gap_ns=np.where(queued, length, np.where(waited_for_launch, end - on_its_way, zero)),
         unattributed_ns=np.where(unknown, length, zero),
         in_graph=in_graph,
+        cold_ns=_cold(trace, call, waited_for_launch, (start, free, arrived, on_its_way)),
     )
+
+
+def _cold(
+    trace: Trace, call: Ints, counts: Mask, edges: tuple[Ints, Ints, Ints, Ints]
+) -> tuple[Ints, Ints, Ints]:
+    """The cold starts between the edges of sync wait, host and launch path of the gaps that count."""
+    thread = np.full(len(call), NONE, np.int64)
+    thread[counts] = trace.calls.thread[call[counts]]
+    waiting, host, path = (cold_ns(trace, thread, low, high) for low, high in pairwise(edges))
+    return waiting, host, path
 
 
 def _on_its_way_ns(trace: Trace, call: Ints, launch_end: Ints, start: Ints, end: Ints) -> Ints:
@@ -151,7 +170,7 @@ class Lanes(Struct, frozen=True):
     host: the host had not yet reached the launch; launch_path: it was inside the launch;
     sync_wait: it waited for the device; device_gap: the work was queued already (in_graph_ns of
     it between two nodes of a graph); unattributed: the trace has no launch for it.
-    Busy and the five causes sum to the span.
+    Busy and the five causes sum to the span. Cold starts (warm_up_ns) are left out of all of them.
     """
 
     busy_ns: int = 0
@@ -161,6 +180,7 @@ class Lanes(Struct, frozen=True):
     device_gap_ns: int = 0
     unattributed_ns: int = 0
     in_graph_ns: int = 0
+    warm_up_ns: int = 0
     events: int = 0
     launches: int = 0
     joined: int = 0  # events with a launch in the trace
@@ -208,17 +228,19 @@ def lanes_in(
     span = sum(high - low for low, high in windows)
     call = launch_of(trace)[mine[events_inside]]
 
-    def total(name: str) -> int:
-        return int(getattr(found, name)[counted].sum())
+    def total(lengths: Ints) -> int:
+        return int(lengths[counted].sum())
 
+    cold_wait, cold_host, cold_path = found.cold_ns
     return Lanes(
-        busy_ns=span - int((found.end_ns - found.start_ns)[counted].sum()),
-        host_ns=total("host_ns"),
-        launch_path_ns=total("launch_path_ns"),
-        sync_wait_ns=total("sync_wait_ns"),
-        device_gap_ns=total("device_gap_ns"),
-        unattributed_ns=total("unattributed_ns"),
+        busy_ns=span - total(found.end_ns - found.start_ns),
+        host_ns=total(found.host_ns - cold_host),
+        launch_path_ns=total(found.launch_path_ns - cold_path),
+        sync_wait_ns=total(found.sync_wait_ns - cold_wait),
+        device_gap_ns=total(found.device_gap_ns),
+        unattributed_ns=total(found.unattributed_ns),
         in_graph_ns=int(found.device_gap_ns[counted & found.in_graph].sum()),
+        warm_up_ns=total(found.warm_up_ns),
         events=int(events_inside.sum()),
         launches=len(distinct(call[call != NONE], len(trace.calls))),
         joined=int((call != NONE).sum()),

@@ -14,8 +14,11 @@ from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.two_lanes import Floats, Laid, Mask, Work, run
 from graphdoctor.trace import Lanes, Trace
 from graphdoctor.trace.arrays import About, Ints, median
-from graphdoctor.trace.explain.gaps import Gaps, gaps, lanes_in
+from graphdoctor.trace.explain.gaps import Gaps, events_of, gaps, lanes_in
+from graphdoctor.trace.explain.hosts import within
 from graphdoctor.trace.explain.replay import Replay, replay_of
+from graphdoctor.trace.explain.warm_up import PROFILE_LATER, is_warm_up
+from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.steps import Steps
 from graphdoctor.values.figures import Range
 from graphdoctor.values.speed import Term
@@ -98,8 +101,10 @@ def _stays(replay: Replay, work: Work, level: Level) -> Floats:
     always = np.minimum(replay.fixed_us + replay.elsewhere_us, work.host_us)
     stays = always.copy()
     reacts = np.append(False, work.waits[:-1])
-    if level != "low":
+    # A single step does not show that a pause recurs, so nothing says that it is part of the model.
+    if level != "low" or replay.steps == 1:
         stays = np.where(is_pause, work.host_us, stays)
+    if level != "low":
         # Before the first launch of all steps lies what was there before the step.
         stays[0] = work.host_us[0]
     if level == "high":
@@ -156,6 +161,11 @@ _TOO_FAR_OFF = (
     " stream, or lost records)."
 )
 
+_WARM_UP = (
+    "Most launches run their kernel for the first time, with cold starts among them, so no steady step is in this"
+    f" trace and nothing is predicted. {PROFILE_LATER}"
+)
+
 
 class _Cases(Struct, frozen=True):
     """The same steps laid out for each combination of a host's speed and a profile's level."""
@@ -188,6 +198,9 @@ def predict_from_trace(
     replay = replay_of(trace, device, steps.counted, found, profile)
     if replay is None:
         return "None of the kernels has a launch in the trace, so nothing is predicted."
+    launched = np.flatnonzero(within(trace.calls, steps.hosts))
+    if is_warm_up(trace, np.intersect1d(launched, launch_of(trace)[events_of(trace, device)])):
+        return _WARM_UP
     replay = replay if wall_us is not None else replay.without_edges()
     error = run(replay.work).span_us / replay.actual_us - 1 if replay.actual_us else 0.0
     if not abs(error) <= _LARGEST_ERROR:

@@ -8,8 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from graphdoctor.trace.arrays import Calls, Ints, Mask, Spans, Table, Trace
+from graphdoctor.trace.arrays import Calls, Ints, Mask, Spans, Table, Trace, together
 from graphdoctor.trace.explain.gaps import Gaps, waiting_calls
+from graphdoctor.trace.explain.warm_up import cold_calls
 from graphdoctor.trace.intervals import (
     NONE,
     Nesting,
@@ -109,7 +110,12 @@ def host_ns_by_name(
     trace: Trace, spans: Spans, nesting: Nesting, windows: Sequence[Window]
 ) -> tuple[Ints, Ints]:
     """For each name the host time of its spans' own, waits for the device left out, and their number."""
-    waits, size = outermost_waits(trace), len(trace.names)
+    cold = trace.calls.take(cold_calls(trace))
+    waits: Spans = outermost_waits(trace)
+    if len(cold):
+        known = np.isin(waits.start_ns, cold.start_ns)
+        waits = together([waits.take(~known), cold])
+    size = len(trace.names)
     waiting = covered_ns(waits, spans, innermost(spans, nesting, waits.start_ns, waits.thread))
     own = np.maximum(own_ns(spans, nesting) - waiting, 0)
     rows = np.flatnonzero(within(spans, windows))
@@ -131,7 +137,7 @@ def sync_costs(
 ) -> tuple[SyncCost, ...]:
     """The places where the host waited, by the time that it was in the calls."""
     rows = waiting_calls(trace, trace.device_events)
-    rows = rows[within(trace.calls.take(rows), windows)]
+    rows = np.setdiff1d(rows[within(trace.calls.take(rows), windows)], cold_calls(trace))
     if not len(rows):
         return ()
     waits = trace.calls.take(rows)

@@ -12,7 +12,7 @@ from graphdoctor.values.trace import WorkKind
 ELSEWHERE: frozenset[WorkKind] = frozenset(
     {
         *("data-loading", "preprocessing", "allocation", "garbage-collection", "compilation"),
-        *("graph-instantiation", "logging", "files", "another-thread", "sleep", "lock"),
+        *("graph-instantiation", "logging", "files", "another-thread", "sleep", "lock", "warm-up"),
     }
 )
 
@@ -29,9 +29,10 @@ _KNOWN: tuple[tuple[WorkKind, str], ...] = (
     ("compilation", r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph|bytecode_trans)"
      r"|torch/_inductor/(compile_fx|graph|scheduler|codegen|lowering|codecache|select_algorithm"
      r"|async_compile|autotune_process)|torch/fx/(experimental/(symbolic|proxy|recording)|_symbolic_trace|passes/)|triton/(compiler|runtime/(autotuner|build))"
-     r"|triton_heuristics\.py\(\d+\): (autotune|benchmark|precompile)|^(cu|hip)(Module|Library)Load"
-     r"|^cudaLibraryLoad|^nvrtc|^hiprtc|^Lazy Function Loading|^Runtime Triggered Module Loading"
+     r"|triton_heuristics\.py\(\d+\): (autotune|benchmark|precompile)|^nvrtc|^hiprtc"
      r"|torch/utils/cpp_extension\.py"),
+    ("warm-up", r"^(cu|hip)(Module|Library)Load|^cudaLibraryLoad|^Lazy Function Loading"
+     r"|^Runtime Triggered Module Loading"),
     ("garbage-collection", r"^<built-in function collect>|^gc\.py|\bgarbage[ _-]?collect|^gc$"
      r"|^(python )?gc(\.collect| collect)"),
     ("data-loading", r"DataLoader|torch/utils/data/|torchdata/|(^|/)datasets/|webdataset/|nvidia/dali/"

@@ -16,7 +16,8 @@ from graphdoctor.trace.explain.gaps import Gaps, events_of
 from graphdoctor.trace.explain.hosts import outermost_waits
 from graphdoctor.trace.explain.known_work import STAYS, known_work
 from graphdoctor.trace.explain.queue import depth_at_launch
-from graphdoctor.trace.intervals import NONE, Window, covered_ns_of, union
+from graphdoctor.trace.explain.warm_up import cold_calls
+from graphdoctor.trace.intervals import NONE, Window, covered_ns_of, inside, union
 from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.steps import Step
 
@@ -120,8 +121,21 @@ def launch_ns(trace: Trace, device: int, launches: Launches) -> Ints:
         depth = depth[np.searchsorted(rows, launches.rows)]
     is_full = depth >= FULL_QUEUE
     usual = int(median(taken[~is_full])) if not is_full.all() else int(median(taken))
-    blocked = is_full & (taken > 4 * usual)
+    blocked = is_full & (taken > 4 * usual) | np.isin(launches.rows, cold_calls(trace))
     return np.where(blocked, usual, np.maximum(taken, 0))
+
+
+def _cold_before(trace: Trace, launches: Launches, launch: Ints) -> Ints:
+    """Cold starts in each row's host time, and last after the last launch, beyond a usual launch."""
+    cold = trace.calls.take(cold_calls(trace))
+    cold = cold.take(np.isin(cold.thread, launches.thread))
+    place = np.minimum(np.searchsorted(launches.start, cold.start_ns), len(launch) - 1)
+    is_launch = launches.start[place] == cold.start_ns
+    start = cold.start_ns + np.where(is_launch, launch[place], 0)
+    order = np.argsort(start, kind="stable")
+    low = np.append(launches.since, launches.start[-1])
+    high = np.append(launches.start, launches.following[-1])
+    return covered_ns_of(union(start[order], cold.end_ns[order]), low, high)
 
 
 def waits_after(
@@ -134,6 +148,7 @@ def waits_after(
     waited, fixed = np.zeros(count, np.int64), np.zeros(count, np.int64)
     drains = np.zeros(count, np.bool_)
     waits = outermost_waits(trace)
+    waits = waits.take(~np.isin(waits.start_ns, trace.calls.start_ns[cold_calls(trace)]))
     place = np.searchsorted(launches.start, waits.start_ns, side="right") - 1
     following = np.minimum(place + 1, count - 1)
     mine = (waits.thread == launches.thread[following]) | (waits.thread == launches.thread[place])
@@ -249,17 +264,18 @@ def replay_of(
     busy, gap, inner, nodes, last_end = _device_side(trace, device, launches.rows, found, window)
     launch = launch_ns(trace, device, launches)
     waited, waits, fixed, sync_us = waits_after(trace, launches, launch, last_end)
-    host = np.maximum(
-        launches.start - launches.since - time_taken_before(launch, waited, launches), 0
-    )
-    tail = max(0, int(launches.following[-1] - launches.start[-1] - launch[-1] - waited[-1]))
+    cold = _cold_before(trace, launches, launch)
+    host = launches.start - launches.since - time_taken_before(launch, waited, launches) - cold[:-1]
+    tail = launches.following[-1] - launches.start[-1] - launch[-1] - waited[-1] - cold[-1]
     held = np.append(0, fixed)
     device_end = int(last_end[-1])
+    in_steps = inside(found.end_ns, [step.window for step in steps], closed="right")
+    warm_up = int(cold[0] + found.warm_up_ns[in_steps].sum())
     uploads = _uploads(trace, device, launches.rows)
     calls = trace.calls.take(launches.rows)
     made = Replay(
         work=Work(
-            host_us=(np.append(host, tail) + held) / 1e3,
+            host_us=(np.maximum(np.append(host, tail), 0) + held) / 1e3,
             launch_us=np.append(launch, 0) / 1e3,
             gap_us=np.append(gap, 0) / 1e3,
             busy_us=np.append(busy, 0) / 1e3,
@@ -278,8 +294,8 @@ def replay_of(
         is_upload=np.append(uploads, False),
         opens=np.append(np.diff(launches.step, prepend=-1) != 0, False),
         steps=len(steps),
-        actual_us=actual_ns(launches, max(int(launches.following[-1]), device_end)) / 1e3,
-        device_end_us=actual_ns(launches, device_end) / 1e3,
+        actual_us=actual_ns(launches, max(int(launches.following[-1]), device_end) - warm_up) / 1e3,
+        device_end_us=actual_ns(launches, device_end - warm_up) / 1e3,
     )
     lost = _lost_at_first(trace, device, found, window, launches)
     return made if lost is None else _with_lost(made, lost)

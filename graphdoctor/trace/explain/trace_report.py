@@ -229,17 +229,22 @@ def _device_time(trace: Trace, device: int, windows: Sequence[Window], times: La
         kernels=kernels,
         joined_share=times.joined / (times.events or 1),
         graph_kernel_share=int(in_graphs(trace, rows)[is_kernel].sum()) / (kernels or 1),
+        warm_up_ns=times.warm_up_ns,
     )
 
 
 def _step_time(trace: Trace, device: int, steps: Steps, found: Gaps) -> list[StepTime]:
     place = window_of(found.end_ns, [step.window for step in steps.all], closed="right")
     idle = np.zeros(len(steps.all), np.int64)
+    cold = np.zeros(len(steps.all), np.int64)
     np.add.at(idle, place[place >= 0], (found.end_ns - found.start_ns)[place >= 0])
+    np.add.at(cold, place[place >= 0], found.warm_up_ns[place >= 0])
     spans = [step.window[1] - step.window[0] for step in steps.all]
     return [
-        StepTime(step.name, span, max(0, span - waited), step.kernels, step.left_out)
-        for step, span, waited in zip(steps.all, spans, idle.tolist(), strict=True)
+        StepTime(step.name, span - warm_up, max(0, span - waited), step.kernels, step.left_out)
+        for step, span, waited, warm_up in zip(
+            steps.all, spans, idle.tolist(), cold.tolist(), strict=True
+        )
     ]
 
 

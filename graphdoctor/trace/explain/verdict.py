@@ -16,10 +16,11 @@ from graphdoctor.trace.explain.hosts import within
 from graphdoctor.trace.explain.known_work import ELSEWHERE
 from graphdoctor.trace.explain.queue import depth_at_launch
 from graphdoctor.trace.explain.replay import FULL_QUEUE
+from graphdoctor.trace.explain.warm_up import PROFILE_LATER, cold_calls
 from graphdoctor.trace.intervals import NONE, Window, inside
-from graphdoctor.trace.join import launch_of
+from graphdoctor.trace.join import launch_of, operator_of
 from graphdoctor.trace.steps import Steps
-from graphdoctor.values.figures import Range, count_text
+from graphdoctor.values.figures import Range, count_text, time_text
 from graphdoctor.values.trace import (
     WORK_WORDS,
     Confidence,
@@ -42,12 +43,35 @@ def doubts(trace: Trace, device: int, steps: Steps, found: Gaps, times: Lanes) -
     rows = events_of(trace, device)
     windows = steps.windows
     return (
+        *_cold_starts(trace, steps, times),
         *_lost(trace, rows, steps, times),
         *_graph_doubts(trace, rows, steps),
         *_queued(found, windows, times),
         *_full_queue(trace, device, steps),
         *_clock(trace, rows),
         *_uneven(steps),
+    )
+
+
+def _cold_starts(trace: Trace, steps: Steps, times: Lanes) -> Iterator[Doubt]:
+    if not times.warm_up_ns:
+        return
+    cold = cold_calls(trace)
+    cold = cold[within(trace.calls.take(cold), steps.hosts)]
+    length = trace.calls.end_ns[cold] - trace.calls.start_ns[cold]
+    longest = int(cold[length.argmax()]) if len(cold) else NONE
+    operator = operator_of(trace)[longest]
+    where = f" in {trace.names[trace.operators.name[operator]]}" if operator != NONE else ""
+    first = (
+        f"; the longest is {trace.names[trace.calls.name[longest]]}{where}, {time_text(length.max() / 1e3)}"
+        if len(cold)
+        else ""
+    )
+    yield Doubt(
+        "warm-up",
+        f"The device waits {time_text(times.warm_up_ns / 1e3)} for cold starts, which load code or set up a library"
+        f" and happen once{first}. Shares and predictions leave them out. {PROFILE_LATER}",
+        corrected=True,
     )
 
 
@@ -171,6 +195,7 @@ _HELP: dict[WorkKind, str] = {
     "logging": "Log every so many steps, and from values that were copied without waiting.",
     "another-thread": "Move that thread's work into a process: two threads cannot run Python at once.",
 }
+_OF_STEADY_STEPS = ("launch-bound", "gpu-bound", "sync-bound")
 _GAIN = 1.15  # what a graph must bring at least to be promised
 _WORST = frozenset({"lost-kernels", "incomplete-graphs", "idle-with-work-queued"})
 
@@ -190,6 +215,26 @@ def judge_trace(
     did: Doings,
 ) -> Judgement:
     """What to do about the waiting of this trace's device, and how sure that is."""
+    judged = _judged(times, predicted, doubts, syncs, did)
+    warm_up = times.warm_up_ns / (times.span_ns + times.warm_up_ns or 1)
+    if warm_up <= _MOST or (predicted is not None and judged.verdict in _OF_STEADY_STEPS):
+        return judged
+    return Judgement(
+        "host-bound",
+        f"Warm-up takes {warm_up:.0%} of the recorded time: the first calls of kernels and libraries load code, tune"
+        " and allocate. No graph removes that, and a steady step does not have it.",
+        PROFILE_LATER,
+        judged.confidence,
+    )
+
+
+def _judged(
+    times: Lanes,
+    predicted: TracePrediction | None,
+    doubts: Sequence[Doubt],
+    syncs: Sequence[SyncCost],
+    did: Doings,
+) -> Judgement:
     confidence = _confidence(times, predicted, doubts)
     unclear = _why_unclear(times, doubts)
     if unclear:

@@ -1,0 +1,107 @@
+"""Cold starts are told from launches, and left out of shares and predictions."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from graphdoctor.reporters import trace_page
+from graphdoctor.reporters.look import Look
+from graphdoctor.trace import parse_trace
+from graphdoctor.trace.explain.trace_report import explain_trace
+from graphdoctor.trace.explain.warm_up import cold_calls
+from graphdoctor.values.trace import TraceReport
+from tests.support.regimes import Regime, RegimeTrace, Truth
+from tests.support.traces import TraceBuilder
+
+FILE = Path("run.pt.trace.json")
+MS = 1_000_000
+LATER = "torch.profiler.schedule(wait=1, warmup=2, active=5)"
+
+
+def regime(cold_ns: dict[int, int], name: Regime = "launch-bound") -> tuple[TraceReport, Truth]:
+    text = io.StringIO()
+    truth = RegimeTrace(name, kernels=50, steps=4, cold_ns=cold_ns).write(text)
+    return explain_trace(parse_trace(text.getvalue().encode()), FILE), truth
+
+
+def test_three_cold_launches_among_two_hundred_change_no_share_and_no_speedup() -> None:
+    warm, _ = regime({})
+    found, truth = regime({53: 800 * MS, 67: 7 * MS, 81: 3_000 * MS})
+    assert found.warm_up_ns == truth.warm_up
+    assert found.warm_up_ns > 3_800 * MS
+    assert found.launch_bound_ns == truth.launch_bound
+    assert (found.span_ns, found.device_busy_ns) == (truth.span, truth.busy)
+    assert found.verdict == warm.verdict == "launch-bound"
+    assert found.launch_bound_share == pytest.approx(warm.launch_bound_share, abs=0.01)
+    assert found.prediction is not None
+    assert warm.prediction is not None
+    assert found.prediction.speedup.mid == pytest.approx(warm.prediction.speedup.mid, rel=0.05)
+    assert found.prediction.speedup.high <= warm.prediction.speedup.high * 1.05
+
+
+def test_a_launch_that_is_long_in_several_steps_is_no_cold_start() -> None:
+    """The same kernel ran before: something holds up each step, and a user wants to hear of it."""
+    found, _ = regime({10: 5 * MS, 60: 5 * MS, 110: 5 * MS, 160: 5 * MS})
+    first_of_its_kernel = 1
+    assert found.warm_up_ns < (first_of_its_kernel + 0.1) * 5 * MS
+    assert found.launch_bound_ns > 3 * 5 * MS
+
+
+def first_step() -> TraceBuilder:
+    """One iteration, in which each kernel is new; milliseconds of cold starts and little else."""
+    builder = TraceBuilder()
+    at = 1000.0
+    for number, cold in enumerate((0, 6_500, 0, 0, 330_000)):
+        builder.operator(f"aten::op{number}", at, 30 + cold)
+        builder.kernel(
+            builder.call("cudaLaunchKernel", at + 10, 5 + cold),
+            at + 12 + cold,
+            4,
+            name=f"k{number}",
+        )
+        at += 40 + cold
+    return builder
+
+
+def test_a_trace_of_first_calls_only_gets_no_prediction_and_says_what_to_do() -> None:
+    found = explain_trace(first_step().trace(), FILE)
+    assert found.prediction is None
+    assert LATER in found.no_prediction
+    assert found.verdict == "host-bound"
+    assert found.reason.startswith("Warm-up takes 100% of the recorded time")
+    assert LATER in found.advice
+    assert found.warm_up_ns == pytest.approx(336.5 * MS, rel=0.001)
+    assert found.span_ns < 1 * MS
+    page = trace_page.render(found, Look(width=120))
+    assert "left out of the sum: cold starts" in page
+    assert "the longest is cudaLaunchKernel in aten::op4, 330 ms" in " ".join(page.split())
+
+
+def test_setting_up_a_library_is_warm_up_and_a_wait_or_a_copy_is_not() -> None:
+    builder = TraceBuilder()
+    builder.operator("aten::cudnn_convolution", 1000, 9_000)
+    builder.call("cudaFree", 1010, 6_000)
+    builder.launch((7_020, 5), (7_022, 3))
+    builder.operator("aten::item", 10_100, 4_000)
+    builder.call("cudaStreamSynchronize", 10_110, 3_000)
+    for number in range(3):  # the same kernel: steady from here on
+        builder.operator("aten::cudnn_convolution", 15_000 + 3_000 * number, 2_500)
+        builder.call("cudaFree", 15_010 + 3_000 * number, 2_000)
+        builder.launch((17_020 + 3_000 * number, 5), (17_023 + 3_000 * number, 3))
+    trace = builder.trace()
+    cold = [
+        (trace.names[trace.calls.name[row]], int(trace.calls.start_ns[row]))
+        for row in cold_calls(trace)
+    ]
+    assert cold == [("cudaFree", 1_010_000)]
+
+
+def test_a_launch_into_a_full_queue_is_no_cold_start() -> None:
+    builder = TraceBuilder()
+    builder.launch((1000, 5), (1003, 60_000))
+    number = builder.call("cudaLaunchKernel", 1010, 2_000)
+    builder.kernel(number, 61_010, 10, name="behind it")
+    assert not len(cold_calls(builder.trace()))
