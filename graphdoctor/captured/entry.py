@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from graphdoctor.captured.module import (
 from graphdoctor.captured.plan import CapturePlan, inference_plan, training_plan
 from graphdoctor.captured.replays import Replays
 from graphdoctor.captured.sized_capture import capture_sizes
+from graphdoctor.captured.step import MOST_GRAPHS, CapturedStep
 from graphdoctor.captured.study import study, study_training, watched_device
 from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.calls import Unwatchable, signature
@@ -41,10 +42,11 @@ _NO_GPU = "there is no GPU here that torch can use"
 
 
 def capture(
-    model: torch.nn.Module,
+    model: Any,
     *inputs: object,
     mode: Mode | None = None,
-    max_graphs: int = 1,
+    state: object = None,
+    max_graphs: int | None = None,
     sizes: Sequence[int] | None = None,
     dim: int = 0,
     clone_outputs: bool = True,
@@ -63,14 +65,34 @@ def capture(
     memory. A call takes the smallest that it fits into, padded with zeros where the model is proved
     to give the same answer then; `hits` of the result counts what each served.
 
+    A function or method is a step, such as one training step: see `CapturedStep`. Its first calls are
+    studied when they come; `state` names modules and optimizers that neither its arguments nor its
+    variables lead to.
+
     Raises `UsageError` for what is no module or was captured or compiled before, and
     `UserCodeError` where the model itself fails.
     """
+    if not isinstance(model, torch.nn.Module) and callable(model):
+        return _captured_step(model, state, max_graphs, is_called=bool(inputs or kwargs))
+    max_graphs = 1 if max_graphs is None else max_graphs
     _check(model, max_graphs)
     how = _How(mode, max_graphs, clone_outputs, _checked_sizes(sizes, max_graphs, mode), dim)
     if not inputs and not kwargs:
         return _on_first_call(model, how)
     return module_of(model, _captured(model, Inputs(inputs, kwargs), how))
+
+
+def _captured_step(
+    step: Callable[..., object], state: object, max_graphs: int | None, *, is_called: bool
+) -> CapturedStep:
+    if is_called:
+        raise UsageError(
+            "capture() of a step takes no inputs: the step's first calls are studied when they come."
+        )
+    most = MOST_GRAPHS if max_graphs is None else max_graphs
+    if most < 1:
+        raise UsageError(f"max_graphs counts graphs, of which there is at least 1; got {most}.")
+    return CapturedStep(step, state, max_graphs=most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +206,7 @@ def _check(model: object, max_graphs: int) -> None:
     if not isinstance(model, torch.nn.Module):
         raise UsageError(
             f"capture() takes a torch.nn.Module, and got a {type(model).__name__}: "
-            "a function has no parameters to watch; give it the module that it calls."
+            "give it a module, or a function that is a step."
         )
     if wrapper := wrapper_of([model]):
         raise UsageError(f"{wrapper}; capture() takes the module inside it.")

@@ -26,7 +26,8 @@ class CapturePlan:
     is in graphs. `obstacles` are the reasons, in sentences, why it is not all of it. `mode` says which
     calls these are: those without gradients, or those whose backward pass is a graph as well. `sizes`
     have a graph each, and `left_out` says why others that were asked for have none. `memory` is that of
-    the graph of the whole forward pass, or of those of all sizes.
+    the graph of the whole forward pass, or of those of all sizes. `graphs_of_step` counts the graphs of
+    a captured step, one for each signature of its calls.
     """
 
     how: Literal["whole", "modules", "eager"]
@@ -38,6 +39,7 @@ class CapturePlan:
     sizes: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
     memory: GraphMemory | None = None
+    graphs_of_step: int = 0
 
     @property
     def coverage(self) -> float:
@@ -94,7 +96,10 @@ def explain(
 
 
 def _how(name: str, plan: CapturePlan) -> Iterator[str]:
-    if plan.how == "whole":
+    if plan.graphs_of_step:
+        graphs = count_text(plan.graphs_of_step, "CUDA graph")
+        yield f"{name} is replayed as {graphs} of the whole step, with {count_text(plan.launches, 'launch')}."
+    elif plan.how == "whole":
         passes = "graph" if plan.mode == "inference" else "graph for each of forward and backward"
         of_sizes = f", for each of the sizes {_listed(plan.sizes)}" if plan.sizes else ""
         yield f"{name} is replayed as one {passes}, of {count_text(plan.launches, 'launch')}{of_sizes}."

@@ -74,7 +74,7 @@ def _from_step_object(value: object, what: str) -> Description:
     if not callable(step):
         raise UsageError(f"{what} returned an object whose `step` is not callable: {step!r}")
     read = _read_inputs(inputs, what=f"{what}, as its inputs,")
-    return Description(step, read, _named_state(state))
+    return Description(step, read, named_state(state))
 
 
 def _read_inputs(value: object, *, what: str) -> Inputs | Called:
@@ -96,7 +96,7 @@ def _is_batches(value: object) -> bool:
     return any(all(isinstance(item, kind) for item in value) for kind in (tuple, dict))
 
 
-def _named_state(state: object) -> dict[str, object]:
+def named_state(state: object) -> dict[str, object]:
     """State by name: as given, or, for a list or one object, after what it is."""
     if state is None:
         return {}

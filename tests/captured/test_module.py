@@ -145,9 +145,13 @@ class TestBadInput:
         with pytest.raises(UsageError, match="captured already"):
             graphdoctor.capture(fast, rand(5, 4))
 
-    def test_a_function(self, device: EmulatedDevice) -> None:
-        with pytest.raises(UsageError, match=r"takes a torch\.nn\.Module, and got a builtin"):
-            graphdoctor.capture(torch.relu, rand(3))  # type: ignore[arg-type]
+    def test_inputs_of_a_step(self, device: EmulatedDevice) -> None:
+        with pytest.raises(UsageError, match="a step takes no inputs"):
+            graphdoctor.capture(torch.relu, rand(3))
+
+    def test_what_cannot_be_called(self, device: EmulatedDevice) -> None:
+        with pytest.raises(UsageError, match=r"takes a torch\.nn\.Module, and got a Tensor"):
+            graphdoctor.capture(rand(3))
 
     def test_wrappers(self, model: Any) -> None:
         with pytest.raises(UsageError, match=r"DataParallel.*the module inside it"):

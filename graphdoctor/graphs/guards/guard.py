@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -39,17 +39,22 @@ class Guard:
     Constants have to be equal, everything else has to be the same object with the same content. Keeps
     the captured tensors' memory alive, so that a replay never reads memory that was freed. `around`
     is the module whose forward a graph stands in for, if it is in the module's place during calls.
+    What only `without` leads to is not watched.
     """
 
     def __init__(
-        self, roots: Mapping[str, object], *, around: torch.nn.Module | None = None
+        self,
+        roots: Mapping[str, object],
+        *,
+        around: torch.nn.Module | None = None,
+        without: Sequence[object] = (),
     ) -> None:
-        self._roots, self._outermost = roots, around
+        self._roots, self._outermost, self._without = roots, around, without
         self._watch()
 
     def _watch(self) -> None:
         around = self._outermost
-        found = Reached(self._roots, around)
+        found = Reached(self._roots, around, self._without)
         self.tensors = found.tensors
         self._lying = Lying(found.tensor_paths, found.tensors)
         self._wanted = list(map(_wants_gradient, self.tensors))

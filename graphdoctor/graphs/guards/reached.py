@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
 from functools import partial, partialmethod
@@ -70,7 +70,12 @@ class Reached:
     by the signature of each call.
     """
 
-    def __init__(self, roots: Mapping[str, object], around: torch.nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        roots: Mapping[str, object],
+        around: torch.nn.Module | None = None,
+        without: Iterable[object] = (),
+    ) -> None:
         self.tensors: list[torch.Tensor] = []
         self.tensor_paths: list[str] = []
         self.containers: list[tuple[str, Any, Any]] = []
@@ -92,7 +97,7 @@ class Reached:
         self._grads: set[int] = set()
         self._around, self._roots = around, tuple(roots.values())
         self._not_read = for_other_methods(self._roots)
-        left_out = [*(all_hooks(around) if around is not None else []), *self._not_read]
+        left_out = [*(all_hooks(around) if around is not None else []), *self._not_read, *without]
         self._functions: list[FunctionType] = []
         self._absent: dict[int, tuple[Held, set[str]]] = {}
         self._seeds: list[tuple[str, Callable[[], object]]] = []

@@ -1,0 +1,318 @@
+"""`capture()` of a step: a function whose first calls run eagerly and are studied, and whose later calls are replays.
+
+A step is a function that trains or infers: it reads and writes the state of modules, optimizers and
+scalers, which it finds in its arguments, its closure and its globals.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from graphdoctor.captured.obstacles import obstacles
+from graphdoctor.captured.plan import CapturePlan, explain
+from graphdoctor.captured.step_graph import StepGraph, signature_of_call
+from graphdoctor.captured.step_optimizers import (
+    Numbers,
+    OptimizerGuard,
+    make_capturable,
+    optimizers_in,
+    scalers_in,
+)
+from graphdoctor.captured.study import alone, watched_device
+from graphdoctor.device.emulated import EmulationLimit, entered
+from graphdoctor.estimate import launches
+from graphdoctor.graphs.calls import Unwatchable
+from graphdoctor.graphs.calls.tally import register
+from graphdoctor.graphs.capture import Pool
+from graphdoctor.graphs.guards import Modes
+from graphdoctor.graphs.whole_step import detached
+from graphdoctor.pipeline import Setting, put_back, stages
+from graphdoctor.proof.stage import prove_whole_step
+from graphdoctor.target import Inputs, Target
+from graphdoctor.target.build import Origin, build
+from graphdoctor.target.description import Description, named_state
+from graphdoctor.target.roots import roots_of
+from graphdoctor.target.state.tree import map_leaves
+from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.options import AnalyzeOptions
+
+WARMUP_CALLS = 3  # as torch advises before a capture; the first calls create state
+_WARMUP_OF_OTHERS = 1  # the state is there; kernels for other shapes may still have to load
+MOST_GRAPHS = 8
+_ITERATIONS = 3
+_BUSY = "another call was under way"
+_NO_GPU = "there is no GPU here that torch can use"
+_RELEASED = "it was released"
+Key = tuple[object, ...]
+
+
+class CapturedStep:
+    """A step whose calls are replays of CUDA graphs, each proved to compute what eager computes.
+
+    The first calls are ordinary steps of the program. Then one call is studied: the step is recorded,
+    diagnosed, captured and compared with eager, and all state is restored. That call and those after it are
+    replays. A call of another signature (shapes, Python numbers, training flags) gets a graph of its own,
+    up to `max_graphs`. Whatever does not fit runs eagerly and is counted by its reason.
+
+    Results are detached copies. `plan`, `coverage`, `fallbacks`, `explain()` and `release()` are as for a
+    captured module.
+    """
+
+    def __init__(
+        self, step: Callable[..., object], state: object = None, *, max_graphs: int = MOST_GRAPHS
+    ) -> None:
+        functools.update_wrapper(self, step)
+        self.name: str = getattr(step, "__name__", type(step).__name__)
+        self.plan = CapturePlan("eager", obstacles=("it is studied after its first calls",))
+        self._step = step
+        self._state = named_state(state)
+        self._max_graphs = max_graphs
+        self._lock = threading.Lock()
+        self._counted: Counter[str] = Counter()
+        self._seen: Counter[Key] = Counter()
+        self._graphs: dict[Key, StepGraph] = {}
+        self._refused: dict[Key, str] = {}
+        self._served_before = 0
+        self._off = ""
+        self._optimizers: list[torch.optim.Optimizer] | None = None
+        self._modules: list[torch.nn.Module] = []
+        self._numbers = Numbers(())
+        self._pool: Pool | None = None
+        self._last: StepGraph | None = None
+        self._parameters: list[torch.Tensor] = []
+        self._accumulates = False  # gradients outlive a step, and keys say which there are
+        register(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        if self._off:
+            return self._eager(self._off, args, kwargs)
+        if not self._lock.acquire(blocking=False):
+            return self._eager(_BUSY, args, kwargs)
+        try:
+            return self._call(args, kwargs)
+        finally:
+            self._lock.release()
+
+    @property
+    def replayed(self) -> int:
+        """How many calls were replays."""
+        return self._served_before + sum(graph.served for graph in self._graphs.values())
+
+    @property
+    def coverage(self) -> float:
+        """The share of one step's launches that are in graphs, 0.0 to 1.0."""
+        return self.plan.coverage
+
+    def fallbacks(self) -> Counter[str]:
+        """Calls that ran eagerly, by their reason; the calls before the study are no fallbacks."""
+        return Counter(self._counted)
+
+    def explain(self) -> str:
+        """What is replayed, what is not and why, in sentences."""
+        return explain(
+            self.name, self.plan, replayed=self.replayed, part_replays=0, fallbacks=self._counted
+        )
+
+    def release(self) -> None:
+        """Give the memory of all graphs back; calls are eager from now on."""
+        with self._lock:
+            self._forget()
+            self._off = _RELEASED
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        if self._optimizers is None:
+            if reason := _unready():
+                self.plan = CapturePlan("eager", obstacles=(reason,))
+                self._off = reason
+                return self._eager(reason, args, kwargs)
+            self._prepare(args, kwargs)
+        try:
+            key, tensors = self._key(args, kwargs)
+        except Unwatchable as reason:
+            return self._eager(str(reason), args, kwargs)
+        graph = self._graphs.get(key)
+        if graph is not None:
+            why = graph.difference()
+            if why and graph.adopts_loaded_state():
+                why = graph.difference()
+            if why and graph.moves_momentum(self._numbers):
+                self._forget()  # all graphs are captured again, with the momentum in a tensor
+                return self._without_graph(key, args, kwargs)
+            if why:
+                return self._eager(why, args, kwargs)
+            self._numbers.fill()
+            return graph.run(tensors)
+        return self._without_graph(key, args, kwargs)
+
+    def _prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Make optimizers capturable, before the first step creates their state."""
+        held = {f"argument {at}": each for at, each in enumerate((*args, *kwargs.values()))}
+        roots = {**self._state, **roots_of(self._step), **held}
+        self._optimizers = optimizers_in(roots)
+        is_scaled = bool(scalers_in(roots))
+        for optimizer in self._optimizers:
+            make_capturable(optimizer, is_scaled=is_scaled)
+        self._numbers = Numbers(self._optimizers)
+        groups = [group for each in self._optimizers for group in each.param_groups]
+        self._parameters = [parameter for group in groups for parameter in group["params"]]
+        self._modules = _outermost_modules(roots)
+
+    def _key(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Key, list[torch.Tensor]]:
+        """What two calls share if one graph serves both, and the tensors of the call."""
+        key, tensors = signature_of_call(args, kwargs)
+        flags = tuple([module.training for module in self._modules])
+        gradients = tuple([p.grad is None for p in self._parameters]) if self._accumulates else ()
+        return (key, flags, gradients, torch.is_grad_enabled()), tensors
+
+    def _without_graph(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        if (reason := self._refused.get(key)) is not None:
+            return self._eager(reason, args, kwargs)
+        self._seen[key] += 1
+        needed = WARMUP_CALLS if not self._graphs else _WARMUP_OF_OTHERS
+        if self._seen[key] <= needed:
+            return self._eager("", args, kwargs)
+        if len(self._graphs) >= self._max_graphs:
+            return self._eager(f"there are {self._max_graphs} graphs already", args, kwargs)
+        made = self._studied(args, kwargs)
+        if isinstance(made, str):
+            self._refused[key] = made
+            if not self._graphs:
+                self.plan = CapturePlan("eager", obstacles=(made,), mode="training")
+            return self._eager(made, args, kwargs)
+        return self._add(made, args, kwargs)
+
+    def _add(self, made: StepGraph, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        """Serve this call, and others of its key, by a graph that was just made."""
+        if made.reads_gradients and not self._accumulates:
+            self._accumulates = True
+            # Keys say from now on which gradients there are. What was captured before is studied again.
+            for graph in self._graphs.values():
+                self._served_before += graph.served
+                graph.release()
+            self._graphs.clear()
+        key, tensors = self._key(args, kwargs)
+        self._graphs[key] = made
+        self.plan = CapturePlan(
+            "whole",
+            launches=made.launches,
+            captured_launches=made.launches,
+            mode="training",
+            graphs_of_step=len(self._graphs),
+        )
+        self._numbers.fill()
+        return made.run(tensors)
+
+    def _eager(self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+        if reason:
+            self._counted[reason] += 1
+        with self._numbers.as_tensors():
+            return detached(self._step(*args, **kwargs))
+
+    def _studied(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepGraph | str:
+        """A proved graph of the step for such calls, or why there is none; all state is as before."""
+        self._numbers.fill()
+        try:
+            with watched_device() as device, alone():
+                target = self._target(args, kwargs)
+                modes = Modes()
+                with put_back(target):
+                    setting = Setting(device, AnalyzeOptions(iterations=_ITERATIONS, strategies=()))
+                    studied = stages.study(target, setting)
+                    if reason := next(iter(obstacles(studied)), ""):
+                        return reason
+                    self._pool = self._pool or Pool()
+                    outcome, made = prove_whole_step(
+                        studied.session, ran=studied.ran, pool=self._pool
+                    )
+                    if made is None:
+                        found = outcome.verification
+                        why = found.reason if found is not None else outcome.reason
+                        return f"the capture was not proved: {why}"
+                    modes.watch(studied.recording)
+                    iteration = studied.recording.captured[-1]
+                    read = {external.storage for external in iteration.externals}
+                    gradients = [
+                        (parameter, gradient)
+                        for parameter, gradient in self._gradients()
+                        if gradient is not None and device.table.info(gradient).number in read
+                    ]
+                    launched = sum(map(launches, iteration.ops))
+                    seen = made
+                guards = [OptimizerGuard(each, self._numbers) for each in self._optimizers or ()]
+                return StepGraph(
+                    seen,
+                    target,
+                    modes=modes,
+                    optimizers=guards,
+                    read_gradients=gradients,
+                    launches=launched,
+                )
+        except Unwatchable as reason:
+            return str(reason)
+        except (GraphDoctorError, EmulationLimit) as error:
+            return str(error)
+
+    def _target(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
+        given = Inputs(_on_gpu(args), _on_gpu(kwargs))
+        numbers, step = self._numbers, self._step
+        gradients = self._gradients()
+
+        @functools.wraps(step)
+        def with_tensors(*args: object, **kwargs: object) -> object:
+            # All recorded calls begin with the gradients of this one: another call of a step that
+            # accumulates them would be a different step.
+            for parameter, gradient in gradients:
+                if parameter.grad is not gradient:
+                    parameter.grad = gradient
+            with numbers.as_tensors():
+                return detached(step(*args, **kwargs))
+
+        description = Description(
+            with_tensors,
+            inputs=given,
+            state={**self._state, **roots_of(step), "numbers": numbers.tensors},
+        )
+        origin = Origin(self.name, "", "a call of the captured step")
+        target = build(description, origin, mode=None, close=lambda: None)
+        return replace(target, is_warm=True)
+
+    def _gradients(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+        return [(parameter, parameter.grad) for parameter in self._parameters]
+
+    def _forget(self) -> None:
+        for graph in self._graphs.values():
+            self._served_before += graph.served
+            graph.release()
+        self._graphs.clear()
+
+
+def _unready() -> str:
+    """Why nothing can be captured here; "" if something can."""
+    if entered() is not None:
+        return ""
+    return "" if torch.cuda.is_available() else _NO_GPU
+
+
+def _outermost_modules(roots: Mapping[str, object]) -> list[torch.nn.Module]:
+    found = [root for root in roots.values() if isinstance(root, torch.nn.Module)]
+    return list({id(module): module for module in found}.values())
+
+
+def _on_gpu(arguments: Any) -> Any:
+    """Tensors of the CPU are copied into inputs on the GPU, so that the step's own `.to()` copies nothing."""
+
+    def moved(leaf: object) -> object:
+        if isinstance(leaf, torch.Tensor) and not leaf.is_cuda and leaf.dim() > 0:
+            return leaf.cuda()
+        return leaf
+
+    return map_leaves(moved, arguments)

@@ -1,0 +1,148 @@
+"""One graph of a whole step: the calls that it serves, its guards, and what it leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from graphdoctor.captured.step_optimizers import Numbers, OptimizerGuard
+from graphdoctor.graphs.calls import (
+    ForwardGraph,
+    Nesting,
+    Outputs,
+    Unwatchable,
+    distinct,
+    signature,
+)
+from graphdoctor.graphs.calls.outputs import tensors_in
+from graphdoctor.graphs.calls.signature import Key
+from graphdoctor.graphs.guards import Guard, Modes
+from graphdoctor.graphs.whole_step import CapturedStep as WholeStep
+from graphdoctor.target import Target
+from graphdoctor.target.state.clone import memory_of
+from graphdoctor.target.state.snapshot import named_tensors
+from graphdoctor.target.state.walk import Walk
+
+Gradient = tuple[torch.Tensor, torch.Tensor]  # a parameter, and its gradient before the step
+_GRAD = ".grad"
+_GUARDED_APART = (
+    torch.optim.Optimizer,
+    torch.amp.GradScaler,
+    torch.optim.lr_scheduler.LRScheduler,
+)
+
+
+def signature_of_call(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Key, list[torch.Tensor]]:
+    """The key of a call's arguments, and its tensors in order, as `signature` gives them.
+
+    A module, optimizer or the like among them is state: it counts by its identity.
+    """
+
+    def identity(argument: object) -> object:
+        is_state = isinstance(argument, (torch.nn.Module, *_GUARDED_APART))
+        return (type(argument).__name__, id(argument)) if is_state else argument
+
+    return signature(tuple(map(identity, args)), {n: identity(v) for n, v in kwargs.items()})
+
+
+class StepGraph:
+    """A proved graph of a step.
+
+    The step adds to, or steps with, `read_gradients`, which were there before it began.
+    Raises `Unwatchable` for a step that leaves behind what a replay cannot.
+    """
+
+    def __init__(
+        self,
+        made: WholeStep,
+        target: Target,
+        *,
+        modes: Modes,
+        optimizers: Sequence[OptimizerGuard],
+        read_gradients: Sequence[Gradient],
+        launches: int,
+    ) -> None:
+        self.served, self.launches = 0, launches
+        self._made, self._modes, self._optimizers = made, modes, optimizers
+        state = named_tensors(target.roots)
+        self._left = list(_gradients_left(made.footprint.tensors, state))
+        self._read = read_gradients
+        self.reads_gradients = bool(read_gradients)
+        if rebound := next(_rebound(made.footprint.tensors, state), ""):
+            raise Unwatchable(
+                f"the step puts another tensor into {rebound}: copy into the one that is there"
+            )
+        _, given = signature_of_call(made.static_inputs.args, made.static_inputs.kwargs)
+        given = distinct(given)
+        # Optimizers have a guard of their own; schedules and scalers run outside, or keep their state on the GPU.
+        apart = [v for _, v, _ in Walk(target.roots) if isinstance(v, _GUARDED_APART)]
+        roots = {n: r for n, r in target.roots.items() if not isinstance(r, _GUARDED_APART)}
+        self._guard = Guard(roots, without=apart)
+        if memory_of(given) & memory_of(state.values()):
+            raise Unwatchable("an argument of the step is a tensor of its state")
+        outputs = Outputs(
+            Nesting(made.outputs),
+            tensors_in(made.outputs),
+            inputs=given,
+            state=list(state.values()),
+            clones=True,
+        )
+        self._graph = ForwardGraph(made.graph, given, outputs.build)
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> object:
+        """Replay the step on these tensors; the gradients are then where eager leaves them."""
+        for parameter, gradient in self._read:
+            now = parameter.grad
+            if now is not gradient and now is not None:
+                gradient.copy_(now)
+        graph = self._graph
+        graph.load(distinct(tensors))
+        graph.replay()
+        for parameter, left in self._left:
+            if parameter.grad is not left:
+                parameter.grad = left
+        self.served += 1
+        return graph.build(tensors)
+
+    def difference(self) -> str:
+        """What changed since the capture, in one sentence; "" if a replay still computes the step."""
+        for optimizer in self._optimizers:
+            if why := optimizer.difference():
+                return why
+        if not self._modes.is_same():
+            return self._modes.difference()
+        return "" if self._guard.is_same() else self._guard.difference()
+
+    def adopts_loaded_state(self) -> bool:
+        """Take over what `load_state_dict` of the optimizers loaded; False if it does not fit."""
+        return all([optimizer.adopt() for optimizer in self._optimizers])
+
+    def moves_momentum(self, numbers: Numbers) -> bool:
+        """Whether nothing changed but momenta that graphs can read from a tensor."""
+        return any([optimizer.moves_momentum(numbers) for optimizer in self._optimizers])
+
+    def release(self) -> None:
+        """Give the graph's memory back."""
+        self._graph.release()
+        self._made.release()
+
+
+def _gradients_left(
+    left: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+    """Each parameter of the state with the gradient that a step leaves it, None for none."""
+    for path, tensor in state.items():
+        if tensor.requires_grad and tensor.is_leaf and not path.endswith(_GRAD):
+            yield tensor, left.get(path + _GRAD)
+
+
+def _rebound(left: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """Paths, but for gradients', at which a step leaves another tensor than was there."""
+    for path, tensor in left.items():
+        is_state = not path.startswith(("output", "inputs")) and not path.endswith(_GRAD)
+        if is_state and path in state and state[path] is not tensor:
+            yield path

@@ -1,0 +1,225 @@
+"""Optimizers of a captured step: what a capture needs of them, and what may change between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from graphdoctor.target.state.walk import Walk
+
+Group = dict[str, Any]
+_RATE, _BETAS = "lr", "betas"
+# These compute with a learning rate in a tensor; the others call `.item()` of it, which a capture refuses.
+_TENSOR_RATE = (torch.optim.Adam, torch.optim.AdamW)
+_NOT_OPTIONS = frozenset({"params", "initial_lr", "param_names"})
+
+
+def optimizers_in(roots: Mapping[str, object]) -> list[torch.optim.Optimizer]:
+    """The optimizers that the roots reach, each once."""
+    found = (v for _, v, _ in Walk(roots) if isinstance(v, torch.optim.Optimizer))
+    return list({id(optimizer): optimizer for optimizer in found}.values())
+
+
+def scalers_in(roots: Mapping[str, object]) -> list[torch.amp.GradScaler]:
+    """The enabled gradient scalers that the roots reach."""
+    found = (v for _, v, _ in Walk(roots) if isinstance(v, torch.amp.GradScaler))
+    return [scaler for scaler in found if scaler.is_enabled()]
+
+
+def make_capturable(optimizer: torch.optim.Optimizer, *, is_scaled: bool) -> None:
+    """Let the optimizer keep its step counts on the GPU, as `capturable=True` does in its constructor.
+
+    `is_scaled`: a GradScaler steps it. Only a fused optimizer skips a step on the GPU; for any other
+    `scaler.step()` reads on the CPU whether a gradient is infinite. Results change by rounding.
+    """
+    groups = optimizer.param_groups
+    has_fused = all("fused" in group for group in groups) and _is_plain(groups)
+    fuses = is_scaled or isinstance(optimizer, torch.optim.SGD)
+    if fuses and has_fused and not any(group.get("differentiable") for group in groups):
+        for group in (*groups, optimizer.defaults):
+            group["fused"], group["foreach"] = True, False
+        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+        if isinstance(optimizer, torch.optim.SGD):
+            optimizer._need_device_dtype_check_for_fused = False
+    for group in (*groups, optimizer.defaults):
+        if "capturable" in group:
+            group["capturable"] = True
+    for parameter, state in optimizer.state.items():
+        count = state.get("step") if isinstance(state, dict) else None
+        if isinstance(count, torch.Tensor) and not count.is_cuda and parameter.is_cuda:
+            state["step"] = count.to(device=parameter.device, dtype=torch.float32)
+
+
+def _is_plain(groups: Sequence[Group]) -> bool:
+    """Whether fused kernels take the parameters."""
+    parameters = [p for group in groups for p in group["params"]]
+    return all(
+        p.is_cuda and p.is_floating_point() and type(p) is torch.nn.Parameter for p in parameters
+    )
+
+
+class _Number:
+    """An option of a parameter group that a graph reads from a tensor on the GPU."""
+
+    def __init__(self, group: Group, option: str) -> None:
+        self.group, self.option = group, option
+        self.filled = self.now
+        device = group["params"][0].device
+        self.tensor = torch.tensor(self.filled, dtype=torch.float32, device=device)
+
+    @property
+    def now(self) -> float:
+        """The program's current value: `lr`, or the first of `betas`."""
+        value = self.group[self.option]
+        return float(value if self.option == _RATE else value[0])
+
+    @property
+    def with_tensor(self) -> object:
+        """The option as the optimizer gets it inside the step."""
+        if self.option == _RATE:
+            return self.tensor
+        return (self.tensor, *self.group[self.option][1:])
+
+
+class Numbers:
+    """Options of optimizers that change between steps: tensors on the GPU while a step runs.
+
+    Between steps they are the program's own numbers: a schedule or an assignment changes `group["lr"]` as
+    always, and `fill` copies it to where graphs read it.
+    """
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._numbers: list[_Number] = []
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                takes_tensor = isinstance(optimizer, _TENSOR_RATE) or group.get("fused")
+                if isinstance(group.get(_RATE), (int, float)) and takes_tensor and _on_gpu(group):
+                    self._numbers.append(_Number(group, _RATE))
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [number.tensor for number in self._numbers]
+
+    def fill(self) -> None:
+        """Write the program's current numbers into the tensors that graphs read."""
+        for number in self._numbers:
+            if (now := number.now) != number.filled:
+                number.tensor.fill_(now)
+                number.filled = now
+
+    @contextmanager
+    def as_tensors(self) -> Iterator[None]:
+        """Let optimizers compute with the tensors in this block."""
+        self.fill()
+        before = [(n.group, n.option, n.group[n.option], n.with_tensor) for n in self._numbers]
+        for group, option, _, tensor in before:
+            group[option] = tensor
+        try:
+            yield
+        finally:
+            for group, option, number, tensor in before:
+                if group[option] is tensor:
+                    group[option] = number
+
+    def covers(self, group: Group, option: str) -> bool:
+        """Whether a graph reads this option from a tensor."""
+        return any(n.group is group and n.option == option for n in self._numbers)
+
+    def add_momentum(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Read the first of Adam's betas from a tensor, too, as OneCycleLR changes it in each step.
+
+        Only Adam's loop over single tensors computes with it. Returns whether this was possible.
+        """
+        if not isinstance(optimizer, _TENSOR_RATE) or any(
+            g.get("fused") for g in optimizer.param_groups
+        ):
+            return False
+        missing = [g for g in optimizer.param_groups if not self.covers(g, _BETAS) and _on_gpu(g)]
+        for group in missing:
+            group["foreach"] = False
+            self._numbers.append(_Number(group, _BETAS))
+        return bool(missing)
+
+
+def _on_gpu(group: Group) -> bool:
+    return bool(group["params"]) and all(p.is_cuda for p in group["params"])
+
+
+class OptimizerGuard:
+    """What a graph froze of an optimizer: its options, and which objects hold its state."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, numbers: Numbers) -> None:
+        self._optimizer = optimizer
+        self._groups, self._state = optimizer.param_groups, optimizer.state
+        self._each = list(self._groups)
+        self._names: list[list[str]] = []
+        self._readers: list[Callable[[Group], tuple[object, ...]]] = []
+        for group in self._each:
+            names = [n for n in group if n not in _NOT_OPTIONS and not numbers.covers(group, n)]
+            self._names.append(names)
+            self._readers.append(itemgetter(*names, *names[:1]))
+        self._options = self._options_now()
+        self._counts = [len(group["params"]) for group in self._each]
+
+    def _options_now(self) -> list[tuple[object, ...]]:
+        return [read(group) for read, group in zip(self._readers, self._each, strict=True)]
+
+    def difference(self) -> str:
+        """What changed, in one sentence; "" if nothing did."""
+        optimizer, name = self._optimizer, type(self._optimizer).__name__
+        if optimizer.state is not self._state or optimizer.param_groups is not self._groups:
+            return f"{name} loaded another state"
+        if [len(group["params"]) for group in self._groups] != self._counts:
+            return f"{name} has other parameters"
+        if self._options_now() != self._options:
+            return f"{' and '.join(self._changed())} of {name} changed"
+        return ""
+
+    def moves_momentum(self, numbers: Numbers) -> bool:
+        """Whether only the first of its betas changed, which is read from a tensor from now on."""
+        changed = self._changed()
+        return changed == [_BETAS] and numbers.add_momentum(self._optimizer)
+
+    def _changed(self) -> list[str]:
+        now = self._options_now()
+        changed: set[str] = set()
+        for names, was, found in zip(self._names, self._options, now, strict=True):
+            changed.update(n for n, a, b in zip(names, was, found, strict=False) if a != b)
+        return sorted(changed)
+
+    def adopt(self) -> bool:
+        """Copy a state that was loaded with `load_state_dict` into the tensors that graphs use.
+
+        Returns whether the loaded state has the same structure.
+        """
+        optimizer = self._optimizer
+        loaded, groups = optimizer.state, optimizer.param_groups
+        if loaded is self._state:
+            return groups is self._groups
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if loaded.keys() != self._state.keys() or len(groups) != len(self._each):
+            return False
+        for parameter, ours in self._state.items():
+            theirs = loaded[parameter]
+            if ours.keys() != theirs.keys():
+                return False
+            for name, tensor in ours.items():
+                if isinstance(tensor, torch.Tensor) and isinstance(theirs[name], torch.Tensor):
+                    pairs.append((tensor, theirs[name]))
+                elif tensor != theirs[name]:
+                    return False
+        if any(into.shape != values.shape for into, values in pairs):
+            return False
+        with torch.no_grad():
+            for into, values in pairs:
+                into.copy_(values)
+        for ours, theirs in zip(self._each, groups, strict=True):
+            for name, value in theirs.items():
+                if name not in ("params", "capturable", "fused", "foreach"):
+                    ours[name] = value
+        optimizer.state, optimizer.param_groups = self._state, self._groups
+        return True

@@ -1,0 +1,251 @@
+"""`capture()` of a training step: the loop computes what eager computes, and most of its calls are replays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import graphdoctor
+from graphdoctor.device.emulated import EmulatedDevice
+
+CALLS = 14
+Loop = Callable[[Callable[[Any], Any]], tuple[list[float], list[torch.Tensor]]]
+
+
+def _numbers(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _classes(count: int, *shape: int, seed: int) -> torch.Tensor:
+    return torch.randint(count, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def one_cycle(wrap: Callable[[Any], Any]) -> tuple[list[float], list[torch.Tensor]]:
+    """Dropout, clipped gradients, Adam, and a schedule that moves the momentum, too."""
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4)).cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=50)
+
+    def train_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    step, losses = wrap(train_step), []
+    for i in range(CALLS):
+        loss = step(_numbers(8, 16, seed=i).cuda(), _classes(4, 8, seed=i).cuda())
+        schedule.step()
+        losses.append(loss)
+    assert isinstance(optimizer.param_groups[0]["lr"], float)
+    return [loss.item() for loss in losses], list(model.parameters())
+
+
+def accumulation(wrap: Callable[[Any], Any]) -> tuple[list[float], list[torch.Tensor]]:
+    """Two backward passes for each step of AdamW, in two functions."""
+    model = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, bias=False).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+
+    def micro_step(x: torch.Tensor, y: torch.Tensor, is_last: bool) -> torch.Tensor:
+        loss = nn.functional.mse_loss(model(x), y) / 2
+        loss.backward()
+        if is_last:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    step, losses = wrap(micro_step), []
+    for i in range(2 * CALLS):
+        x, y = _numbers(4, 6, 16, seed=i).cuda(), _numbers(4, 6, 16, seed=100 + i).cuda()
+        losses.append(step(x, y, i % 2 == 1))
+    return [loss.item() for loss in losses], list(model.parameters())
+
+
+def momentum_and_a_short_batch(
+    wrap: Callable[[Any], Any],
+) -> tuple[list[float], list[torch.Tensor]]:
+    """SGD with momentum; the last batch of each epoch is shorter, and batches are on the CPU."""
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()).cuda()
+    head = nn.Linear(4 * 36, 5).cuda()
+    parameters = [*model.parameters(), *head.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, CALLS)
+
+    def train_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x, y = x.to("cuda"), y.to("cuda")
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(head(model(x)), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step, losses = wrap(train_step), []
+    for i in range(2 * CALLS):
+        size = 3 if i % 5 == 4 else 8
+        losses.append(step(_numbers(size, 1, 8, 8, seed=i), _classes(5, size, seed=i)))
+        schedule.step()
+    return [loss.item() for loss in losses], [*parameters, *model.buffers()]
+
+
+def moving_average(wrap: Callable[[Any], Any]) -> tuple[list[float], list[torch.Tensor]]:
+    """A VAE that draws on the GPU, and an average of its weights."""
+    encoder, decoder = nn.Linear(12, 8).cuda(), nn.Linear(4, 12).cuda()
+    average = nn.Linear(4, 12).cuda()
+    average.load_state_dict(decoder.state_dict())
+    optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-2)
+
+    def train_step(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        optimizer.zero_grad(set_to_none=True)
+        mean, spread = encoder(x).chunk(2, dim=1)
+        code = mean + torch.randn_like(spread) * (0.5 * spread).exp()
+        error = nn.functional.mse_loss(decoder(code), x)
+        divergence = -0.5 * (1 + spread - mean.square() - spread.exp()).mean()
+        (error + 0.1 * divergence).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for slow, fast in zip(average.parameters(), decoder.parameters(), strict=True):
+                slow.lerp_(fast, 0.05)
+        return {"error": error, "divergence": divergence}
+
+    step, losses = wrap(train_step), []
+    for i in range(CALLS):
+        found = step(_numbers(16, 12, seed=i).cuda())
+        losses += [found["error"], found["divergence"]]
+    both = [*encoder.parameters(), *decoder.parameters(), *average.parameters()]
+    return [loss.item() for loss in losses], both
+
+
+def delayed_policy(wrap: Callable[[Any], Any]) -> tuple[list[float], list[torch.Tensor]]:
+    """TD3: the actor and the targets are updated in every second call only."""
+    actor, target = nn.Linear(6, 2).cuda(), nn.Linear(6, 2).cuda()
+    critic = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)).cuda()
+    actor_optimizer = torch.optim.Adam(actor.parameters(), lr=3e-4)
+    critic_optimizer = torch.optim.Adam(critic.parameters(), lr=3e-4)
+
+    def update(states: torch.Tensor, rewards: torch.Tensor, updates_policy: bool) -> torch.Tensor:
+        with torch.no_grad():
+            noise = (torch.randn(states.shape[0], 2, device="cuda") * 0.2).clamp(-0.5, 0.5)
+            actions = (target(states) + noise).clamp(-1, 1)
+            wanted = rewards + 0.99 * critic(torch.cat([states, actions], 1))
+        loss = nn.functional.mse_loss(critic(torch.cat([states, actions], 1)), wanted)
+        critic_optimizer.zero_grad()
+        loss.backward()
+        critic_optimizer.step()
+        if updates_policy:
+            actor_optimizer.zero_grad()
+            (-critic(torch.cat([states, actor(states)], 1)).mean()).backward()
+            actor_optimizer.step()
+            for slow, fast in zip(target.parameters(), actor.parameters(), strict=True):
+                slow.data.mul_(0.995).add_(0.005 * fast.data)
+        return loss
+
+    step, losses = wrap(update), []
+    for i in range(2 * CALLS):
+        states, rewards = _numbers(8, 6, seed=i).cuda(), _numbers(8, 1, seed=200 + i).cuda()
+        losses.append(step(states, rewards, i % 2 == 1))
+    return [loss.item() for loss in losses], [*actor.parameters(), *critic.parameters()]
+
+
+def embeddings(wrap: Callable[[Any], Any]) -> tuple[list[float], list[torch.Tensor]]:
+    """DLRM: tables of embeddings and a dense part, with Adagrad and SGD."""
+    tables = nn.ModuleList(nn.Embedding(50, 8) for _ in range(3)).cuda()
+    top = nn.Sequential(nn.Linear(8 + 3, 16), nn.ReLU(), nn.Linear(16, 1)).cuda()
+    optimizer = torch.optim.SGD([*tables.parameters(), *top.parameters()], lr=0.05)
+
+    def train_step(dense: torch.Tensor, sparse: torch.Tensor, clicks: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        found = [table(sparse[:, place]) for place, table in enumerate(tables)]
+        crossed = torch.stack([(one * dense).sum(1) for one in found], 1)
+        predicted = top(torch.cat([dense, crossed], 1)).squeeze(1)
+        loss = nn.functional.binary_cross_entropy_with_logits(predicted, clicks)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step, losses = wrap(train_step), []
+    for i in range(CALLS):
+        dense, sparse = _numbers(16, 8, seed=i).cuda(), _classes(50, 16, 3, seed=i).cuda()
+        losses.append(step(dense, sparse, _classes(2, 16, seed=i).float().cuda()))
+    return [loss.item() for loss in losses], [*tables.parameters(), *top.parameters()]
+
+
+def mixed_precision(wrap: Callable[[Any], Any]) -> tuple[list[float], list[torch.Tensor]]:
+    """autocast and a GradScaler around AdamW."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten()).cuda()
+    head = nn.Linear(8 * 16, 4).cuda()
+    parameters = [*model.parameters(), *head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+    scaler = torch.amp.GradScaler("cuda", init_scale=128.0, growth_interval=4)
+
+    def train_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(head(model(x)), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+    step, losses = wrap(train_step), []
+    for i in range(CALLS):
+        losses.append(step(_numbers(8, 3, 4, 4, seed=i).cuda(), _classes(4, 8, seed=i).cuda()))
+    assert scaler.get_scale() > 128.0
+    return [loss.item() for loss in losses], parameters
+
+
+def state_as_arguments(wrap: Callable[[Any], Any]) -> tuple[list[float], list[torch.Tensor]]:
+    """The model and the optimizer are arguments, as in many training scripts; the rate is assigned."""
+    model = nn.GRUCell(8, 8).cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def train_step(model: Any, optimizer: Any, x: torch.Tensor) -> tuple[torch.Tensor, float]:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss, 1.0
+
+    step, losses = wrap(train_step), []
+    for i in range(CALLS):
+        optimizer.param_groups[0]["lr"] = 1e-3 * 0.9**i
+        loss, _ = step(model, optimizer, _numbers(4, 8, seed=i).cuda())
+        losses.append(loss)
+    return [loss.item() for loss in losses], list(model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("loop", "replays"),
+    [
+        (one_cycle, 11),
+        (accumulation, 17),
+        (momentum_and_a_short_batch, 20),
+        (moving_average, 11),
+        (delayed_policy, 20),
+        (embeddings, 11),
+        (mixed_precision, 11),
+        (state_as_arguments, 11),
+    ],
+)
+def test_a_captured_step_trains_as_eager_does(loop: Loop, replays: int) -> None:
+    made: list[Any] = []
+
+    def captured(step: Any) -> Any:
+        made.append(graphdoctor.capture(step))
+        return made[0]
+
+    with EmulatedDevice():
+        torch.manual_seed(0)
+        losses, weights = loop(lambda step: step)
+        torch.manual_seed(0)
+        found, trained = loop(captured)
+        # Capturable and fused optimizers round otherwise than their defaults.
+        assert found == pytest.approx(losses, rel=2e-4, abs=1e-5)
+        for weight, other in zip(weights, trained, strict=True):
+            torch.testing.assert_close(other, weight, rtol=2e-3, atol=2e-5)
+        assert made[0].replayed >= replays, made[0].explain()
