@@ -18,7 +18,7 @@ from graphdoctor.target.state.shared_memory import (
     lies_on_cpu,
     own_begin_of,
 )
-from graphdoctor.target.state.walk import grad_of
+from graphdoctor.target.state.walk import HOOKS_OF_TENSORS, grad_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +158,7 @@ class SavedTensor:
         self._storage = self._alias.untyped_storage()
         self._is_leaf = tensor.is_leaf
         self._requires_grad = tensor.requires_grad
-        self._hooks = tensor._backward_hooks
+        self._hooks = {name: getattr(tensor, name) for name in HOOKS_OF_TENSORS}
         self._version = None if tensor.is_inference() else tensor._version
 
     def restore(self) -> None:
@@ -169,8 +169,11 @@ class SavedTensor:
             tensor.data = self._alias
         if tensor.is_leaf and tensor.requires_grad != self._requires_grad:
             tensor.requires_grad_(self._requires_grad)
-        if tensor._backward_hooks is not self._hooks:
-            tensor._backward_hooks = self._hooks
+        for name, hooks in self._hooks.items():
+            if (now := getattr(tensor, name)) is not hooks:
+                if hooks is None:
+                    now.clear()  # autograd may keep the dictionary, and call what it finds there
+                setattr(tensor, name, hooks)
         self._restore_version()
 
     def _restore_version(self) -> None:

@@ -42,6 +42,8 @@ from graphdoctor.values.locations import is_library
 BUILTIN_CONTAINERS = frozenset({dict, list, tuple, set, frozenset, deque})
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
 _FLATTENED = frozenset({"_parameters", "_buffers", "_modules"})
+# `register_hook`, `register_post_accumulate_grad_hook`
+HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class Visit(NamedTuple):
@@ -170,8 +172,9 @@ def _of_tensor(path: str, value: torch.Tensor) -> Iterator[Visit]:
     for name, child in list(attributes(value).items()):
         # Dynamo's notes on a tensor, such as that its address stays, are for torch.compile alone.
         yield Visit(f"{path}.{name}", child, not name.startswith("_dynamo_"))
-    if value._backward_hooks is not None:
-        yield Visit(f"{path}._backward_hooks", value._backward_hooks, False)
+    for name in HOOKS_OF_TENSORS:
+        if (hooks := getattr(value, name)) is not None:
+            yield Visit(f"{path}.{name}", hooks, False)
 
 
 def _of_script_module(path: str, value: torch.jit.ScriptModule) -> Iterator[Visit]:
