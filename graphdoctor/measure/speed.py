@@ -117,7 +117,12 @@ def _predicted(
         }
         regions, names = [*named.values()], [*named]
     found = estimate(iteration, profile, regions)
-    found = replace(found, on_other_hosts=on_other_hosts(iteration, profile, regions))
+    whole = found if regions is None else estimate(iteration, profile)
+    found = replace(
+        found,
+        on_other_hosts=on_other_hosts(iteration, profile, regions),
+        whole_speedup=whole.speedup,
+    )
     return found, step_lanes(iteration, profile, regions, names=names)
 
 

@@ -32,7 +32,8 @@ class Estimate(Struct, frozen=True):
     """Eager time, graph time and launch-bound share of one step. Never called measured unless it was.
 
     `host` feeds the GPU, in words; "" where it was the machine at hand. `on_other_hosts` says how much
-    of the prediction hangs on it.
+    of the prediction hangs on it. `whole_speedup` is predicted for the whole step as one graph, whatever
+    keeps it from being one; None where only a trace is known.
     """
 
     gpu: str
@@ -48,6 +49,7 @@ class Estimate(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     host: str = ""
     on_other_hosts: tuple[OtherHost, ...] = ()
+    whole_speedup: Range | None = None
 
 
 class GraphMemory(Struct, frozen=True):

@@ -164,6 +164,15 @@ _Index = tuple[
 ]  # of a statement in its block, and in its line where semicolons part several
 
 
+class _NoBlanks(cst.CSTTransformer):
+    """Empty lines stay without blanks where code is indented."""
+
+    def leave_EmptyLine(
+        self, original_node: cst.EmptyLine, updated_node: cst.EmptyLine
+    ) -> cst.EmptyLine:
+        return updated_node.with_changes(indent=updated_node.comment is not None)
+
+
 class _Editor(cst.CSTTransformer):
     """Applies planned changes in one pass, so that all of them name places in the unchanged file."""
 
@@ -235,7 +244,9 @@ class _Editor(cst.CSTTransformer):
         return True
 
     def _parsed(self, code: str) -> list[_Statement]:
-        return [*cst.parse_module(code, config=self._module.config_for_parsing).body]
+        made = cst.parse_module(code, config=self._module.config_for_parsing).visit(_NoBlanks())
+        first, *others = made.body
+        return [first.with_changes(leading_lines=made.header), *others]
 
     def result(self) -> cst.Module:
         """The module with all that was planned."""
@@ -283,9 +294,44 @@ class _Editor(cst.CSTTransformer):
                 made += _parted(statement, own)
             else:
                 here = own.get(0, _Planned())
-                made += [*here.above, *([statement] if here.instead is None else here.instead)]
-                made += here.below
+                made += _spaced(here.above, is_first=not made)
+                if here.instead is None:
+                    made += [_below(here.above, statement), *here.below]
+                else:
+                    made += [*_with_blank_line(here.instead, statement), *here.below]
         return made
+
+
+_BLANK = cst.EmptyLine(indent=False)
+
+
+def _spaced(above: Sequence[_Statement], *, is_first: bool) -> list[_Statement]:
+    """Two empty lines above a function, as its neighbours have them."""
+    return [
+        each.with_changes(leading_lines=[_BLANK, _BLANK, *each.leading_lines])
+        if isinstance(each, cst.FunctionDef) and not is_first
+        else each
+        for each in above
+    ]
+
+
+def _below(above: Sequence[_Statement], statement: _Statement) -> _Statement:
+    """A statement with two empty lines to the function above it, and its own comments."""
+    if not above or not isinstance(above[-1], cst.FunctionDef):
+        return statement
+    lines = [*statement.leading_lines]  # type: ignore[attr-defined]
+    while lines and lines[0].comment is None:
+        del lines[0]
+    return statement.with_changes(leading_lines=[_BLANK, _BLANK, *lines])
+
+
+def _with_blank_line(instead: Sequence[_Statement], statement: _Statement) -> Sequence[_Statement]:
+    """With the empty line above it that the replaced statement had."""
+    lines = statement.leading_lines  # type: ignore[attr-defined]
+    if not instead or not lines or lines[0].comment is not None:
+        return instead
+    first, *others = instead
+    return [first.with_changes(leading_lines=[_BLANK, *first.leading_lines]), *others]  # type: ignore[attr-defined]
 
 
 def _parted(line: cst.SimpleStatementLine, planned: Mapping[int, _Planned]) -> list[_Statement]:

@@ -115,7 +115,7 @@ def test_statements_become_a_call_and_a_function_stands_above_their_loop(tmp_pat
         Import(str(file), "import g"),
     )
     assert text == (
-        "import g\na = 1\ndef f(): pass\n# all rounds\nfor i in x:\n    d = f(i)\n    e = d\n"
+        "import g\na = 1\n\n\ndef f(): pass\n\n\n# all rounds\nfor i in x:\n    d = f(i)\n    e = d\n"
     )
 
 

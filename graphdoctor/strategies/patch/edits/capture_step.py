@@ -1,0 +1,310 @@
+"""The statements of a training step -> a function of its batch, captured as one graph, and a call in their place."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType
+
+from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.source import (
+    Above,
+    At,
+    Change,
+    Decorator,
+    Import,
+    Instead,
+    source_of,
+)
+from graphdoctor.strategies.patch.step_parts import Group, Parts, called, leaves, parts_of
+from graphdoctor.target.program.names import Names, names_outside
+from graphdoctor.target.program.rebuild import NotRebuilt, variables_of
+from graphdoctor.target.program.statements import Span, find_span
+from graphdoctor.values.figures import ratio_range
+from graphdoctor.values.locations import is_library
+from graphdoctor.values.program import Exactness, ProgramStep
+
+_NAMES = ("train_step", "training_step", "optimization_step", "captured_step")
+_CAPTURE = "graphdoctor.capture"
+_READS = frozenset({"GD101", "GD102", "GD103", "GD108"})  # the host waits for a value
+_CURES = ("GD111", "GD112", "GD117", "GD203", "GD204", "GD205")
+_WIDEST = 100  # columns of a line that is made, where the file has none that is wider
+
+
+class CaptureStep:
+    """Makes a function of the statements of a step, captures it, and calls it where they stood."""
+
+    name = "capture the step"
+    cures: tuple[str, ...] = (*_CURES, *sorted(_READS))
+    exactness: Exactness = "rounding"
+
+    def propose(self, step: ProgramStep) -> Proposal:
+        assert step.report is not None
+        file = step.location.file
+        if step.mode != "training":
+            raise NoProposal("it trains nothing")
+        if is_library(file):
+            raise NoProposal("its loop is in a library")
+        text = source_of(file)
+        span = _span(text, step)
+        if (function := _whole_function(span)) is not None:
+            at = At(file, function.lineno, function.col_offset)
+            changes: tuple[Change, ...] = (
+                Import(file, "import graphdoctor"),
+                Decorator(at, _CAPTURE),
+            )
+            names = [function.name]
+        else:
+            found = (f.location for f in step.report.findings if f.rule in _READS)
+            reads = {each.line for each in found if each is not None and each.file == file}
+            extraction = _Extraction(file, text, span, parts_of(_statements(span), text, reads))
+            changes, names = extraction.changes(), extraction.names
+        is_rounding = any(finding.rule == "GD111" for finding in step.report.findings)
+        estimate = step.report.estimate
+        gain = estimate.whole_speedup if estimate is not None else None
+        predicted = f" ({ratio_range(gain)}, predicted)" if gain is not None else ""
+        functions = " and ".join(f"`{name}()`" for name in names)
+        return Proposal(
+            self.name,
+            "rounding" if is_rounding else "bitwise",
+            changes,
+            f"{functions} {'runs' if len(names) == 1 else 'run'} the step, replayed as"
+            f" {'a graph' if len(names) == 1 else 'graphs'} after the first calls{predicted}",
+            frozenset((m.file, m.expression) for m in step.modules if m.expression),
+            gain=gain,
+        )
+
+
+def _span(text: str, step: ProgramStep) -> Span:
+    """The step's statements, as the file has them now."""
+    file, first, last = step.location.file, step.location.line, step.last_line
+    for code in _codes(compile(text, file, "exec")):
+        if code.co_name != step.location.function or code.co_firstlineno > first:
+            continue
+        span = find_span(code, (first, last), last_line=last)
+        if span is not None and span.first_line == first:
+            return _with_targets(span)
+    raise NoProposal("its statements were not found in the file")
+
+
+def _statements(span: Span) -> tuple[ast.stmt, ...]:
+    """With all of the last one, of which the step may be only the beginning."""
+    return span.block[span.first : span.last + 1]
+
+
+def _with_targets(span: Span) -> Span:
+    """With the blocks without gradients just above it that compute what it reads, such as a target network's."""
+    while span.first:
+        above = span.block[span.first - 1]
+        if not isinstance(above, ast.With) or not called(above) & {"no_grad", "inference_mode"}:
+            break
+        if not Names([above]).stored & Names(_statements(span)).early:
+            break
+        span = replace(span, first=span.first - 1)
+    return span
+
+
+def _codes(code: CodeType) -> Iterable[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _whole_function(span: Span) -> ast.FunctionDef | None:
+    """The function that is the step as it is: besides it, there are only a docstring and a plain return."""
+    owner = span.owner
+    if not isinstance(owner, ast.FunctionDef) or span.around:
+        return None
+    before, after = span.block[: span.first], span.block[span.last + 1 :]
+    is_bare = all(
+        isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in before
+    )
+    returns = len(after) <= 1 and all(
+        isinstance(each, ast.Return) and not called(each) for each in after
+    )
+    return owner if is_bare and returns and not leaves(_statements(span)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Extraction:
+    """The captured statements as functions of their file's top level, and what calls them."""
+
+    file: str
+    text: str
+    span: Span
+    parts: Parts
+
+    def changes(self) -> tuple[Change, ...]:
+        try:
+            variables_of(self.span)  # raises where they cannot run in a function of their own
+        except NotRebuilt as reason:
+            raise NoProposal(str(reason).rstrip(".")) from None
+        functions, calls = "", ""
+        for number, (group, name) in enumerate(zip(self.parts.groups, self.names, strict=True)):
+            arguments = _in_order(group, self._arguments(group))
+            returned = _in_order(group, group.names.stored & self._live(number) - self.parts.bound)
+            unsure = _in_order(group, {*returned} - group.names.sure - {*arguments})
+            elsewhere = names_outside(self.span.owner, group.origin, ast.Store)
+            arguments = _in_order(group, {*arguments, *(elsewhere & {*unsure})})
+            unsure = [each for each in unsure if each not in arguments]
+            if varies := [each for each in unsure if not self._is_fixed(group, each)]:
+                raise NoProposal(f"`{varies[0]}` is bound in some steps only, and read later")
+            functions += self._function(name, arguments, returned, group, unbound=unsure)
+            call = self._call(name, arguments, returned, group)
+            if group.test is not None:
+                call = f"if {group.test}:\n{textwrap.indent(call, self._indent)}"
+            calls += call
+        statements = _statements(self.span)
+        prepared = self.parts.before + self.parts.drawing
+        return (
+            Import(self.file, "import graphdoctor"),
+            Above(self._at(self._top_statement()), functions),
+            Instead(
+                self._at(statements[0]),
+                self._at(statements[-1]),
+                prepared + calls + self.parts.after,
+            ),
+        )
+
+    def _is_fixed(self, group: Group, name: str) -> bool:
+        """Whether what decides about the statements that bind a name is the same in each step."""
+        varying = names_outside(self.span.loop or self.span.owner, group.origin, ast.Store)
+        varying |= group.names.stored
+        branches = (n for s in group.statements for n in ast.walk(s) if isinstance(n, ast.If))
+        own = [n for n in branches if name in Names([n]).stored]
+        tests = (Names([ast.Expr(branch.test)]).loaded for branch in own)
+        return bool(own) and not any(test & varying for test in tests)
+
+    def _function(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        returned: Sequence[str],
+        group: Group,
+        *,
+        unbound: Sequence[str],
+    ) -> str:
+        body = "".join(f"{each} = None\n" for each in unbound) + group.code
+        body += f"return {', '.join(returned)}\n" if returned else ""
+        head = f"@{_CAPTURE}\ndef {name}({', '.join(arguments)}):\n"
+        if len(head.split("\n")[1]) > self._widest:
+            inner = textwrap.fill(", ".join(arguments), self._widest - len(self._indent))
+            head = f"@{_CAPTURE}\ndef {name}(\n{textwrap.indent(inner, self._indent)}\n):\n"
+        return head + textwrap.indent(body, self._indent)
+
+    def _call(
+        self, name: str, arguments: Sequence[str], returned: Sequence[str], group: Group
+    ) -> str:
+        bound = f"{', '.join(returned)} = " if returned else ""
+        column = self.span.block[self.span.first].col_offset
+        column += len(self._indent) if group.test is not None else 0
+        line = f"{bound}{name}({', '.join(arguments)})"
+        if column + len(line) <= self._widest:
+            return line + "\n"
+        inner = textwrap.fill(", ".join(arguments), self._widest - column - len(self._indent))
+        return f"{bound}{name}(\n{textwrap.indent(inner, self._indent)}\n)\n"
+
+    @property
+    def _widest(self) -> int:
+        return max(_WIDEST, max(map(len, self.text.split("\n"))))
+
+    @property
+    def names(self) -> list[str]:
+        """Names for the functions that the file does not use, written as its other functions are."""
+        tree = ast.parse(self.text)
+        nodes = [*ast.walk(tree)]
+        functions = [n.name for n in nodes if isinstance(n, ast.FunctionDef)]
+        taken = {n.id for n in nodes if isinstance(n, ast.Name)} | {*functions}
+        taken |= {
+            alias.asname or alias.name
+            for n in nodes
+            if isinstance(n, (ast.Import, ast.ImportFrom))
+            for alias in n.names
+        }
+        camel = sum(bool(re.match(r"[a-z]+[A-Z]", name)) for name in functions)
+        is_camel = camel > sum("_" in name.strip("_") for name in functions)
+        made: list[str] = []
+        for group in self.parts.groups:
+            own = (f"{group.subject}_step",) if len(self.parts.groups) > 1 and group.subject else ()
+            for name in (*own, *_NAMES):
+                first, *others = name.split("_")
+                written = first + "".join(map(str.title, others)) if is_camel else name
+                if written not in taken and written not in made:
+                    made.append(written)
+                    break
+            else:
+                raise NoProposal(f"the names {', '.join(_NAMES)} are all taken")
+        return made
+
+    def _at(self, statement: ast.stmt) -> At:
+        return At(self.file, statement.lineno, statement.col_offset)
+
+    @property
+    def _indent(self) -> str:
+        """One level, as the file has it where the step stands."""
+        column = self.span.block[self.span.first].col_offset
+        levels = len(self.span.around) + isinstance(self.span.owner, ast.FunctionDef)
+        line = self.text.split("\n")[self.span.first_line - 1]
+        return line[: column // levels] if levels and column else "    "
+
+    def _top_statement(self) -> ast.stmt:
+        """The statement of the file's top level that holds the step."""
+        line = self.span.first_line
+        tree = ast.parse(self.text)
+        return next(s for s in tree.body if s.lineno <= line <= (s.end_lineno or s.lineno))
+
+    def _arguments(self, group: Group) -> set[str]:
+        """What the captured statements read of their function, or of the loop around them."""
+        span, drawn = self.span, {self.parts.drawn}
+        if not span.is_whole_file:
+            code = span.code
+            return group.names.early & {
+                *code.co_varnames, *code.co_cellvars, *code.co_freevars, *drawn
+            }  # fmt: skip
+        around = span.loop or span.owner
+        elsewhere = names_outside(around, group.origin, ast.Store)
+        return group.names.early & (elsewhere | group.names.stored | drawn)
+
+    def _live(self, number: int) -> set[str]:
+        """What is read after a group of captured statements before it is bound anew."""
+        span, parts = self.span, self.parts
+        later = [s for group in parts.groups[number + 1 :] for s in group.statements]
+        tests = [ast.parse(g.test).body[0] for g in parts.groups[number + 1 :] if g.test]
+        rest: list[ast.stmt] = [*tests, *later, *parts.shown, *span.block[span.last + 1 :]]
+        live = set[str]()
+        step = [s for group in parts.groups for s in group.statements]
+        start = [*span.block[: span.first], *parts.prepared, *step]
+        for holder in reversed(span.around):
+            if isinstance(holder, (ast.For, ast.While)):
+                head = [ast.Expr(holder.test)] if isinstance(holder, ast.While) else []
+                live |= Names([*rest, *head, *start]).early
+            block = _block_with(holder, span)
+            index = block.index(holder)
+            rest += block[index + 1 :]
+            start = [*block[:index], *start]
+        live |= Names(rest).early
+        if span.is_whole_file:  # functions read what the file's statements bind
+            functions = (n for n in ast.walk(span.owner) if isinstance(n, ast.FunctionDef))
+            live |= {name for each in functions for name in Names(each.body).early}
+        return live
+
+
+def _in_order(group: Group, names: set[str]) -> list[str]:
+    """In the order in which the statements name them first."""
+    found = (n for s in group.statements for n in ast.walk(s) if isinstance(n, ast.Name))
+    nodes = sorted(found, key=lambda n: (n.lineno, n.col_offset))
+    return [*dict.fromkeys(n.id for n in nodes if n.id in names)]
+
+
+def _block_with(holder: ast.stmt, span: Span) -> list[ast.stmt]:
+    """The statements among which a compound statement around the step stands."""
+    for node in ast.walk(span.owner):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and holder in block:
+                return block
+    return [holder]

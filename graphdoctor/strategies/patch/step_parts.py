@@ -1,0 +1,287 @@
+"""The statements of a step -> what only prepares it, what is captured, and what only shows what came of it."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from graphdoctor.strategies.patch.drawn_batches import drawn_first
+from graphdoctor.strategies.patch.edits.edit import NoProposal
+from graphdoctor.target.program.names import Names
+
+_SHOWS = frozenset({"print", "info", "debug", "warning", "log", "add_scalar", "set_postfix"})
+_TRAINS = frozenset({"backward", "step", "zero_grad", "clip_grad_norm_", "clip_grad_value_"})
+# What prepares a batch on the host: a statement that calls one of these can run before the graph ...
+_BRINGS = frozenset(
+    {"to", "cuda", "pin_memory", "tensor", "as_tensor", "from_numpy", "next", "size", "len", "item"}
+)
+# ... if it calls nothing else than these.
+_PREPARES = _BRINGS | {
+    *("array", "astype", "device", "iter", "range", "int", "float", "bool", "long"),
+    *("view", "reshape", "unsqueeze", "squeeze", "permute"),
+    *("full", "zeros", "ones", "rand", "randn", "randint", "normal"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Statements that become one function, with their source at the left margin.
+
+    `origin` are the file's own statements, of which `statements` may leave something out. The group runs where
+    `test` holds, an expression of the program; None: always. `subject` is what its optimizer is called for.
+    """
+
+    origin: tuple[ast.stmt, ...]
+    statements: tuple[ast.stmt, ...]
+    code: str
+    test: str | None = None
+
+    @property
+    def names(self) -> Names:
+        return Names(self.statements)
+
+    @property
+    def subject(self) -> str:
+        for node in (n for s in self.statements for n in ast.walk(s)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                holder = node.func.value
+                if node.func.attr == "step" and isinstance(holder, ast.Name):
+                    words = holder.id.lower().split("_")
+                    return "_".join(w for w in words if w not in ("optimizer", "optim", "opt"))
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a step in their order, each with its source: `before` and `after` stay in the program.
+
+    `drawing` makes the list `drawn` of the batches of all passes, and binds `bound` to those of the next step;
+    all are empty where no loop draws them.
+    """
+
+    groups: tuple[Group, ...]
+    prepared: tuple[ast.stmt, ...]
+    shown: tuple[ast.stmt, ...]
+    before: str
+    after: str
+    drawing: str = ""
+    drawn: str = ""
+    bound: frozenset[str] = frozenset()
+
+
+def parts_of(statements: Sequence[ast.stmt], text: str, reads: set[int]) -> Parts:
+    """Move what only prepares or only shows out of the step, where the others do not depend on it.
+
+    `reads` are lines on which the host was seen to read the device. Raises NoProposal.
+    """
+    source = _Source(text)
+    rest, shown, showing = _without_shown(statements, reads, source)
+    rest, prepared = _without_prepared(rest)
+    if not any("backward" in called(each) for each in rest):
+        raise NoProposal("its statements call no backward()")
+    if leaves(rest):
+        raise NoProposal("a statement of it leaves its loop or function")
+    drawing, drawn, bound = "", "", frozenset[str]()
+    taken = {n.id for s in statements for n in ast.walk(s) if isinstance(n, ast.Name)}
+    for index, statement in enumerate(rest):
+        if (found := drawn_first(statement, text, taken)) is not None:
+            source.codes[found.loop] = source.comments(statement) + found.code
+            source.origins[found.loop] = statement
+            rest[index] = found.loop
+            drawing, drawn, bound = found.before, found.name, found.bound
+            break
+    return Parts(
+        groups=tuple(_groups(rest, source)),
+        prepared=tuple(prepared),
+        shown=tuple(shown),
+        before=source.of(prepared),
+        after=showing,
+        drawing=drawing,
+        drawn=drawn,
+        bound=bound,
+    )
+
+
+def _without_shown(
+    statements: Sequence[ast.stmt], reads: set[int], source: _Source
+) -> tuple[list[ast.stmt], list[ast.stmt], str]:
+    """The statements but for those that only show values, which come after, and the source of these."""
+    rest: list[ast.stmt] = []
+    shown: list[ast.stmt] = []
+    code = ""
+    for statement in reversed(statements):
+        later = Names(rest)
+        if _is_free_of(statement, later) and _is_shown(statement, reads):
+            shown.insert(0, statement)
+            code = source.of([statement]) + code
+            continue
+        inner = _shown_inside(statement, later, reads)
+        if inner is not None and isinstance(statement, ast.With):
+            kept = copy.copy(statement)
+            kept.body = [each for each in statement.body if each is not inner]
+            source.codes[kept] = source.without(statement, inner)
+            source.origins[kept] = statement
+            shown.insert(0, inner)
+            code = source.of([inner]) + code
+            statement = kept
+        rest.insert(0, statement)
+    return rest, shown, code
+
+
+def _shown_inside(statement: ast.stmt, later: Names, reads: set[int]) -> ast.stmt | None:
+    """The last statement of a block without gradients that only shows values: they need no gradients outside."""
+    if not isinstance(statement, ast.With) or len(statement.body) < 2:
+        return None
+    if not called(statement) & {"no_grad", "inference_mode"}:
+        return None
+    last = statement.body[-1]
+    return last if _is_free_of(last, later) and _is_shown(last, reads) else None
+
+
+def _is_free_of(statement: ast.stmt, later: Names) -> bool:
+    names = Names([statement])
+    return not names.stored & later.loaded and not names.loaded & later.stored
+
+
+def _without_prepared(statements: Sequence[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    rest: list[ast.stmt] = []
+    prepared: list[ast.stmt] = []
+    for statement in statements:
+        names, earlier = Names([statement]), Names(rest)
+        is_free = not names.loaded & earlier.stored and not names.stored & (
+            earlier.loaded | earlier.stored
+        )
+        is_assigned = isinstance(statement, (ast.Assign, ast.AnnAssign))
+        calls = called(statement)
+        prepares = is_assigned and bool(calls & _BRINGS) and calls <= _PREPARES
+        (prepared if is_free and prepares else rest).append(statement)
+    return rest, prepared
+
+
+def _groups(statements: Sequence[ast.stmt], source: _Source) -> Iterable[Group]:
+    """One group; a last branch that steps an optimizer by itself is one of its own, so that it stays a branch."""
+    *first, last = statements
+    is_branch = isinstance(last, ast.If) and not last.orelse and "step" in called(last)
+    if not is_branch or not any("step" in called(each) for each in first):
+        yield _group(statements, source)
+        return
+    assert isinstance(last, ast.If)
+    yield _group(first, source)
+    yield _group(last.body, source, test=ast.get_source_segment(source.text, last.test))
+
+
+def _group(statements: Sequence[ast.stmt], source: _Source, *, test: str | None = None) -> Group:
+    origin = tuple(source.origins.get(each, each) for each in statements)
+    return Group(origin, tuple(statements), _kept_on_device(source.of(statements)), test)
+
+
+def _kept_on_device(code: str) -> str:
+    """`x = y.item()` as `x = y.detach()`, a tensor without dimensions of the same value."""
+    lines = code.split("\n")
+    for node in ast.walk(ast.parse(code)):
+        call = node.value if isinstance(node, ast.Assign) else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        end, column = call.end_lineno or 0, call.end_col_offset or 0
+        line = lines[end - 1].encode()
+        if call.func.attr == "item" and line[:column].endswith(b".item()"):
+            kept = line[: column - len(b"item()")] + b"detach()" + line[column:]
+            lines[end - 1] = kept.decode()
+    return "\n".join(lines)
+
+
+def called(node: ast.AST) -> set[str]:
+    """The last name of everything that is called."""
+    calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+    return {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in calls}
+
+
+def _is_shown(statement: ast.stmt, reads: set[int]) -> bool:
+    """Whether it reads values on the host or shows them, and does no work of the step."""
+    calls = called(statement)
+    lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    is_host = bool(calls & (_SHOWS | {"item", "tolist"})) or not reads.isdisjoint(lines)
+    has_block = any(isinstance(n, ast.With) for n in ast.walk(statement))
+    return is_host and not calls & _TRAINS and not has_block and not leaves([statement])
+
+
+def leaves(statements: Iterable[ast.stmt]) -> bool:
+    """Whether a `return`, or a `break` or `continue` of a loop around them, is among them."""
+    waiting: list[tuple[ast.AST, bool]] = [(each, False) for each in statements]
+    while waiting:
+        node, in_loop = waiting.pop()
+        is_jump = isinstance(node, (ast.Break, ast.Continue)) and not in_loop
+        if isinstance(node, ast.Return) or is_jump:
+            return True
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+            inside = in_loop or isinstance(node, (ast.For, ast.While))
+            waiting += [(child, inside) for child in ast.iter_child_nodes(node)]
+    return False
+
+
+class _Source:
+    """The source of statements with the comments above them, at the left margin.
+
+    `codes` has the source of statements that were changed, `origins` what they are in the file.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text.replace("\r\n", "\n")
+        self._lines = self.text.split("\n")
+        self.codes: dict[ast.stmt, str] = {}
+        self.origins: dict[ast.stmt, ast.stmt] = {}
+
+    def of(self, statements: Sequence[ast.stmt]) -> str:
+        """Raises NoProposal for a text of several lines, which would change with its margin."""
+        return "".join(
+            self._one(each, is_first=number == 0) for number, each in enumerate(statements)
+        )
+
+    def _one(self, statement: ast.stmt, *, is_first: bool) -> str:
+        if statement in self.codes:
+            blank = "" if is_first else self._blank_above(self.origins[statement])
+            return blank + self.codes[statement]
+        strings = (n for n in ast.walk(statement) if isinstance(n, (ast.Constant, ast.JoinedStr)))
+        if any((n.end_lineno or n.lineno) > n.lineno for n in strings):
+            raise NoProposal(f"line {statement.lineno} has a text of several lines")
+        if not self._has_own_lines(statement):
+            return (ast.get_source_segment(self.text, statement) or "") + "\n"
+        blank = "" if is_first else self._blank_above(statement)
+        return blank + self.comments(statement) + self._dedented(statement, [])
+
+    def without(self, statement: ast.stmt, inner: ast.stmt) -> str:
+        """A compound statement without one of those inside it."""
+        first = inner.lineno - len(self._comment_lines(inner))
+        return self.comments(statement) + self._dedented(
+            statement, range(first, (inner.end_lineno or inner.lineno) + 1)
+        )
+
+    def comments(self, statement: ast.stmt) -> str:
+        """The lines of comments just above a statement."""
+        return "".join(line.lstrip() + "\n" for line in self._comment_lines(statement))
+
+    def _comment_lines(self, statement: ast.stmt) -> list[str]:
+        found: list[str] = []
+        for line in reversed(self._lines[: statement.lineno - 1]):
+            if not line.lstrip().startswith("#"):
+                break
+            found.insert(0, line)
+        return found
+
+    def _blank_above(self, statement: ast.stmt) -> str:
+        line = statement.lineno - len(self._comment_lines(statement)) - 1
+        return "\n" if line > 0 and not self._lines[line - 1].strip() else ""
+
+    def _dedented(self, statement: ast.stmt, left_out: Sequence[int]) -> str:
+        last = (statement.end_lineno or statement.lineno) + 1
+        kept = (number for number in range(statement.lineno, last) if number not in left_out)
+        return "".join(self._lines[n - 1][statement.col_offset :] + "\n" for n in kept)
+
+    def _has_own_lines(self, statement: ast.stmt) -> bool:
+        """Whether nothing else stands on its lines."""
+        before = self._lines[statement.lineno - 1].encode()[: statement.col_offset]
+        last = self._lines[(statement.end_lineno or statement.lineno) - 1].encode()
+        after = last[statement.end_col_offset :].strip()
+        return not before.strip() and (not after or after.startswith(b"#"))

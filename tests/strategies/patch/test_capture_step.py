@@ -1,0 +1,261 @@
+"""A training step becomes a function of its batch, and the program computes what it computed before."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from graphdoctor.strategies.patch.edits.capture_step import CaptureStep
+from graphdoctor.strategies.patch.edits.edit import NoProposal, Proposal
+from graphdoctor.strategies.patch.source import changed_sources, unified
+from graphdoctor.values.locations import Location
+from tests.support.reports import PARTLY_SAFE, step_of
+
+# Marked lines are the first and the last of the step; what is printed has to stay.
+HEAD = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = [(torch.randn(3, 4), torch.randint(0, 2, (3,))) for _ in range(6)]
+"""
+PROGRAMS = {
+    "a loop that reads its loss in the middle": HEAD
+    + """\
+total = 0.0
+# All batches.
+for x, y in data:
+    # One step.
+    optimizer.zero_grad()  # first
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    total += loss.item()
+    if total > 1.0:
+        print(total)
+
+    # The update.
+    optimizer.step()  # last
+print(total, loss.item())
+""",
+    "a function that is called for each epoch": HEAD
+    + """\
+def run_epoch(model, optimizer, batches, epoch):
+    for i, (x, y) in enumerate(batches):
+        out = model(x)  # first
+        loss = nn.functional.cross_entropy(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()  # last
+        print(epoch, i, loss.item())
+
+
+for epoch in range(2):
+    run_epoch(model, optimizer, data, epoch)
+""",
+    "accumulated gradients whose batches are drawn between the passes": HEAD
+    + """\
+batches_left = iter(data)
+
+
+def get_batch():
+    return next(batches_left)
+
+
+x, y = get_batch()
+for it in range(2):
+    # Two passes.
+    for micro_step in range(2):  # first
+        loss = nn.functional.cross_entropy(model(x), y) / (2 + 0 * micro_step)
+        # The next one.
+        x, y = get_batch()
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()  # last
+    print(it, loss.item(), x.sum().item())
+""",
+    "two optimizers, one of which steps every second time": HEAD
+    + """\
+actor = nn.Linear(2, 2)
+actor_optimizer = torch.optim.SGD(actor.parameters(), lr=0.1)
+is_tuned = True
+alpha = 1.0
+for step, (x, y) in enumerate(data):
+    with torch.no_grad():
+        target = model(x).max(1).values * alpha
+    value = model(x).mean(1)  # first
+    q_loss = (value - target).pow(2).mean()
+    optimizer.zero_grad()
+    q_loss.backward()
+    optimizer.step()
+    if step % 2 == 0:  # the actor
+        for _ in range(2):
+            actor_loss = actor(model(x).detach()).mean()
+            actor_optimizer.zero_grad()
+            actor_loss.backward()
+            actor_optimizer.step()
+            if is_tuned:
+                tuned = actor_loss.detach() * 2
+                alpha = tuned.exp().item()  # last
+    print(step, q_loss.item(), round(float(alpha), 6), actor_loss.item(), tuned.item())
+""",
+    "a name that only some steps bind": HEAD
+    + """\
+best = None
+for i, (x, y) in enumerate(data):
+    loss = nn.functional.cross_entropy(model(x), y)  # first
+    if i % 2:
+        best = loss.detach()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()  # last
+    print(i, best)
+""",
+    "figures of a block without gradients": HEAD
+    + """\
+clipped = []
+for x, y in data:
+    ratio = model(x).softmax(1)  # first
+    with torch.no_grad():
+        far = (ratio - 0.5).abs()
+        clipped += [(far > 0.1).float().mean().item()]
+    loss = nn.functional.nll_loss(ratio.log(), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()  # last
+print(clipped, loss.item(), far.sum().item())
+""",
+    "statements behind semicolons": HEAD
+    + """\
+for x, y in data:
+    label = "ä"; optimizer.zero_grad(); loss = nn.functional.cross_entropy(model(x), y)  # first
+    loss.backward(); optimizer.step(); print(label, loss.item())  # last
+""",
+    "a method": HEAD
+    + """\
+class Trainer:
+    def __init__(self):
+        self.model, self.optimizer, self.loss = model, optimizer, None
+
+    def run(self):
+        for batch in data:
+            x, y = [each.to("cpu") for each in batch]
+            self.loss = nn.functional.cross_entropy(self.model(x), y)  # first
+            self.optimizer.zero_grad()
+            self.loss.backward()
+            self.optimizer.step()  # last
+            print(self.loss.item())
+
+
+Trainer().run()
+""",
+    "a function that is the step": HEAD
+    + '''\
+def update(x, y):
+    """One step."""
+    loss = nn.functional.cross_entropy(model(x), y)  # first
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()  # last
+    return loss
+
+
+for x, y in data:
+    print(update(x, y).item())
+''',
+}
+REFUSED = {
+    "`best` is bound in some steps only, and read later": HEAD
+    + """\
+for i, (x, y) in enumerate(data):
+    loss = nn.functional.cross_entropy(model(x), y)  # first
+    if i % 2:
+        best = loss.detach()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()  # last
+    if i > 2:
+        print(best)
+""",
+    "a statement of it leaves its loop or function": HEAD
+    + """\
+for x, y in data:
+    loss = nn.functional.cross_entropy(model(x), y)  # first
+    if loss > 1e9:
+        break
+    loss.backward()
+    optimizer.step()  # last
+""",
+}
+
+
+def proposal(file: Path, source: str) -> Proposal:
+    file.write_text(source, encoding="utf-8")
+    lines = source.split("\n")
+    first, last = (
+        next(n for n, line in enumerate(lines, 1) if line.endswith(f"  # {mark}"))
+        for mark in ("first", "last")
+    )
+    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
+    around = [f.name for f in functions if f.lineno < first <= (f.end_lineno or 0)]
+    name = around[-1] if around else "<module>"
+    step = replace(
+        step_of(replace(PARTLY_SAFE, findings=())),
+        location=Location(str(file), first, name),
+        last_line=last,
+        mode="training",
+    )
+    return CaptureStep().propose(step)
+
+
+def printed(source: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(source, "program.py", "exec"), {"__name__": "__main__"})
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
+def test_the_program_computes_the_same_through_the_function(source: str, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    made = changed_sources(proposal(file, source).changes)
+    changed = made[str(file)][1]
+    assert "@graphdoctor.capture\ndef " in changed
+    eager = changed.replace("import graphdoctor\n", "\n").replace("@graphdoctor.capture\n", "")
+    assert printed(eager) == printed(source) != ""
+    added = [line for line in unified(made, str(tmp_path)).split("\n") if line.startswith("+")]
+    assert len(added) <= 40
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_step_that_no_function_can_be_is_left_alone(words: str, tmp_path: Path) -> None:
+    with pytest.raises(NoProposal, match=words.replace("(", "\\(")):
+        proposal(tmp_path / "program.py", REFUSED[words])
+
+
+def test_functions_are_as_short_as_an_expert_writes_them(tmp_path: Path) -> None:
+    def body(name: str) -> list[str]:
+        file = tmp_path / f"{name.replace(' ', '_')}.py"  # its tree is kept by the name
+        text = changed_sources(proposal(file, PROGRAMS[name]).changes)[str(file)][1]
+        return text.split("@graphdoctor.capture\n", 1)[1].split("\n")
+
+    accumulated = body("accumulated gradients whose batches are drawn between the passes")
+    assert accumulated[:3] == [
+        "def train_step(batches):",
+        "    # Two passes.",
+        "    for micro_step, (x, y) in enumerate(batches):",
+    ]
+    assert "        batches.append(get_batch())" in accumulated
+    assert "    x, y = batches.pop()" in accumulated
+    assert "    loss = train_step(batches)" in accumulated
+    branch = body("two optimizers, one of which steps every second time")
+    assert "        actor_loss, tuned, alpha = actor_step(x, alpha)" in branch
+    assert "    q_loss = train_step(x, alpha)" in branch
+    assert "            alpha = tuned.exp().detach()  # last" in branch
+    assert "def update(x, y):" in body("a function that is the step")[0]
