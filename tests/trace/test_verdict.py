@@ -84,8 +84,12 @@ def test_without_a_wall_time_the_share_as_profiled_must_agree() -> None:
     assert judged(lanes(host_ns=20_000), unmeasured).verdict == "mixed"
     assert judged(lanes(host_ns=20_000), PREDICTED).verdict == "launch-bound"
     said = judged(lanes(host_ns=20_000), unmeasured).reason
-    assert said.startswith("Mixed: 20% as profiled, 50% without the profiler,")
-    assert judged(lanes(host_ns=20_000), share(0.2)).reason.startswith("Mixed: 20% without")
+    assert said.startswith(
+        "Mixed: the GPU waits for the host for 50% of a step without the profiler (20% as profiled)."
+    )
+    assert judged(lanes(host_ns=20_000), share(0.2)).reason.startswith(
+        "Mixed: the GPU waits for the host for 20% of a step."
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,7 @@ def test_the_first_wait_is_named_with_its_line() -> None:
     predicted = replace(PREDICTED, without_syncs_us=Range(60, 60, 60), syncs=1.0)
     first = judged(lanes(), predicted, syncs=(SYNC,)).reason
     assert "waits for results 1 time a step" in first
-    assert "80% of the idle time would go" in first
+    assert "80% of the idle time goes" in first
     assert "The first is aten::item (cudaStreamSynchronize) in step, train.py:7." in first
     bare = replace(SYNC, operator="", location=None)
     second = judged(lanes(), replace(predicted, syncs=2.0), syncs=(bare,)).reason
@@ -130,22 +134,48 @@ def test_a_busy_gpu_is_told_how_little_a_graph_can_bring() -> None:
     predicted = share(0.01, speedup=Range(0.9, 0.95, 0.99), device_busy_us=97.0)
     said = judged(lanes(device_gap_ns=5_000), predicted)
     assert said.verdict == "gpu-bound"
-    assert "busy 97% of the time: a graph cannot bring more than 1.00x" in said.reason
-    assert "busy 95%" in judged(lanes(device_gap_ns=5_000), share(0.01, device_busy_us=9)).reason
-    assert "busy 100%" in judged(lanes(), share(0.01, device_busy_us=120)).reason
+    both = "The GPU is busy 95% of the time as profiled and 97% by the wall time given. A graph brings 1.00x at most."
+    assert said.reason == both
+    unmeasured = replace(predicted, wall_us=None)
+    assert "97% without the profiler" in judged(lanes(device_gap_ns=5_000), unmeasured).reason
+    one = judged(lanes(device_gap_ns=5_000), share(0.01, device_busy_us=9)).reason
+    assert one.startswith("The GPU is busy 95% of the time. ")
+    assert "busy 100% of the time. " in judged(lanes(), share(0.01, device_busy_us=120)).reason
     assert "2.50x" in judged(lanes(), share(0.01)).reason
 
 
 def test_graphs_are_counted_where_one_is_not_enough() -> None:
-    assert "A graph over the whole step would bring 2x (1.5x to 2.5x)" in (
-        judged(lanes(), PREDICTED).reason
-    )
+    one = judged(lanes(), PREDICTED).reason
+    assert "With one graph for the whole step: predicted speedup 2x (1.5x to 2.5x)." in one
     several = judged(lanes(), replace(PREDICTED, regions=3.0)).reason
-    assert " 3 graphs, between what has to stay, would bring" in several
+    assert "With 3 graphs a step: predicted speedup" in several
     mean = judged(lanes(), replace(PREDICTED, regions=8.2)).reason
-    assert "About 8 graphs, between what has to stay, would bring" in mean
+    assert "With about 8 graphs a step: predicted speedup" in mean
     ends = replace(PREDICTED, launch_bound_share=Range(0.4, 0.5, 0.6))
-    assert judged(lanes(), ends).reason.startswith("50% (40% to 60%) of this step")
+    assert judged(lanes(), ends).reason.startswith(
+        "The GPU waits for the host for 50% (40% to 60%) of a step"
+    )
+
+
+def test_what_runs_in_graphs_already_needs_no_measurement_of_a_graph() -> None:
+    times = lanes(device_gap_ns=1_000)
+    said = judge_trace(times, None, (), (), LAUNCHING, graph_share=0.94)
+    assert said.verdict == "gpu-bound"
+    assert said.reason.endswith("CUDA graphs already run 94% of the kernels.")
+    assert said.advice.startswith("Look at the kernels, and at what runs between the graphs")
+    half = judge_trace(times, None, (), (), LAUNCHING, graph_share=0.5)
+    assert half.advice.startswith("Measure the step with and without a graph")
+
+
+def test_a_host_that_is_blocked_beside_queued_work_is_named() -> None:
+    times = lanes(device_gap_ns=60_000)
+    lost = [Doubt("idle-with-work-queued", "")]
+    most = replace(SYNC, call="hipMemcpyWithStream", device_idle_us=31, host_wait_us=33)
+    said = judge_trace(times, PREDICTED, lost, (SYNC, most), LAUNCHING).reason
+    assert said.endswith(
+        "the host is blocked in aten::item (hipMemcpyWithStream) in step, train.py:7, for 33 µs a step."
+    )
+    assert "blocked" not in judge_trace(times, PREDICTED, lost, (SYNC,), LAUNCHING).reason
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from graphdoctor.trace.arrays import Calls, Ints, Mask, Spans, Table, Trace, tog
 from graphdoctor.trace.explain.gaps import Gaps, waiting_calls
 from graphdoctor.trace.explain.warm_up import cold_calls
 from graphdoctor.trace.intervals import (
-    NONE,
     Nesting,
     Window,
     covered_ns,
+    covered_ns_of,
     innermost,
     inside,
     nest,
@@ -142,8 +142,9 @@ def sync_costs(
         return ()
     waits = trace.calls.take(rows)
     is_outer = nest(waits).is_outermost
-    idle = _idle_in(found, len(trace.calls))[rows]
-    rows, waits, idle = rows[is_outer], waits.take(is_outer), idle[is_outer]
+    rows, waits = rows[is_outer], waits.take(is_outer)
+    # Whatever the device waited for: the host was blocked, and could not give it work.
+    idle = covered_ns_of((found.start_ns, found.end_ns), waits.start_ns, waits.end_ns)
     operator = outermost(
         operator_nesting(trace), operator_of(trace)[rows]
     )  # aten::item, not what it calls
@@ -168,11 +169,3 @@ def _sync_cost(trace: Trace, key: Ints, waits: Calls, idle: int, steps: int) -> 
         host_wait_us=int((waits.end_ns - waits.start_ns).sum()) / 1e3 / steps,
         device_idle_us=idle / 1e3 / steps,
     )
-
-
-def _idle_in(found: Gaps, calls: int) -> Ints:
-    """Idle time of the device by the call in which the host waited meanwhile."""
-    idle = np.zeros(calls, np.int64)
-    known = found.wait != NONE
-    np.add.at(idle, found.wait[known], found.sync_wait_ns[known])
-    return idle

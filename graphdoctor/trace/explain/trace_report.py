@@ -72,9 +72,17 @@ def explain_trace(trace: Trace, file: Path, options: TraceOptions = _AS_IT_IS) -
     acted = activity(trace, found, windows)
     did = doings(trace, acted, len(windows), times.idle_ns, options.rows)
     work = device_work(trace, device, found, (windows, hosts), options.rows)
-    judged = judge_trace(times, prediction, doubtful, syncs, did)
-    judged = occupied(judged, work, times.span_ns / 1e3 / len(windows))
     own = _device_time(trace, device, windows, times)
+    judged = judge_trace(
+        times,
+        prediction,
+        doubtful,
+        syncs,
+        did,
+        steps=len(windows),
+        graph_share=own.graph_kernel_share,
+    )
+    judged = occupied(judged, work, times.span_ns / 1e3 / len(windows))
     return TraceReport(
         **structs.asdict(own),
         **structs.asdict(judged),

@@ -213,9 +213,15 @@ def judge_trace(
     doubts: Sequence[Doubt],
     syncs: Sequence[SyncCost],
     did: Doings,
+    *,
+    steps: int = 1,
+    graph_share: float = 0.0,
 ) -> Judgement:
-    """What to do about the waiting of this trace's device, and how sure that is."""
-    judged = _judged(times, predicted, doubts, syncs, did)
+    """Judge what this trace's device waits for, and how sure that is.
+
+    `steps` is how many steps `times` are of, `graph_share` which share of the kernels runs in CUDA graphs already.
+    """
+    judged = _judged(times, predicted, doubts, syncs, did, steps, graph_share)
     warm_up = times.warm_up_ns / (times.span_ns + times.warm_up_ns or 1)
     if warm_up <= _MOST or (predicted is not None and judged.verdict in _OF_STEADY_STEPS):
         return judged
@@ -234,13 +240,15 @@ def _judged(
     doubts: Sequence[Doubt],
     syncs: Sequence[SyncCost],
     did: Doings,
+    steps: int,
+    graph_share: float,
 ) -> Judgement:
     confidence = _confidence(times, predicted, doubts)
     unclear = _why_unclear(times, doubts)
     if unclear:
         return Judgement(
             "cannot-tell",
-            f"It cannot be told what the device waits for: {unclear}.",
+            f"It cannot be told what the device waits for: {unclear}.{_blocked(times, syncs, steps)}",
             "Record again, with a warm-up step, and measure the wall time of a step without the profiler.",
             "low",
         )
@@ -249,7 +257,7 @@ def _judged(
         reason, advice = _elsewhere(idle, did)
         return Judgement("host-bound", reason, advice, confidence)
     if predicted is None:
-        return _as_profiled(times)
+        return _as_profiled(times, graph_share)
     if predicted.wall_us is None and _begins_late(times, predicted):
         return Judgement(
             "cannot-tell",
@@ -266,7 +274,15 @@ def _judged(
     return Judgement(verdict, reason, advice, confidence)
 
 
-def _as_profiled(times: Lanes) -> Judgement:
+def _blocked(times: Lanes, syncs: Sequence[SyncCost], steps: int) -> str:
+    """The call in which the host is blocked for most of the idle time, in a sentence; "" without one."""
+    longest = max(syncs, key=lambda sync: sync.device_idle_us, default=None)
+    if longest is None or longest.device_idle_us * 1e3 * steps <= _MOST * times.idle_ns:
+        return ""
+    return f" Meanwhile the host is blocked in {_place(longest)}, for {time_text(longest.host_wait_us)} a step."
+
+
+def _as_profiled(times: Lanes, graph_share: float) -> Judgement:
     """What the trace's own shares say, where no step could be simulated."""
     span = times.span_ns or 1
     bound, waited = times.launch_bound_ns / span, times.sync_wait_ns / span
@@ -278,8 +294,15 @@ def _as_profiled(times: Lanes) -> Judgement:
     return Judgement(
         verdict,
         f"As profiled, the GPU is busy {times.busy_ns / span:.0%} of the time, waits for launches {bound:.0%}"
-        f" and for a host that waits for results {waited:.0%}. What a graph would bring is not predicted.",
-        "Measure the step with and without a graph: `graphdoctor analyze` does, on a GPU.",
+        f" and for a host that waits for results {waited:.0%}. "
+        + (
+            f"CUDA graphs already run {graph_share:.0%} of the kernels."
+            if graph_share > _MOST
+            else "What a graph would bring is not predicted."
+        ),
+        "Look at the kernels, and at what runs between the graphs: another graph gains little."
+        if graph_share > _MOST
+        else "Measure the step with and without a graph: `graphdoctor analyze` does, on a GPU.",
         "low",
     )
 
@@ -383,12 +406,12 @@ def _words(
     verdict: TraceVerdict, times: Lanes, predicted: TracePrediction, syncs: Sequence[SyncCost]
 ) -> tuple[str, str]:
     """The verdict in a sentence or two, and what to do."""
-    ratio, share = predicted.speedup, predicted.launch_bound_share
+    ratio = predicted.speedup
     gain = f"{_ratio(ratio.mid)} ({_ratio(ratio.low)} to {_ratio(ratio.high)})"
+    waiting = _waiting(times, predicted)
     if verdict == "launch-bound":
         return (
-            f"{_percent(share)} of this step the GPU waits for the host. {_graphs(predicted)} would"
-            f" bring {gain}.",
+            f"The GPU waits for the host {waiting}. {_graphs(predicted)}: predicted speedup {gain}.",
             "Run `graphdoctor analyze` on the model: it says what can be captured and what stops it.",
         )
     if verdict == "sync-bound":
@@ -396,32 +419,44 @@ def _words(
         where = f" The first is {_place(first)}." if first else ""
         a_step = count_text(round(predicted.syncs), "time")
         return (
-            f"The host waits for results {a_step} a step. Without these waits it would be ahead of the device,"
-            f" and {_idle_through_syncs(predicted):.0%} of the idle time would go: fix these first.{where}",
+            f"The host waits for results {a_step} a step. Without these waits the host is ahead of the device, and"
+            f" {_idle_through_syncs(predicted):.0%} of the idle time goes: fix them first.{where}",
             "Keep values on the device, and read them once after the step.",
         )
     if verdict == "gpu-bound":
         profiled = times.busy_ns / (times.span_ns or 1)
-        busy = min(1.0, max(profiled, predicted.device_busy_us / (predicted.eager_us.mid or 1)))
+        clean = min(1.0, max(profiled, predicted.device_busy_us / (predicted.eager_us.mid or 1)))
+        busy = f"{profiled:.0%} of the time"
+        if f"{clean:.0%}" != f"{profiled:.0%}":
+            busy += f" as profiled and {clean:.0%} {_basis(predicted)}"
         return (
-            f"The GPU is busy {busy:.0%} of the time: a graph cannot bring more than"
-            f" {max(1.0, ratio.high):.2f}x.",
+            f"The GPU is busy {busy}. A graph brings {max(1.0, ratio.high):.2f}x at most.",
             "Look at the kernels, not at the host: the host is ahead of the device.",
         )
-    profiled = times.launch_bound_ns / (times.span_ns or 1)
-    as_profiled = f"{profiled:.0%} as profiled, " if predicted.wall_us is None else ""
     return (
-        f"Mixed: {as_profiled}{_percent(share)} without the profiler, is what the GPU waits for the"
-        f" host. {_graphs(predicted)} may bring {gain}.",
+        f"Mixed: the GPU waits for the host {waiting}. {_graphs(predicted)}: predicted speedup {gain}.",
         "Measure the wall time of a step without the profiler and pass it with --wall-ms.",
     )
 
 
+def _waiting(times: Lanes, predicted: TracePrediction) -> str:
+    """The launch-bound share with and without the profiler, each by its name."""
+    profiled = f"{times.launch_bound_ns / (times.span_ns or 1):.0%}"
+    clean = _percent(predicted.launch_bound_share)
+    if clean == profiled:
+        return f"for {clean} of a step"
+    return f"for {clean} of a step {_basis(predicted)} ({profiled} as profiled)"
+
+
+def _basis(predicted: TracePrediction) -> str:
+    return "without the profiler" if predicted.wall_us is None else "by the wall time given"
+
+
 def _graphs(predicted: TracePrediction) -> str:
     if predicted.regions <= 1:
-        return "A graph over the whole step"
-    about = "About " if predicted.regions % 1 else ""  # of steps that differ it is a mean
-    return f"{about}{count_text(round(predicted.regions), 'graph')}, between what has to stay,"
+        return "With one graph for the whole step"
+    about = "about " if predicted.regions % 1 else ""  # the mean of steps that differ
+    return f"With {about}{count_text(round(predicted.regions), 'graph')} a step"
 
 
 def _ratio(value: float) -> str:
