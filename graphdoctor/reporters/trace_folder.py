@@ -1,52 +1,123 @@
-"""Explained traces of a folder -> a page: a line for each worker, and what differs between them."""
+"""The page of a folder of traces: the job on one screen, every rank behind `--all`."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
 
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page
 from graphdoctor.reporters.trace_page import VERDICT_STYLES
-from graphdoctor.values.compared_traces import FolderReport, RankComparison, WorkerDifference
-from graphdoctor.values.figures import count_text, time_text
+from graphdoctor.values.compared_traces import FolderReport, Job, RankComparison, WorkerDifference
+from graphdoctor.values.figures import Range, count_text, first_of, time_text
 from graphdoctor.values.locations import path_text
 from graphdoctor.values.trace import TraceReport
 
+_GROUPS, _FAILURES, _NAMES = 6, 5, 12  # that are shown without --all
+_NUMBERED = re.compile(r"rank \d+$")
+
 
 def render(report: FolderReport, look: Look) -> str:
-    """The page of a folder: a line for each worker, and what differs between them."""
+    """The page of a folder: the job on one screen; with `show_all` every rank behind it."""
     page = Page(look)
-    page.line((count_text(len(report.workers), "worker"), "bold"),
+    job = report.job
+    page.line((count_text(len(report.workers), "rank" if job else "worker"), "bold"),
               (f"  {path_text(report.folder, look.base)}", "dim"))  # fmt: skip
-    for worker in report.workers:
-        page.blank()
-        page.line((worker.verdict.upper().replace("-", " "), VERDICT_STYLES[worker.verdict]),
-                  (f"  {worker.worker}, {path_text(worker.file, look.base)}", "dim"))  # fmt: skip
-        page.paragraph(worker.reason, indent=2)
-        page.labelled("  Step time", time_text(worker.step_us))
-        page.labelled("  Shares", _shares_text(worker))
+    if job is not None:
+        _write_job(page, job)
     if report.ranks is not None:
         _write_ranks(page, report.ranks)
-    page.heading("Differences", "between the workers")
+    page.heading("Differences", "between the ranks")
     for difference in report.differences:
         page.labelled(f"  {_FIGURE_WORDS[difference.figure]}", _difference_text(difference))
     if not report.differences:
-        page.paragraph("None worth a word.", indent=2)
+        page.paragraph("No figure differs by more than 2%.", indent=2)
+    if job is None or look.show_all:
+        for worker in report.workers:
+            _write_worker(page, worker)
     if report.failures:
-        page.heading("Not read")
-        for failure in report.failures:
+        page.heading("Not read", count_text(len(report.failures), "file"))
+        failures = report.failures if look.show_all else report.failures[:_FAILURES]
+        for failure in failures:
             page.paragraph(failure, indent=2, style="yellow")
+        if len(failures) < len(report.failures):
+            page.paragraph(f"and {len(report.failures) - len(failures):,} more (--all)", indent=2)
+    if job is not None and not look.show_all:
+        page.blank()
+        page.paragraph("Use --all for each rank. `graphdoctor trace FILE` explains one in full.")
     return page.render()
+
+
+def _write_job(page: Page, job: Job) -> None:
+    page.paragraph(job.reason, style="bold yellow" if job.slowest else "bold")
+    page.paragraph(job.advice)
+    page.heading("Job", "least, median and most of the ranks")
+    page.labelled("  Step", _times_text(job.step_us))
+    page.labelled(
+        "  Communication",
+        f"{_shares_of(job.communication_share)} of a step, with nothing beside it",
+    )
+    page.heading("Ranks that behave alike")
+    for group in job.groups if page.look.show_all else job.groups[:_GROUPS]:
+        page.line(
+            (f"  {group.verdict.upper().replace('-', ' ')}", VERDICT_STYLES[group.verdict]),
+            (f"  {ranks_text(group.workers)}", ""),
+        )
+        page.paragraph(
+            f"step {_times_text(group.step_us)}, busy {_shares_of(group.device_busy_share)}, launch-bound"
+            f" {_shares_of(group.launch_bound_share)}, sync wait {_shares_of(group.sync_wait_share)},"
+            f" exposed communication {_shares_of(group.communication_share)}",
+            indent=4,
+        )
+        if not job.slowest or page.look.show_all:
+            page.paragraph(group.reason, indent=4)
+    if len(job.groups) > _GROUPS and not page.look.show_all:
+        page.paragraph(
+            f"and {count_text(len(job.groups) - _GROUPS, 'group')} more (--all)", indent=2
+        )
+
+
+def ranks_text(workers: Sequence[str]) -> str:
+    """ "5 ranks: 0, 3 to 5, 7"; names that are no numbers as they are."""
+    numbers = [int(one.removeprefix("rank ")) for one in workers if _NUMBERED.match(one)]
+    if len(numbers) < len(workers):
+        return f"{count_text(len(workers), 'rank')}: {first_of(workers, _NAMES)}"
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return f"{count_text(len(workers), 'rank')}: {first_of(texts, _NAMES)}"
+
+
+def _times_text(found: Range) -> str:
+    low, mid, high = map(time_text, (found.low, found.mid, found.high))
+    return mid if low == high else f"{low}, {mid}, {high}"
+
+
+def _shares_of(found: Range) -> str:
+    low, high = f"{found.low:.0%}", f"{found.high:.0%}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _write_worker(page: Page, worker: TraceReport) -> None:
+    page.blank()
+    page.line((worker.verdict.upper().replace("-", " "), VERDICT_STYLES[worker.verdict]),
+              (f"  {worker.worker}, {path_text(worker.file, page.look.base)}", "dim"))  # fmt: skip
+    page.paragraph(worker.reason, indent=2)
+    page.labelled("  Step time", time_text(worker.step_us))
+    page.labelled("  Shares", _shares_text(worker))
 
 
 def _write_ranks(page: Page, found: RankComparison) -> None:
     """Who is waited for, and how long each rank waits; on one clock."""
-    page.heading("Ranks", f"{found.collectives:,} collectives in common; a step")
+    page.heading("Collectives", f"{found.collectives:,} in common; a step")
     if found.problem:
         page.paragraph(found.problem, indent=2, style="yellow")
         return
-    page.paragraph(straggler_text(found), indent=2, style="bold yellow" if found.straggler else "")
-    most = max(rank.compute_us for rank in found.ranks)
-    mean = sum(rank.compute_us for rank in found.ranks) / len(found.ranks)
-    for rank in found.ranks:
+    for rank in found.ranks if page.look.show_all else ():
         page.labelled(
             f"  {rank.worker}",
             f"computes {time_text(rank.compute_us)}, in collectives works {time_text(rank.working_us)} and waits"
@@ -59,20 +130,12 @@ def _write_ranks(page: Page, found: RankComparison) -> None:
             f"{wait.kind}: works {time_text(wait.working_us)} and waits {time_text(wait.waiting_us)}"
             " for the last rank, in the mean of the ranks",
         )
+    most = max(rank.compute_us for rank in found.ranks)
+    mean = sum(rank.compute_us for rank in found.ranks) / len(found.ranks)
     page.labelled("  Imbalance", f"{most / (mean or 1):.2f} times the mean on the busiest rank")
     page.labelled("  Skew", f"{time_text(found.skew_us)} from the first to the last to begin")
-
-
-def straggler_text(found: RankComparison) -> str:
-    """Which rank the others wait for, and what it does meanwhile; or that there is none."""
     if not found.straggler:
-        return "No rank is waited for much more than the others."
-    caused = max(rank.caused_us for rank in found.ranks)
-    phase = f"in {found.phase}, " if found.phase else ""
-    return (
-        f"{found.straggler} comes last, and the others wait {time_text(caused)} for it:"
-        f" {phase}{found.reason}."
-    )
+        page.paragraph("No rank is waited for much more than the others.", indent=2)
 
 
 _FIGURE_WORDS = {

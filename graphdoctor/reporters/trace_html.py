@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.trace_folder import straggler_text
+from graphdoctor.reporters.trace_folder import ranks_text
 from graphdoctor.reporters.trace_page import (
     gap_parts,
     kernel_text,
@@ -21,7 +21,6 @@ from graphdoctor.reporters.web.drawn_trace import LEGEND, Drawn, drawn_data
 from graphdoctor.values.compared_traces import (
     AnyTrace,
     FolderReport,
-    RankComparison,
     TraceComparison,
 )
 from graphdoctor.values.figures import count_text, time_text
@@ -40,6 +39,7 @@ class Part:
     css: str
 
 
+_MOST_TRACES = 16
 _CSS = ("device", "copy", "graph", "wait", "module", "unknown")  # of `time_rows`
 
 
@@ -75,6 +75,7 @@ def render(report: AnyTrace, look: Look) -> str:
         prediction=[*prediction_rows(only.prediction)] if only and only.prediction else [],
         steps_text=steps_text,
         time_text=time_text,
+        ranks_text=ranks_text,
     )
 
 
@@ -84,13 +85,10 @@ def _head(report: AnyTrace) -> tuple[str, str, str]:
         return report.verdict.upper().replace("-", " "), report.reason, report.advice
     if isinstance(report, TraceComparison):
         return "BEFORE AND AFTER", report.sentence, ""
-    return count_text(len(report.workers), "worker"), _about_ranks(report.ranks), ""
-
-
-def _about_ranks(ranks: RankComparison | None) -> str:
-    if ranks is None:
-        return "Each worker's trace is explained by itself."
-    return ranks.problem or straggler_text(ranks)
+    count = count_text(len(report.workers), "rank")
+    if report.job is None:
+        return count, "Each trace is explained by itself.", ""
+    return count, report.job.reason, report.job.advice
 
 
 def _subject(report: AnyTrace, base: str) -> str:
@@ -105,7 +103,9 @@ def _traces(report: AnyTrace) -> Sequence[tuple[str, TraceReport]]:
         return (("", report),)
     if isinstance(report, TraceComparison):
         return (("Before", report.before), ("After", report.after))
-    return tuple((worker.worker, worker) for worker in report.workers)
+    # Of a large job a few ranks have lanes, and stand for the others.
+    drawn = [worker for worker in report.workers if worker.drawn is not None]
+    return tuple((worker.worker, worker) for worker in drawn or report.workers[:_MOST_TRACES])
 
 
 def _drawn(report: AnyTrace) -> Iterator[Drawn]:
@@ -119,13 +119,14 @@ def _drawn(report: AnyTrace) -> Iterator[Drawn]:
 
 
 def _begins_ns(report: AnyTrace, traces: Sequence[TraceReport]) -> Iterator[int]:
-    ranks = report.ranks if isinstance(report, FolderReport) else None
-    is_one_clock = ranks is not None and len(ranks.ranks) == len(traces)
-    for number, one in enumerate(traces):
-        if ranks is not None and is_one_clock and one.drawn is not None:
-            yield one.drawn.begin_ns - round(ranks.ranks[number].clock_offset_us * 1e3)
-        else:
-            yield 0
+    ranks = report.ranks.ranks if isinstance(report, FolderReport) and report.ranks else ()
+    workers = report.workers if isinstance(report, FolderReport) else ()
+    if len(ranks) != len(workers):
+        ranks = ()
+    ahead_us = {id(one): rank.clock_offset_us for one, rank in zip(workers, ranks, strict=False)}
+    for one in traces:
+        known = one.drawn is not None and id(one) in ahead_us
+        yield one.drawn.begin_ns - round(ahead_us[id(one)] * 1e3) if one.drawn and known else 0
 
 
 def _how_much(drawn: Sequence[Drawn]) -> str:

@@ -36,6 +36,11 @@ def median(values: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> float:
     return (float(low) + float(high)) / 2
 
 
+def median_of(values: Sequence[float]) -> float:
+    """Return the middle of at least one value of a list."""
+    return median(np.array(values, np.float64))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """Columns of equal length, one row an event, ordered by start and then the longer first.

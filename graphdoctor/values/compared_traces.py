@@ -6,7 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.values.trace import TraceReport
+from graphdoctor.values.figures import Range
+from graphdoctor.values.trace import TraceReport, TraceVerdict
 
 ChangeWhat = Literal["kernel", "operator", "function", "idle"]
 
@@ -58,8 +59,43 @@ class RankComparison(Struct, frozen=True):
     problem: str = ""
 
 
+class RankGroup(Struct, frozen=True, kw_only=True):
+    """Ranks whose shares of the time are within a tenth of those of the first; ranges are least, median, most.
+
+    `verdict`, `reason` and `advice` are those of most of the ranks.
+    """
+
+    workers: tuple[str, ...]
+    verdict: TraceVerdict
+    reason: str
+    advice: str
+    step_us: Range
+    device_busy_share: Range
+    launch_bound_share: Range
+    sync_wait_share: Range
+    communication_share: Range
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """The ranks of a folder as one job; ranges are least, median and most of the ranks.
+
+    `reason` says which rank is the slowest and why, `advice` what to do, once for all ranks.
+    `communication_share` is of collectives beside which nothing else ran.
+    """
+
+    slowest: str  # "" where the ranks take as long
+    reason: str
+    advice: str
+    step_us: Range
+    communication_share: Range
+    groups: tuple[RankGroup, ...]  # the largest first
+
+
 class FolderReport(Struct, frozen=True, kw_only=True):
-    """Every trace of a folder, and what differs between them."""
+    """Every trace of a folder, and what differs between them.
+
+    Of a large job a few ranks keep their lanes, gaps and long lists: the slowest, the fastest, one of each group.
+    """
 
     schema_version: int
     tool_version: str
@@ -68,6 +104,7 @@ class FolderReport(Struct, frozen=True, kw_only=True):
     differences: tuple[WorkerDifference, ...]
     failures: tuple[str, ...] = ()  # files that could not be read, with the reason
     ranks: RankComparison | None = None
+    job: Job | None = None  # of two ranks and more
 
 
 class TraceChange(Struct, frozen=True):

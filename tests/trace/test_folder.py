@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,15 @@ def test_the_least_and_the_most_of_a_figure_are_named_with_their_workers(tmp_pat
     assert (busy.figure, busy.low, busy.high) == ("device_busy_us", 65, 75)
     assert kernels.figure == "kernels"
     assert (kernels.low, kernels.high) == (11, 13)
-    assert kernels.low_worker == "w1 (w1.pt.trace.json)"
-    assert kernels.high_worker == "w0 (w0.pt.trace.json)"
+    assert (kernels.low_worker, kernels.high_worker) == ("w1", "w0")
+
+
+def test_workers_of_one_name_are_told_apart_by_their_files(tmp_path: Path) -> None:
+    for number, kernels in enumerate((12, 10)):
+        document = {**worker(kernels, 5.0).document(), "distributedInfo": {"rank": 0}}
+        (tmp_path / f"w{number}.json").write_text(json.dumps(document))
+    found = explain_folder(tmp_path, TraceOptions(gpu="h100"), lambda text: None)
+    assert found.differences[0].low_worker == "rank 0 (w1.json)"
 
 
 @pytest.mark.parametrize(("more", "is_told"), [(1, False), (2, True)])
