@@ -135,9 +135,9 @@ def _index() -> str:
 
 _OPERATORS = """# Operators in a capture
 
-What CUDA graph capture makes of PyTorch's operators, where the operator alone decides it. Rules, and
-the emulated device, read the same table: `graphdoctor/operators/table.json`. An operator that is not
-listed is not known to stand in a capture's way.
+What CUDA graph capture makes of PyTorch's operators, where the operator alone decides it. The rules, the
+emulated device and the predictions read the same table: `graphdoctor/operators/table.json`. An operator
+that the table does not list is not known to stand in a capture's way, and counts as one kernel.
 
 *Measured* facts come from capturing the operator, as torch's own test inputs call it; *source* facts
 were read in PyTorch's source and wait for such a measurement. A number such as 9/9 says how many of

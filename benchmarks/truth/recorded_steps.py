@@ -104,7 +104,7 @@ def _record(case: str) -> Step:
         device: Any = setting.device
         with (
             without_values(target, device) as given,
-            put_back(given, setting.device.table.holds_values),
+            put_back(given, setting.device.table),
         ):
             return _step(case, study(place(given, setting.device), setting))
 

@@ -6,7 +6,7 @@ from graphdoctor.estimate.calls import NO_CALLS, Calls, Regions
 from graphdoctor.estimate.cause_cost import with_costs
 from graphdoctor.estimate.costs import op_cost
 from graphdoctor.estimate.fitted import Observed, fitted_speedup
-from graphdoctor.estimate.kernels import launches, syncs
+from graphdoctor.estimate.kernels import launches
 from graphdoctor.estimate.predict import estimate, on_other_hosts, saving_us
 from graphdoctor.estimate.step_lanes import step_lanes
 
@@ -22,6 +22,5 @@ __all__ = [
     "op_cost",
     "saving_us",
     "step_lanes",
-    "syncs",
     "with_costs",
 ]

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from graphdoctor.estimate.costs import is_transfer
 from graphdoctor.estimate.gpus import DeviceProfile
-from graphdoctor.estimate.kernels import is_copy_between_devices
 from graphdoctor.estimate.layout import Piece, lay_out
 from graphdoctor.estimate.predict import corner_cases
 from graphdoctor.estimate.ranges import ZERO, around
 from graphdoctor.estimate.timeline import eager_pieces
+from graphdoctor.operators import waiting_backwards
 from graphdoctor.values.figures import Range
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Location, own_line
@@ -64,6 +65,7 @@ class _Step:
     def __init__(self, iteration: Iteration, profile: DeviceProfile) -> None:
         self._profile = profile
         self._ops, self._events = iteration.ops, iteration.events_of("sync")
+        self._backwards = {op.index for op, _ in waiting_backwards(self._ops)}
         self._pieces = self._pieces_with(self._events)
         self._cases = corner_cases(self._pieces)
         self._spans: list[float] = []
@@ -79,7 +81,7 @@ class _Step:
             pieces += [_GONE] * (len(self._pieces) - len(pieces))
         gone = [op for op in self._waiting() if _is_at(op, place)]
         for op in gone:
-            pieces[op.index] = _without(op, pieces[op.index])
+            pieces[op.index] = self._without(op, pieces[op.index])
         if not gone and len(left) == len(self._events):
             return None
         if not self._spans:
@@ -97,15 +99,15 @@ class _Step:
 
     def _waiting(self) -> Iterator[Op]:
         for op in self._ops:
-            if self._pieces[op.index].is_sync or is_copy_between_devices(op):
+            if self._pieces[op.index].is_sync or is_transfer(op) or op.index in self._backwards:
                 yield op
 
-
-def _without(op: Op, piece: Piece) -> Piece:
-    """A copy or a read is gone altogether; what computes on the device stays, unwaited for."""
-    if is_copy_between_devices(op) or op.base_name == "_local_scalar_dense":
-        return replace(_GONE, waits_before=piece.waits_before)
-    return replace(piece, is_sync=False)
+    def _without(self, op: Op, piece: Piece) -> Piece:
+        """A copy or a read is removed; an operator that computes stays and no longer waits."""
+        if is_transfer(op):
+            return replace(_GONE, waits_before=piece.waits_before)
+        waits_before = piece.waits_before and op.index not in self._backwards
+        return replace(piece, is_sync=False, waits_before=waits_before)
 
 
 def _line(what: Op | HostEvent) -> tuple[str, int]:

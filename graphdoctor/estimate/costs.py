@@ -13,10 +13,8 @@ from graphdoctor.estimate.gpus import DeviceProfile, Figure
 from graphdoctor.estimate.kernels import (
     KernelKind,
     is_attention,
-    is_copy_between_devices,
     kernel_kind,
     launches,
-    syncs,
 )
 from graphdoctor.estimate.network import network_us
 from graphdoctor.estimate.products import (
@@ -28,6 +26,7 @@ from graphdoctor.estimate.products import (
 )
 from graphdoctor.estimate.ranges import ZERO, divide
 from graphdoctor.estimate.work import bytes_moved, longest_block_us, matrix_flops, walked_us
+from graphdoctor.operators import host_waits, transfer_of
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Arg, Op, TensorUse
 
@@ -56,8 +55,14 @@ def op_cost(op: Op, profile: DeviceProfile, *, autograd: bool = False) -> OpCost
         host_us=host + profile.launch_us.range * count,
         device_us=_device_us(op, profile, count=count) if count else ZERO,
         launches=count,
-        is_sync=syncs(op),
+        is_sync=host_waits(op),
     )
+
+
+def is_transfer(op: Op) -> bool:
+    """Whether the operator does nothing but copy between host and device."""
+    transfer = transfer_of(op)
+    return op.base_name == "_local_scalar_dense" or (transfer is not None and not transfer.hidden)
 
 
 def _host_us(op: Op, profile: DeviceProfile, *, autograd: bool) -> Range:
@@ -87,7 +92,7 @@ def _allocations(op: Op) -> int:
 def _device_us(op: Op, profile: DeviceProfile, *, count: float) -> Range:
     if op.exchange is not None:
         return network_us(op, profile)
-    if is_copy_between_devices(op) or op.base_name == "_local_scalar_dense":
+    if is_transfer(op):
         moved = sum(use.nbytes for use in op.outputs) or sum(use.nbytes for use in op.inputs)
         return profile.smallest_kernel_us.stream.range + transfer_us(moved, profile.copy_gb_s.range)
     kind = kernel_kind(op)

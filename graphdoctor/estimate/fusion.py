@@ -13,10 +13,10 @@ from graphdoctor.estimate.gpus import DeviceProfile
 from graphdoctor.estimate.kernels import (
     KERNELS,
     is_attention,
-    is_copy_between_devices,
     launches,
 )
 from graphdoctor.estimate.predict import estimate
+from graphdoctor.operators import transfer_of
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 
@@ -102,14 +102,14 @@ def _compiled(ops: Sequence[Op]) -> frozenset[int]:
 
 
 def _is_generated(op: Op) -> bool:
-    if not op.is_cuda or is_foreach(op) or is_copy_between_devices(op):
+    if not op.is_cuda or is_foreach(op) or transfer_of(op) is not None:
         return False
     if op.may_draw:  # by eager's own kernels, so that the numbers are eager's
         return False
     if is_attention(op) or op.base_name.startswith(_LIBRARY):
         return False
     known = KERNELS.get(op.base_name)
-    return known is None or (known.kind in _GENERATED and known.count <= _MOST_KERNELS)
+    return known is None or (known.kind in _GENERATED and (known.count or 1) <= _MOST_KERNELS)
 
 
 def _runs(ops: Sequence[Op], compiled: frozenset[int]) -> Iterator[list[Op]]:

@@ -15,7 +15,8 @@ from graphdoctor.estimate.convolutions import (
 from graphdoctor.estimate.embeddings import GRADIENTS, gradient_launches
 from graphdoctor.estimate.foreach import foreach_launches, is_foreach, is_of_short_kernels
 from graphdoctor.estimate.products import PRODUCTS, product_of
-from graphdoctor.operators.conditions import INDEXING, indexes_by_mask
+from graphdoctor.operators import measured_kernels
+from graphdoctor.operators.conditions import indexes_by_mask
 from graphdoctor.values.recording import Op, TensorUse
 
 KernelKind = Literal[
@@ -34,67 +35,65 @@ KernelKind = Literal[
 
 
 class Kernels(Struct, frozen=True):
-    """What one call launches; `count` is the usual number, not a bound."""
+    """What one call launches. `count` is the usual number, None for the measured one of the operator table."""
 
-    count: int
     kind: KernelKind
+    count: int | None = None
 
 
-_ONE_MATMUL = Kernels(1, "matmul")
-_ONE_REDUCE = Kernels(1, "reduce")
-_ONE_NORMALIZE = Kernels(1, "normalize")
-_ONE_GATHER = Kernels(1, "gather")
+def _all(kind: KernelKind, names: str, count: int | None = None) -> dict[str, Kernels]:
+    return dict.fromkeys(names.split(), Kernels(kind, count))
 
-# Everything that is not one elementwise kernel. Source: launches per operator in profiler traces
-# of the H100 (addmm, softmax, layer norm, cat, convolution with layout changes), and the launches
-# written in ATen/native/cuda of PyTorch 2.13 for the others.
+
+# Everything that is not one elementwise kernel. A count is given where the operator table has none, or one of test
+# inputs that no model has: it counts no copy or fill, and its inputs are small and often strided. Source: launches per
+# operator in profiler traces of the H100 (addmm, softmax, layer norm, cat, convolution with layout changes), and the
+# launches written in ATen/native/cuda of PyTorch 2.13 for the others.
 KERNELS: dict[str, Kernels] = {
-    **dict.fromkeys(PRODUCTS, _ONE_MATMUL),
-    "convolution": Kernels(1, "convolution"),
-    "convolution_backward": Kernels(2, "convolution"),
-    "constant_pad_nd": Kernels(2, "strided"),  # filled first
-    **dict.fromkeys(
-        ("slice_backward", "select_backward", "as_strided_scatter"), Kernels(2, "strided")
+    **dict.fromkeys(PRODUCTS, Kernels("matmul", 1)),
+    **_all("convolution", "convolution"),
+    **_all("convolution", "convolution_backward", 2),
+    **_all(
+        "strided", "constant_pad_nd slice_backward select_backward as_strided_scatter", 2
+    ),  # filled or copied first
+    **_all("normalize", "_softmax _log_softmax _batch_norm_with_update cudnn_batch_norm"),
+    **_all(
+        "normalize",
+        "_softmax_backward_data _log_softmax_backward_data native_layer_norm _fused_rms_norm"
+        " native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional",
+        1,
     ),
-    **dict.fromkeys(("_softmax", "_log_softmax", "native_layer_norm"), _ONE_NORMALIZE),
-    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _ONE_NORMALIZE),
-    "native_layer_norm_backward": Kernels(2, "columns"),
-    "native_group_norm": Kernels(3, "normalize"),
-    "native_group_norm_backward": Kernels(5, "normalize"),
-    "_fused_rms_norm": _ONE_NORMALIZE,
-    "_fused_rms_norm_backward": Kernels(2, "normalize"),
-    **dict.fromkeys(("native_batch_norm", "_batch_norm_with_update"), _ONE_NORMALIZE),
-    **dict.fromkeys(
-        ("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "cudnn_batch_norm"),
-        _ONE_NORMALIZE,
+    **_all("normalize", "_fused_rms_norm_backward", 2),
+    **_all("normalize", "native_group_norm", 3),
+    **_all("normalize", "native_group_norm_backward", 5),
+    **_all("columns", "native_layer_norm_backward", 2),
+    **_all(
+        "columns", "native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward", 1
     ),
-    **dict.fromkeys(
-        ("native_batch_norm_backward", "batch_norm_backward", "cudnn_batch_norm_backward"),
-        Kernels(1, "columns"),
+    **_all(
+        "reduce",
+        "sum mean amax amin max min argmax argmin all any prod norm linalg_vector_norm nansum var"
+        " std var_mean std_mean _local_scalar_dense cumsum cumprod nll_loss_forward"
+        " nll_loss2d_forward logsumexp",
     ),
-    **dict.fromkeys(
-        ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "all", "any", "prod"),
-        _ONE_REDUCE,
+    **_all("reduce", "mse_loss equal", 2),
+    **_all("reduce", "topk histc bincount", 3),
+    **_all("reduce", "sort argsort multinomial randperm", 4),
+    **_all("reduce", "_unique2 unique_dim", 8),
+    **_all("stream", "_safe_softmax", 1),  # of attention, which a GPU runs as one kernel
+    **_all("stream", "nonzero masked_select triu_indices tril_indices linspace"),
+    **_all("concat", "stack cat"),
+    **_all(
+        "gather",
+        "index_select embedding index gather take _embedding_bag _embedding_bag_forward_only"
+        " scatter_ scatter_add_ index_add_ index_copy_ index_put_ _index_put_impl_",
     ),
-    **dict.fromkeys(("norm", "linalg_vector_norm", "logsumexp", "nansum"), _ONE_REDUCE),
-    **dict.fromkeys(("var", "std", "var_mean", "std_mean", "_local_scalar_dense"), _ONE_REDUCE),
-    **dict.fromkeys(("nonzero", "masked_select"), Kernels(1, "stream")),  # beside what counts
-    **dict.fromkeys(("cumsum", "cumprod", "nll_loss_forward", "nll_loss2d_forward"), _ONE_REDUCE),
-    "nll_loss_backward": Kernels(2, "gather"),  # zeros first
-    **dict.fromkeys(("mse_loss", "equal"), Kernels(2, "reduce")),
-    **dict.fromkeys(("topk", "histc", "bincount"), Kernels(3, "reduce")),
-    **dict.fromkeys(("sort", "argsort", "multinomial", "randperm"), Kernels(4, "reduce")),
-    **dict.fromkeys(("_unique2", "unique_dim"), Kernels(8, "reduce")),
-    **dict.fromkeys(("stack", "cat"), Kernels(1, "concat")),
-    **dict.fromkeys(("index_select", "embedding", "index", "gather", "take"), _ONE_GATHER),
-    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _ONE_GATHER),
-    **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), Kernels(2, "gather")),
-    **dict.fromkeys(("scatter_", "scatter_add_", "index_add_", "index_copy_"), _ONE_GATHER),
-    "index_put": Kernels(2, "gather"),  # copied first
-    **dict.fromkeys(("index_put_", "_index_put_impl_"), _ONE_GATHER),
-    "max_pool2d_with_indices_backward": Kernels(2, "gather"),
-    "upsample_bilinear2d_backward": Kernels(2, "gather"),
-    **dict.fromkeys(("triu_indices", "tril_indices", "linspace"), Kernels(1, "stream")),
+    **_all(
+        "gather",
+        "nll_loss_backward scatter scatter_add index_add index_copy index_put"
+        " max_pool2d_with_indices_backward upsample_bilinear2d_backward",
+        2,
+    ),  # filled or copied first
 }
 
 _NO_KERNEL = frozenset(
@@ -150,7 +149,7 @@ def launches(op: Op) -> int:
     if is_foreach(op):
         return foreach_launches(op)
     if not op.outputs and not op.writes:
-        return KERNELS[name].count if name in KERNELS else 0
+        return usual_count(name) if name in KERNELS else 0
     is_empty = bool(op.outputs) and all(use.numel == 0 for use in op.outputs)
     if _counts_first(op):
         return _counting(op) + (0 if is_empty else _after_counting(op))
@@ -170,14 +169,20 @@ def launches(op: Op) -> int:
     if name in _SORTED_FIRST:
         return _stored(op)
     if name in _NORMS and op.inputs and not is_contiguous(op.inputs[0]):
-        return KERNELS[name].count + 1
+        return usual_count(name) + 1
     if name == "native_batch_norm" and op.inputs and op.inputs[0].itemsize == 2:
         return 2  # PyTorch's own: cuDNN's is for float32
     if name == "roll":
         return max(1, len(op.args[1])) if len(op.args) > 1 and isinstance(op.args[1], tuple) else 1
     if is_column_sum(op):
         return 2 if op.inputs[0].numel >= _MOST_ROWS * op.outputs[0].numel else 1
-    return KERNELS[name].count if name in KERNELS else 1
+    return usual_count(name)
+
+
+def usual_count(name: str) -> int:
+    """Kernels of one call of an operator, by its name without overload."""
+    known = KERNELS.get(name)
+    return known.count if known is not None and known.count is not None else measured_kernels(name)
 
 
 def _counts_first(op: Op) -> bool:
@@ -198,30 +203,11 @@ def _after_counting(op: Op) -> int:
 def _stored(op: Op) -> int:
     """Of an index; numbers for the same place are added up, for which the places are sorted."""
     is_sum = op.base_name in _SORTED_FIRST and True in op.args[3:4]
-    return KERNELS[op.base_name].count + (_SORT if is_sum else 0)
-
-
-def syncs(op: Op) -> bool:
-    """Whether the host waits for the device inside the operator."""
-    if not op.is_cuda:
-        return False
-    if op.base_name in INDEXING:  # tagged for its masks: indices of integers are read by nobody
-        return indexes_by_mask(op)
-    if op.reads_values:
-        return True
-    if all(use.numel == 0 for use in op.outputs):
-        return False  # nothing is copied
-    return is_copy_between_devices(op) and not _is_non_blocking(op)
+    return usual_count(op.base_name) + (_SORT if is_sum else 0)
 
 
 def is_attention(op: Op) -> bool:
     return any(mark in op.base_name for mark in _ATTENTION_MARKS)
-
-
-def is_copy_between_devices(op: Op) -> bool:
-    if op.base_name not in ("copy_", "_to_copy", "_copy_from", "_pin_memory"):
-        return False
-    return len({use.is_cuda for use in (*op.inputs, *op.outputs)}) > 1
 
 
 def kernel_kind(op: Op) -> KernelKind:
@@ -274,9 +260,3 @@ def _is_dense(use: TensorUse) -> bool:
             return False
         expected *= size
     return True
-
-
-def _is_non_blocking(op: Op) -> bool:
-    if any(name == "non_blocking" and value is True for name, value in op.kwargs):
-        return True
-    return op.base_name == "copy_" and len(op.args) > 2 and op.args[2] is True

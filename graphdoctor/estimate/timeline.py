@@ -11,6 +11,7 @@ from graphdoctor.estimate.kernels import launches
 from graphdoctor.estimate.layout import Piece
 from graphdoctor.estimate.network import exposed_us
 from graphdoctor.estimate.ranges import ZERO
+from graphdoctor.operators import waiting_backwards
 from graphdoctor.values.figures import Range
 from graphdoctor.values.recording import HostEvent, Op, TensorUse
 
@@ -37,8 +38,9 @@ def eager_pieces(
     autograd = any(op.phase == "backward" for op in every)
     exposed = exposed_us(every, lambda op: costs.cost(op, autograd=autograd).device_us, profile)
     training = _Training(every, profile)
+    waiting = {op.index for op, _ in waiting_backwards(every)}
     for op in every:
-        waits = False
+        waits = op.index in waiting
         while stop is not None and stop <= op.index:
             waits, stop = True, next(stops, None)
         cost = costs.cost(op, autograd=autograd)

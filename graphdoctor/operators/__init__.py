@@ -1,6 +1,13 @@
-"""An operator -> what a capture makes of it, as the table beside says; without torch."""
+"""What each ATen operator does: kernels, host syncs, random numbers, refused captures. Without torch."""
 
 from graphdoctor.operators.conditions import CONDITIONS
+from graphdoctor.operators.host_syncs import (
+    Transfer,
+    host_learns,
+    host_waits,
+    transfer_of,
+    waiting_backwards,
+)
 from graphdoctor.operators.randomness import call_draws, draws
 from graphdoctor.operators.table import (
     EFFECTS,
@@ -10,6 +17,7 @@ from graphdoctor.operators.table import (
     evidence_words,
     fact_about,
     load_table,
+    measured_kernels,
 )
 
 __all__ = [
@@ -18,9 +26,15 @@ __all__ = [
     "OperatorFact",
     "Run",
     "Table",
+    "Transfer",
     "call_draws",
     "draws",
     "evidence_words",
     "fact_about",
+    "host_learns",
+    "host_waits",
     "load_table",
+    "measured_kernels",
+    "transfer_of",
+    "waiting_backwards",
 ]

@@ -80,6 +80,16 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
                 found[base] = (*found.get(base, ()), fact)
         return found
 
+    @cached_property
+    def kernels(self) -> Mapping[str, int]:
+        """By name without overload: the fewest kernels of a measured call, at least one."""
+        found: dict[str, int] = {}
+        for fact in self.operators:
+            if fact.kernels is not None:
+                base, fewest = _base_name(fact.operator), max(1, fact.kernels[0])
+                found[base] = min(found.get(base, fewest), fewest)
+        return found
+
 
 @cache
 def load_table() -> Table:
@@ -93,6 +103,11 @@ def fact_about(op: Op, *effects: Effect) -> OperatorFact | None:
         return None
     wanted = (fact for fact in known if not effects or fact.effect in effects)
     return next((fact for fact in wanted if fact.holds(op)), None)
+
+
+def measured_kernels(base_name: str) -> int:
+    """Kernels of one call of an operator on a GPU; 1 if nobody measured it."""
+    return load_table().kernels.get(base_name, 1)
 
 
 def evidence_words(fact: OperatorFact) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from graphdoctor.operators import host_learns
 from graphdoctor.values.recording import Op, TensorUse
 
 Value = tuple[int, int, tuple[int, ...], tuple[int, ...], str]
@@ -25,7 +26,9 @@ def is_host_read(op: Op) -> bool:
 
     It goes on as the value says: what it does then cannot move before.
     """
-    return op.reads_values or (any(use.is_cuda for use in op.inputs) and not _ends_on_device(op))
+    return bool(host_learns(op)) or (
+        any(use.is_cuda for use in op.inputs) and not _ends_on_device(op)
+    )
 
 
 def _ends_on_device(op: Op) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.operators import host_learns
 from graphdoctor.rules.causes.cpu_data import FrozenWrite, Steering, frozen_writes, steering_values
 from graphdoctor.rules.causes.optimizers import OUTSIDE
-from graphdoctor.rules.causes.reads import is_read
 from graphdoctor.rules.causes.words import operator_words, place_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
@@ -82,7 +82,7 @@ def _message(steering: Steering) -> str:
     where = f" on {where}" if where and at.location != op.location else ""
     ends = (
         f"the host reads the result{where}"
-        if is_read(at)
+        if host_learns(at) == "value"
         else f"{operator_words(at)} on the device takes the result as a scalar{where}"
     )
     return f"{operator_words(op)} {verb} on the CPU, which a replay does not repeat; {ends}."

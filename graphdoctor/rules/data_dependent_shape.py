@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.operators import fact_about
-from graphdoctor.operators.conditions import has_mask_index, is_masked_fill
+from graphdoctor.operators import host_learns
+from graphdoctor.operators.conditions import has_mask_index
 from graphdoctor.rules.causes.advice import for_size
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Op, Recording
-
-# Tagged dynamic_output_shape, but their shapes follow from their inputs' shapes on CUDA.
-_NOT_SO = frozenset({"index", "_ctc_loss", "linalg_lstsq", "one_hot"})
 
 
 class DataDependentShape(RecordingRule):
@@ -45,7 +42,7 @@ class DataDependentShape(RecordingRule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
             for op in iteration.ops:
-                if needs_size_from_values(op):
+                if host_learns(op) == "size" and any(use.is_cuda for use in op.inputs):
                     fix = for_size(op)
                     yield at_op(iteration.index, op, _message(op), fix=fix, refused_alone=True)
 
@@ -68,17 +65,6 @@ class DataDependentShape(RecordingRule):
             return chosen.sum()
 
         return step, (torch.randn(8, 16, device="cuda"),)
-
-
-def needs_size_from_values(op: Op) -> bool:
-    """Whether the host must learn a size from the device before this operator can run."""
-    if has_mask_index(op):
-        return not is_masked_fill(op)
-    if not any(use.is_cuda for use in op.inputs) or op.base_name in _NOT_SO:
-        return False
-    if op.base_name == "repeat_interleave":  # tagged even where it is told the size
-        return fact_about(op, "sizes-result") is not None
-    return "dynamic_output_shape" in op.tags or fact_about(op, "sizes-result") is not None
 
 
 def _message(op: Op) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.rules.causes.copies import Transfer, is_list_read, transfers, undoes_a_copy
+from graphdoctor.operators import Transfer
+from graphdoctor.rules.causes.copies import is_list_read, transfers, undoes_a_copy
 from graphdoctor.rules.causes.words import tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording

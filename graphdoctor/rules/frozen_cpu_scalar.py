@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.operators import host_learns
 from graphdoctor.rules.causes.cpu_data import Steering, steering_values
-from graphdoctor.rules.causes.reads import is_read
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording
@@ -36,7 +36,7 @@ class FrozenCpuScalar(RecordingRule):
             changes = steering.origin.kind in ("state", "input", "python")
             if steering.use.shape and steering.at.fallback is not None:
                 continue  # a GPU refuses the operator in eager already
-            if changes and not is_read(steering.at) and steering.at.phase != "optimizer":
+            if changes and host_learns(steering.at) != "value" and steering.at.phase != "optimizer":
                 yield at_op(steering.iteration, steering.at, _message(steering))
 
     @staticmethod

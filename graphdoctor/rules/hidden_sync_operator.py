@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphdoctor.operators import OperatorFact, evidence_words, fact_about
-from graphdoctor.operators.table import waits_in_backward
+from graphdoctor.operators import (
+    OperatorFact,
+    evidence_words,
+    fact_about,
+    transfer_of,
+    waiting_backwards,
+)
 from graphdoctor.rules.causes.advice import LOGARITHMS, for_wait
-from graphdoctor.rules.causes.copies import transfer_of
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
-from graphdoctor.values.recording import Iteration, Op, Recording
+from graphdoctor.values.recording import Op, Recording
 
 
 class HiddenSyncOperator(RecordingRule):
@@ -49,7 +53,12 @@ class HiddenSyncOperator(RecordingRule):
                 if fact is not None:
                     message = _message(op, fact)
                     yield at_op(iteration.index, op, message, fix=for_wait(op), refused_alone=True)
-            yield from _in_backward(iteration)
+            for op, forward in waiting_backwards(iteration.ops):
+                message = (
+                    f"The backward of {operator_words(forward)} looks for zeros on the host "
+                    f"({MEASURED})."
+                )
+                yield at_op(iteration.index, op, message, fix=LOGARITHMS)
 
     @staticmethod
     def bad() -> object:
@@ -77,24 +86,6 @@ def _sync_in(op: Op) -> OperatorFact | None:
         return None
     fact = fact_about(op, "waits", "copies", "pins", "refused")
     return None if fact is None or transfer_of(op) is not None else fact
-
-
-def _in_backward(iteration: Iteration) -> Iterator[Hit]:
-    """The first operator of each backward that waits, at the line of its forward."""
-    seen: set[int] = set()
-    for op in iteration.ops:
-        if op.forward_index is None or op.forward_index in seen or not op.is_cuda:
-            continue
-        seen.add(op.forward_index)
-        forward = iteration.ops[op.forward_index]
-        if waits_in_backward(forward):
-            yield at_op(
-                iteration.index,
-                op,
-                f"The backward of {operator_words(forward)} looks for zeros on the host "
-                f"({MEASURED}).",
-                fix=LOGARITHMS,
-            )
 
 
 def _message(op: Op, fact: OperatorFact) -> str:

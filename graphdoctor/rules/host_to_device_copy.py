@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphdoctor.operators import Transfer
 from graphdoctor.rules.causes.advice import for_copy
-from graphdoctor.rules.causes.copies import Transfer, transfers, undoes_a_copy
+from graphdoctor.rules.causes.copies import transfers, undoes_a_copy
 from graphdoctor.rules.causes.words import operator_words, tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op
 from graphdoctor.values.recording import Recording

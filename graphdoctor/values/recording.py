@@ -151,13 +151,6 @@ class Op(Struct, frozen=True, gc=False):
         return "nondeterministic_seeded" in self.tags
 
     @property
-    def reads_values(self) -> bool:
-        """Whether the host learns a number or a shape from values on the device."""
-        if self.base_name == "_local_scalar_dense":
-            return True
-        return "data_dependent_output" in self.tags or "dynamic_output_shape" in self.tags
-
-    @property
     def inputs(self) -> tuple[TensorUse, ...]:
         """All tensor arguments, flattened, in order."""
         found = tensors_in(self.args)

@@ -80,13 +80,26 @@ def test_a_wait_that_another_takes_over_costs_next_to_nothing() -> None:
 
 def test_an_operator_that_computes_stays_and_only_its_wait_goes() -> None:
     big, flat = tensor(5, 40_000_000), tensor(6, 64, dtype="int64")
-    waits = op("aten.nonzero.default", [big], [flat], line=READ, tags=["dynamic_output_shape"])
+    waits = op("mine.rows.default", [big], [flat], line=READ, tags=["dynamic_output_shape"])
     step = [
         iteration([*kernels(5), each, *kernels(40, first=10)]) for each in (waits, unwaited(waits))
     ]
     cost = cost_of(finding(READ), step[0])
     before, after = (estimate(each, H100).eager_us.mid for each in step)
     assert cost is not None and cost.mid == pytest.approx(before - after)
+
+
+def test_a_backward_that_waits_costs_at_the_line_of_its_forward() -> None:
+    forward = op(
+        "aten.cumprod.default", [tensor(5, 40_000_000), 0], [tensor(6, 40_000_000)], line=READ
+    )
+    backward = op("aten.mul.Tensor", [tensor(6, 4)], [tensor(7, 4)], line=READ, phase="backward")
+    made = iteration([*kernels(5), forward, backward, *kernels(40, first=10)])
+    linked = list(made.ops)
+    linked[6] = replace(linked[6], forward_index=5)
+    cost = cost_of(finding(READ), replace(made, ops=tuple(linked)))
+    assert cost is not None and cost.mid > 0
+    assert cost_of(finding(READ), made) is None
 
 
 def test_an_explicit_wait_costs_and_belongs_to_its_own_line() -> None:

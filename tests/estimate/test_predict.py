@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from graphdoctor.estimate import Calls, estimate, launches, op_cost, saving_us, syncs
+from graphdoctor.estimate import Calls, estimate, launches, op_cost, saving_us
 from graphdoctor.estimate.costs import KnownCosts
 from graphdoctor.estimate.gpus import load_profile, profile_names
 from graphdoctor.estimate.predict import corners
@@ -65,19 +65,6 @@ def is_ordered(value: Range) -> bool:
 )
 def test_launches_follow_from_the_operator(operator: Op, expected: int) -> None:
     assert launches(operator) == expected
-
-
-def test_reading_a_value_and_blocking_copies_wait_and_other_copies_do_not() -> None:
-    host, device = tensor(1, 4, device="cpu"), tensor(2, 4)
-    assert syncs(op("aten._local_scalar_dense.default", [tensor(1)]))
-    assert syncs(
-        op("aten.nonzero.default", [device], [tensor(3, 4)], tags=["dynamic_output_shape"])
-    )
-    assert syncs(op("aten._to_copy.default", [device], [host]))
-    assert syncs(op("aten.copy_.default", [device, host], [device], writes=[2]))
-    assert not syncs(op("aten.copy_.default", [device, host, True], [device], writes=[2]))
-    assert not syncs(op("aten.copy_.default", [device, tensor(5, 4)], [device], writes=[2]))
-    assert not syncs(op("aten.mul.Tensor", [device], [tensor(3, 4)]))
 
 
 # One operator.

@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 
 from graphdoctor.device.observe.operators import OperatorFacts, facts_of, tensors_of
 from graphdoctor.device.observe.storages import arg_of
-from graphdoctor.operators import fact_about, load_table
+from graphdoctor.operators import fact_about, host_learns, load_table
 from graphdoctor.partition.fx_operators import operator_named
 from graphdoctor.target.frames import is_machinery
 from graphdoctor.values.locations import Location
@@ -23,13 +23,12 @@ DeviceOf = Callable[[torch.Tensor], str]
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _KNOWN = frozenset({"aten", "prims"})
 _COPIES = frozenset({"_to_copy", "copy_", "copy", "_copy_from"})
-_ENDING = ("data_dependent_output", "dynamic_output_shape")
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_TAGS = {
-    "data_dependent_output": "gives a value of the device to the host",
-    "dynamic_output_shape": "makes a result whose size depends on values",
-    "cudagraph_unsafe": "is marked by torch as unsafe for CUDA graphs",
+_LEARNED = {
+    "value": "gives a value of the device to the host",
+    "size": "makes a result whose size depends on values",
 }
+_UNSAFE = "is marked by torch as unsafe for CUDA graphs"
 
 
 def device_of(tensor: torch.Tensor) -> str:
@@ -168,9 +167,7 @@ def ends_graph(op: Op) -> str:
     fact = fact_about(op, "reads-value", "sizes-result")
     if fact is not None:
         return fact.why
-    if op.base_name in load_table().hazards or not any(use.is_cuda for use in op.inputs):
-        return ""
-    return next((_TAGS[tag] for tag in _ENDING if tag in op.tags), "")
+    return _LEARNED.get(host_learns(op), "") if any(use.is_cuda for use in op.inputs) else ""
 
 
 def _why(op: Op) -> str:
@@ -184,10 +181,10 @@ def _why(op: Op) -> str:
     fact = fact_about(op)
     if fact is not None:
         return fact.why or "cannot be captured"
-    if op.base_name not in load_table().hazards:  # else the table knows better when it does
-        for tag, meaning in _TAGS.items():
-            if tag in op.tags:
-                return meaning
+    if learned := host_learns(op):
+        return _LEARNED[learned]
+    if op.base_name not in load_table().hazards and "cudagraph_unsafe" in op.tags:
+        return _UNSAFE
     if op.name.split(".", 1)[0] not in _KNOWN:
         return "is not one of torch's operators: what it does inside is unknown"
     if _is_attention_with_dropout(op):

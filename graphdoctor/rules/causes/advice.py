@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from graphdoctor.operators import Transfer
 from graphdoctor.operators.conditions import has_nested
 from graphdoctor.rules.causes.branch_points import Branch
-from graphdoctor.rules.causes.copies import Transfer
 from graphdoctor.rules.causes.source import keyword_given, statement_at, written
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Op

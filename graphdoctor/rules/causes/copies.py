@@ -4,53 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
-
-from graphdoctor.operators.conditions import INDEXING, indexed_from_host
+from graphdoctor.operators import Transfer, transfer_of
 from graphdoctor.rules.causes.source import written
-from graphdoctor.values.recording import Iteration, Op, TensorUse
-
-_COPIES_INTO_FIRST = frozenset({"copy_", "_foreach_copy_"})
-_MOVES = frozenset({"_to_copy", "to", "copy", "_pin_memory"})
-
-
-class Transfer(Struct, frozen=True):
-    """A tensor that an operator takes across; `hidden` where no copy was written (an index)."""
-
-    op: Op
-    source: TensorUse
-    to_device: bool
-    non_blocking: bool = False
-    hidden: bool = False
-
-
-def transfer_of(op: Op) -> Transfer | None:
-    """The copy between host and device that an operator is, or makes inside."""
-    if op.base_name in INDEXING:
-        return _index_transfer(op)
-    if op.base_name not in _COPIES_INTO_FIRST and op.base_name not in _MOVES:
-        return None
-    inputs = op.inputs
-    if op.base_name in _COPIES_INTO_FIRST and len(inputs) >= 2:
-        source, target = inputs[-1], inputs[0]
-    elif op.base_name in _MOVES and inputs and op.outputs:
-        source, target = inputs[0], op.outputs[0]
-    else:
-        return None
-    if source.is_cuda == target.is_cuda or source.numel == 0 or "meta" in target.device:
-        return None
-    return Transfer(op, source, to_device=target.is_cuda, non_blocking=_non_blocking(op))
-
-
-def _index_transfer(op: Op) -> Transfer | None:
-    """An index, or a value to be stored, that lies on the CPU is copied inside the operator."""
-    source = indexed_from_host(op)
-    return Transfer(op, source, to_device=True, hidden=True) if source is not None else None
-
-
-def _non_blocking(op: Op) -> bool:
-    named = dict(op.kwargs).get("non_blocking")
-    return bool(named) or (op.base_name == "copy_" and len(op.args) > 2 and op.args[2] is True)
+from graphdoctor.values.recording import Iteration, Op
 
 
 def is_from_python_data(transfer: Transfer, makers: Mapping[int, Op]) -> bool:

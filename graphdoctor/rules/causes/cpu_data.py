@@ -7,9 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.rules.causes.copies import transfer_of
+from graphdoctor.operators import host_learns, transfer_of
 from graphdoctor.rules.causes.differences import Found, differences
-from graphdoctor.rules.causes.reads import is_read
 from graphdoctor.rules.causes.source import names_in, statement_at
 from graphdoctor.rules.rule import once
 from graphdoctor.values.recording import External, Iteration, Op, Recording, TensorUse
@@ -105,7 +104,7 @@ def _told_storages(recording: Recording) -> frozenset[int]:
     return frozenset(
         steering.use.storage
         for steering in steering_values(recording)
-        if (steering.at.location in seen if is_read(steering.at) else True)
+        if (steering.at.location in seen if host_learns(steering.at) == "value" else True)
     )
 
 
@@ -115,7 +114,7 @@ def unexplained(recording: Recording) -> tuple[Found, ...]:
     told = {
         steering.at.location
         for steering in steering_values(recording)
-        if steering.origin.kind in ("operator", "device") and is_read(steering.at)
+        if steering.origin.kind in ("operator", "device") and host_learns(steering.at) == "value"
     }
     return tuple(
         found
@@ -167,7 +166,7 @@ class _Walk:
             host = [use for use in op.inputs if not use.is_cuda]
             if transfer_of(op) is not None:
                 self._crosses(op)
-            elif op.is_cuda or (is_read(op) and host):
+            elif op.is_cuda or (host_learns(op) == "value" and host):
                 for use in host:
                     origin = self.origin(use)
                     if origin.kind != "constant":

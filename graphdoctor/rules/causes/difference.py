@@ -7,10 +7,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.operators import fact_about
+from graphdoctor.operators import host_learns
 from graphdoctor.operators.conditions import has_mask_index
 from graphdoctor.rules.causes.branch_points import Branch
-from graphdoctor.rules.causes.reads import is_read
 from graphdoctor.rules.causes.sources import Source
 from graphdoctor.values.recording import Arg, External, Op, TensorUse
 
@@ -70,10 +69,7 @@ class Difference(Struct):
 
 def is_data_dependent(op: Op) -> bool:
     """Whether the shape of an operator's result depends on values."""
-    if has_mask_index(op) or fact_about(op, "sizes-result") is not None:
-        return True  # torch's tag dynamic_output_shape misses some
-    indexes = op.base_name == "index"  # tagged for the sake of masks: other indices are no hazard
-    return is_read(op) or ("dynamic_output_shape" in op.tags and not indexes)
+    return has_mask_index(op) or bool(host_learns(op))
 
 
 def shapes_of(uses: Sequence[TensorUse]) -> list[tuple[tuple[int, ...], str]]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from graphdoctor.operators import fact_about
-from graphdoctor.rules.causes.copies import is_list_read, transfer_of
+from graphdoctor.operators import host_learns, transfer_of
+from graphdoctor.rules.causes.copies import is_list_read
 from graphdoctor.rules.causes.flow import Flow, Line, value_flow
 from graphdoctor.rules.rule import once
 from graphdoctor.values.locations import Location
@@ -54,14 +54,6 @@ def _all_reads(recording: Recording, reading: _Reading) -> Iterator[Read]:
             yield Read(iteration.index, op, use, flows[key], use.storage in scaler)
 
 
-def is_read(op: Op) -> bool:
-    """Whether the operator hands a tensor's value to Python, wherever the tensor lies."""
-    # torch forgot the tags of some, and older versions do not have them; it tags every call of `equal`.
-    if fact_about(op, "reads-value") is not None:
-        return True
-    return "data_dependent_output" in op.tags and op.base_name != "equal"
-
-
 def tensor_lines(iteration: Iteration) -> frozenset[Line]:
     """Lines on which operators ran whose results are tensors on the device.
 
@@ -84,7 +76,7 @@ def flow_from(
 
 def _reading_cpu(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
     for op in iteration.ops:
-        if is_read(op) and op.phase == "forward":
+        if host_learns(op) == "value" and op.phase == "forward":
             inputs = op.inputs
             if inputs and not any(use.is_cuda for use in inputs):
                 yield op, inputs[0]
@@ -95,7 +87,7 @@ def _reading_device(iteration: Iteration) -> Iterator[tuple[Op, TensorUse]]:
     for op in iteration.ops:
         if op.index in of_recording:
             continue
-        if is_read(op):
+        if host_learns(op) == "value":
             use = next((use for use in op.inputs if use.is_cuda), None)
             if use is not None:
                 yield op, use
