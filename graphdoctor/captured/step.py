@@ -156,10 +156,9 @@ class CapturedStep:
         held = {f"argument {at}": each for at, each in enumerate((*args, *kwargs.values()))}
         roots = {**self._state, **roots_of(self._step), **held}
         self._optimizers = optimizers_in(roots)
-        is_scaled = bool(scalers_in(roots))
         for optimizer in self._optimizers:
-            make_capturable(optimizer, is_scaled=is_scaled)
-        self._numbers = Numbers(self._optimizers)
+            make_capturable(optimizer)
+        self._numbers = Numbers(self._optimizers, is_scaled=bool(scalers_in(roots)))
         groups = [group for each in self._optimizers for group in each.param_groups]
         self._parameters = [parameter for group in groups for parameter in group["params"]]
         self._modules = _outermost_modules(roots)

@@ -30,16 +30,16 @@ def scalers_in(roots: Mapping[str, object]) -> list[torch.amp.GradScaler]:
     return [scaler for scaler in found if scaler.is_enabled()]
 
 
-def make_capturable(optimizer: torch.optim.Optimizer, *, is_scaled: bool) -> None:
+def make_capturable(optimizer: torch.optim.Optimizer) -> None:
     """Let the optimizer keep its step counts on the GPU, as `capturable=True` does in its constructor.
 
-    `is_scaled`: a GradScaler steps it. Only a fused optimizer skips a step on the GPU; for any other
-    `scaler.step()` reads on the CPU whether a gradient is infinite. Results change by rounding.
+    The optimizer gets fused kernels where torch has them. They take a learning rate as a tensor, and skip
+    a step on the GPU if a GradScaler found an infinite gradient: `scaler.step()` of other optimizers reads
+    that on the CPU. Results change by rounding.
     """
     groups = optimizer.param_groups
-    has_fused = all("fused" in group for group in groups) and _is_plain(groups)
-    fuses = is_scaled or isinstance(optimizer, torch.optim.SGD)
-    if fuses and has_fused and not any(group.get("differentiable") for group in groups):
+    is_differentiable = any(group.get("differentiable") for group in groups)
+    if all("fused" in group for group in groups) and _is_plain(groups) and not is_differentiable:
         for group in (*groups, optimizer.defaults):
             group["fused"], group["foreach"] = True, False
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
@@ -92,7 +92,10 @@ class Numbers:
     always, and `fill` copies it to where graphs read it.
     """
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def __init__(
+        self, optimizers: Sequence[torch.optim.Optimizer], *, is_scaled: bool = False
+    ) -> None:
+        self._is_scaled = is_scaled
         self._numbers: list[_Number] = []
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -132,16 +135,17 @@ class Numbers:
     def add_momentum(self, optimizer: torch.optim.Optimizer) -> bool:
         """Read the first of Adam's betas from a tensor, too, as OneCycleLR changes it in each step.
 
-        Only Adam's loop over single tensors computes with it. Returns whether this was possible.
+        Only Adam's loop over single tensors computes with it, which a GradScaler cannot skip on the GPU.
+        Returns whether this was possible.
         """
-        if not isinstance(optimizer, _TENSOR_RATE) or any(
-            g.get("fused") for g in optimizer.param_groups
-        ):
+        if not isinstance(optimizer, _TENSOR_RATE) or self._is_scaled:
             return False
         missing = [g for g in optimizer.param_groups if not self.covers(g, _BETAS) and _on_gpu(g)]
         for group in missing:
-            group["foreach"] = False
+            group["foreach"] = group["fused"] = False
             self._numbers.append(_Number(group, _BETAS))
+        if missing:
+            optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         return bool(missing)
 
 
