@@ -145,7 +145,7 @@ class Numbers:
             group["foreach"] = group["fused"] = False
             self._numbers.append(_Number(group, _BETAS))
         if missing:
-            optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+            optimizer._step_supports_amp_scaling = False
         return bool(missing)
 
 
