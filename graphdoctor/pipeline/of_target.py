@@ -48,7 +48,7 @@ def analyze(
 
     Predictions are for `gpu`, fed by `host`: names or files, as --gpu and --host take them.
     `strategies` are compared within `budget_s` seconds: () for none, None for those that fit; on a
-    real GPU only the whole step as one graph, since the others need a target in a file.
+    real GPU in this process, since no other could find the target again.
     Without `vary_inputs` every iteration gets the inputs as given; else other values of the same make,
     where the step accepts them. `values` "none" runs the step on shapes only, which takes neither
     memory nor time to compute, and proves less; "auto" does so for weights on the meta device, and where

@@ -36,10 +36,6 @@ from graphdoctor.values.speed import Estimate, StrategyOutcome, StrategyStatus
 
 WHOLE_NAME = "whole"
 _NOTHING_LEFT = "the whole step is captured, so that nothing is left to gain"
-_NO_FILE = (
-    "on a GPU each strategy runs in a process of its own, which has to find the target again, and"
-    " the target was given as an object: use `graphdoctor analyze file.py`"
-)
 _NO_RANKS = "on a GPU each strategy runs in a process of its own, which has no other ranks"
 _NOT_ELSEWHERE = "it is not tried on another rank, and ranks try it together or not at all"
 _SAME_GRAPHS = "{same}, which makes the same graphs of eager's kernels, {what}"
@@ -51,7 +47,11 @@ _NO_GAIN = "it is predicted to take {times} times as long as eager, so that it i
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """One analysis whose strategies are compared. `spec` finds its target again; None: nothing does."""
+    """One analysis whose strategies are compared.
+
+    `spec` finds its target again in another process. None: nothing does, as for the step of a running program,
+    so that every strategy is tried in this process, between snapshots of the step's state.
+    """
 
     evidence: Evidence
     known: Known
@@ -127,7 +127,7 @@ def _budget_for_all(
     contest: Contest, waiting: Sequence[Strategy], rows: Mapping[str, StrategyOutcome]
 ) -> str:
     """That the budget is too small for all that are to be tried, as a clause; "" where it is not."""
-    if not contest.has_processes:
+    if contest.is_emulated or MEETING.has_others:
         return ""
     trying = [one for one in waiting if _is_to_try(contest, one, rows)]
     iteration = contest.known.iteration
@@ -184,14 +184,27 @@ def _row(
         return left or replace(row, status="unfit", reason=_NOT_ELSEWHERE, code="")
     if left is not None:
         return left
-    if contest.is_emulated:
-        terms = Terms(contest.profile)
-        session = contest.evidence.session
-        return carry_out(row, strategy, session, contest.known, terms=terms)
-    assert contest.spec is not None
+    if contest.is_emulated or contest.spec is None:
+        return _in_this_process(contest, strategy, row, later=later)
     job = _job(contest, contest.spec, strategy, row, later=later)
     found = in_own_process(contest.processes, job, is_last=not later)
     return replace(found, reason=found.reason + more) if found.status == "timed-out" else found
+
+
+def _in_this_process(
+    contest: Contest, strategy: Strategy, row: StrategyOutcome, *, later: Sequence[Strategy]
+) -> StrategyOutcome:
+    """Nothing can end it there, so that one that compiles is tried only where its time is likely to do."""
+    iteration = contest.known.iteration
+    limit = limit_s(strategy, later, iteration, left_s=contest.left_s)
+    if not contest.is_emulated and strategy.compiles and needed_s(strategy, iteration) > limit:
+        reason = f"it is expected to take {needed_s(strategy, iteration):.0f} s, and {limit:.0f} s are left"
+        return replace(row, status="timed-out", reason=reason, code="")
+    terms = Terms(contest.profile)
+    if not contest.is_emulated:
+        observed = _observed(contest.evidence.speed.estimate)
+        terms = Terms(contest.profile, min(MEASURE_S, limit / 6), observed=observed)
+    return carry_out(row, strategy, contest.evidence.session, contest.known, terms=terms)
 
 
 def _untried(
@@ -212,8 +225,6 @@ def _untried(
         return None
     if MEETING.has_others:
         return replace(row, status="unfit", reason=_NO_RANKS, code="")
-    if contest.spec is None:
-        return replace(row, status="unfit", reason=_NO_FILE, code="")
     return None
 
 

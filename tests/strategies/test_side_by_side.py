@@ -190,12 +190,29 @@ def test_the_last_that_fits_has_all_that_is_left_of_the_budget_and_nothing_waits
 
 
 @pytest.mark.usefixtures("believed_gpu")
-def test_an_object_on_a_gpu_has_the_captured_step_only(listed: Any) -> None:
-    listed(Whole(), fakes.OneGraph())
+def test_an_object_on_a_gpu_is_compared_in_this_process(listed: Any) -> None:
+    listed(Whole(), fakes.OneGraph(), fakes.Unfit())
     model = torch.nn.Linear(8, 8).eval()
-    report = analyze(model, torch.randn(4, 8), strategies=("whole", "one-graph"))
-    assert [row.status for row in report.strategies] == ["verified", "unfit"]
-    assert "graphdoctor analyze file.py" in report.strategies[1].reason
+    before = model.weight.clone()
+    names = ("whole", "one-graph", "unfit")
+    report = analyze(model, torch.randn(4, 8), strategies=names)
+    assert [row.status for row in report.strategies] == ["verified", "verified", "unfit"]
+    assert report.strategies[1].measurement is not None
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.usefixtures("believed_gpu")
+def test_an_object_is_not_compiled_for_longer_than_is_left(listed: Any) -> None:
+    class Compiling(fakes.OneGraph):
+        name = "compiling"
+        compiles = True
+
+    listed(Compiling())
+    model = torch.nn.Linear(8, 8).eval()
+    given = torch.randn(4, 8)
+    late = analyze(model, given, strategies=("compiling",), budget_s=5.0).strategies[0]
+    assert late.status == "timed-out" and "is expected to take 25 s" in late.reason
+    assert analyze(model, given, strategies=("compiling",)).strategies[0].status == "verified"
 
 
 def test_the_analysed_model_is_as_it_was(listed: Any, tmp_path: Path) -> None:

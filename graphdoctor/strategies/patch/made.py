@@ -118,7 +118,7 @@ def _written(
 ) -> ProgramReport:
     """The report with what is made for each of its steps, and why nothing is for the others."""
     steps = [
-        replace(step, change=made.proposals[number].clause, no_change="")
+        _with_change(step, made.proposals[number])
         if number in made.proposals
         else replace(step, change="", no_change=reasons.get(number, ""))
         for number, step in enumerate(report.steps)
@@ -131,6 +131,17 @@ def _written(
     return replace(
         report, patch=Patch("not tried", unified(made.sources, where), where, speedup=gain)
     )
+
+
+def _with_change(step: ProgramStep, proposal: Proposal) -> ProgramStep:
+    """With what the diff does in the place of advice to keep the step as it is."""
+    report = step.report
+    if report is not None and report.recommendation is not None:
+        advice = report.recommendation
+        if advice.strategy == "none":
+            sentence = f"Apply what `graphdoctor run --diff` writes: {proposal.clause}."
+            report = replace(report, recommendation=replace(advice, sentence=sentence))
+    return replace(step, report=report, change=proposal.clause, no_change="")
 
 
 def _gain(proposals: Iterable[Proposal]) -> Range | None:

@@ -20,8 +20,7 @@ from graphdoctor.values.report import Report
 from graphdoctor.values.speed import StrategyOutcome
 
 _LEAST_GAIN = 1.05
-# On a GPU no process of its own finds a program's step again; the changed program itself is then the proof.
-_NOT_TRIED = ("planned", "unfit", "timed-out")
+_NOT_TRIED = ("planned", "timed-out")  # the changed program itself is then the proof
 
 
 class CaptureModel:
