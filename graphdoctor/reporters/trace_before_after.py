@@ -11,6 +11,7 @@ from graphdoctor.values.locations import path_text
 from graphdoctor.values.trace import TraceReport
 
 _ROWS = 8
+_LEAST_US = 0.05
 _LONGEST_NAME = (
     140  # of two kernels that differ, the arguments of the template are often what differs
 )
@@ -29,10 +30,13 @@ def render(report: TraceComparison, look: Look) -> str:
     page.paragraph(report.sentence, style="bold")
     for label, one in (("  Before", report.before), ("  After", report.after)):
         page.labelled(label, f"{path_text(one.file, look.base)}: {one.verdict}, {_shares(one)}")
+    if report.terms:
+        _write_terms(page, report)
     for what, title in _TITLES.items():
         changes = [change for change in report.changes if change.what == what]
         if changes:
-            page.heading(title, "a step, before and after")
+            profiled = "" if what == "kernel" else ", as profiled"
+            page.heading(title, f"a step, before and after{profiled}")
         for change in changes if look.show_all else changes[:_ROWS]:
             _write_change(page, change)
     for title, names in (("New kernels", report.kernels_new), ("Gone", report.kernels_gone)):
@@ -43,6 +47,30 @@ def render(report: TraceComparison, look: Look) -> str:
         if len(names) > _ROWS and not look.show_all:
             page.paragraph(f"and {len(names) - _ROWS:,} more (--all)", indent=2)
     return page.render()
+
+
+def _write_terms(page: Page, report: TraceComparison) -> None:
+    basis = "without the profiler" if report.without_profiler else "as profiled"
+    page.heading("A step", f"before and after, {basis}; the terms sum to the step")
+    for term in report.terms:
+        if max(abs(term.before_us), abs(term.after_us)) < _LEAST_US:
+            continue
+        _write_term(page, term.name, term.before_us, term.after_us)
+    before, after = (
+        sum(times)
+        for times in zip(*((one.before_us, one.after_us) for one in report.terms), strict=True)
+    )
+    _write_term(page, "the step", before, after, style="bold")
+
+
+def _write_term(
+    page: Page, name: str, before_us: float, after_us: float, *, style: str = ""
+) -> None:
+    page.labelled(
+        f"  {after_us - before_us:+,.1f} us",
+        f"{name}: {before_us:,.1f} us to {after_us:,.1f} us",
+        style=style,
+    )
 
 
 def _shares(report: TraceReport) -> str:

@@ -116,6 +116,14 @@ class TraceChange(Struct, frozen=True):
     after_us: float
 
 
+class ChangeTerm(Struct, frozen=True):
+    """A part of a step before and after; the terms sum to the step."""
+
+    name: str
+    before_us: float
+    after_us: float
+
+
 class TraceComparison(Struct, frozen=True, kw_only=True):
     """Two traces of the same program, before a change and after it."""
 
@@ -127,6 +135,9 @@ class TraceComparison(Struct, frozen=True, kw_only=True):
     changes: tuple[TraceChange, ...]  # what changed most first
     kernels_new: tuple[str, ...]
     kernels_gone: tuple[str, ...]
+    terms: tuple[ChangeTerm, ...] = ()  # of the step without the profiler, where both are predicted
+    without_profiler: bool = False  # whether the terms are
+    ratio: Range | None = None  # time of a step before over that after: above 1 is faster
 
 
 AnyTrace = TraceReport | FolderReport | TraceComparison  # what `graphdoctor trace` saves

@@ -126,6 +126,8 @@ def with_kernel(device_us: float, step_us: float = 10_000.0, name: str = "gemm")
         steps_counted=2,
         span_ns=int(step_us * 2_000),
         device_busy_ns=int(device_us * 2_000),
+        device_busy_share=device_us / step_us,
+        prediction=None,
         work=replace(base.work, kernels=(cost,)),
         operators=(),
         lines=(),
@@ -155,9 +157,9 @@ def test_a_change_is_told_that_two_runs_of_one_program_do_not_have(
 @pytest.mark.parametrize(
     ("before_us", "after_us", "said"),
     [
-        (1_000, 1_030, "A step takes as long as before (1 ms, now 1.03 ms)."),
-        (1_000, 1_040, "A step is 1.04x slower than before (1 ms, now 1.04 ms)"),
-        (1_000, 500, "A step is 2.00x faster than before (1 ms, now 0.5 ms)"),
+        (1_000, 1_030, "A step takes as long as before as profiled (1 ms, now 1.03 ms)."),
+        (1_000, 1_040, "A step is 1.04x slower than before as profiled: 1 ms, now 1.04 ms."),
+        (1_000, 500, "A step is 2.00x faster than before as profiled: 1 ms, now 0.5 ms."),
     ],
 )
 def test_a_step_is_faster_or_slower_by_more_than_three_in_a_hundred(
@@ -170,11 +172,11 @@ def test_a_step_is_faster_or_slower_by_more_than_three_in_a_hundred(
 def test_the_sentence_tells_work_from_idling_and_what_went_the_same_way() -> None:
     slower = compare_traces(with_kernel(4_000.0), with_kernel(6_000.0, step_us=12_500.0))
     assert slower.sentence == (
-        "A step is 1.25x slower than before (10 ms, now 12.5 ms): the device works 2 ms longer and idles"
+        "A step is 1.25x slower than before as profiled: 10 ms, now 12.5 ms. The device works 2 ms longer and idles"
         " 0.5 ms longer. Most of it: gemm, 4 ms before and 6 ms now."
     )
     idler = compare_traces(with_kernel(6_000.0), with_kernel(4_000.0, step_us=12_500.0))
-    assert idler.sentence.endswith("the device works 2 ms less and idles 4.5 ms longer.")
+    assert idler.sentence.endswith("The device works 2 ms less and idles 4.5 ms longer.")
 
 
 def test_the_largest_change_comes_first_in_either_direction() -> None:
@@ -195,3 +197,56 @@ def test_the_largest_change_comes_first_in_either_direction() -> None:
         for place, side in enumerate((one, other))
     ]
     assert [change.name for change in compare_traces(*sides).changes] == ["down", "new", "up"]
+
+
+def graphed(kernels: int, *, steps: int = 4) -> TraceBuilder:
+    """The same kernels of 5 us in one graph a step, which the device works through without a pause."""
+    builder, device = TraceBuilder(), 1000.0
+    for step in range(steps):
+        begin = device
+        call = builder.call("cudaGraphLaunch", begin - 20, 8)
+        for node in range(kernels):
+            builder.kernel(
+                call, device, 5 if node else 9, name="mul" if node else "copy of the input"
+            )
+            device += 5 if node else 9
+        builder.step(step, begin - 25, 15)
+    return builder
+
+
+def test_the_profilers_slowness_is_taken_out_of_both_traces() -> None:
+    """A step of 100 launches, 20 us apart, takes 2 ms as profiled; the profiler makes 1.7 times as much of it."""
+    eager = program({"mul": 5, "add": 5}, host=20.0)
+    found = compared(eager, graphed(40))
+    assert found.without_profiler
+    assert found.ratio is not None
+    profiled = found.before.step_us / found.after.step_us
+    assert found.ratio.high < profiled
+    assert found.ratio.mid < 0.8 * profiled
+    assert f"(as profiled {profiled:.2f}x)" in found.sentence
+    assert "CUDA graphs now replay 40 of 40 device events a step, 0 before." in found.sentence
+
+
+@pytest.mark.parametrize("host", [20.0, 3.0])
+def test_the_terms_sum_to_the_step_before_and_after(host: float) -> None:
+    found = compared(program({"mul": 5, "add": 5}, host=host), graphed(40))
+    assert found.ratio is not None
+    before, after = (
+        sum(times)
+        for times in zip(*((one.before_us, one.after_us) for one in found.terms), strict=True)
+    )
+    assert before / after == pytest.approx(found.ratio.mid)
+    assert after == pytest.approx(found.after.step_us, rel=0.02)
+    parts = {term.name: (term.before_us, term.after_us) for term in found.terms}
+    assert parts["kernels in both traces"] == pytest.approx((20 * 5, 39 * 5))
+    assert parts["kernels in one trace only"] == pytest.approx((20 * 5, 9))
+    page = " ".join(trace_before_after.render(found, Look(width=200)).split())
+    assert "without the profiler; the terms sum to the step" in page
+    assert f"the step: {before:,.1f} us to {after:,.1f} us" in page
+
+
+def test_without_a_prediction_the_step_is_compared_as_profiled() -> None:
+    found = compare_traces(with_kernel(4_000.0), with_kernel(6_000.0, step_us=12_500.0))
+    assert not found.without_profiler
+    assert sum(term.before_us for term in found.terms) == pytest.approx(10_000)
+    assert sum(term.after_us for term in found.terms) == pytest.approx(12_500)

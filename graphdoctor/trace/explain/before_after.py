@@ -1,4 +1,4 @@
-"""Two explained traces of the same program -> what became faster and slower, new and gone."""
+"""Compare two explained traces of the same program: what became faster and slower, new and gone."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from msgspec import structs
 
 from graphdoctor import __version__
 from graphdoctor.trace.explain.trace_report import MOST_ROWS
-from graphdoctor.values.compared_traces import ChangeWhat, TraceChange, TraceComparison
+from graphdoctor.values.compared_traces import (
+    ChangeTerm,
+    ChangeWhat,
+    TraceChange,
+    TraceComparison,
+)
+from graphdoctor.values.figures import Range
 from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, WORK_WORDS, TraceReport
 
 EVERY_ROW = 100_000
-_MOSTLY = 0.5
+_MOSTLY, _BUSY = 0.5, 0.9
 _RELATIVE = 0.03  # two runs of the same program differ by as much
 _WORTH = 0.002  # of a step
 
@@ -27,16 +33,25 @@ def compare_traces(before: TraceReport, after: TraceReport) -> TraceComparison:
         for change in _changes(what, before, after)
         if abs(change.after_us - change.before_us) >= least
     ]
+    steps = (_step_us(before), _step_us(after))
+    clean = None not in steps
+    first, second = (
+        step if clean and step is not None else Range.exact(report.step_us)
+        for step, report in zip(steps, (before, after), strict=True)
+    )
     changes.sort(key=lambda change: -abs(change.after_us - change.before_us))
     return TraceComparison(
         schema_version=TRACE_SCHEMA_VERSION,
         tool_version=__version__,
         before=_usual_rows(before),
         after=_usual_rows(after),
-        sentence=_sentence(before, after, changes),
+        sentence=_sentence((before, first), (after, second), changes, clean),
         changes=tuple(changes),
         kernels_new=tuple(sorted(_kernels(after) - _kernels(before))),
         kernels_gone=tuple(sorted(_kernels(before) - _kernels(after))),
+        terms=tuple(_terms((before, first.mid), (after, second.mid))),
+        without_profiler=clean,
+        ratio=_ratio(first, second),
     )
 
 
@@ -84,32 +99,110 @@ def _kernels(report: TraceReport) -> set[str]:
     return {kernel.name for kernel in report.work.kernels}
 
 
-def _sentence(before: TraceReport, after: TraceReport, changes: Sequence[TraceChange]) -> str:
-    """The step's time, and what explains most of its change."""
-    one, other = before.step_us, after.step_us
+def _step_us(report: TraceReport) -> Range | None:
+    """One step without the profiler, by how much the profiler slows the host; None if nobody knows.
+
+    Where the device is busy nearly all the time, the profiler, which does not slow it, has little to lengthen.
+    """
+    if report.prediction is not None:
+        return report.prediction.eager_us
+    if report.device_busy_share < _BUSY:
+        return None
+    return Range(report.device_busy_ns / 1e3 / report.steps_counted, report.step_us, report.step_us)
+
+
+_Step = tuple[TraceReport, float]  # with its time in us
+_Span = tuple[TraceReport, Range]
+
+
+def _terms(before: _Step, after: _Step) -> Iterator[ChangeTerm]:
+    """Parts that sum to the step: kernels of both traces and of one only, what overlaps, and idle time."""
+    parts = [_parts_us(*before, after[0]), _parts_us(*after, before[0])]
+    for name in parts[0]:
+        one, other = (part[name] for part in parts)
+        if one or other:
+            yield ChangeTerm(name, one, other)
+
+
+def _parts_us(report: TraceReport, step_us: float, other: TraceReport) -> dict[str, float]:
+    each = 1e3 * report.steps_counted
+    shared = _kernels(report) & _kernels(other)
+    in_both = sum(cost.device_us for cost in report.work.kernels if cost.name in shared)
+    in_one = sum(cost.device_us for cost in report.work.kernels if cost.name not in shared)
+    busy = report.device_busy_ns / each
+    idle = step_us - busy
+    queued = min(idle, (report.device_gap_ns + report.unattributed_ns) / each)
+    return {
+        "kernels in both traces": in_both,
+        "kernels in one trace only": in_one,
+        "kernels that run at the same time": busy - in_both - in_one,
+        "idle with work queued": queued,
+        "idle until the host launches": idle - queued,
+    }
+
+
+def _sentence(first: _Span, second: _Span, changes: Sequence[TraceChange], clean: bool) -> str:
+    """The step's time without the profiler and with it, and what explains most of its change."""
+    (before, one_us), (after, other_us) = first, second
+    one, other = one_us.mid, other_us.mid
+    basis = " without the profiler" if clean else " as profiled"
     if abs(other - one) <= _RELATIVE * max(one, other):
-        return f"A step takes as long as before ({_ms(one)}, now {_ms(other)})."
+        return f"A step takes as long as before{basis} ({_ms(one)}, now {_ms(other)})."
     word = "faster" if other < one else "slower"
     busy = (
         after.device_busy_ns / after.steps_counted - before.device_busy_ns / before.steps_counted
     ) / 1e3
     idle = (other - one) - busy
-    parts = f"the device works {_more(busy)} and idles {_more(idle)}"
-    same_way = [
-        change
-        for change in changes
-        if (change.after_us < change.before_us) == (other < one)
-        and (change.what == "kernel") == (abs(busy) > abs(idle))
-        and change.what in ("kernel", "idle")
-    ]
-    mostly = ""
-    if same_way:
-        first = same_way[0]
-        explained = abs(first.after_us - first.before_us)
-        part = "Most" if explained > _MOSTLY * max(abs(busy), abs(idle)) else "The largest part"
-        mostly = f" {part} of it: {first.name[:80]}, {_ms(first.before_us)} before and {_ms(first.after_us)} now."
-    ratio = one / other if other < one else other / (one or 1)
-    return f"A step is {ratio:.2f}x {word} than before ({_ms(one)}, now {_ms(other)}): {parts}.{mostly}"
+    ratio = _times_text(_ratio(one_us, other_us), other < one)
+    profiled = max(before.step_us, after.step_us) / (min(before.step_us, after.step_us) or 1)
+    also = f" (as profiled {profiled:.2f}x)" if clean else ""
+    return (
+        f"A step is {ratio} {word} than before{basis}{also}: {_ms(one)}, now {_ms(other)}. The device works"
+        f" {_more(busy)} and idles {_more(idle)}.{_graphs(before, after)}{_mostly(changes, busy, idle, other < one)}"
+    )
+
+
+def _ratio(one: Range, other: Range) -> Range:
+    """Before over after, each case of the profiler's slowness with the same case of the other."""
+    cases = [one.low / (other.low or 1), one.mid / (other.mid or 1), one.high / (other.high or 1)]
+    return Range(min(cases), cases[1], max(cases))
+
+
+def _times_text(ratio: Range, faster: bool) -> str:
+    values = [ratio.low, ratio.mid, ratio.high]
+    low, mid, high = values if faster else [1 / (value or 1) for value in reversed(values)]
+    text = f"{mid:.2f}x"
+    return text if f"{low:.2f}" == f"{high:.2f}" else f"{text} ({low:.2f}x to {high:.2f}x)"
+
+
+def _graphs(before: TraceReport, after: TraceReport) -> str:
+    """How many device events graphs replay now and did before, if that changed."""
+    one, other = (
+        round(report.graphs.kernels) if report.graphs else 0 for report in (before, after)
+    )
+    total = round(after.device_events / after.steps_counted)
+    if one == other:
+        return ""
+    return f" CUDA graphs now replay {other:,} of {total:,} device events a step, {one:,} before."
+
+
+def _mostly(changes: Sequence[TraceChange], busy: float, idle: float, faster: bool) -> str:
+    """The kernel or the cause of idle time that explains most of a change in the same direction."""
+    first = next(
+        (
+            change
+            for change in changes
+            if (change.after_us < change.before_us) == faster
+            and change.what == ("kernel" if abs(busy) > abs(idle) else "idle")
+        ),
+        None,
+    )
+    if first is None:
+        return ""
+    explained = abs(first.after_us - first.before_us)
+    part = "Most" if explained > _MOSTLY * max(abs(busy), abs(idle)) else "The largest part"
+    profiled = " as profiled" if first.what == "idle" else ""
+    return f" {part} of it{profiled}: {first.name[:80]}, {_ms(first.before_us)} before and {_ms(first.after_us)} now."
 
 
 def _ms(time_us: float) -> str:

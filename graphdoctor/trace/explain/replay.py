@@ -200,6 +200,7 @@ class Replay:
     in_graph: Mask
     is_upload: Mask
     opens: Mask
+    one_stream: bool  # nothing on the device can wait for another stream
     steps: int
     actual_us: float  # from the host's first moment to the last end of host or device
     device_end_us: float  # the same to the device's last end
@@ -293,6 +294,7 @@ def replay_of(
         in_graph=np.append(trace.named(calls, is_graph_launch), False),
         is_upload=np.append(uploads, False),
         opens=np.append(np.diff(launches.step, prepend=-1) != 0, False),
+        one_stream=_is_one_stream(trace, device),
         steps=len(steps),
         actual_us=actual_ns(launches, max(int(launches.following[-1]), device_end) - warm_up) / 1e3,
         device_end_us=actual_ns(launches, device_end - warm_up) / 1e3,
@@ -418,6 +420,13 @@ def _uploads(trace: Trace, device: int, calls: Ints) -> Mask:
     uploading = trace.named(events, is_upload) & (events.device == device)
     found: Mask = np.isin(calls, launch_of(trace)[uploading])
     return found
+
+
+def _is_one_stream(trace: Trace, device: int) -> bool:
+    """Whether all of the device's work is on one stream, and no call makes a stream wait for an event."""
+    if len(trace.devices) > 1 or trace.named(trace.calls, lambda name: "WaitEvent" in name).any():
+        return False
+    return len(np.unique(trace.device_events.stream[events_of(trace, device)])) == 1
 
 
 def _latency_us(trace: Trace, found: Gaps, profile: DeviceProfile) -> float:
