@@ -29,7 +29,7 @@ from graphdoctor.captured.study import alone, watched_device
 from graphdoctor.device.emulated import EmulationLimit, entered
 from graphdoctor.estimate import launches
 from graphdoctor.graphs.calls import Unwatchable
-from graphdoctor.graphs.calls.tally import register
+from graphdoctor.graphs.calls.tally import called, register
 from graphdoctor.graphs.capture import Pool
 from graphdoctor.graphs.guards import Modes
 from graphdoctor.graphs.whole_step import detached
@@ -96,7 +96,7 @@ class CapturedStep:
         if not self._lock.acquire(blocking=False):
             return self._eager(_BUSY, args, kwargs)
         try:
-            return self._call(args, kwargs)
+            return called(self, lambda: self._call(args, kwargs))
         finally:
             self._lock.release()
 

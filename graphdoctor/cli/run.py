@@ -177,9 +177,7 @@ def _with_patch(
     is_on_gpu = report.machine is not None and report.machine.device == "cuda"
     most = MOST_STEPS_ON_GPU if is_on_gpu else MOST_STEPS
     task = Task(program, folder, chosen.device, chosen.gpu, most)
-    report = tried(
-        report, choice, task, allowed=allowed, time_limit_s=chosen.budget_s, progress=_tell
-    )
+    report = tried(report, choice, task, time_limit_s=chosen.budget_s, progress=_tell)
     if report.patch is not None and report.patch.diff:
         save(report.patch.diff, Path(diff))
     return report

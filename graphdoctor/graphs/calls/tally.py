@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 from weakref import ref
@@ -21,8 +21,28 @@ class Tallied(Protocol):
     def fallbacks(self) -> Counter[str]: ...
 
 
+Around = Callable[[Tallied, Callable[[], object]], object]
+
 _LIVING: list[ref[Tallied]] = []
 _KEEPING: list[list[Tallied]] = []
+_AROUND: list[Around] = []
+
+
+def called(tallied: Tallied, call: Callable[[], object]) -> object:
+    """Make a call of a captured step, inside what listens to such calls."""
+    for around in _AROUND:
+        return around(tallied, call)
+    return call()
+
+
+@contextmanager
+def around_steps(around: Around) -> Iterator[None]:
+    """In the block, `around` makes the calls of captured steps."""
+    _AROUND.append(around)
+    try:
+        yield
+    finally:
+        _AROUND.remove(around)
 
 
 def register(tallied: Tallied) -> None:

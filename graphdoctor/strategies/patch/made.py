@@ -90,7 +90,7 @@ def _together(choice: Choice, steps: Sequence[ProgramStep]) -> tuple[_Made, dict
     made, reasons = _Made(), dict[int, str]()
     for number in order:
         for proposal in choice.proposals[number]:
-            more, reason = _with(made, number, proposal)
+            more, reason = _with(made, number, proposal, steps[number])
             if more is not None:
                 made = more
                 reasons.pop(number, None)
@@ -99,9 +99,15 @@ def _together(choice: Choice, steps: Sequence[ProgramStep]) -> tuple[_Made, dict
     return made, reasons
 
 
-def _with(made: _Made, number: int, proposal: Proposal) -> tuple[_Made | None, str]:
-    """With one proposal more, or why not: a variable is captured once, and files stay Python."""
+def _with(
+    made: _Made, number: int, proposal: Proposal, step: ProgramStep
+) -> tuple[_Made | None, str]:
+    """With one proposal more, or why not: what is called is captured once, and files stay Python."""
     for other in made.proposals.values():
+        if other.covers is not None:
+            file, lines = other.covers
+            if step.location.file == file and step.location.line in lines:
+                return None, "its call is in the captured training step"
         if other.replaces & proposal.replaces and set(other.changes) != set(proposal.changes):
             name = min(other.replaces & proposal.replaces)[1]
             return None, f"`{name}` is captured for training, and its other calls stay eager"
@@ -154,7 +160,6 @@ def tried(
     choice: Choice,
     task: Task,
     *,
-    allowed: Exactness = "rounding",
     time_limit_s: float,
     progress: Progress,
 ) -> ProgramReport:
@@ -167,7 +172,7 @@ def tried(
     if report.patch is None or not report.patch.diff or choice.is_empty:
         return report
     with reruns(time_limit_s) as run:
-        trials = _Trials(task, run, allowed, time_limit_s, progress)
+        trials = _Trials(task, run, time_limit_s, progress)
         made, reasons = _together(choice, report.steps)
         found = trials.of(made)
         if not found.is_same and (len(made.proposals) > 1 or _has_others(choice)):
@@ -197,7 +202,7 @@ def _one_by_one(
     order = sorted(range(len(steps)), key=lambda number: steps[number].mode != "training")
     for number in order:
         for proposal in choice.proposals[number]:
-            more, reason = _with(kept, number, proposal)
+            more, reason = _with(kept, number, proposal, steps[number])
             if more is None:
                 reasons.setdefault(number, reason)
                 continue
@@ -217,15 +222,13 @@ class _Trials:
         self,
         task: Task,
         run: Callable[[Task], Run],
-        allowed: Exactness,
         time_limit_s: float,
         progress: Progress,
     ) -> None:
         self._task, self._run, self._progress = task, run, progress
         self._time_limit_s = time_limit_s
-        self._is_rounding_allowed = allowed != "bitwise"
         self._plain: list[Run] = []
-        self._control: Run | None = None
+        self._controls: dict[bool, Run] = {}  # by whether its weights were nudged
         self._found: dict[str, Likeness] = {}
 
     def of(self, made: _Made) -> Likeness:
@@ -248,14 +251,14 @@ class _Trials:
         task = dataclasses.replace(self._task, sources=after)
         self._progress("running the changed program")
         changed = self._run(task)
-        if needs_another(plain, changed) and self._control is None:
-            self._progress("running the program as it is once more")
-            nudged = dataclasses.replace(self._task, is_nudged=self._is_rounding_allowed)
-            self._control = self._run(nudged)
-        rounds = any(each.exactness == "rounding" for each in made.proposals.values())
         captures = any(each.captures for each in made.proposals.values())
-        rounds = rounds and self._is_rounding_allowed
-        found = likeness(plain, changed, self._control, captures=captures, rounds=rounds)
+        rounds = any(each.exactness == "rounding" for each in made.proposals.values())
+        if needs_another(plain, changed) and rounds not in self._controls:
+            self._progress("running the program as it is once more")
+            control = dataclasses.replace(self._task, is_nudged=rounds)
+            self._controls[rounds] = self._run(control)
+        control_run = self._controls.get(rounds)
+        found = likeness(plain, changed, control_run, captures=captures, rounds=rounds)
         if not found.is_same or changed.step_us is None:
             return found
         return self._timed(found, task, changed)

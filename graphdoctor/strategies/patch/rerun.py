@@ -25,7 +25,7 @@ from torch.optim import optimizer as torch_optimizer
 from graphdoctor.device.open import open_device
 from graphdoctor.device.processes.fresh import FreshProcesses, fresh_processes
 from graphdoctor.estimate.gpus import load_profile
-from graphdoctor.graphs.calls.tally import kept_tallies
+from graphdoctor.graphs.calls.tally import Tallied, around_steps, kept_tallies
 from graphdoctor.target.program.ending import Ending
 from graphdoctor.target.program.launch import Program, run_program
 from graphdoctor.values.options import DeviceChoice
@@ -41,9 +41,9 @@ _MOST_BYTES = 256 << 20  # of weights, that are handed from one process to anoth
 class Task:
     """A run of a program in a folder, with other text for some files.
 
-    It ends after `most_steps` of its optimizers, if there are so many, and with the first one after `enough_s`
-    seconds. `is_nudged`: the first step that an optimizer makes moves its weights by one unit in the last place
-    more, which shows what rounding alone does to the program's results.
+    It ends after `most_steps` of its first optimizer, if there are so many, and with the first one after
+    `enough_s` seconds. `is_nudged`: the first step of each optimizer moves its weights by one unit in the last
+    place more, which shows what rounding alone does to the program's results.
     """
 
     program: Program
@@ -136,7 +136,11 @@ def do(job: bytes) -> bytes:
 
 
 class _Counted:
-    """The optimizers that stepped, in the order in which they first did."""
+    """The optimizers that stepped, in the order in which they first did; steps are those of the first.
+
+    The run ends where that one is about to step once more, or a captured step that makes it step is called: the
+    program as it is and with captured steps stands at the same place then.
+    """
 
     def __init__(self, task: Task) -> None:
         self.steps = 0
@@ -145,22 +149,60 @@ class _Counted:
         self._ends_at_s = time.monotonic() + task.enough_s
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
         self._ending = Ending()
-        self._timed_from_s = 0.0
+        self._timed_from_s = self._timed_to_s = 0.0
+        self._timed_from = 0
+        self._inside = -1  # steps in the call of a captured step that runs now; -1: none does
+        self._of_call: dict[int, int] = {}  # steps that a call makes, by captured step
+
+    def steps_now(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """An optimizer is about to step."""
+        if self._inside < 0 and (not self._optimizers or self._is_first(optimizer)):
+            self._begin()
 
     def stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """An optimizer has stepped."""
         if self._task.is_nudged and id(optimizer) not in self._optimizers:
             _nudge(optimizer)
         self._optimizers.setdefault(id(optimizer), optimizer)
-        self.steps += 1
-        if self.steps == _FIRST_TIMED:
-            self._timed_from_s = _now_s()
+        if not self._is_first(optimizer):
+            return
+        if self._inside < 0:
+            self._add(1)
+        else:
+            self._inside += 1
+
+    def around(self, step: Tallied, call: Callable[[], object]) -> object:
+        """Make a call of a captured step. The first one runs eagerly, and tells what a replay stands for."""
+        if self._of_call.get(id(step), 0):
+            self._begin()
+        self._inside = 0
+        try:
+            return call()
+        finally:
+            steps, self._inside = self._inside, -1
+            if steps := self._of_call.setdefault(id(step), steps):
+                self._add(steps)
+
+    def _is_first(self, optimizer: torch.optim.Optimizer) -> bool:
+        return optimizer is next(iter(self._optimizers.values()), None)
+
+    def _begin(self) -> None:
         if self.steps >= self._task.most_steps or time.monotonic() > self._ends_at_s:
+            if not self.is_over and self._timed_from:
+                self._timed_to_s = _now_s()
             self.is_over = True
             self._ending.end()
 
+    def _add(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps >= _FIRST_TIMED and not self._timed_from:
+            self._timed_from, self._timed_from_s = self.steps, _now_s()
+
     def step_us(self) -> float | None:
-        timed = self.steps - _FIRST_TIMED
-        return 1e6 * (_now_s() - self._timed_from_s) / timed if timed >= _FEWEST_TIMED else None
+        timed = self.steps - self._timed_from
+        if not self._timed_from or timed < _FEWEST_TIMED:
+            return None
+        return 1e6 * ((self._timed_to_s or _now_s()) - self._timed_from_s) / timed
 
     def weights(self) -> tuple[torch.Tensor, ...] | None:
         groups = [group for each in self._optimizers.values() for group in each.param_groups]
@@ -189,8 +231,13 @@ def _now_s() -> float:
 
 @contextmanager
 def _counting(counted: _Counted) -> Iterator[None]:
-    hook = torch_optimizer.register_optimizer_step_post_hook(counted.stepped)
+    hooks = (
+        torch_optimizer.register_optimizer_step_pre_hook(counted.steps_now),
+        torch_optimizer.register_optimizer_step_post_hook(counted.stepped),
+    )
     try:
-        yield
+        with around_steps(counted.around):
+            yield
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()

@@ -28,8 +28,8 @@ _PLAIN_STDLIB = frozenset(
 _TORCH_WITH_STATE = (
     "torch.nn.",
     "torch.optim.",
-    "torch.amp.",
-    "torch.cuda.amp.",
+    "torch.amp.grad_scaler.",  # an autocast keeps the modes that it found, for its end
+    "torch.cuda.amp.grad_scaler.",
     "torch.ao.",
     "torch.distributions.",
 )

@@ -35,7 +35,10 @@ _WIDEST = 100  # columns of a line that is made, where the file has none that is
 
 
 class CaptureStep:
-    """Makes a function of the statements of a step, captures it, and calls it where they stood."""
+    """Makes a function of the statements of a step, captures it, and calls it where they stood.
+
+    A captured step's optimizers run fused kernels, which round otherwise.
+    """
 
     name = "capture the step"
     cures: tuple[str, ...] = (*_CURES, *sorted(_READS))
@@ -62,18 +65,18 @@ class CaptureStep:
             reads = {each.line for each in found if each is not None and each.file == file}
             extraction = _Extraction(file, text, span, parts_of(_statements(span), text, reads))
             changes, names = extraction.changes(), extraction.names
-        is_rounding = any(finding.rule == "GD111" for finding in step.report.findings)
         estimate = step.report.estimate
         gain = estimate.whole_speedup if estimate is not None else None
         predicted = f" ({ratio_range(gain)}, predicted)" if gain is not None else ""
         functions = " and ".join(f"`{name}()`" for name in names)
         return Proposal(
             self.name,
-            "rounding" if is_rounding else "bitwise",
+            self.exactness,
             changes,
             f"{functions} {'runs' if len(names) == 1 else 'run'} the step, replayed as"
             f" {'a graph' if len(names) == 1 else 'graphs'} after the first calls{predicted}",
             frozenset((m.file, m.expression) for m in step.modules if m.expression),
+            covers=(file, range(span.first_line, step.last_line + 1)),
             gain=gain,
         )
 
@@ -115,9 +118,12 @@ def _codes(code: CodeType) -> Iterable[CodeType]:
 
 
 def _whole_function(span: Span) -> ast.FunctionDef | None:
-    """The function that is the step as it is: besides it, there are only a docstring and a plain return."""
+    """The function that is the step as it is: besides it, there are only a docstring and a plain return.
+
+    A method is none: what captures it would get no `self`.
+    """
     owner = span.owner
-    if not isinstance(owner, ast.FunctionDef) or span.around:
+    if not isinstance(owner, ast.FunctionDef) or span.around or "." in span.code.co_qualname:
         return None
     before, after = span.block[: span.first], span.block[span.last + 1 :]
     is_bare = all(

@@ -20,7 +20,8 @@ class Proposal:
 
     `edit` names the edit, `exactness` says how far results may move. `replaces` are the expressions whose
     value the change binds anew, each with its file: two proposals for one of them exclude each other.
-    `captures`: the changed program replays graphs, so its trial counts them. `gain` is the predicted
+    `covers` are the file and the lines of statements that are captured with all that they call. `captures`: the
+    changed program replays graphs, so its trial counts them. `gain` is the predicted
     speedup of the step; None where it is measured in the report, or not known.
     """
 
@@ -30,6 +31,7 @@ class Proposal:
     clause: str
     replaces: frozenset[tuple[str, str]] = frozenset()
     captures: bool = True
+    covers: tuple[str, range] | None = None
     gain: Range | None = None
 
 
