@@ -17,6 +17,7 @@ import torch
 
 from graphdoctor.captured.obstacles import obstacles
 from graphdoctor.captured.plan import CapturePlan, explain
+from graphdoctor.captured.step_gradients import StartingGradients
 from graphdoctor.captured.step_graph import StepGraph, signature_of_call
 from graphdoctor.captured.step_optimizers import (
     Numbers,
@@ -39,17 +40,25 @@ from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description, named_state
 from graphdoctor.target.roots import roots_of
-from graphdoctor.target.state.tree import map_leaves
+from graphdoctor.target.state.snapshot import named_tensors
+from graphdoctor.target.state.tree import leaves, map_leaves
 from graphdoctor.values.errors import GraphDoctorError
 from graphdoctor.values.options import AnalyzeOptions
 
 WARMUP_CALLS = 3  # as torch advises before a capture; the first calls create state
-_WARMUP_OF_OTHERS = 1  # the state is there; kernels for other shapes may still have to load
 MOST_GRAPHS = 8
 _ITERATIONS = 3
+_MOST_SIGNATURES = 256  # of which each costs an entry, whether or not it gets a graph
 _BUSY = "another call was under way"
 _NO_GPU = "there is no GPU here that torch can use"
 _RELEASED = "it was released"
+_MANY_SIGNATURES = (
+    f"its calls had {_MOST_SIGNATURES} signatures already: pass changing numbers as GPU tensors"
+)
+_ONLY_FORWARD = (
+    "it returns a tensor that requires gradients and runs no backward pass: call backward() inside the step,"
+    " or capture the model"
+)
 Key = tuple[object, ...]
 
 
@@ -76,6 +85,7 @@ class CapturedStep:
         self._max_graphs = max_graphs
         self._lock = threading.Lock()
         self._counted: Counter[str] = Counter()
+        self._warm_calls = 0
         self._seen: Counter[Key] = Counter()
         self._graphs: dict[Key, StepGraph] = {}
         self._refused: dict[Key, str] = {}
@@ -86,8 +96,7 @@ class CapturedStep:
         self._numbers = Numbers(())
         self._pool: Pool | None = None
         self._last: StepGraph | None = None
-        self._parameters: list[torch.Tensor] = []
-        self._accumulates = False  # gradients outlive a step, and keys say which there are
+        self._gradients = StartingGradients(())
         register(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
@@ -159,8 +168,7 @@ class CapturedStep:
         for optimizer in self._optimizers:
             make_capturable(optimizer)
         self._numbers = Numbers(self._optimizers, is_scaled=bool(scalers_in(roots)))
-        groups = [group for each in self._optimizers for group in each.param_groups]
-        self._parameters = [parameter for group in groups for parameter in group["params"]]
+        self._gradients = StartingGradients(named_tensors(roots).values())
         self._modules = _outermost_modules(roots)
 
     def _key(
@@ -169,16 +177,17 @@ class CapturedStep:
         """What two calls share if one graph serves both, and the tensors of the call."""
         key, tensors = signature_of_call(args, kwargs)
         flags = tuple([module.training for module in self._modules])
-        gradients = tuple([p.grad is None for p in self._parameters]) if self._accumulates else ()
-        return (key, flags, gradients, torch.is_grad_enabled()), tensors
+        return (key, flags, self._gradients.key, torch.is_grad_enabled()), tensors
 
     def _without_graph(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if (reason := self._refused.get(key)) is not None:
             return self._eager(reason, args, kwargs)
+        if len(self._seen) >= _MOST_SIGNATURES and key not in self._seen:
+            return self._eager(_MANY_SIGNATURES, args, kwargs)
         self._seen[key] += 1
-        needed = WARMUP_CALLS if not self._graphs else _WARMUP_OF_OTHERS
-        if self._seen[key] <= needed:
-            return self._eager("", args, kwargs)
+        self._warm_calls += 1
+        if self._warm_calls <= WARMUP_CALLS or self._seen[key] == 1:
+            return self._warm_up(args, kwargs)
         if len(self._graphs) >= self._max_graphs:
             return self._eager(f"there are {self._max_graphs} graphs already", args, kwargs)
         made = self._studied(args, kwargs)
@@ -191,13 +200,6 @@ class CapturedStep:
 
     def _add(self, made: StepGraph, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Serve this call, and others of its key, by a graph that was just made."""
-        if made.reads_gradients and not self._accumulates:
-            self._accumulates = True
-            # Keys say from now on which gradients there are. What was captured before is studied again.
-            for graph in self._graphs.values():
-                self._served_before += graph.served
-                graph.release()
-            self._graphs.clear()
         key, tensors = self._key(args, kwargs)
         self._graphs[key] = made
         self.plan = CapturePlan(
@@ -214,7 +216,20 @@ class CapturedStep:
         if reason:
             self._counted[reason] += 1
         with self._numbers.as_tensors():
-            return detached(self._step(*args, **kwargs))
+            result = self._step(*args, **kwargs)
+        return result if self._off == _ONLY_FORWARD else detached(result)
+
+    def _warm_up(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+        """An eager call that also shows what the step does with the gradients that it finds."""
+        with self._numbers.as_tensors(), self._gradients.observed() as observed:
+            result = self._step(*args, **kwargs)
+        if observed.has_run_backward or not any(
+            map(_requires_gradient, leaves(result, "result").values())
+        ):
+            return detached(result)
+        self._off = _ONLY_FORWARD
+        self.plan = CapturePlan("eager", obstacles=(_ONLY_FORWARD,))
+        return result
 
     def _studied(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepGraph | str:
         """A proved graph of the step for such calls, or why there is none; all state is as before."""
@@ -241,7 +256,7 @@ class CapturedStep:
                     read = {external.storage for external in iteration.externals}
                     gradients = [
                         (parameter, gradient)
-                        for parameter, gradient in self._gradients()
+                        for parameter, gradient in self._gradients.now()
                         if gradient is not None and device.table.info(gradient).number in read
                     ]
                     launched = sum(map(launches, iteration.ops))
@@ -263,7 +278,7 @@ class CapturedStep:
     def _target(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
         given = Inputs(_on_gpu(args), _on_gpu(kwargs))
         numbers, step = self._numbers, self._step
-        gradients = self._gradients()
+        gradients = self._gradients.now()
 
         @functools.wraps(step)
         def with_tensors(*args: object, **kwargs: object) -> object:
@@ -284,9 +299,6 @@ class CapturedStep:
         target = build(description, origin, mode=None, close=lambda: None)
         return replace(target, is_warm=True)
 
-    def _gradients(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-        return [(parameter, parameter.grad) for parameter in self._parameters]
-
     def _forget(self) -> None:
         for graph in self._graphs.values():
             self._served_before += graph.served
@@ -304,6 +316,10 @@ def _unready() -> str:
 def _outermost_modules(roots: Mapping[str, object]) -> list[torch.nn.Module]:
     found = [root for root in roots.values() if isinstance(root, torch.nn.Module)]
     return list({id(module): module for module in found}.values())
+
+
+def _requires_gradient(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
 
 
 def _on_gpu(arguments: Any) -> Any:

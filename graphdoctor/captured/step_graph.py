@@ -71,7 +71,6 @@ class StepGraph:
         state = named_tensors(target.roots)
         self._left = list(_gradients_left(made.footprint.tensors, state))
         self._read = read_gradients
-        self.reads_gradients = bool(read_gradients)
         if rebound := next(_rebound(made.footprint.tensors, state), ""):
             raise Unwatchable(
                 f"the step puts another tensor into {rebound}: copy into the one that is there"
@@ -115,7 +114,7 @@ class StepGraph:
                 return why
         if not self._modes.is_same():
             return self._modes.difference()
-        return "" if self._guard.is_same() else self._guard.difference()
+        return "" if self._guard.is_same(grad=True) else self._guard.difference(grad=True)
 
     def adopts_loaded_state(self) -> bool:
         """Take over what `load_state_dict` of the optimizers loaded; False if it does not fit."""

@@ -1,0 +1,238 @@
+"""`capture()` of a training step: what the program changes, reads or raises between steps is as in eager."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import graphdoctor
+from graphdoctor.device.emulated import EmulatedDevice
+
+Found = tuple[list[torch.Tensor], nn.Module]
+Wrap = Callable[[Any], Any]
+
+
+def _x(seed: int, *shape: int) -> torch.Tensor:
+    drawn = torch.randn(*(shape or (4, 6)), generator=torch.Generator().manual_seed(seed))
+    return drawn.cuda()
+
+
+def _model() -> tuple[nn.Sequential, torch.optim.Optimizer]:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).cuda()
+    return model, torch.optim.Adam(model.parameters(), lr=1e-2)
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., torch.Tensor]:
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return train_step
+
+
+def the_caller_steps(wrap: Wrap) -> Found:
+    """The step accumulates gradients; the caller clips them, steps and clears them."""
+    model, optimizer = _model()
+
+    def add_gradients(x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    step, found = wrap(add_gradients), []
+    for i in range(16):
+        found.append(step(_x(i)))
+        if i % 3 == 2:
+            found.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0).detach())
+            optimizer.step()
+            optimizer.zero_grad()
+    return found, model
+
+
+def the_caller_reads_gradients(wrap: Wrap) -> Found:
+    model, optimizer = _model()
+    step, found = wrap(_step(model, optimizer)), []
+    for i in range(10):
+        step(_x(i))
+        found += [parameter.grad.norm() for parameter in model.parameters()]
+        if i >= 6:
+            optimizer.zero_grad(set_to_none=i % 2 == 0)
+    return found, model
+
+
+def weights_are_frozen(wrap: Wrap) -> Found:
+    model, optimizer = _model()
+    step, found = wrap(_step(model, optimizer)), []
+    for i in range(12):
+        if i == 7:
+            model[0].requires_grad_(False)
+        found.append(step(_x(i)))
+    return found, model
+
+
+def training_resumes(wrap: Wrap) -> Found:
+    model, optimizer = _model()
+    step, found = wrap(_step(model, optimizer)), []
+    saved = io.BytesIO()
+    for i in range(14):
+        found.append(step(_x(i)))
+        if i == 5:
+            torch.save((model.state_dict(), optimizer.state_dict()), saved)
+        if i == 8:
+            saved.seek(0)
+            weights, state = torch.load(saved)
+            model.load_state_dict(weights)
+            optimizer.load_state_dict(state)
+    return found, model
+
+
+def a_call_raises(wrap: Wrap) -> Found:
+    model, optimizer = _model()
+    step, found = wrap(_step(model, optimizer)), []
+    for i in range(12):
+        if i in (1, 3, 6, 9):
+            with pytest.raises(RuntimeError, match="shapes"):
+                step(_x(i, 4, 5))
+        found.append(step(_x(i)))
+    return found, model
+
+
+def a_group_is_added(wrap: Wrap) -> Found:
+    model, optimizer = _model()
+    other = nn.Linear(6, 1).cuda()
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = (model(x) + other(x)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step, found = wrap(train_step), []
+    for i in range(12):
+        if i == 7:
+            optimizer.add_param_group({"params": other.parameters(), "lr": 0.1})
+        found.append(step(_x(i)))
+    return found, model
+
+
+def the_caller_runs_backward(wrap: Wrap) -> Found:
+    """A function that returns a loss is no training step: it stays eager, with its autograd graph."""
+    model, optimizer = _model()
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = model(x).square().mean()
+        return loss
+
+    step, found = wrap(loss_of), []
+    for i in range(8):
+        optimizer.zero_grad()
+        loss = step(_x(i))
+        loss.backward()
+        optimizer.step()
+        found.append(loss.detach())
+    return found, model
+
+
+def a_scale_overflows(wrap: Wrap) -> Found:
+    """A GradScaler in float16 that first skips steps; gradients are unscaled and clipped."""
+    model, optimizer = _model()
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**24, growth_interval=3)
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss: torch.Tensor = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+    step = wrap(train_step)
+    found = [step(30 * _x(i)) for i in range(14)]
+    return [*found, torch.tensor(scaler.get_scale())], model
+
+
+def a_weight_is_assigned(wrap: Wrap) -> Found:
+    model, optimizer = _model()
+    weight = 1.0
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = (model(x) * weight).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step, found = wrap(train_step), []
+    for i in range(10):
+        weight = 1.0 if i < 7 else 0.25
+        found.append(step(_x(i)))
+    return found, model
+
+
+@pytest.mark.parametrize(
+    ("loop", "replays"),
+    [
+        (the_caller_steps, 13),
+        (the_caller_reads_gradients, 7),
+        (weights_are_frozen, 4),
+        (training_resumes, 11),
+        (a_call_raises, 8),
+        (a_group_is_added, 4),
+        (the_caller_runs_backward, 0),
+        (a_scale_overflows, 11),
+        (a_weight_is_assigned, 4),
+    ],
+)
+def test_what_changes_between_steps_is_as_in_eager(
+    loop: Callable[[Wrap], Found], replays: int
+) -> None:
+    made: list[Any] = []
+
+    def captured(step: Any) -> Any:
+        made.append(graphdoctor.capture(step))
+        return made[0]
+
+    with EmulatedDevice():
+        torch.manual_seed(0)
+        expected, model = loop(lambda step: step)
+        torch.manual_seed(0)
+        found, trained = loop(captured)
+        # Capturable and fused optimizers round otherwise than their defaults.
+        for one, other in zip(expected, found, strict=True):
+            torch.testing.assert_close(other, one, rtol=2e-4, atol=1e-5)
+        for weight, other in zip(model.parameters(), trained.parameters(), strict=True):
+            torch.testing.assert_close(other, weight, rtol=2e-3, atol=2e-5)
+    assert made[0].replayed == replays, made[0].explain()
+
+
+def test_evaluation_between_steps_is_as_in_eager() -> None:
+    with EmulatedDevice():
+        model = nn.Sequential(
+            nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 1)
+        ).cuda()
+        twin = copy.deepcopy(model)
+        eager = _step(twin, torch.optim.SGD(twin.parameters(), lr=0.1))
+        step = graphdoctor.capture(_step(model, torch.optim.SGD(model.parameters(), lr=0.1)))
+        for i in range(12):
+            torch.testing.assert_close(step(_x(i)), eager(_x(i)).detach())
+            if i % 3 == 2:
+                model.eval()
+                twin.eval()
+                with torch.no_grad():
+                    torch.testing.assert_close(model(_x(50)), twin(_x(50)))
+                model.train()
+                twin.train()
+        assert step.replayed == 9
