@@ -105,7 +105,7 @@ class TraceCommand:
 
 def _explain(args: argparse.Namespace) -> TraceReport | FolderReport | TraceComparison:
     from graphdoctor.trace.annotate import annotate, notes_of_gaps
-    from graphdoctor.trace.explain.folder import explain_folder
+    from graphdoctor.trace.explain.folder import explain_folder, process_pool
     from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
     from graphdoctor.trace.read.file import read_trace
 
@@ -124,7 +124,8 @@ def _explain(args: argparse.Namespace) -> TraceReport | FolderReport | TraceComp
         if path.is_dir():
             if args.annotate is not None:
                 raise UsageError(f"--annotate is for one trace, and {path} is a folder")
-            return explain_folder(path, options, tell, most_bytes)
+            with process_pool(path, most_bytes) as pool:
+                return explain_folder(path, options, tell, most_bytes, pool)
         tell(f"reading {path.name}")
         if args.annotate is not None and (str(path) == STDIN or path.is_fifo()):
             raise UsageError("--annotate reads the trace twice, which a pipe cannot be")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from graphdoctor.trace.explain.folder import explain_folder
+from graphdoctor.reporters.plain_json import written
+from graphdoctor.trace.explain import folder as folder_module
+from graphdoctor.trace.explain.folder import explain_folder, process_pool
 from graphdoctor.trace.explain.trace_report import TraceOptions
 from graphdoctor.values.compared_traces import FolderReport
 from graphdoctor.values.errors import UsageError
@@ -89,3 +94,94 @@ def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{}")
     with pytest.raises(UsageError, match="None of the 1 files"):
         explained(tmp_path)
+
+
+class Dying(Future):  # type: ignore[type-arg]
+    def result(self, timeout: float | None = None) -> object:
+        raise BrokenProcessPool("a process ended")
+
+
+class LosesSome(ThreadPoolExecutor):
+    """Every second result is lost, as when its process is killed."""
+
+    lost = 0
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:  # type: ignore[override]
+        future: Future[Any] = super().submit(*args, **kwargs)
+        self.lost += 1
+        if self.lost % 2:
+            future.result()
+            future = Dying()
+            future.set_result(None)
+        return future
+
+
+def traces(folder: Path) -> None:
+    for number in range(4):
+        document = worker(10 + number, 5.0 + number).document() | {
+            "distributedInfo": {"rank": number}
+        }
+        (folder / f"w{number}.json").write_text(json.dumps(document))
+    (folder / "w2b.json").write_text("{}")
+
+
+@pytest.mark.parametrize("executor", [ThreadPoolExecutor(2), LosesSome(2)], ids=["all", "losing"])
+def test_side_by_side_gives_the_same_report_byte_for_byte(
+    tmp_path: Path, executor: Executor
+) -> None:
+    traces(tmp_path)
+    serial = written(explain_folder(tmp_path, TraceOptions(gpu="h100"), lambda text: None))
+    told: list[str] = []
+    with executor:
+        found = explain_folder(tmp_path, TraceOptions(gpu="h100"), told.append, executor=executor)
+    assert written(found) == serial
+    assert [worker.worker for worker in found.workers] == [f"rank {number}" for number in range(4)]
+    assert "w2b.json" in found.failures[0]
+    assert told == [f"read {number} of 5" for number in range(1, 6)]
+
+
+def test_processes_give_the_same_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces(tmp_path)
+    serial = written(explain_folder(tmp_path, TraceOptions(gpu="h100"), lambda text: None))
+    monkeypatch.setattr(folder_module, "_WORTH_PROCESSES", 1)
+    monkeypatch.setattr(folder_module, "_cores", lambda: 2)
+    with process_pool(tmp_path, None) as pool:
+        assert isinstance(pool, ProcessPoolExecutor)
+        found = explain_folder(tmp_path, TraceOptions(gpu="h100"), lambda text: None, executor=pool)
+    assert written(found) == serial
+
+
+@pytest.mark.parametrize(
+    ("cores", "most_bytes", "least", "processes"),
+    [
+        (4, None, 1, 4),
+        (8, None, 1, 5),  # no more than files
+        (1, None, 1, 0),
+        (4, None, 1 << 30, 0),  # too little to start processes for
+        (4, 3.5, 1, 3),  # so many times what the largest file takes
+        (4, 1.5, 1, 0),
+    ],
+)
+def test_cores_and_memory_limit_the_processes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    most_bytes: float | None,
+    least: int,
+    processes: int,
+) -> None:
+    traces(tmp_path)
+    started: list[int] = []
+    monkeypatch.setattr(folder_module, "_WORTH_PROCESSES", least)
+    monkeypatch.setattr(folder_module, "_cores", lambda: cores)
+
+    def pool(count: int, **kwargs: object) -> ThreadPoolExecutor:
+        started.append(count)
+        return ThreadPoolExecutor(count)
+
+    monkeypatch.setattr(folder_module, "ProcessPoolExecutor", pool)
+    largest = max(path.stat().st_size for path in tmp_path.iterdir())
+    most = None if most_bytes is None else int(most_bytes * largest * folder_module._EACH_BYTE)
+    with process_pool(tmp_path, most) as found:
+        assert (found is None) == (processes == 0)
+    assert started == ([processes] if processes else [])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from graphdoctor import __version__
@@ -16,6 +21,9 @@ from graphdoctor.values.compared_traces import FolderReport, WorkerDifference
 from graphdoctor.values.errors import UsageError
 from graphdoctor.values.trace import TRACE_SCHEMA_VERSION, TraceReport
 
+_PACKED = 12  # how many times its size a gzip file of a trace unpacks to
+_EACH_BYTE = 1.5  # bytes of memory for each of a trace's JSON, explaining included
+_WORTH_PROCESSES = 64 << 20  # bytes of JSON, which take as long as two processes take to start
 _ENDINGS = (".json", ".json.gz", ".sqlite")
 _RELATIVE = 0.02  # of a time or a count, and
 _SHARE = 0.01  # of a share: less is no difference
@@ -43,8 +51,12 @@ def explain_folder(
     options: TraceOptions,
     tell: Callable[[str], None],
     most_bytes: int | None = None,
+    executor: Executor | None = None,
 ) -> FolderReport:
-    """Explain every trace of the folder. Raises UsageError where not one can be explained."""
+    """Explain every trace of the folder. Raises UsageError where not one can be explained.
+
+    An `executor` explains them side by side; the report is the same, byte for byte. `most_bytes` is for one trace.
+    """
     files = trace_files(folder)
     if not files:
         raise UsageError(
@@ -53,14 +65,12 @@ def explain_folder(
     workers: list[TraceReport] = []
     lanes: list[RankLane] = []
     failures: list[str] = []
-    for path in files:
-        tell(f"reading {path.name}")
-        try:
-            trace = read_trace(path, most_bytes=most_bytes)
-            workers.append(explain_trace(trace, path, options))
-            lanes.append(rank_lane(trace))
-        except UsageError as error:
-            failures.append(str(error))
+    for found in _explained(files, partial(_explain_rank, options, most_bytes), tell, executor):
+        if isinstance(found, str):
+            failures.append(found)
+        else:
+            workers.append(found[0])
+            lanes.append(found[1])
     if not workers:
         raise UsageError(f"None of the {len(files)} files can be explained. {failures[0]}")
     ranks = compare_ranks(
@@ -77,6 +87,68 @@ def explain_folder(
         ranks=ranks,
         job=job,
     )
+
+
+_Rank = tuple[TraceReport, RankLane]
+
+
+def _explain_rank(options: TraceOptions, most_bytes: int | None, path: Path) -> _Rank | str:
+    """One trace explained, and what is compared with other ranks; a sentence if it cannot be."""
+    try:
+        trace = read_trace(path, most_bytes=most_bytes)
+        return explain_trace(trace, path, options), rank_lane(trace)
+    except UsageError as error:
+        return str(error)
+
+
+def _explained(
+    files: Sequence[Path],
+    explain: Callable[[Path], _Rank | str],
+    tell: Callable[[str], None],
+    executor: Executor | None,
+) -> Iterator[_Rank | str]:
+    """Every file's result, in order. What an executor loses, because a process ended, is explained here."""
+    if executor is None:
+        for number, path in enumerate(files, start=1):
+            tell(f"reading {number:,} of {len(files):,}: {path.name}")
+            yield explain(path)
+        return
+    futures = [executor.submit(explain, path) for path in files]
+    for number, _ in enumerate(as_completed(futures), start=1):
+        tell(f"read {number:,} of {len(files):,}")
+    for path, future in zip(files, futures, strict=True):
+        try:
+            yield future.result()
+        except BrokenExecutor:
+            yield explain(path)
+
+
+@contextmanager
+def process_pool(folder: Path, most_bytes: int | None) -> Iterator[Executor | None]:
+    """Processes for `explain_folder`, one for each core; None if one process is as quick.
+
+    All of them together stay below `most_bytes`, as far as the sizes of the files tell. Processes start anew, so
+    the calling program must not do anything when it is imported.
+    """
+    sizes = [
+        path.stat().st_size * (_PACKED if path.name.endswith(".gz") else 1)
+        for path in trace_files(folder)
+    ]
+    count = min(_cores(), len(sizes))
+    if most_bytes is not None and sizes:
+        count = min(count, int(most_bytes / (_EACH_BYTE * max(sizes) or 1)))
+    if count < 2 or sum(sizes) < _WORTH_PROCESSES:
+        yield None
+        return
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
 
 
 def _differences(workers: Sequence[TraceReport]) -> Iterator[WorkerDifference]:
