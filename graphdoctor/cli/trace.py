@@ -1,4 +1,4 @@
-"""`graphdoctor trace FILE|DIR`: profiler traces -> where the time goes, as a page and as JSON."""
+"""`graphdoctor trace FILE|DIR`: explain profiler traces, as a page and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two explained traces, compared -> a page: a sentence, then what became faster and slower."""
+"""The page of two compared traces: a sentence, then what became faster and slower."""
 
 from __future__ import annotations
 

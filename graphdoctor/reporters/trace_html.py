@@ -1,4 +1,4 @@
-"""An explained trace, a folder of traces or two compared -> one HTML file with their lanes."""
+"""The HTML page of a trace, a folder of traces or two compared, with their lanes."""
 
 from __future__ import annotations
 

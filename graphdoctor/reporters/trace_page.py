@@ -131,10 +131,10 @@ def time_rows(time: DeviceTime) -> tuple[tuple[str, int, str], ...]:
     """What the parts of a device's time are called, their ns in all steps, and what they are."""
     return (
         ("Busy", time.device_busy_ns, "a kernel, copy or fill ran"),
-        ("Host", time.host_ns, "idle: the host had not reached the launch"),
-        ("Launch path", time.launch_path_ns, "idle: in the launch and on its way"),
-        ("Sync wait", time.sync_wait_ns, "idle: the host waited for the device"),
-        ("Device gap", time.device_gap_ns, "idle: the work was queued already"),
+        ("Host", time.host_ns, "idle: the CPU had not reached the launch"),
+        ("Launch path", time.launch_path_ns, "idle: the launch was on its way"),
+        ("Sync wait", time.sync_wait_ns, "idle: the CPU waited for the GPU"),
+        ("Device gap", time.device_gap_ns, "idle: the work was queued"),
         ("Unattributed", time.unattributed_ns, "idle: no launch in the trace"),
     )
 
@@ -159,7 +159,7 @@ def _write_causes(page: Page, report: TraceReport) -> None:
     """What the host did while the device had nothing to do."""
     if not report.gap_causes:
         return
-    page.heading("What the host did meanwhile", "share of the idle time; a step")
+    page.heading("What the CPU did meanwhile", "share of the idle time; a step")
     for kind in report.idle_kinds:
         if page.look.show_all or kind.share >= _WORTH_A_ROW:
             text = f"{time_text(kind.idle_us)}  {WORK_WORDS[kind.kind]}"
@@ -193,7 +193,7 @@ def _write_prediction(page: Page, found: TracePrediction) -> None:
 
 def prediction_rows(found: TracePrediction) -> Iterator[tuple[str, str]]:
     """Labels and text of one step with graphs."""
-    yield "As it is", time_range(found.eager_us)
+    yield "Eager", time_range(found.eager_us)
     yield "Launch-bound", share_range(found.launch_bound_share)
     yield "With graphs", time_range(found.graph_us)
     yield _SPEEDUP, ratio_range(found.speedup)
@@ -207,7 +207,7 @@ def prediction_rows(found: TracePrediction) -> Iterator[tuple[str, str]]:
 def _write_gaps(page: Page, report: TraceReport) -> None:
     if not report.longest_gaps:
         return
-    page.heading("Longest gaps", "what the host was in, and what ended them")
+    page.heading("Longest gaps", "what the CPU was in, and what ended them")
     for gap in shown(page, report.longest_gaps):
         parts = gap_parts(gap)
         what = gap.operator or gap.kernel[:40]
@@ -260,7 +260,7 @@ def write_costs(page: Page, report: TraceReport) -> None:
 def _write_syncs(page: Page, report: TraceReport) -> None:
     if not report.syncs:
         return
-    page.heading("Where the host waits", "a step")
+    page.heading("Where the CPU waits", "a step")
     for sync in shown(page, report.syncs):
         operator = f" in {sync.operator}" if sync.operator else ""
         page.labelled(

@@ -1,4 +1,4 @@
-"""torch.profiler traces -> device lanes with every idle nanosecond explained; no torch."""
+"""Read profiler traces and explain every idle nanosecond of a device. Never imports torch."""
 
 from __future__ import annotations
 

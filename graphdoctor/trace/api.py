@@ -1,4 +1,4 @@
-"""The name of a CUDA or HIP API call, or of an annotation -> what it does."""
+"""Tell from the name of a CUDA or HIP call, or of an annotation, what it does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Trace -> its device events joined to calls and operators."""
+"""Join device events to the calls and operators that launched them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The name of a kernel, copy or fill -> the family of work that it belongs to, and what a collective does."""
+"""Classify kernels, copies and fills by their names, and tell which collective a kernel runs."""
 
 from __future__ import annotations
 

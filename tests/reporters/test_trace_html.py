@@ -63,9 +63,9 @@ def test_gaps_have_the_color_of_their_cause(real: TraceReport) -> None:
     for kind, length in zip(idle["kind"], idle["len"], strict=True):
         name = data["kinds"][kind]["name"]
         by_class[name] = by_class.get(name, 0) + length
-    assert by_class["idle: the host had not reached the launch"] == real.host_ns
-    assert by_class["idle: in the launch and on its way"] == real.launch_path_ns
-    assert by_class["idle: the host waited for the device"] == real.sync_wait_ns
+    assert by_class["idle: the CPU had not reached the launch"] == real.host_ns
+    assert by_class["idle: the launch was on its way"] == real.launch_path_ns
+    assert by_class["idle: the CPU waited for the GPU"] == real.sync_wait_ns
 
 
 def test_ranks_stand_above_each_other_on_one_clock(real: TraceReport) -> None:

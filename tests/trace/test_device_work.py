@@ -176,15 +176,15 @@ def busy(name: str, *, alone_us: float, kernel_us: float, beside: bool = False) 
 def test_a_device_that_mostly_copies_is_not_told_to_look_at_its_kernels(way: str) -> None:
     found = busy(f"Memcpy {way}", alone_us=300, kernel_us=100)
     assert found.verdict == "gpu-bound"
-    assert "For 75% of the time there is nothing on it but copies between host" in found.reason
-    assert "Keep on the device what every step copies" in found.advice
+    assert "For 75% of the time it only runs copies between host" in found.reason
+    assert "Keep on the GPU what every step copies" in found.advice
     assert found.work.copies_exposed_us == pytest.approx(20 * 300)
 
 
 def test_a_device_that_mostly_communicates_is_told_to_look_at_all_ranks() -> None:
     found = busy(ALL_REDUCE, alone_us=300, kernel_us=100)
     assert found.verdict == "gpu-bound"
-    assert "For 75% of the time there is nothing on it but collectives" in found.reason
+    assert "For 75% of the time it only runs collectives" in found.reason
     assert "the traces of all ranks" in found.advice
 
 
@@ -214,7 +214,7 @@ def test_what_takes_more_than_half_of_the_time_is_told(
         work = replace(work, communication=Communication(90.0, 1.0, exposed_us))
     judged = Judgement("gpu-bound", "Busy.", "Look at the kernels.", "high")
     said = occupied(judged, work, 100.0)
-    assert (f"nothing on it but {kind}" in said.reason) is is_told
+    assert (f"it only runs {kind}" in said.reason) is is_told
     assert (said == judged) is not is_told
     assert occupied(judged, work, 0.0) == judged  # of a step without a length nothing is known
     assert occupied(replace(judged, verdict="mixed"), work, 100.0).verdict == "mixed"

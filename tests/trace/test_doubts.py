@@ -103,13 +103,13 @@ def test_a_queue_of_nine_hundred_is_full(waiting: int, is_told: bool) -> None:
     assert ("queue-full" in found) is is_told
     if is_told:
         assert found["queue-full"].corrected
-        assert "at 1 launches by their number" in found["queue-full"].text
+        assert "at 1 launches by the number of queued kernels" in found["queue-full"].text
 
 
 def test_the_profiler_s_own_word_of_a_full_queue_is_taken() -> None:
     builder = plain()
     builder.overhead("Command Buffer Full", 50, 5)
-    assert "(1 times by its own word)" in told(builder)["queue-full"].text
+    assert "(1 times as the profiler says)" in told(builder)["queue-full"].text
     builder = plain()
     builder.overhead("Buffer Flush", 50, 5)
     assert told(builder) == {}
@@ -137,4 +137,4 @@ def test_steps_that_do_not_count_are_told_with_the_first_and_its_reason() -> Non
             builder.launch((begin + 10, 4), (begin + 15, 10))
     doubt = told(builder)["steps-left-out"]
     assert doubt.corrected
-    assert doubt.text.startswith("2 of 5 steps do not count; ProfilerStep#1: it launched nothing")
+    assert doubt.text.startswith("2 of 5 steps are left out; ProfilerStep#1: it launched nothing")

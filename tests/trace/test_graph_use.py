@@ -40,7 +40,7 @@ def test_graphs_that_are_made_in_every_step_are_the_finding_with_their_line() ->
     assert found.location.function == "warm"
     page = " ".join(trace_page.render(report, Look()).split())
     assert (
-        "All 3 steps make CUDA graphs, 3 CUDA graphs anew, 25 µs a step in instantiation at" in page
+        "All 3 steps capture CUDA graphs: 3 CUDA graphs, 25 µs a step in instantiation at" in page
     )
     assert "1 capture and 1 instantiation (25 µs) at serve.py:8 (warm)" in page
     assert page.index("Capture before the steps") < page.index("Time of the device")
@@ -48,10 +48,10 @@ def test_graphs_that_are_made_in_every_step_are_the_finding_with_their_line() ->
 
 def test_a_graph_that_is_made_once_is_told_from_one_in_every_step() -> None:
     text = graphs_of(making(in_steps=(1,))).finding
-    assert text.startswith("1 of the 3 steps makes 1 CUDA graph anew")
+    assert text.startswith("1 of the 3 steps captures 1 CUDA graph")
     assert "new shape" in text
     assert graphs_of(making(in_steps=())).finding == ""
-    assert "record more steps" in graphs_of(making(in_steps=(0,), steps=1)).finding
+    assert "Record more steps" in graphs_of(making(in_steps=(0,), steps=1)).finding
     assert explained(launch_bound(20)).graphs is None
 
 
@@ -123,9 +123,9 @@ def test_replays_are_told_by_step_with_what_one_launch_takes_and_its_longest_ker
 @pytest.mark.parametrize(
     ("in_steps", "steps", "words"),
     [
-        ((0,), 1, "The one step recorded makes 1 CUDA graph anew, 25 µs a step"),
-        ((0, 2), 3, "2 of the 3 steps make 2 CUDA graphs anew, 16.7 µs a step"),
-        ((0, 1), 2, "All 2 steps make CUDA graphs, 2 CUDA graphs anew, 25 µs a step"),
+        ((0,), 1, "The one recorded step captures 1 CUDA graph, 25 µs a step"),
+        ((0, 2), 3, "2 of the 3 steps capture 2 CUDA graphs, 16.7 µs a step"),
+        ((0, 1), 2, "All 2 steps capture CUDA graphs: 2 CUDA graphs, 25 µs a step"),
     ],
 )
 def test_the_finding_says_in_how_many_steps_graphs_are_made_and_what_that_costs(

@@ -85,10 +85,10 @@ def test_without_a_wall_time_the_share_as_profiled_must_agree() -> None:
     assert judged(lanes(host_ns=20_000), PREDICTED).verdict == "launch-bound"
     said = judged(lanes(host_ns=20_000), unmeasured).reason
     assert said.startswith(
-        "Mixed: the GPU waits for the host for 50% of a step without the profiler (20% as profiled)."
+        "Mixed: the GPU waits for the CPU for 50% of a step without the profiler (20% as profiled)."
     )
     assert judged(lanes(host_ns=20_000), share(0.2)).reason.startswith(
-        "Mixed: the GPU waits for the host for 20% of a step."
+        "Mixed: the GPU waits for the CPU for 20% of a step."
     )
 
 
@@ -153,7 +153,7 @@ def test_graphs_are_counted_where_one_is_not_enough() -> None:
     assert "With about 8 graphs a step: predicted speedup" in mean
     ends = replace(PREDICTED, launch_bound_share=Range(0.4, 0.5, 0.6))
     assert judged(lanes(), ends).reason.startswith(
-        "The GPU waits for the host for 50% (40% to 60%) of a step"
+        "The GPU waits for the CPU for 50% (40% to 60%) of a step"
     )
 
 
@@ -173,7 +173,7 @@ def test_a_host_that_is_blocked_beside_queued_work_is_named() -> None:
     most = replace(SYNC, call="hipMemcpyWithStream", device_idle_us=31, host_wait_us=33)
     said = judge_trace(times, PREDICTED, lost, (SYNC, most), LAUNCHING).reason
     assert said.endswith(
-        "the host is blocked in aten::item (hipMemcpyWithStream) in step, train.py:7, for 33 µs a step."
+        "the CPU is blocked in aten::item (hipMemcpyWithStream) in step, train.py:7, for 33 µs a step."
     )
     assert "blocked" not in judge_trace(times, PREDICTED, lost, (SYNC,), LAUNCHING).reason
 
@@ -184,7 +184,7 @@ def test_a_host_that_is_blocked_beside_queued_work_is_named() -> None:
         (lanes(unattributed_ns=25_001), (), "25% of the time is idle before kernels"),
         (lanes(device_gap_ns=26_000), ("idle-with-work-queued",), "26% of the time it is idle"),
         (lanes(), ("incomplete-graphs",), "graph launches have no kernels"),
-        (replace(lanes(), joined=0), (), "none of its kernels has a launch"),
+        (replace(lanes(), joined=0), (), "its kernels have no launches"),
     ],
 )
 def test_there_is_no_answer_where_too_much_is_unknown(
@@ -268,7 +268,9 @@ def test_a_wall_time_tells_how_much_idle_time_there_is_to_explain(
     """The trace has as much idle time each time, which the profiler may have made."""
     said = judged(lanes(host_ns=60_000), share(0.05, device_busy_us=busy), did=elsewhere(0.8))
     assert said.verdict == verdict
-    assert said.reason.startswith(f"For {1 - busy / 100:.0%} of") == (verdict == "host-bound")
+    assert said.reason.startswith(f"The GPU is idle for {1 - busy / 100:.0%} of") == (
+        verdict == "host-bound"
+    )
 
 
 def test_a_host_that_is_elsewhere_needs_no_prediction_and_no_graph() -> None:
@@ -276,7 +278,7 @@ def test_a_host_that_is_elsewhere_needs_no_prediction_and_no_graph() -> None:
     assert (said.verdict, said.confidence) == ("host-bound", "low")
     sure = judged(lanes(host_ns=40_000), PREDICTED, did=elsewhere(0.8))
     assert (sure.verdict, sure.confidence) == ("host-bound", "high")
-    assert "a graph does not remove it" in sure.reason
+    assert "A graph does not remove that" in sure.reason
     unclear = judged(lanes(unattributed_ns=25_001), PREDICTED, did=elsewhere(0.8))
     assert unclear.verdict == "cannot-tell"
 
@@ -285,7 +287,7 @@ def test_a_host_that_is_elsewhere_needs_no_prediction_and_no_graph() -> None:
     ("known", "words", "advice"),
     [
         (0.41, "busy with data loading and launches nothing", "DataLoader(num_workers=..."),
-        (0.40, "busy with work between two launches and launches nothing", "in another process"),
+        (0.40, "busy with work between two launches and launches nothing", "into another process"),
     ],
 )
 def test_work_that_is_known_is_named_where_it_is_most_of_what_the_host_did(
@@ -295,7 +297,7 @@ def test_work_that_is_known_is_named_where_it_is_most_of_what_the_host_did(
     unmeasured = replace(PREDICTED, wall_us=None)
     said = judged(lanes(host_ns=40_000), unmeasured, did=elsewhere(0.8, *kinds))
     assert words in said.reason
-    assert said.reason.startswith("For 40% of the time the GPU idles, 80% of that because")
+    assert said.reason.startswith("The GPU is idle for 40% of the time, 80% of that because")
     assert advice in said.advice
 
 
@@ -303,7 +305,7 @@ def test_the_line_of_the_known_work_is_named() -> None:
     kinds = (IdleKind("preprocessing", 40.0, 0.8),)
     zoom = GapCause("preprocessing", "zoom", Location("scipy/ndimage.py", 7, "zoom"), 40.0, 0.75)
     said = judged(lanes(host_ns=40_000), PREDICTED, did=elsewhere(0.8, *kinds, cause=zoom))
-    assert said.reason.endswith("75% lies in zoom at scipy/ndimage.py:7 (zoom).")
+    assert said.reason.endswith("75% of the idle time is in zoom at scipy/ndimage.py:7 (zoom).")
     other = replace(zoom, kind="logging")
     said = judged(lanes(host_ns=40_000), PREDICTED, did=elsewhere(0.8, *kinds, cause=other))
     assert "lies in" not in said.reason
@@ -314,7 +316,7 @@ def test_the_place_of_a_fifth_of_the_idle_time_is_named_where_graphs_help(
     part: float, is_told: bool
 ) -> None:
     cause = GapCause("ordinary", "aten::mm", None, 40.0, part)
-    told = f" Of the idle time {part:.0%} lies in aten::mm."
+    told = f" {part:.0%} of the idle time is in aten::mm."
     did = Doings((), (cause,), 0.0)
     assert judged(lanes(host_ns=40_000), PREDICTED, did=did).reason.endswith(told) == is_told
     mixed = judged(lanes(host_ns=40_000), share(0.2), did=did)
@@ -368,7 +370,7 @@ def test_the_kind_of_work_that_explains_much_of_the_waiting_is_named_where_no_pl
     )
     found = judged(lanes(host_ns=40_000), share(0.25), did=did)
     assert found.verdict == "mixed"
-    assert found.reason.endswith("Of the idle time 41% is data loading.")
+    assert found.reason.endswith("41% of the idle time is data loading.")
 
 
 @pytest.mark.parametrize(("part", "is_named"), [(0.05, True), (0.049, False)])
@@ -377,7 +379,7 @@ def test_the_place_of_a_twentieth_of_the_idle_time_is_named_where_the_host_is_el
 ) -> None:
     cause = GapCause("ordinary", "aten::mm", None, 1.0, part)
     found = judged(lanes(host_ns=40_000), share(0.4), did=Doings((), (cause,), 0.99))
-    assert ("lies in aten::mm" in found.reason) is is_named
+    assert ("of the idle time is in aten::mm" in found.reason) is is_named
 
 
 @pytest.mark.parametrize(("bound", "verdict"), [(0.75, "mixed"), (0.76, "cannot-tell")])

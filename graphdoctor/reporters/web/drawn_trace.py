@@ -1,4 +1,4 @@
-"""The lanes of traces -> what the page's script draws: ranks above each other, gaps by their causes."""
+"""Prepare the lanes of traces for the page's script: ranks above each other, gaps by their causes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ KINDS = (
     {"name": "work on the host", "class": "host"},
     {"name": "waiting for the device", "class": "wait"},
     {"name": "work on the device", "class": "device"},
-    {"name": "idle: the host waited for the device", "class": "wait"},
-    {"name": "idle: the host had not reached the launch", "class": "copy"},
-    {"name": "idle: in the launch and on its way", "class": "graph"},
+    {"name": "idle: the CPU waited for the GPU", "class": "wait"},
+    {"name": "idle: the CPU had not reached the launch", "class": "copy"},
+    {"name": "idle: the launch was on its way", "class": "graph"},
     {"name": "idle: the work was queued already", "class": "module"},
     {"name": "idle: no launch in the trace", "class": "unknown"},
     {"name": "a step", "class": "module"},

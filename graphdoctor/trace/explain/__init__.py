@@ -1,1 +1,1 @@
-"""A Trace -> why the GPU waits."""
+"""Explain why the GPU waits."""

@@ -1,4 +1,4 @@
-"""A Trace and its steps -> collectives by kind, size and group, and what of them nothing else hides."""
+"""Sum up the collectives of a trace by kind, size and group, and the part that nothing else overlaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Trace and its steps -> where the device's own time goes: kernels, lines, modules, copies, memory."""
+"""Sum up the device's own time by kernel, line, module and copy, and its memory."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _DIRECTION = re.compile(
 _MOST_OF_THE_TIME = 0.5
 _COPIES = (
     "copies between host and device",
-    "Keep on the device what every step copies, or copy it while kernels run: from pinned memory, with"
-    " non_blocking=True, on a stream of its own.",
+    "Keep on the GPU what every step copies, or copy it while kernels run: from pinned memory, with"
+    " non_blocking=True, on a side stream.",
 )
 _COLLECTIVES = (
     "collectives, waiting for other ranks included",
-    "Give `graphdoctor trace` a folder with the traces of all ranks: it tells waiting from working, and names the"
-    " rank that the others wait for.",
+    "Run `graphdoctor trace` on a folder with the traces of all ranks: it separates waiting from working, and names"
+    " the rank that the others wait for.",
 )
 
 
@@ -281,7 +281,7 @@ def occupied(judged: Judgement, work: DeviceWork, step_us: float) -> Judgement:
     for exposed_us, (what, advice) in _exposed(work):
         share = exposed_us / step_us if step_us else 0.0
         if share > _MOST_OF_THE_TIME:
-            reason = f" For {share:.0%} of the time there is nothing on it but {what}."
+            reason = f" For {share:.0%} of the time it only runs {what}."
             return replace(judged, reason=judged.reason + reason, advice=advice)
     return judged
 

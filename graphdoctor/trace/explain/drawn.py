@@ -1,4 +1,4 @@
-"""A Trace and its gaps -> the beginning of its steps, event by event, for a page to draw."""
+"""Collect the beginning of a trace's steps, event by event, for a page to draw."""
 
 from __future__ import annotations
 

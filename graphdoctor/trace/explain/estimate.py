@@ -1,4 +1,4 @@
-"""A profiler trace and an unprofiled wall time -> the Estimate with basis "measured"."""
+"""Estimate a step from its trace and the wall time that it takes without the profiler."""
 
 from __future__ import annotations
 

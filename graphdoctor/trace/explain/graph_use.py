@@ -1,4 +1,4 @@
-"""A Trace and its steps -> the CUDA graphs in them: made anew, replayed, by whom and with which kernels."""
+"""Find the CUDA graphs of a trace: captures, instantiations, replays, who replays them and their kernels."""
 
 from __future__ import annotations
 
@@ -96,20 +96,18 @@ def _finding(graphs: int, made_in: int, steps: int, host_us: float, place: Locat
         return ""
     at = f" at {place.file}:{place.line} ({place.function})" if place is not None else ""
     cost = f", {time_text(host_us)} a step in instantiation" if host_us else ""
-    made = f"{count_text(graphs, 'CUDA graph')} anew{cost}{at}"
+    made = f"{count_text(graphs, 'CUDA graph')}{cost}{at}"
     if steps == 1:
-        return (
-            f"The one step recorded makes {made}: record more steps to see whether each one does."
-        )
+        return f"The one recorded step captures {made}. Record more steps to see whether each one does."
     if made_in == steps:
         return (
-            f"All {steps:,} steps make CUDA graphs, {made}: a graph pays when it is made once and launched"
-            " many times. Capture before the steps, and only launch in them."
+            f"All {steps:,} steps capture CUDA graphs: {made}. A graph pays when it is captured once and replayed many"
+            " times. Capture before the steps, and only replay in them."
         )
-    verb = "makes" if made_in == 1 else "make"
+    verb = "captures" if made_in == 1 else "capture"
     return (
         f"{made_in:,} of the {steps:,} steps {verb} {made}: the warm-up had not ended, or a new shape or a"
-        " guard that failed asked for another graph."
+        " guard failure required another graph."
     )
 
 

@@ -1,4 +1,4 @@
-"""A Trace -> the operators and the user's lines that cost the host most, and who waited."""
+"""Sum up host time by operator and by line, and the calls in which the host waits for the device."""
 
 from __future__ import annotations
 

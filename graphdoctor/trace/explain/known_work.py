@@ -1,4 +1,4 @@
-"""The name of an operator, call or Python function -> the kind of the host's work that it is known for."""
+"""Classify host work by the name of an operator, a call or a Python function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Trace and one device -> how much work waited in its queue, and how it was launched."""
+"""Sum up how much work waits in a device's queue, and which calls launch it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Trace and a device profile -> everything that graphdoctor says of it."""
+"""Explain one trace: everything that `graphdoctor trace` reports."""
 
 from __future__ import annotations
 
@@ -162,19 +162,19 @@ def _doubts(
 
 
 def _inflation(trace: Trace, options: TraceOptions, profiled_us: float) -> tuple[Doubt, ...]:
-    slow = "The profiler slows the host by 1.7 to 2.3 times and not the device"
+    slow = "The profiler slows the CPU 1.7 to 2.3 times, and not the GPU"
     if trace.about.writer == "nsight":
-        slow = "Nsight Systems slows the host, nobody knows how much, and not the device"
+        slow = "Nsight Systems slows the CPU by an unknown factor, and not the GPU"
     if options.wall_us is not None and options.wall_us > profiled_us * (1 + _CLOCKS_VARY):
         text = (
-            f"{slow}, and yet a step is said to take longer without it ({options.wall_us / 1e3:.3g} ms) than"
-            f" with it ({profiled_us / 1e3:.3g} ms): the two may not be of the same step."
+            f"{slow}, but the given wall time is longer ({options.wall_us / 1e3:.3g} ms) than"
+            f" that with the profiler ({profiled_us / 1e3:.3g} ms): the two may not be of the same step."
         )
         return (Doubt("profiler-inflation", text),)
     if options.wall_us is not None:
-        text = f"{slow}; the figures below the trace's own are scaled to the wall time given."
+        text = f"{slow}; predictions are scaled to the wall time given."
         return (Doubt("profiler-inflation", text, corrected=True),)
-    text = f"{slow}, so a step waits less without it; give its wall time with --wall-ms."
+    text = f"{slow}, so a step waits less without the profiler. Give its wall time with --wall-ms."
     return (Doubt("profiler-inflation", text),)
 
 
@@ -194,7 +194,9 @@ def _profile(gpu: str, wanted: str | None) -> tuple[DeviceProfile, tuple[Doubt, 
         if wanted:
             raise
         what = f"There is no profile of the GPU {gpu!r}" if gpu else "The trace names no GPU"
-        text = f"{what}: graphs may cost what they do on any known one. Say which is like it with --gpu."
+        text = (
+            f"{what}: graphs may cost what they do on any known GPU. Name a similar one with --gpu."
+        )
         return unknown_profile(), (Doubt("unknown-gpu", text),)
 
 

@@ -69,7 +69,7 @@ def _cold_starts(trace: Trace, steps: Steps, times: Lanes) -> Iterator[Doubt]:
     )
     yield Doubt(
         "warm-up",
-        f"The device waits {time_text(times.warm_up_ns / 1e3)} for cold starts, which load code or set up a library"
+        f"The GPU waits {time_text(times.warm_up_ns / 1e3)} for cold starts, which load code or set up a library"
         f" and happen once{first}. Shares and predictions leave them out. {PROFILE_LATER}",
         corrected=True,
     )
@@ -81,7 +81,7 @@ def _lost(trace: Trace, rows: Ints, steps: Steps, times: Lanes) -> Iterator[Doub
         yield Doubt(
             "lost-launches",
             f"{missing:,} of {times.events:,} device events have no launch in the trace: the profiler"
-            f" dropped records, and {times.unattributed_ns / 1e3:,.0f} us idle stay unexplained.",
+            f" dropped records, so {times.unattributed_ns / 1e3:,.0f} us of idle time stay unexplained.",
         )
     calls = trace.calls
     launching = trace.named(calls, is_kernel_launch)
@@ -94,7 +94,7 @@ def _lost(trace: Trace, rows: Ints, steps: Steps, times: Lanes) -> Iterator[Doub
     if issued and silent / issued > _MUCH:
         yield Doubt(
             "lost-kernels",
-            f"{silent:,} of {issued:,} kernel launches have no kernel in the trace: the device is"
+            f"{silent:,} of {issued:,} kernel launches have no kernel in the trace: the GPU is"
             " busier than the trace shows.",
         )
 
@@ -112,13 +112,13 @@ def _graph_doubts(trace: Trace, rows: Ints, steps: Steps) -> Iterator[Doubt]:
         yield Doubt(
             "incomplete-graphs",
             f"{empty:,} of {len(counted):,} graph launches have no kernel in the trace: idle time is"
-            " unreliable, only wall time tells how busy the device was.",
+            " unreliable. Measure wall time instead.",
         )
     if in_graph.sum() > len(counted) > 0 and nodes.max(initial=0) > 1:
         yield Doubt(
             "graph-nodes-traced",
-            "The nodes of graphs were traced one by one, which stretches the gaps between them: do"
-            " not judge captured graphs by this trace, but by wall time.",
+            "The profiler traced the nodes of graphs one by one, which stretches the gaps between them:"
+            " judge captured graphs by wall time, and not by this trace.",
         )
 
 
@@ -128,8 +128,8 @@ def _queued(found: Gaps, windows: Sequence[Window], times: Lanes) -> Iterator[Do
     if times.span_ns and long / times.span_ns > _MUCH:
         yield Doubt(
             "idle-with-work-queued",
-            f"For {long / times.span_ns:.0%} of the time the device did nothing although work was"
-            " queued: it waited for another device or stream, or the profiler dropped what ran.",
+            f"For {long / times.span_ns:.0%} of the time the GPU is idle although work is"
+            " queued: it waits for another device or stream, or the profiler dropped what ran.",
         )
 
 
@@ -140,12 +140,14 @@ def _full_queue(trace: Trace, device: int, steps: Steps) -> Iterator[Doubt]:
     deep = int((depth[counted] >= FULL_QUEUE).sum())
     if full or deep:
         what = (
-            f"{full:,} times by its own word" if full else f"at {deep:,} launches by their number"
+            f"{full:,} times as the profiler says"
+            if full
+            else f"at {deep:,} launches by the number of queued kernels"
         )
         yield Doubt(
             "queue-full",
             f"The launch queue was full ({what}): long launches there are waits for a busy"
-            " device, and were not counted as work of the host.",
+            " GPU, and do not count as host time.",
             corrected=True,
         )
 
@@ -161,7 +163,7 @@ def _clock(trace: Trace, rows: Ints) -> Iterator[Doubt]:
         yield Doubt(
             "clock-skew",
             f"{count:,} device events begin before their launch, by up to {early.max() / 1e3:,.0f}"
-            " us: the clocks of host and device disagree.",
+            " us: the clocks of CPU and GPU disagree.",
         )
 
 
@@ -170,7 +172,7 @@ def _uneven(steps: Steps) -> Iterator[Doubt]:
     if odd:
         yield Doubt(
             "steps-left-out",
-            f"{len(odd)} of {len(steps.all)} steps do not count; {odd[0].name}: {odd[0].left_out}.",
+            f"{len(odd)} of {len(steps.all)} steps are left out; {odd[0].name}: {odd[0].left_out}.",
             corrected=True,
         )
 
@@ -184,16 +186,16 @@ _MOST = 0.5
 _WORTH_A_SENTENCE = 0.2
 _WORTH_NAMING = 0.05
 _HELP: dict[WorkKind, str] = {
-    "data-loading": "Load ahead, in processes of their own: DataLoader(num_workers=..., pin_memory=True,"
+    "data-loading": "Load ahead in other processes: DataLoader(num_workers=..., pin_memory=True,"
     " prefetch_factor=...).",
-    "preprocessing": "Prepare inputs in the workers of a DataLoader or on the GPU, while the step before runs.",
-    "allocation": "Keep buffers, or let torch's caching allocator keep them: set"
+    "preprocessing": "Prepare inputs in the workers of a DataLoader, or on the GPU while the previous step runs.",
+    "allocation": "Reuse buffers, or let torch's caching allocator keep them: set"
     " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and avoid empty_cache() in the step.",
-    "garbage-collection": "Call gc.freeze() after the warm-up, and collect between steps that do not matter.",
-    "compilation": "Record steps after the warm-up; if shapes make it compile again, mark them as dynamic.",
-    "graph-instantiation": "Capture and instantiate graphs once, before the steps that count.",
-    "logging": "Log every so many steps, and from values that were copied without waiting.",
-    "another-thread": "Move that thread's work into a process: two threads cannot run Python at once.",
+    "garbage-collection": "Call gc.freeze() after the warm-up, and run gc.collect() every so many steps.",
+    "compilation": "Record steps after the warm-up. If new shapes cause recompilation, mark them as dynamic.",
+    "graph-instantiation": "Capture and instantiate graphs once, before the steps.",
+    "logging": "Log every N steps, from values that were copied without a host sync.",
+    "another-thread": "Move that thread's work into another process: two threads cannot run Python at once.",
 }
 _OF_STEADY_STEPS = ("launch-bound", "gpu-bound", "sync-bound")
 _GAIN = 1.15  # what a graph must bring at least to be promised
@@ -248,8 +250,8 @@ def _judged(
     if unclear:
         return Judgement(
             "cannot-tell",
-            f"It cannot be told what the device waits for: {unclear}.{_blocked(times, syncs, steps)}",
-            "Record again, with a warm-up step, and measure the wall time of a step without the profiler.",
+            f"The trace does not show what the GPU waits for: {unclear}.{_blocked(times, syncs, steps)}",
+            "Record again after a warm-up step, and measure the wall time of a step without the profiler.",
             "low",
         )
     idle = _idle_share(times, predicted)
@@ -261,9 +263,9 @@ def _judged(
     if predicted.wall_us is None and _begins_late(times, predicted):
         return Judgement(
             "cannot-tell",
-            "It cannot be told what the device waits for: most of the recorded step lies before its first"
-            f" kernel, and from there to the end of the last one it takes {times.span_ns / 1e3:,.0f} us.",
-            "Record several steps, so that each one's beginning follows the end of another.",
+            "The trace does not show what the GPU waits for: most of the recorded step is before its first"
+            f" kernel, and the time from there to the end of the last kernel is {times.span_ns / 1e3:,.0f} us.",
+            "Record several steps in a row.",
             "low",
         )
     verdicts = {_verdict(share, times, predicted) for share in _shares(times, predicted)}
@@ -279,7 +281,7 @@ def _blocked(times: Lanes, syncs: Sequence[SyncCost], steps: int) -> str:
     longest = max(syncs, key=lambda sync: sync.device_idle_us, default=None)
     if longest is None or longest.device_idle_us * 1e3 * steps <= _MOST * times.idle_ns:
         return ""
-    return f" Meanwhile the host is blocked in {_place(longest)}, for {time_text(longest.host_wait_us)} a step."
+    return f" Meanwhile the CPU is blocked in {_place(longest)}, for {time_text(longest.host_wait_us)} a step."
 
 
 def _as_profiled(times: Lanes, graph_share: float) -> Judgement:
@@ -294,7 +296,7 @@ def _as_profiled(times: Lanes, graph_share: float) -> Judgement:
     return Judgement(
         verdict,
         f"As profiled, the GPU is busy {times.busy_ns / span:.0%} of the time, waits for launches {bound:.0%}"
-        f" and for a host that waits for results {waited:.0%}. "
+        f" and for a CPU that waits for results {waited:.0%}. "
         + (
             f"CUDA graphs already run {graph_share:.0%} of the kernels."
             if graph_share > _MOST
@@ -310,7 +312,7 @@ def _as_profiled(times: Lanes, graph_share: float) -> Judgement:
 def _why_unclear(times: Lanes, doubts: Sequence[Doubt]) -> str:
     """Why there is no answer; "" if there is one."""
     if not times.joined:
-        return "none of its kernels has a launch in the trace"
+        return "its kernels have no launches in the trace"
     span = times.span_ns or 1
     if times.unattributed_ns / span > _UNKNOWN:
         return f"{times.unattributed_ns / span:.0%} of the time is idle before kernels without a launch"
@@ -318,7 +320,7 @@ def _why_unclear(times: Lanes, doubts: Sequence[Doubt]) -> str:
     if queued > _UNKNOWN and any(doubt.kind == "idle-with-work-queued" for doubt in doubts):
         return (
             f"{queued:.0%} of the time it is idle although work is queued, because of other devices"
-            " or streams, or because the profiler dropped what ran"
+            " or streams, or because the profiler dropped records"
         )
     lost = next((doubt for doubt in doubts if doubt.kind == "incomplete-graphs"), None)
     return "graph launches have no kernels in the trace" if lost else ""
@@ -376,12 +378,12 @@ def _elsewhere(idle_share: float, did: Doings) -> tuple[str, str]:
     cause = next((cause for cause in did.causes if cause.kind == first), None)
     what = WORK_WORDS[first] if first != "ordinary" else "work between two launches"
     named = cause is not None and cause.name and cause.share >= _WORTH_NAMING
-    where = f" {_lies_in(cause)}" if cause is not None and named else ""
+    where = f" {_is_in(cause)}" if cause is not None and named else ""
     return (
-        f"For {idle_share:.0%} of the time the GPU idles, {did.elsewhere_share:.0%} of"
-        f" that because the host is busy with {what} and launches nothing: a graph does not remove"
-        f" it.{where}",
-        _HELP.get(first, "Take that work out of the step, or do it in another process meanwhile."),
+        f"The GPU is idle for {idle_share:.0%} of the time, {did.elsewhere_share:.0%} of"
+        f" that because the CPU is busy with {what} and launches nothing. A graph does not remove"
+        f" that.{where}",
+        _HELP.get(first, "Move that work out of the step, or into another process."),
     )
 
 
@@ -390,16 +392,16 @@ def _largest(did: Doings) -> str:
     known = next((kind for kind in did.kinds if kind.kind in ELSEWHERE), None)
     first = next(iter(did.causes), None)
     if known is not None and known.share >= _WORTH_A_SENTENCE:
-        return f" Of the idle time {known.share:.0%} is {WORK_WORDS[known.kind]}."
+        return f" {known.share:.0%} of the idle time is {WORK_WORDS[known.kind]}."
     if first is None or not first.name or first.share < _WORTH_A_SENTENCE:
         return ""
-    return f" Of the idle time {_lies_in(first)}"
+    return f" {_is_in(first)}"
 
 
-def _lies_in(cause: GapCause) -> str:
+def _is_in(cause: GapCause) -> str:
     place = cause.location
     at = f" at {place.file}:{place.line} ({place.function})" if place is not None else ""
-    return f"{cause.share:.0%} lies in {cause.name}{at}."
+    return f"{cause.share:.0%} of the idle time is in {cause.name}{at}."
 
 
 def _words(
@@ -411,7 +413,7 @@ def _words(
     waiting = _waiting(times, predicted)
     if verdict == "launch-bound":
         return (
-            f"The GPU waits for the host {waiting}. {_graphs(predicted)}: predicted speedup {gain}.",
+            f"The GPU waits for the CPU {waiting}. {_graphs(predicted)}: predicted speedup {gain}.",
             "Run `graphdoctor analyze` on the model: it says what can be captured and what stops it.",
         )
     if verdict == "sync-bound":
@@ -419,9 +421,9 @@ def _words(
         where = f" The first is {_place(first)}." if first else ""
         a_step = count_text(round(predicted.syncs), "time")
         return (
-            f"The host waits for results {a_step} a step. Without these waits the host is ahead of the device, and"
+            f"The CPU waits for results {a_step} a step. Without these waits the CPU is ahead of the GPU, and"
             f" {_idle_through_syncs(predicted):.0%} of the idle time goes: fix them first.{where}",
-            "Keep values on the device, and read them once after the step.",
+            "Keep values on the GPU, and read them once after the step.",
         )
     if verdict == "gpu-bound":
         profiled = times.busy_ns / (times.span_ns or 1)
@@ -431,10 +433,10 @@ def _words(
             busy += f" as profiled and {clean:.0%} {_basis(predicted)}"
         return (
             f"The GPU is busy {busy}. A graph brings {max(1.0, ratio.high):.2f}x at most.",
-            "Look at the kernels, not at the host: the host is ahead of the device.",
+            "Look at the kernels: the CPU is ahead of the GPU.",
         )
     return (
-        f"Mixed: the GPU waits for the host {waiting}. {_graphs(predicted)}: predicted speedup {gain}.",
+        f"Mixed: the GPU waits for the CPU {waiting}. {_graphs(predicted)}: predicted speedup {gain}.",
         "Measure the wall time of a step without the profiler and pass it with --wall-ms.",
     )
 

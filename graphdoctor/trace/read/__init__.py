@@ -1,1 +1,1 @@
-"""A trace file, plain or gzip -> a Trace."""
+"""Read trace files."""

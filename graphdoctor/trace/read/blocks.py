@@ -1,4 +1,4 @@
-"""A trace file, plain or gzip, a pipe or standard input -> its content in blocks of bounded size."""
+"""Read a trace file, plain or gzip, a pipe or standard input in blocks of bounded size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of whole events as JSON text -> typed events; what cannot be read is counted."""
+"""Decode runs of events into typed events, and count those that cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace file, of torch.profiler (plain or gzip) or Nsight Systems -> a Trace."""
+"""Read a trace file of torch.profiler, plain or gzip, or of Nsight Systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder and a worker -> the names of the files in which one profiled run is kept."""
+"""Name the files in which one profiled run is kept."""
 
 from __future__ import annotations
 

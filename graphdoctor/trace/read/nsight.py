@@ -1,4 +1,4 @@
-"""A SQLite export of Nsight Systems -> a Trace: kernels, copies, CUDA calls and NVTX ranges."""
+"""Read a SQLite export of Nsight Systems: kernels, copies, CUDA calls and NVTX ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of a trace file -> its header, runs of events, and what is left at its end."""
+"""Split a trace file, block by block, into its header, runs of events, and the rest at its end."""
 
 from __future__ import annotations
 
