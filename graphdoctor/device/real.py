@@ -27,6 +27,7 @@ from graphdoctor.device.observe.operators import Call, Observer, tensors_of
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.target.frames import is_machinery
+from graphdoctor.values.host_events import IS_CAPTURING, WATCHED_CALLS, HostEvent, RngState
 
 
 class RealStorageTable(StorageTable):
@@ -95,9 +96,9 @@ class WatchedDevice:
         self._side.callback(default.wait_stream, side)
         self._side.enter_context(torch.cuda.stream(side))
 
-    def event(self, kind: str, name: str, detail: str = "") -> None:
+    def event(self, event: HostEvent) -> None:
         for observer in self._observers:
-            observer.event(kind, name, detail)
+            observer.event(event)
 
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
@@ -155,40 +156,34 @@ class WatchedDevice:
         return str(tensor.device)
 
     def _tell_of_calls(self, patches: Patches) -> None:
-        def telling(kind: str, name: str) -> Callable[[Any], Any]:
-            def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-                def call(*args: Any, **kwargs: Any) -> Any:
-                    self.event(kind, name)
-                    return original(*args, **kwargs)
+        def telling(event: HostEvent, original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                self.event(event)
+                return original(*args, **kwargs)
 
-                return call
-
-            return wrap
+            return call
 
         stand_in_for_ctc_loss(patches)
         patches.replace(torch._tensor_str, "_str", lambda original: telling_repr(self, original))
-        patches.replace(torch.cuda, "synchronize", telling("sync", "torch.cuda.synchronize()"))
-        for owner, path in ((torch.cuda.Stream, "Stream"), (torch.cuda.Event, "Event")):
-            for kind, method in _FORBIDDEN_METHODS:
-                name = f"torch.cuda.{path}.{method}()"
-                patches.replace(owner, method, telling(kind, name))
+        for event in WATCHED_CALLS:
+            *path, method = event.name.removesuffix("()").removeprefix("torch.").split(".")
+            owner: Any = torch
+            for part in path:
+                owner = getattr(owner, part, None)
+            if hasattr(owner, method):  # older versions of torch have no torch.accelerator
+                patches.replace(owner, method, partial(telling, event))
         for method in RNG_CALLS:
             for module in (torch.cuda, torch.cuda.random):
                 patches.replace(module, method, partial(self._telling_of_seed, method))
-        patches.replace(
-            torch.Tensor, "pin_memory", telling("pinned-allocation", "Tensor.pin_memory()")
-        )
         for module in (torch.cuda, torch.cuda.graphs):
             patches.replace(module, "is_current_stream_capturing", self._telling_of_question)
         if torch.distributed.is_available():
             self._where_made.tell_of_runs(patches)
-        graph = torch.cuda.CUDAGraph
-        patches.replace(graph, "replay", telling("graph-replay", "torch.cuda.CUDAGraph.replay()"))
 
     def _telling_of_question(self, original: Callable[[], bool]) -> Callable[[], bool]:
         def is_capturing() -> bool:
             if not is_machinery(sys._getframe(1).f_code.co_filename):
-                self.event("capture-query", "torch.cuda.is_current_stream_capturing()")
+                self.event(IS_CAPTURING)
             return original()
 
         return is_capturing
@@ -199,7 +194,8 @@ class WatchedDevice:
             refusal = refusal_of_rng_call(
                 method, argument, current_seed=_current_seed, seed_of=_seed_of_state
             )
-            self.event("rng-state", rng_call_name(method, sys._getframe(1)), refusal)
+            name = rng_call_name(method, sys._getframe(1))
+            self.event(RngState(name, refusal=refusal))
             return original(*args, **kwargs)
 
         return call
@@ -222,6 +218,3 @@ def _current_seed() -> int:
 def _seed_of_state(state: torch.Tensor) -> int:
     """A CUDA generator's state begins with its seed, in 8 bytes."""
     return int(state[:8].view(torch.int64).item())
-
-
-_FORBIDDEN_METHODS = (("sync", "synchronize"), ("query", "query"), ("query", "elapsed_time"))

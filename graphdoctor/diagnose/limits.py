@@ -18,8 +18,9 @@ from graphdoctor.diagnose.python_state import (
 from graphdoctor.rules.causes.words import place_words
 from graphdoctor.target import Target
 from graphdoctor.values.figures import count_text, names_text
+from graphdoctor.values.host_events import AttentionDropout, CaptureQuery
 from graphdoctor.values.locations import Location, bracketed, file_line
-from graphdoctor.values.recording import HostEvent, Iteration, Recording
+from graphdoctor.values.recording import Iteration, Recording
 
 
 def doubts_of(target: Target, recording: Recording) -> tuple[str, ...]:
@@ -149,7 +150,7 @@ _ADVICE = (
 def about_other_dropout(recording: Recording) -> Iterator[str]:
     """Of the first iteration that has it, its first call, and how many there are."""
     for eager, captured in zip(recording.eager, recording.captured, strict=False):
-        attentions = (one.events_of("attention-dropout") for one in (eager, captured))
+        attentions = (one.events_of(AttentionDropout) for one in (eager, captured))
         calls = [
             (before, now)
             for before, now in zip(*attentions, strict=False)
@@ -160,22 +161,22 @@ def about_other_dropout(recording: Recording) -> Iterator[str]:
             return
 
 
-def _told(before: HostEvent, now: HostEvent, captured: Iteration, *, count: int) -> str:
+def _told(
+    before: AttentionDropout, now: AttentionDropout, captured: Iteration, *, count: int
+) -> str:
     # That the math kernel draws otherwise than the fused ones was seen on GPUs (two H200s, in float32).
     may = "takes" if "math attention" in (before.name, now.name) else "may take"
     calls = f" in {count_text(count, 'call')}" if count > 1 else ""
     return (
-        f"Attention with dropout{bracketed(now.location)} has {now.detail} while it is captured, and {before.detail} in"
+        f"Attention with dropout{bracketed(now.location)} has {now.mask} while it is captured, and {before.mask} in"
         f" eager{calls}{_asked_before(now, captured)}. A GPU {may} {now.name} instead of {before.name} then, which"
         f" drops other elements from the same seed: {_ADVICE}"
     )
 
 
-def _asked_before(now: HostEvent, captured: Iteration) -> str:
+def _asked_before(now: AttentionDropout, captured: Iteration) -> str:
     """A helper that does nothing but ask says less than the file that calls it."""
-    asked = [
-        event for event in captured.events_of("capture-query") if event.op_index <= now.op_index
-    ]
+    asked = [event for event in captured.events_of(CaptureQuery) if event.op_index <= now.op_index]
     if not asked or asked[-1].location is None:
         return ""
     event = asked[-1]

@@ -21,6 +21,7 @@ from graphdoctor.values.errors import CannotDoItHere, HostWaited, UsageError
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.finding import Finding
+from graphdoctor.values.host_events import HostEvent
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Iteration, Recording
 
@@ -81,9 +82,9 @@ class _OwnThread(OperatorObserver):
         super().__init__(table, Scopes({}), iteration=1, named={}, device_of=device_of)
         self._thread = threading.get_ident()
 
-    def event(self, kind: Any, name: str, detail: str) -> None:
+    def event(self, event: HostEvent) -> None:
         if threading.get_ident() == self._thread or self._is_in_its_backward():
-            super().event(kind, name, detail)
+            super().event(event)
 
     def _is_in_its_backward(self) -> bool:
         """autograd's own thread has the modes of the one that called it."""

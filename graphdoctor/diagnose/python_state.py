@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from graphdoctor.target.state.plain import told_of
 from graphdoctor.values.figures import count_text, names_text
 from graphdoctor.values.finding import Finding
+from graphdoctor.values.host_events import HostKind, PythonEvent
 from graphdoctor.values.locations import Location, bracketed
-from graphdoctor.values.recording import EventKind, HostEvent, Recording
+from graphdoctor.values.recording import Recording
 
 _MOST = 3  # places and names that a sentence has
 
@@ -32,7 +33,7 @@ def about_stopped(stopped: Sequence[str]) -> Iterator[str]:
 
 def decided_by_stopped(recording: Recording) -> Iterator[str]:
     """Lines that choose another way in a later step, or may, and never in a later replay."""
-    by_place: dict[Location | None, dict[str, HostEvent]] = {}
+    by_place: dict[Location | None, dict[str, PythonEvent]] = {}
     for event in _on_host(recording, "python-decision"):
         by_place.setdefault(event.location, {}).setdefault(told_of(event.name), event)
     for place, events in by_place.items():
@@ -67,7 +68,7 @@ def raises_later(recording: Recording) -> Iterator[str]:
 
 def taken_from_outside(recording: Recording) -> Iterator[str]:
     """What a step takes from an iterator or a queue that goes on behind it."""
-    found: dict[str, HostEvent] = {}
+    found: dict[str, PythonEvent] = {}
     for event in _on_host(recording, "running-iterator"):
         if event.name not in found or found[event.name].location is None:
             found[event.name] = event
@@ -98,7 +99,7 @@ def about_outside(recording: Recording) -> Iterator[str]:
         )
 
 
-def _asked(recording: Recording, *answers: str) -> list[HostEvent]:
+def _asked(recording: Recording, *answers: str) -> list[PythonEvent]:
     events = (event for event in _on_host(recording, "outside") if event.detail in answers)
     return list({event.location: event for event in events}.values())
 
@@ -109,22 +110,16 @@ def in_other_threads(recording: Recording) -> Iterator[str]:
         yield f"the step gives work to another thread{bracketed(place)}: what runs there is not recorded"
 
 
-def events_of(recording: Recording, kind: EventKind) -> Iterator[HostEvent]:
-    """Those of all iterations that ran as captured, in order."""
-    for iteration in recording.captured:
-        yield from iteration.events_of(kind)
-
-
-def _on_host(recording: Recording, kind: EventKind) -> Iterator[HostEvent]:
+def _on_host(recording: Recording, kind: HostKind) -> Iterator[PythonEvent]:
     """Those that the run saw that was watched on the host only: no iteration has them."""
     return (event for event in recording.host if event.kind == kind)
 
 
-def _said(event: HostEvent) -> str:
+def _said(event: PythonEvent) -> str:
     return f"{told_of(event.name)}{bracketed(event.location)}"
 
 
-def _with_line(event: HostEvent) -> str:
+def _with_line(event: PythonEvent) -> str:
     return f"{event.name}{bracketed(event.location)}"
 
 

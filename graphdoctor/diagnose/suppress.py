@@ -13,8 +13,9 @@ import msgspec
 from graphdoctor.diagnose.comments import Comment, comments_in
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.finding import Finding, IdleComment, Suppression
+from graphdoctor.values.host_events import HostEvent
 from graphdoctor.values.locations import Location, is_library, own_line
-from graphdoctor.values.recording import HostEvent, Iteration, Op, Recording
+from graphdoctor.values.recording import Iteration, Op, Recording
 from graphdoctor.values.spelling import nearest
 
 NO_REASON = "no reason given"

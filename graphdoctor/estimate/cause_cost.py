@@ -16,8 +16,9 @@ from graphdoctor.estimate.timeline import eager_pieces
 from graphdoctor.operators import waiting_backwards
 from graphdoctor.values.figures import Range
 from graphdoctor.values.finding import Finding
+from graphdoctor.values.host_events import HostEvent
 from graphdoctor.values.locations import Location, own_line
-from graphdoctor.values.recording import HostEvent, Iteration, Op, Recording
+from graphdoctor.values.recording import Iteration, Op, Recording
 
 _GONE = Piece(ZERO, ZERO, 0)
 
@@ -64,7 +65,8 @@ class _Step:
 
     def __init__(self, iteration: Iteration, profile: DeviceProfile) -> None:
         self._profile = profile
-        self._ops, self._events = iteration.ops, iteration.events_of("sync")
+        self._ops = iteration.ops
+        self._events = [event for event in iteration.events if event.host_waits]
         self._backwards = {op.index for op, _ in waiting_backwards(self._ops)}
         self._pieces = self._pieces_with(self._events)
         self._cases = corner_cases(self._pieces)

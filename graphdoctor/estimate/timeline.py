@@ -13,7 +13,8 @@ from graphdoctor.estimate.network import exposed_us
 from graphdoctor.estimate.ranges import ZERO
 from graphdoctor.operators import waiting_backwards
 from graphdoctor.values.figures import Range
-from graphdoctor.values.recording import HostEvent, Op, TensorUse
+from graphdoctor.values.host_events import HostEvent
+from graphdoctor.values.recording import Op, TensorUse
 
 _NOTHING = Piece(ZERO, ZERO, 0)
 
@@ -30,7 +31,7 @@ def eager_pieces(
     `inside` is the module that is running already, None outside any. A wait after the last
     operator is one piece more.
     """
-    stops = iter(sorted(event.op_index for event in events if event.kind == "sync"))
+    stops = iter(sorted(event.op_index for event in events if event.host_waits))
     stop = next(stops, None)
     previous: Op | None = None
     costs = known_costs(profile)

@@ -24,6 +24,7 @@ from graphdoctor.graphs.generator import generator_state
 from graphdoctor.target.frames import locate
 from graphdoctor.target.state.saved_tensor import contents_now
 from graphdoctor.target.state.shared_memory import copied_when_written
+from graphdoctor.values.host_events import HostEvent, RngState
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration
 
@@ -123,9 +124,9 @@ class RegionWatcher:
         self._made_on_cpu: set[int] = set()  # by device operators: attention's seed and offset
         self._newest_before = table.info(torch.empty(0)).number
 
-    def event(self, kind: str, name: str, detail: str) -> None:
+    def event(self, event: HostEvent) -> None:
         """What the host does is no part of a region, but for where random numbers are counted from."""
-        if kind == "rng-state" and "set_rng_state" in name:
+        if isinstance(event, RngState) and "set_rng_state" in event.name:
             for span, run in zip(self._spans, self._runs, strict=True):
                 if min(span) < self._index <= max(span):
                     run.reason = _STATE_SET

@@ -6,6 +6,7 @@ from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.target.frames import locate
 from graphdoctor.target.program.studies import Waits
+from graphdoctor.values.host_events import HostEvent
 
 _READS = frozenset({"_local_scalar_dense", "equal", "nonzero"})
 _COPIES = frozenset({"_to_copy", "copy_"})
@@ -29,10 +30,10 @@ class BetweenSteps(Observer):
         elif name in _COPIES and self._is_to_host(name, call):
             self._note("copies to the host")
 
-    def event(self, kind: str, name: str, detail: str) -> None:
-        """`torch.cuda.synchronize()` and its kin."""
-        if kind == "sync":
-            self._note(name)
+    def event(self, event: HostEvent) -> None:
+        """`torch.cuda.synchronize()` and other calls that wait."""
+        if event.host_waits:
+            self._note(event.name)
 
     def _note(self, what: str) -> None:
         self._waits[locate(3).location, what] += 1

@@ -6,17 +6,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import torch
+from msgspec.structs import replace
 
 from graphdoctor.device.observe.collectives import exchange_of, runs_with_others
 from graphdoctor.device.observe.operators import Call, WholeCall, tensors_of, written_tensors
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable, arg_of, use_of
 from graphdoctor.record.scopes import Scopes
 from graphdoctor.target.frames import Place, locate
+from graphdoctor.values.host_events import HostEvent
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
     Exchange,
     External,
-    HostEvent,
     Op,
     Opaque,
     OriginKind,
@@ -87,17 +88,15 @@ class OperatorObserver:
         self.ops.append(op)
         self._note_made(call, op)
 
-    def event(self, kind: Any, name: str, detail: str) -> None:
+    def event(self, event: HostEvent) -> None:
         place = locate()
         self.events.append(
-            HostEvent(
-                kind=kind,
-                name=name,
+            replace(
+                event,
                 op_index=len(self.ops),
                 location=place.location,
                 stack=place.stack,
                 module=self._scopes.module,
-                detail=detail,
             )
         )
 

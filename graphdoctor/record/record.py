@@ -19,6 +19,7 @@ from graphdoctor.record.iteration import Look, observe
 from graphdoctor.record.later.later_events import with_later_steps
 from graphdoctor.record.session import Session
 from graphdoctor.values.errors import RaisesLater, UserCodeError
+from graphdoctor.values.host_events import GraphReplay
 from graphdoctor.values.locations import file_line
 from graphdoctor.values.recording import Iteration, OptimizerInfo, Recording
 
@@ -69,8 +70,8 @@ def _both_ways(
 
 def _unseen(captured: tuple[Iteration, ...]) -> Iterator[str]:
     """What the step did that no operator shows, once for each place."""
-    events = (event for iteration in captured for event in iteration.events)
-    places = {e.location: e for e in events if e.kind == "graph-replay"}
+    events = (event for iteration in captured for event in iteration.events_of(GraphReplay))
+    places = dict.fromkeys(event.location for event in events)
     for location in places:
         where = f" ({file_line(location)})" if location else ""
         yield f"The step replays a CUDA graph of its own{where}: what runs in it is not recorded."

@@ -21,6 +21,7 @@ from graphdoctor.target.state.tree import map_inputs
 from graphdoctor.target.target import Inputs, Target
 from graphdoctor.target.user_code import first_line, in_short
 from graphdoctor.values.errors import GraphDoctorError
+from graphdoctor.values.host_events import CutShort
 
 NO_VALUES = "the step ran on shapes only"
 
@@ -132,7 +133,7 @@ def _going_on(step: Callable[..., object], device: EmulatedDevice) -> Callable[.
         except Exception as error:
             if device.assumptions == before:
                 raise
-            device.event("cut-short", type(error).__name__, in_short(error))
+            device.event(CutShort(type(error).__name__, error=in_short(error)))
             return None
 
     return followed

@@ -9,9 +9,10 @@ from os.path import basename
 from msgspec.structs import replace
 
 from graphdoctor.rules.causes.source import read_after_loop
-from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, event_hits
+from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
+from graphdoctor.values.host_events import EarlierGraph
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import HostEvent, Recording
+from graphdoctor.values.recording import Recording
 
 _LET_GO = (
     "Before the first step, put its detach() in its place: the step makes it anew. What "
@@ -19,7 +20,7 @@ _LET_GO = (
 )
 
 # What an earlier step of a program has left in its variables: `loss` (train.py:12).
-_KEPT, _VARIABLE = "kept alive by ", re.compile(r"`(\w+)` \(")
+_VARIABLE = re.compile(r"`(\w+)` \(")
 _FREE = (
     "Write {what} at the end of each step, or capture before the first one. From torch 2.13 on,"
     " torch.autograd.graph.set_override_stale_capture_stream(True) lets the capture go on."
@@ -55,10 +56,11 @@ class BackwardBeyondStep(RecordingRule):
     fix = "Compute it inside the step, or give the step tensor.detach()."
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        for hit in event_hits(recording, "earlier-graph", _message):
-            frames = () if hit.location is None else (hit.location, *hit.stack)
-            fix = _fix(hit.operator, frames) if _KEPT in hit.operator else hit.fix
-            yield replace(hit, fix=fix)
+        for iteration in recording.captured:
+            for event in iteration.events_of(EarlierGraph):
+                hit = at_event(iteration.index, event, _message(event))
+                frames = () if event.location is None else (event.location, *event.stack)
+                yield replace(hit, fix=_fix(event.kept_by, frames)) if event.kept_by else hit
 
     @staticmethod
     def bad() -> object:
@@ -91,9 +93,8 @@ class BackwardBeyondStep(RecordingRule):
         return step, (torch.randn(8, 4, device="cuda"),)
 
 
-def _fix(name: str, frames: tuple[Location, ...]) -> str:
+def _fix(holder: str, frames: tuple[Location, ...]) -> str:
     """What lets go of an accumulation: of a program's variables, or of a tensor of the model."""
-    holder = name.partition(_KEPT)[2]
     if variables := _VARIABLE.findall(holder):
         return _FREE.format(what=_letting_go(variables, _holding(holder, frames)))
     return (
@@ -115,5 +116,5 @@ def _letting_go(variables: list[str], place: Location | None) -> str:
     return " and ".join(parts)
 
 
-def _message(event: HostEvent) -> str:
+def _message(event: EarlierGraph) -> str:
     return f"The backward pass reaches {event.name}, whose forward ran before the step."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphdoctor.rules.rule import EventRule
+from graphdoctor.values.host_events import Barrier
 
 
 class BarrierInStep(EventRule):
@@ -26,7 +27,7 @@ class BarrierInStep(EventRule):
         " such a capture, with and without async_op, on 2026-11-22"
     )
     fix = "Move it outside the step; collectives on one stream keep their order without it."
-    kind = "barrier"
+    event = Barrier
     says = " makes the host wait until every rank is here."
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphdoctor.rules.rule import EventRule
+from graphdoctor.values.host_events import ColdGroup
 
 
 class ColdProcessGroup(EventRule):
@@ -27,7 +28,7 @@ class ColdProcessGroup(EventRule):
         " on 2026-11-22, and took one of a group that had been used"
     )
     fix = "Run one collective on the group before the capture."
-    kind = "cold-group"
+    event = ColdGroup
     says = " is the first call on its group, whose communicator NCCL would make in the capture."
 
     @staticmethod

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from graphdoctor.rules.rule import Hit, RecordingRule, at_event, at_op
+from graphdoctor.values.host_events import DdpOnDefaultStream
 from graphdoctor.values.recording import Recording
 
 _SAYS = " was made on the default stream, which its backward pass then reaches during the capture."
@@ -37,7 +38,7 @@ class DefaultStreamDdp(RecordingRule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         """The forward pass of such a module; the backward passes after it are in its wake."""
         for iteration in recording.captured:
-            made = iteration.events_of("default-stream-ddp")
+            made = iteration.events_of(DdpOnDefaultStream)
             for event in made:
                 yield at_event(iteration.index, event, f"{event.name}{_SAYS}")
             for op in iteration.ops[made[0].op_index :] if made else ():

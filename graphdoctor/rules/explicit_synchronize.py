@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphdoctor.rules.rule import MEASURED, EventRule
+from graphdoctor.values.host_events import Sync
 
 
 class ExplicitSynchronize(EventRule):
@@ -25,7 +26,7 @@ class ExplicitSynchronize(EventRule):
     makes_host_wait = True
     evidence = MEASURED
     fix = "Move it outside the step; between streams use wait_stream, which can be captured."
-    kind = "sync"
+    event = Sync
     says = " makes the host wait for the device."
 
     @staticmethod

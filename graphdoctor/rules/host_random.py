@@ -8,7 +8,8 @@ from graphdoctor.rules.causes.differences import differences
 from graphdoctor.rules.causes.sources import host_value_hits, source_place
 from graphdoctor.rules.causes.words import operator_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule
-from graphdoctor.values.recording import HostEvent, Recording
+from graphdoctor.values.host_events import PythonEvent
+from graphdoctor.values.recording import Recording
 
 
 class HostRandom(RecordingRule):
@@ -39,7 +40,7 @@ class HostRandom(RecordingRule):
             if found.source is not None and found.source.kind == "host-random"
         }
 
-        def message(event: HostEvent) -> str:
+        def message(event: PythonEvent) -> str:
             text = f"{event.name} draws on the host; every replay repeats the draw of the capture"
             reached = effects.get(event.location)
             return f"{text}. It reaches {reached}." if reached else f"{text}."

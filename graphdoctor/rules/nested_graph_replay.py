@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphdoctor.rules.rule import MEASURED, EventRule
+from graphdoctor.values.host_events import GraphReplay
 
 
 class NestedGraphReplay(EventRule):
@@ -22,7 +23,7 @@ class NestedGraphReplay(EventRule):
     effect = "capture-fails"
     evidence = MEASURED
     fix = "Call the code itself instead of its graph, and capture the whole step once."
-    kind = "graph-replay"
+    event = GraphReplay
     says = ": a graph cannot be replayed inside a capture."
 
     @staticmethod

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from graphdoctor.rules.causes.optimizers import OUTSIDE, has_no_capturable_form
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event, at_op
+from graphdoctor.values.host_events import RefusedOptimizer
 from graphdoctor.values.recording import Recording
 
 
@@ -97,10 +98,8 @@ class NonCapturableOptimizer(RecordingRule):
 
 def _refused(recording: Recording) -> Iterator[Hit]:
     for iteration in recording.captured:
-        for event in iteration.events:
-            if event.kind != "refused-optimizer":
-                continue
-            name = event.detail or event.name
+        for event in iteration.events_of(RefusedOptimizer):
+            name = event.class_name
             if has_no_capturable_form(recording.optimizers, name):
                 hit = at_event(iteration.index, event, _text_without_form(name))
                 yield replace(hit, fix=OUTSIDE)

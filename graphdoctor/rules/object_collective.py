@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphdoctor.rules.rule import EventRule
+from graphdoctor.values.host_events import ObjectsExchanged
 
 
 class ObjectCollective(EventRule):
@@ -27,7 +28,7 @@ class ObjectCollective(EventRule):
         " capture broadcast_object_list and all_gather_object on 2026-11-22"
     )
     fix = "Send a tensor instead of an object, or move the call outside the step."
-    kind = "object-collective"
+    event = ObjectsExchanged
     says = " copies pickled objects to the device and reads them on the host."
 
     @staticmethod

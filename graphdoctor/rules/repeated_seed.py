@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from graphdoctor.operators import draws
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
-from graphdoctor.values.recording import HostEvent, Iteration, Recording
+from graphdoctor.values.host_events import RngState
+from graphdoctor.values.recording import Iteration, Recording
 
 _SEEDING = ("manual_seed()", "manual_seed_all()")
 
@@ -31,9 +32,8 @@ class RepeatedSeed(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
-            for event in iteration.events:
-                # With a refusal as its detail it is GD110's.
-                if event.kind == "rng-state" and not event.detail and _seeds(event):
+            for event in iteration.events_of(RngState):
+                if not event.refusal and _seeds(event):  # GD110 reports a refused one
                     drawn = _draws_after(event, iteration)
                     if drawn:
                         yield at_event(iteration.index, event, _message(event, drawn))
@@ -60,11 +60,11 @@ class RepeatedSeed(RecordingRule):
         return step, (torch.randn(8, 16, device="cuda"),)
 
 
-def _seeds(event: HostEvent) -> bool:
+def _seeds(event: RngState) -> bool:
     return event.name.endswith(_SEEDING)
 
 
-def _draws_after(event: HostEvent, iteration: Iteration) -> str:
+def _draws_after(event: RngState, iteration: Iteration) -> str:
     """The first operator on the device that draws after the call; "" if none does."""
     for op in iteration.ops[event.op_index :]:
         if op.is_cuda and draws(op):
@@ -72,7 +72,7 @@ def _draws_after(event: HostEvent, iteration: Iteration) -> str:
     return ""
 
 
-def _message(event: HostEvent, drawn: str) -> str:
+def _message(event: RngState, drawn: str) -> str:
     return (
         f"{event.name} sets the same seed in every step, so that {drawn} repeats its numbers in "
         "eager; a replay draws new ones."

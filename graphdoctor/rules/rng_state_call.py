@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
-from graphdoctor.values.recording import HostEvent, Iteration, Recording
+from graphdoctor.values.host_events import RngState
+from graphdoctor.values.recording import Iteration, Recording
 
 
 class RngStateCall(RecordingRule):
@@ -37,7 +38,7 @@ class RngStateCall(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
-            events = [e for e in iteration.events_of("rng-state") if e.detail]
+            events = [each for each in iteration.events_of(RngState) if each.refusal]
             for event in events:
                 hit = at_event(iteration.index, event, _message(event))
                 first = events[0]
@@ -72,9 +73,9 @@ class RngStateCall(RecordingRule):
         return step, (torch.randn(8, 16, device="cuda"),)
 
 
-def _message(event: HostEvent) -> str:
-    return f"{event.name} is refused in a capture: {event.detail.rstrip('.')}."
+def _message(event: RngState) -> str:
+    return f"{event.name} is refused in a capture: {event.refusal.rstrip('.')}."
 
 
-def _in_backward(event: HostEvent, iteration: Iteration) -> bool:
+def _in_backward(event: RngState, iteration: Iteration) -> bool:
     return event.op_index < len(iteration.ops) and iteration.ops[event.op_index].phase == "backward"

@@ -11,8 +11,9 @@ from typing import ClassVar, Literal, TypeVar
 from msgspec import Struct
 
 from graphdoctor.values.finding import Effect, Finding
+from graphdoctor.values.host_events import HostEvent
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import EventKind, HostEvent, Op, Recording
+from graphdoctor.values.recording import Event, Op, Recording
 
 Result = TypeVar("Result")
 # Both examples did there what the rule says: benchmarks/data/rules_h200_torch2.11.jsonl.
@@ -114,15 +115,15 @@ class RecordingRule(Rule):
 class EventRule(RecordingRule):
     """A hazard that is one kind of host event; `says` follows what was called in the message."""
 
-    kind: ClassVar[EventKind]
+    event: ClassVar[type[HostEvent]]
     says: ClassVar[str]
 
     def check(self, recording: Recording) -> Iterator[Hit]:
-        return event_hits(recording, self.kind, lambda event: f"{event.name}{self.says}")
+        return event_hits(recording, self.event, lambda event: f"{event.name}{self.says}")
 
 
 def event_hits(
-    recording: Recording, kind: EventKind, message: Callable[[HostEvent], str]
+    recording: Recording, kind: type[Event], message: Callable[[Event], str]
 ) -> Iterator[Hit]:
     """Hits in the iterations that ran as if captured, in execution order."""
     for iteration in recording.captured:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphdoctor.rules.rule import MEASURED, EventRule
+from graphdoctor.values.host_events import Query
 
 
 class StreamOrEventQuery(EventRule):
@@ -21,7 +22,7 @@ class StreamOrEventQuery(EventRule):
     effect = "capture-fails"
     evidence = MEASURED
     fix = "Ask outside the step, after the replay."
-    kind = "query"
+    event = Query
     says = " asks whether the device is done."
 
     @staticmethod

@@ -8,6 +8,7 @@ from graphdoctor.rules.causes.reads import host_reads
 from graphdoctor.rules.causes.source import is_formatting
 from graphdoctor.rules.causes.words import tensor_words
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_op, event_hits
+from graphdoctor.values.host_events import TensorRepr
 from graphdoctor.values.recording import Recording
 
 
@@ -35,7 +36,7 @@ class TensorPrinting(RecordingRule):
     def check(self, recording: Recording) -> Iterator[Hit]:
         yield from event_hits(
             recording,
-            "tensor-repr",
+            TensorRepr,
             lambda event: f"{event.name} copies the values to the host and waits for them.",
         )
         for read in host_reads(recording):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
-from graphdoctor.values.recording import HostEvent, Iteration, Recording
+from graphdoctor.values.host_events import StreamSwitch, UnorderedWork
+from graphdoctor.values.recording import Iteration, Recording
 
 
 class UnorderedStreams(RecordingRule):
@@ -36,8 +37,8 @@ class UnorderedStreams(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
-            for event in iteration.events:
-                if event.kind == "stream-order" and event.detail:
+            for event in iteration.events_of(UnorderedWork):
+                if event.refusal:
                     yield _hit(iteration, event)
 
     @staticmethod
@@ -70,17 +71,17 @@ class UnorderedStreams(RecordingRule):
         return step, (torch.randn(8, 16, device="cuda"),)
 
 
-def _hit(iteration: Iteration, event: HostEvent) -> Hit:
+def _hit(iteration: Iteration, event: UnorderedWork) -> Hit:
     hit = at_event(iteration.index, event, _message(event))
-    switches = iteration.events_of("stream-switch")
-    if "unjoined" in event.detail and switches:
+    switches = iteration.events_of(StreamSwitch)
+    if "unjoined" in event.refusal and switches:
         # That nobody joined shows at the step's end; the place is where the stream was chosen.
         hit = structs.replace(hit, location=switches[-1].location, stack=switches[-1].stack)
     return hit
 
 
-def _message(event: HostEvent) -> str:
-    what = event.detail.removeprefix("CUDA error: ")
+def _message(event: UnorderedWork) -> str:
+    what = event.refusal.removeprefix("CUDA error: ")
     if "unjoined" in what:
         return "Work on a side stream is waited for by no one before the step ends: unjoined work."
     if "uncaptured" in what:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphdoctor.rules.rule import MEASURED, Hit, RecordingRule, at_event
+from graphdoctor.values.host_events import UnorderedWork
 from graphdoctor.values.recording import Recording
 
 
@@ -32,8 +33,8 @@ class WorkOnAnotherStream(RecordingRule):
 
     def check(self, recording: Recording) -> Iterator[Hit]:
         for iteration in recording.captured:
-            for event in iteration.events:
-                if event.kind == "stream-order" and not event.detail:
+            for event in iteration.events_of(UnorderedWork):
+                if not event.refusal:
                     message = (
                         f"{event.name} runs on a stream that did not fork from the step's: a "
                         "capture leaves it out of the graph."

@@ -5,48 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Literal, Union
+from typing import TYPE_CHECKING, Literal, TypeVar, Union
 
 from msgspec import Struct
 
+from graphdoctor.values.host_events import AnyEvent, HostEvent, PythonEvent
 from graphdoctor.values.locations import Location
+
+Event = TypeVar("Event", bound=HostEvent)
 
 Phase = Literal["forward", "backward", "optimizer"]
 OriginKind = Literal["input", "state", "previous-iteration", "unknown"]
-EventKind = Literal[
-    "sync",  # stream, device or event synchronize
-    "query",  # stream or event query
-    "rng-state",  # the CUDA generator's state; the detail is torch's refusal, or empty
-    "pinned-allocation",  # cudaHostAlloc
-    "tensor-repr",  # print(t), repr(t), f"{t}"
-    "refused-optimizer",  # torch's own capture health check would raise
-    "capture-query",  # is_current_stream_capturing() was asked
-    "stream-switch",  # torch.cuda.stream(s) / set_stream
-    "stream-order",  # streams without fork or join; the detail is CUDA's refusal, or empty
-    "earlier-graph",  # a backward pass went on into autograd's graph from before the step
-    "host-random",  # Python's or NumPy's generator was drawn from
-    "host-time",  # a clock was read
-    "python-state",  # a line changed Python state, named by its path; the detail says from what to what
-    "python-decision",  # a line compares such state, or branches on it
-    "clock-decision",  # the step is another one when a clock, of this name, has moved on
-    "running-iterator",  # an iterator or a queue that outlives the step gave its next item
-    "outside",  # the step asked what lies outside it; the detail: what the answer is (record/host/outside.py)
-    "raises-later",  # the step fails with the error that is the name, after so many calls as the detail says
-    "other-thread",  # another thread was given work, which is not recorded
-    "graph-replay",  # a CUDA graph of the user's own was replayed
-    "assumed-value",  # a value was needed that no shape tells; the detail says what was assumed
-    "cut-short",  # the step failed with what was assumed; the detail is its error
-    "barrier",  # all ranks wait for each other, and the host for its device
-    "object-collective",  # Python objects travelled between ranks as tensors, and the host read them
-    "default-stream-ddp",  # a DDP module that was made on the default stream ran; the detail is CUDA's refusal
-    "ddp-timing",  # DDP read its timers in a capture of the user's own; the detail is CUDA's refusal
-    "cold-group",  # a process group was used for the first time; the detail is NCCL's refusal
-    "attention-dropout",  # it drops elements by the kernel of this name; the detail tells of its mask
-    "compile-bypassed",  # torch.compile was run eagerly by the emulated device
-]
-
-OF_ENVIRONMENT = "the environment variable "  # before its name, in an event of the kind "outside"
-
 # COO in two states; compressed by rows, as CSR, or by columns, as its transposed
 Sparse = Literal["", "coalesced", "uncoalesced", "by-rows", "by-columns"]
 
@@ -185,18 +154,6 @@ def tensors_in(args: Sequence[Arg]) -> list[TensorUse]:
     return found
 
 
-class HostEvent(Struct, frozen=True):
-    """Something the host did that is no operator. It happened before operator `op_index`."""
-
-    kind: EventKind
-    name: str  # what was called, as the user would write it: "torch.cuda.synchronize"
-    op_index: int
-    location: Location | None = None
-    stack: tuple[Location, ...] = ()
-    module: str = ""
-    detail: str = ""
-
-
 class External(Struct, frozen=True):
     """A storage that an iteration used and did not make.
 
@@ -244,13 +201,13 @@ class Iteration(Struct, frozen=True):
     capturing: bool  # is_current_stream_capturing() answered true
     inputs: tuple[Leaf, ...]
     ops: tuple[Op, ...]
-    events: tuple[HostEvent, ...]
+    events: tuple[AnyEvent, ...]
     externals: tuple[External, ...]
     outputs: tuple[Leaf, ...]
     changes: tuple[StateChange, ...]
 
-    def events_of(self, kind: EventKind) -> list[HostEvent]:
-        return [event for event in self.events if event.kind == kind]
+    def events_of(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
 
     @property
     def input_shapes(self) -> tuple[object, ...]:
@@ -286,6 +243,6 @@ class Recording(Struct, frozen=True, weakref=True):
     mode: Literal["inference", "training"]
     eager: tuple[Iteration, ...]
     captured: tuple[Iteration, ...]
-    host: tuple[HostEvent, ...] = ()
+    host: tuple[PythonEvent, ...] = ()
     optimizers: tuple[OptimizerInfo, ...] = ()
     limits: tuple[str, ...] = ()

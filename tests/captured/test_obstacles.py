@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from graphdoctor.captured.obstacles import asking_paths, is_within, obstacles, written_kinds
 from graphdoctor.strategies.evidence import Studied
 from graphdoctor.values.finding import Finding
+from graphdoctor.values.host_events import HostKind, PythonEvent
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
-    EventKind,
-    HostEvent,
     Iteration,
     OriginKind,
     Recording,
@@ -129,12 +128,12 @@ def test_a_module_is_within_itself_and_those_around_it(
     assert is_within(path, outer) is is_inside
 
 
-def asked(kind: EventKind, before: int, detail: str = "") -> Recording:
+def asked(kind: HostKind, before: int, detail: str = "") -> Recording:
     """Of five operators, each in a module of its own; that of the last iteration count."""
     ops = [replace(RUNS, module=f"m{at}") for at in range(5)]
     other = [replace(RUNS, module="earlier")] * 5
     made = recording(iteration(other), iteration(ops))
-    return replace(made, host=(HostEvent(kind, "asked", before, detail=detail),))
+    return replace(made, host=(PythonEvent("asked", before, kind=kind, detail=detail),))
 
 
 @pytest.mark.parametrize(
@@ -161,6 +160,6 @@ def test_modules_beside_what_is_asked_are_those_that_may_be_told_otherwise(
     ],
 )
 def test_only_what_may_decide_and_no_guard_asks_for_counts(
-    kind: EventKind, detail: str, counts: bool
+    kind: HostKind, detail: str, counts: bool
 ) -> None:
     assert asking_paths(asked(kind, 2, detail)) == ({"m1", "m2"} if counts else set())

@@ -13,16 +13,17 @@ from graphdoctor.device.observe.earlier_graphs import (
     EarlierGraphs,
     mark_held_accumulations,
 )
+from graphdoctor.values.host_events import EarlierGraph, HostEvent
 
 
 class Told:
     """A device that keeps what it is told."""
 
     def __init__(self) -> None:
-        self.events: list[tuple[str, str, str]] = []
+        self.events: list[HostEvent] = []
 
-    def event(self, kind: str, name: str, detail: str = "") -> None:
-        self.events.append((kind, name, detail))
+    def event(self, event: HostEvent) -> None:
+        self.events.append(event)
 
 
 def marks_of(model: torch.nn.Module) -> list[Any]:
@@ -36,7 +37,7 @@ def test_a_variable_that_the_step_reaches_is_named_with_its_line() -> None:
     loss = model(torch.ones(2, 4)).sum()
     loss.backward()
     mark_held_accumulations({"model": model, "loss": loss}, "`loss` (train.py:3)")
-    assert {mark.partition("alive by ")[2] for mark in marks_of(model)} == {"`loss` (train.py:3)"}
+    assert set(marks_of(model)) == {"`loss` (train.py:3)"}
 
 
 def test_a_loss_that_is_still_there_holds_the_accumulations_of_its_parameters_only() -> None:
@@ -46,7 +47,7 @@ def test_a_loss_that_is_still_there_holds_the_accumulations_of_its_parameters_on
     loss = model[1](torch.ones(2, 4)).sum()
     loss.backward()
     mark_held_accumulations({"model": model}, "`loss` (line 3)")
-    assert marks_of(model) == ["a gradient's accumulation, kept alive by `loss` (line 3)"] * 2
+    assert marks_of(model) == ["`loss` (line 3)"] * 2
     del loss
     assert marks_of(model) == []
 
@@ -55,7 +56,7 @@ def test_a_tensor_of_the_roots_that_holds_them_is_named_by_its_path() -> None:
     model = torch.nn.Linear(4, 1)
     kept = model(torch.ones(2, 4))
     mark_held_accumulations({"model": model, "kept": kept})
-    assert marks_of(model) == ["a gradient's accumulation, kept alive by `kept`"] * 2
+    assert marks_of(model) == ["`kept`"] * 2
 
 
 def test_what_was_detached_holds_nothing() -> None:
@@ -102,10 +103,10 @@ def test_the_backward_pass_of_a_step_tells_once_of_what_is_held() -> None:
         with device.observed_by(EarlierGraphs(told)):
             model(data).sum().backward()
         assert told.events == [
-            (
-                "earlier-graph",
+            EarlierGraph(
                 "a gradient's accumulation, kept alive by `held` (line 1)",
-                LEGACY,
+                refusal=LEGACY,
+                kept_by="`held` (line 1)",
             )
         ]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from graphdoctor.device.emulated import EmulatedDevice, EmulationLimit
+from graphdoctor.values.host_events import AssumedValue, HostEvent
 
 
 class Told:
@@ -23,9 +24,9 @@ class Told:
     def after(self, call: Any) -> None:
         """Operators say nothing here."""
 
-    def event(self, kind: str, name: str, detail: str) -> None:
-        if kind == "assumed-value":
-            self.what.append(detail)
+    def event(self, event: HostEvent) -> None:
+        if isinstance(event, AssumedValue):
+            self.what.append(event.value)
 
 
 @pytest.fixture

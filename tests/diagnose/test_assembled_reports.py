@@ -23,8 +23,9 @@ from graphdoctor.target import from_object
 from graphdoctor.values.captures import CaptureOutcome, Difference, Verification
 from graphdoctor.values.errors import RaisesInCapture
 from graphdoctor.values.finding import Finding
+from graphdoctor.values.host_events import CutShort
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import External, HostEvent, Recording
+from graphdoctor.values.recording import External, Recording
 from graphdoctor.values.report import Report
 from tests.diagnose.test_diagnose import iteration, op, recording
 from tests.support.checking import finding
@@ -101,7 +102,7 @@ def test_of_inputs_by_which_the_step_parts_nothing_is_said_but_for_the_values_as
 
 
 def test_without_values_the_report_says_what_was_not_tried() -> None:
-    ended = HostEvent("cut-short", "aten.item", 0, detail="it fails")
+    ended = CutShort("aten.item", error="it fails")
     ran = recording(iteration(0, (), events=[ended]))
     report = assembled(ran, finding(3), has_values=False)
     assert (report.values, report.verdict) == ("none", "unknown")

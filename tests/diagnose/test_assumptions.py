@@ -6,8 +6,9 @@ from pathlib import Path
 
 from graphdoctor.diagnose.assumptions import assumptions, cut_short
 from graphdoctor.values.finding import Assumption
+from graphdoctor.values.host_events import SYNCHRONIZE, AssumedValue, CutShort, HostEvent
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import EventKind, HostEvent, Recording
+from graphdoctor.values.recording import Recording
 from tests.diagnose.test_diagnose import iteration, recording
 
 
@@ -15,8 +16,8 @@ def told(*events: HostEvent) -> Recording:
     return recording(iteration(0, (), events=events), iteration(1, (), events=events))
 
 
-def event(kind: EventKind, detail: str, place: Location | None = None) -> HostEvent:
-    return HostEvent(kind, "aten.item", 0, place, detail=detail)
+def assumed(value: str, place: Location | None = None) -> AssumedValue:
+    return AssumedValue("aten.item", 0, place, value=value)
 
 
 def test_what_was_assumed_is_told_once_with_its_line_in_the_order_of_the_step(
@@ -27,10 +28,10 @@ def test_what_was_assumed_is_told_once_with_its_line_in_the_order_of_the_step(
     place = Location(str(file), 2)
     found = assumptions(
         told(
-            event("assumed-value", "True", place),
-            event("sync", "no assumption"),
-            event("assumed-value", "0"),
-            event("assumed-value", "True", place),
+            assumed("True", place),
+            SYNCHRONIZE,
+            assumed("0"),
+            assumed("True", place),
         )
     )
     assert found == (
@@ -41,9 +42,9 @@ def test_what_was_assumed_is_told_once_with_its_line_in_the_order_of_the_step(
 
 def test_where_an_assumption_ended_the_step_is_said_once() -> None:
     place = Location("/src/net.py", 7)
-    ended = event("cut-short", "index 3 is out of range", place)
-    (said,) = cut_short(told(event("assumed-value", "3", place), ended))
+    ended = CutShort("IndexError", 0, place, error="index 3 is out of range")
+    (said,) = cut_short(told(assumed("3", place), ended))
     assert "fails with what was assumed (index 3 is out of range" in said
     assert "in line 7 of net.py)" in said
-    assert cut_short(told(event("assumed-value", "3", place))) == ()
+    assert cut_short(told(assumed("3", place))) == ()
     assert assumptions(told(ended)) == ()

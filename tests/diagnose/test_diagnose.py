@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose, excerpt_at
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.rules.rule import Hit
+from graphdoctor.values.host_events import RefusedOptimizer
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
     External,
-    HostEvent,
     Iteration,
     Leaf,
     Op,
@@ -165,7 +165,7 @@ def test_an_optimizer_that_no_event_refused_is_told_by_its_flag(source: str) -> 
     adam = OptimizerInfo("optimizer", "Adam", capturable=False, fused=False, lr_kind="float")
     (finding,) = diagnose(recording(iteration(0, [step]), optimizers=(adam,))).findings
     assert (finding.rule, finding.location) == ("GD111", Location(source, 5))
-    event = HostEvent("refused-optimizer", "Adam.step()", 0, Location(source, 6), detail="Adam")
+    event = RefusedOptimizer("Adam.step()", 0, Location(source, 6), class_name="Adam")
     (finding,) = diagnose(
         recording(iteration(0, [step], events=[event]), optimizers=(adam,))
     ).findings

@@ -9,8 +9,9 @@ from graphdoctor.estimate import estimate, with_costs
 from graphdoctor.estimate.gpus import load_profile
 from graphdoctor.values.figures import Range, cost_text
 from graphdoctor.values.finding import Finding
+from graphdoctor.values.host_events import Sync
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import HostEvent, Iteration, Op
+from graphdoctor.values.recording import Iteration, Op
 from tests.support.builders import iteration, op, recording, tensor
 
 H100 = load_profile("h100")
@@ -103,7 +104,7 @@ def test_a_backward_that_waits_costs_at_the_line_of_its_forward() -> None:
 
 
 def test_an_explicit_wait_costs_and_belongs_to_its_own_line() -> None:
-    event = HostEvent("sync", "torch.cuda.synchronize", 20, Location("model.py", LOOKED_AT))
+    event = Sync("torch.cuda.synchronize", 20, Location("model.py", LOOKED_AT))
     step = replace(iteration([*kernels(20), *kernels(20, first=30)]), events=(event,))
     at_end = replace(iteration(kernels(20)), events=(event,))
     for each in (step, at_end):

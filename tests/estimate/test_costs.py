@@ -19,8 +19,9 @@ from graphdoctor.estimate.two_lanes import Work, run
 from graphdoctor.estimate.widths import LEAST, from_eager
 from graphdoctor.values.figures import Range
 from graphdoctor.values.finding import Finding
+from graphdoctor.values.host_events import HostEvent, Sync
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import Arg, HostEvent, Iteration, Op, TensorUse
+from graphdoctor.values.recording import Arg, Iteration, Op, TensorUse
 from tests.support.builders import iteration, op, recording, tensor
 
 ROUND = {
@@ -302,7 +303,7 @@ def test_the_saving_of_operators_is_eager_less_graph() -> None:
 
 
 def test_waits_are_counted_and_said() -> None:
-    stop = HostEvent(kind="sync", name="torch.cuda.synchronize", op_index=1)
+    stop = Sync(name="torch.cuda.synchronize", op_index=1)
     found = estimate(step(small(), small(), events=(stop,)), GPU)
     assert any("waits for the device once" in note for note in found.notes)
     twice = estimate(step(small(), small(), events=(stop, structs.replace(stop, op_index=2))), GPU)
@@ -313,10 +314,7 @@ def test_waits_are_counted_and_said() -> None:
 
 def test_a_wait_beside_another_costs_nothing_at_all() -> None:
     """The device is idle at the second wait; without either, the other is still there."""
-    ends = [
-        HostEvent("sync", "torch.cuda.synchronize", 2, Location("model.py", line))
-        for line in (7, 8)
-    ]
+    ends = [Sync("torch.cuda.synchronize", 2, Location("model.py", line)) for line in (7, 8)]
     run_once = step(small(), small(), small(), events=tuple(ends))
     found = Finding("GD101", "read", "capture-fails", "", "", "", Location("model.py", 7))
     (costed,) = with_costs([found], recording(run_once), GPU)

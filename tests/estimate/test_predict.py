@@ -15,7 +15,8 @@ from graphdoctor.estimate.gpus import load_profile, profile_names
 from graphdoctor.estimate.predict import corners
 from graphdoctor.estimate.work import bytes_moved
 from graphdoctor.values.figures import Range
-from graphdoctor.values.recording import HostEvent, Iteration, Leaf, Op, TensorUse
+from graphdoctor.values.host_events import Sync
+from graphdoctor.values.recording import Iteration, Leaf, Op, TensorUse
 from graphdoctor.values.speed import Estimate
 from tests.support.builders import iteration, op, tensor
 
@@ -228,7 +229,7 @@ def test_a_wait_in_the_middle_makes_the_step_longer_and_is_mentioned() -> None:
     plain = chain(20, *large)
     read = op("aten._local_scalar_dense.default", [tensor(1)])
     reading = iteration([*plain.ops[:10], read, *plain.ops[10:]])
-    waiting = replace(plain, events=(HostEvent("sync", "torch.cuda.synchronize", 10),))
+    waiting = replace(plain, events=(Sync("torch.cuda.synchronize", 10),))
     before = estimate(plain, H100)
     for stopped in (estimate(reading, H100), estimate(waiting, H100)):
         assert stopped.eager_us.mid > before.eager_us.mid
@@ -238,7 +239,7 @@ def test_a_wait_in_the_middle_makes_the_step_longer_and_is_mentioned() -> None:
 
 def test_a_wait_after_the_last_operator_counts() -> None:
     plain = chain(5, 8)
-    ending = replace(plain, events=(HostEvent("sync", "torch.cuda.synchronize", 5),))
+    ending = replace(plain, events=(Sync("torch.cuda.synchronize", 5),))
     assert estimate(ending, H100).eager_us.mid > estimate(plain, H100).eager_us.mid
 
 

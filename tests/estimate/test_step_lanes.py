@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from graphdoctor.estimate import estimate, step_lanes
 from graphdoctor.estimate.gpus import load_profile
+from graphdoctor.values.host_events import HostEvent, Sync
 from graphdoctor.values.lanes import EagerOperator, StepLanes
-from graphdoctor.values.recording import HostEvent, Iteration, Op
+from graphdoctor.values.recording import Iteration, Op
 from tests.support.builders import iteration, op, tensor
 
 H100 = load_profile("h100")
@@ -57,10 +58,10 @@ def test_lanes_add_up_to_the_estimate() -> None:
 
 
 def test_host_waits_where_the_step_does() -> None:
-    event = HostEvent("sync", "torch.cuda.synchronize", op_index=3)
+    event = Sync("torch.cuda.synchronize", op_index=3)
     waiting = [one.at.waited_us > 0.0 for one in step_lanes(step(6, event), H100).eager]
     assert waiting == [False, False, True, False, False, False]
-    last = HostEvent("sync", "torch.cuda.synchronize", op_index=6)
+    last = Sync("torch.cuda.synchronize", op_index=6)
     assert step_lanes(step(6, last), H100).eager[-1].at.waited_us > 0.0
 
 
@@ -95,7 +96,7 @@ def test_each_text_is_there_once() -> None:
 def test_a_wait_at_the_end_is_all_that_the_last_operator_has_beside_its_own() -> None:
     waiting, free = (
         step_lanes(step(6, *events), H100).eager
-        for events in ([HostEvent("sync", "synchronize", op_index=6)], [])
+        for events in ([Sync("synchronize", op_index=6)], [])
     )
     assert [each.at for each in waiting[:-1]] == [each.at for each in free[:-1]]
     assert replace(waiting[-1].at, waited_us=free[-1].at.waited_us) == free[-1].at

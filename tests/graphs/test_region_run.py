@@ -8,6 +8,7 @@ import torch
 from graphdoctor.device.observe.operators import Call, facts_of
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.graphs.region_run import RegionRun, RegionWatcher
+from graphdoctor.values.host_events import RngState
 from tests.support.builders import iteration, op
 
 
@@ -44,10 +45,10 @@ def test_a_random_state_that_is_set_within_a_region_leaves_it_uncompared() -> No
     names = [op(f"aten.rand{place}.default") for place in range(4)]
     watcher = RegionWatcher(AllOnDevice(), iteration(names), [(0, 1), (2, 3)], runs)
     watcher._index = 2
-    watcher.event("rng-state", "torch.cuda.set_rng_state()", "")
+    watcher.event(RngState("torch.cuda.set_rng_state()"))
     assert [run.reason for run in runs] == ["", ""]
     watcher._index = 3
-    watcher.event("rng-state", "torch.cuda.get_rng_state()", "")
+    watcher.event(RngState("torch.cuda.get_rng_state()"))
     assert [run.reason for run in runs] == ["", ""]
-    watcher.event("rng-state", "torch.cuda.set_rng_state()", "")
+    watcher.event(RngState("torch.cuda.set_rng_state()"))
     assert runs[0].reason == "" and "another state within it" in runs[1].reason

@@ -12,7 +12,8 @@ from graphdoctor.operators import call_draws, draws
 from graphdoctor.rules.causes.parting import other_draws
 from graphdoctor.rules.repeated_seed import RepeatedSeed
 from graphdoctor.rules.rule import Hit
-from graphdoctor.values.recording import HostEvent, Op, Recording
+from graphdoctor.values.host_events import RngState
+from graphdoctor.values.recording import Op, Recording
 from tests.support.builders import iteration, op, tensor
 
 _TAG = torch.Tag.nondeterministic_seeded
@@ -109,7 +110,7 @@ def test_the_host_s_generator_shifts_nothing_on_the_device() -> None:
 
 
 def test_a_seed_before_attention_that_drops_nothing_repeats_nothing() -> None:
-    seeding = HostEvent("rng-state", "torch.manual_seed()", 0)
+    seeding = RngState("torch.manual_seed()", 0)
 
     def hits(rate: float) -> list[Hit]:
         drawing = attention("_scaled_dot_product_flash_attention", dropout_p=rate)

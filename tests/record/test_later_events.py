@@ -12,10 +12,10 @@ import pytest
 from graphdoctor.record.later import later_events
 from graphdoctor.record.later.line_trace import LineTrace
 from graphdoctor.record.later.sameness import Ran, ran
-from graphdoctor.values.recording import HostEvent
+from graphdoctor.values.host_events import PythonEvent
 from tests.support.builders import op, tensor
 
-READS = HostEvent("host-time", "time.time()", 0)
+READS = PythonEvent("time.time()", kind="host-time")
 
 
 def a_run(*names: str) -> Ran:

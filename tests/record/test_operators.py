@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from graphdoctor.record import operators
 from graphdoctor.target.frames import Place, locate
+from graphdoctor.values.host_events import CaptureQuery, Sync, TensorRepr
 from graphdoctor.values.recording import Iteration, Op, TensorUse
 from tests.support.diagnosing import recorded
 
@@ -251,10 +252,10 @@ def test_events_are_recorded_between_operators() -> None:
 
     recording = recorded(lambda: (step, (torch.rand(3, device="cuda"),)), iterations=1)
     (iteration,) = recording.captured
-    assert [(event.kind, event.op_index) for event in iteration.events] == [
-        ("sync", 1),
-        ("tensor-repr", 1),
-        ("capture-query", 1),
+    assert [(type(event), event.op_index) for event in iteration.events] == [
+        (Sync, 1),
+        (TensorRepr, 1),
+        (CaptureQuery, 1),
     ]
     assert all(event.location is not None for event in iteration.events)
     assert [op.base_name for op in recording.captured[0].ops] == ["mul", "add"]

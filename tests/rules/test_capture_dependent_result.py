@@ -16,8 +16,9 @@ from graphdoctor.partition import partition
 from graphdoctor.record.iteration import sample_of
 from graphdoctor.rules.causes.parting import other_results, partings
 from graphdoctor.values.finding import Finding
+from graphdoctor.values.host_events import CaptureQuery
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import HostEvent, Iteration, Leaf, Recording, Sample
+from graphdoctor.values.recording import Iteration, Leaf, Recording, Sample
 from tests.steps.making import data
 from tests.support.builders import iteration, op, tensor
 from tests.support.diagnosing import captured_and_verified, diagnosed, found, marked
@@ -242,7 +243,7 @@ def run(*, captured: bool, asks: bool = True) -> Iteration:
         *(mask if captured else []),
         op("aten.add.Tensor", [tensor(4 if captured else 2, 8), 1], [tensor(5, 8)], line=5),
     ]
-    question = HostEvent("capture-query", "is_current_stream_capturing()", 1)
+    question = CaptureQuery("is_current_stream_capturing()", 1)
     value = Sample((1.0 if captured else 2.0,), scale=2.0, eps=1e-7)
     return replace(
         iteration(operators, capturing=captured),

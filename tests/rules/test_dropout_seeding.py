@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from graphdoctor.diagnose.diagnose import diagnose
+from graphdoctor.values.host_events import RngState
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import HostEvent, Iteration, Op
+from graphdoctor.values.recording import Iteration, Op
 from tests.support.builders import iteration, op, recording, tensor
 
 
@@ -47,6 +48,6 @@ def test_a_read_that_seeds_nothing_is_one(left_out: int) -> None:
 
 
 def test_a_step_that_sets_the_generator_itself_seeds_in_every_step() -> None:
-    event = HostEvent("rng-state", "torch.cuda.set_rng_state()", 0, Location("model.py", 6))
+    event = RngState("torch.cuda.set_rng_state()", 0, Location("model.py", 6))
     each = [replace(iteration([*seeding(), *lstm()], index=at), events=(event,)) for at in range(3)]
     assert "GD101" in rules_of(each)

@@ -6,8 +6,9 @@ import pytest
 from msgspec import structs
 
 from graphdoctor.rules.rng_state_call import RngStateCall
+from graphdoctor.values.host_events import RngState
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import HostEvent, Phase
+from graphdoctor.values.recording import Phase
 from tests.support.builders import iteration, op, recording
 
 
@@ -24,9 +25,7 @@ def test_a_state_that_is_set_again_in_the_backward_pass_has_the_first_place(
     phases: tuple[Phase, ...], lines: list[int]
 ) -> None:
     events = tuple(
-        HostEvent(
-            "rng-state", "set_rng_state()", at, Location("model.py", at + 1), detail="refused"
-        )
+        RngState("set_rng_state()", at, Location("model.py", at + 1), refusal="refused")
         for at in range(2)
     )
     step = iteration([op("aten.relu.default", phase=phase) for phase in phases])

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from graphdoctor.rules.unordered_streams import UnorderedStreams
-from graphdoctor.values.recording import HostEvent
+from graphdoctor.values.host_events import UnorderedWork
 from tests.support.builders import iteration, recording
 
 
@@ -28,7 +28,7 @@ from tests.support.builders import iteration, recording
     ],
 )
 def test_the_message_says_what_is_not_ordered(detail: str, message: str) -> None:
-    event = HostEvent("stream-order", "Stream.wait_event", op_index=0, detail=detail)
+    event = UnorderedWork("Stream.wait_event", refusal=detail)
     step = structs.replace(iteration([]), events=(event,))
     (hit,) = UnorderedStreams().check(recording(step))
     assert hit.message == message

@@ -10,6 +10,7 @@ import torch
 
 from graphdoctor.device.emulated import EmulatedDevice
 from graphdoctor.device.observe.operators import Call
+from graphdoctor.values.host_events import HostEvent
 
 
 @pytest.fixture
@@ -44,8 +45,8 @@ class Seen:
         if call.fallback is not None:
             self.fallbacks.append(call.fallback)
 
-    def event(self, kind: str, name: str, detail: str) -> None:
-        self.events.append((kind, name))
+    def event(self, event: HostEvent) -> None:
+        self.events.append((str(event.__struct_config__.tag), event.name))
 
 
 def captured(body: Callable[[], Any], **options: Any) -> tuple[Any, Any]:

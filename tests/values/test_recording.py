@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from graphdoctor.diagnose.diagnose import Diagnosis, diagnose
-from graphdoctor.values.recording import HostEvent, Opaque, Recording
+from graphdoctor.values.host_events import PythonEvent, Query, Sync
+from graphdoctor.values.recording import Opaque, Recording
 from tests.steps.making import data, steps_of
 from tests.support.builders import iteration, op, recording, tensor
 from tests.support.diagnosing import recorded
@@ -56,7 +57,7 @@ def test_every_kind_of_argument_comes_back(name: str) -> None:
         (tensor(2, 4), None, 2), ((1, 2), (3,)), ((tensor(3, 4), (1.5, None)), True),
     )  # fmt: skip
     step = iteration([op("aten.cat.default", arguments, [tensor(4, 4)])])
-    made = msgspec.structs.replace(recording(step), host=(HostEvent("host-time", "time()", 0),))
+    made = msgspec.structs.replace(recording(step), host=(PythonEvent("time()", kind="host-time"),))
     read = FORMATS[name].decode(FORMATS[name].encode(made), type=Recording)
     assert read == made
     assert [type(arg) for arg in read.captured[0].ops[0].args] == [type(arg) for arg in arguments]
@@ -118,6 +119,6 @@ def test_only_what_makes_no_memory_and_writes_none_is_a_view() -> None:
 
 
 def test_events_are_asked_for_by_their_kind() -> None:
-    events = (HostEvent("sync", "a", 0), HostEvent("query", "b", 1), HostEvent("sync", "c", 2))
+    events = (Sync("a", 0), Query("b", 1), Sync("c", 2))
     made = msgspec.structs.replace(iteration([]), events=events)
-    assert [event.name for event in made.events_of("sync")] == ["a", "c"]
+    assert [event.name for event in made.events_of(Sync)] == ["a", "c"]

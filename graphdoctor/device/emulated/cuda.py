@@ -16,6 +16,7 @@ from graphdoctor.device.emulated.logical import wants_cuda
 from graphdoctor.device.emulated.streams import EmulatedEvent, EmulatedStream, EmulatedStreamContext
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.target.frames import is_machinery
+from graphdoctor.values.host_events import ACCELERATOR_SYNCHRONIZE, IS_CAPTURING, SYNCHRONIZE
 
 _MEMORY_BYTES = 80 * 2**30
 
@@ -85,7 +86,7 @@ def _presence(device: CapturingDevice, patches: Patches) -> None:
         can_device_access_peer=_always(False),
         set_sync_debug_mode=_always(None),
         get_sync_debug_mode=_always(0),
-        synchronize=lambda *args, **kwargs: device.event("sync", "torch.cuda.synchronize()"),
+        synchronize=lambda *args, **kwargs: device.event(SYNCHRONIZE),
     )
     patches.set(torch.backends.cuda, "is_built", _always(True))
     # The tensors are the CPU's: a CUDA build's nn.RNN would hand them to cuDNN to lay them out anew.
@@ -134,7 +135,7 @@ def _streams_and_graphs(device: CapturingDevice, patches: Patches) -> None:
 
     def is_capturing() -> bool:
         if not is_machinery(sys._getframe(1).f_code.co_filename):
-            device.event("capture-query", "torch.cuda.is_current_stream_capturing()")
+            device.event(IS_CAPTURING)
         return device.is_capturing
 
     def graph_pool_handle() -> Any:
@@ -183,6 +184,6 @@ def _accelerator(device: CapturingDevice, patches: Patches) -> None:
         set_device_index=lambda device: _set_device(device),
         current_stream=lambda *args, **kwargs: device.streams.current,
         set_stream=lambda stream: setattr(device.streams, "current", stream),
-        synchronize=lambda *args, **kwargs: device.event("sync", "torch.accelerator.synchronize()"),
+        synchronize=lambda *args, **kwargs: device.event(ACCELERATOR_SYNCHRONIZE),
         empty_cache=_always(None),
     )

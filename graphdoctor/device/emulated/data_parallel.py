@@ -16,6 +16,7 @@ from graphdoctor.device.emulated.streams import StreamingDevice
 from graphdoctor.device.observe.data_parallel import WhereMade
 from graphdoctor.device.observe.operators import Call, Observer, tensors_of
 from graphdoctor.device.observe.patches import Patches
+from graphdoctor.values.host_events import DdpTiming
 
 
 class ReducingDevice(StreamingDevice, Protocol):
@@ -81,7 +82,7 @@ def stand_in_for_data_parallel(device: ReducingDevice, patches: Patches) -> None
                 self.reducer._reset_state()  # a backward pass may have ended half way
             if made is not None and torch.is_grad_enabled() and self.require_backward_grad_sync:
                 if device.is_captured_by_user and made.reads_timers:
-                    device.event("ddp-timing", "DistributedDataParallel()", _TIMES_ITSELF)
+                    device.event(DdpTiming("DistributedDataParallel()", refusal=_TIMES_ITSELF))
                 made.steps += 1
             with _like_its_parameters(device, self):  # buckets are rebuilt here
                 return original(self, *inputs, **kwargs)

@@ -40,6 +40,7 @@ from graphdoctor.device.observe.patches import Patches, hide_function_mode_from_
 from graphdoctor.device.observe.storages import StorageInfo, StorageTable
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.values.errors import UsageError
+from graphdoctor.values.host_events import AssumedValue, ColdGroup, HostEvent, UnorderedWork
 
 _entered: list[EmulatedDevice] = []  # one at most
 
@@ -164,7 +165,7 @@ class EmulatedDevice:
         if not self.is_capturing:
             self.warm_groups.add(name)
         elif self.warms_groups_late:
-            self.event("cold-group", f"torch.distributed.{this.name}()", COLD)
+            self.event(ColdGroup(f"torch.distributed.{this.name}()", refusal=COLD))
 
     @property
     def is_captured_by_user(self) -> bool:
@@ -218,14 +219,14 @@ class EmulatedDevice:
         finally:
             dispatch.target = before
 
-    def event(self, kind: str, name: str, detail: str = "") -> None:
+    def event(self, event: HostEvent) -> None:
         """Tell the observers what the host did; raises where a capture under way forbids it."""
-        self.assumptions += kind == "assumed-value"
+        self.assumptions += isinstance(event, AssumedValue)
         mode = getattr(self._modes, "dispatch", None)  # None in a thread from before
         for observer in mode.observers if mode is not None else ():
-            observer.event(kind, name, detail)
+            observer.event(event)
         if self.capturing is not None:
-            self.capturing.refuse_event(kind, name, detail)
+            self.capturing.refuse_event(event)
 
     def state_was_read(self, state: torch.Tensor) -> None:
         """Tell a capture under way what the random generator's state is."""
@@ -267,7 +268,7 @@ class EmulatedDevice:
         try:
             yield
             if order is not None and order.unjoined():
-                self.event("stream-order", "torch.cuda.stream()", UNJOINED)
+                self.event(UnorderedWork("torch.cuda.stream()", refusal=UNJOINED))
         finally:
             self._dispatch.observers = before
             if order is not None:

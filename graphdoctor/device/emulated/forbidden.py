@@ -11,13 +11,10 @@ from graphdoctor.device.observe.storages import StorageTable, arg_of, use_of
 from graphdoctor.device.observe.versions import refuses_pageable_copies
 from graphdoctor.operators import fact_about, load_table
 from graphdoctor.operators.table import WAITING_NODES
+from graphdoctor.values.host_events import HostEvent, MayBeRefused
 from graphdoctor.values.recording import Op, TensorUse
 
 CAPTURING = "CUDA error: operation not permitted when stream is capturing"
-_WAITS = frozenset({"sync", "query", "tensor-repr", "graph-replay", "barrier", "object-collective"})
-_REFUSED_IN_ITS_WORDS = frozenset(
-    {"rng-state", "stream-order", "earlier-graph", "default-stream-ddp", "ddp-timing", "cold-group"}
-)
 _PAGEABLE = (
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "
     "pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
@@ -80,11 +77,11 @@ def argument_of(call: Call, place: int, name: str) -> Any:
     return call.args[place] if len(call.args) > place else call.kwargs.get(name)
 
 
-def refusal_of_event(kind: str, name: str, detail: str) -> str | None:
-    """Why a capture would refuse what the host called; where torch words it, that is the detail."""
-    if kind in _WAITS:
-        return f"{CAPTURING} ({name})"
-    return detail or None if kind in _REFUSED_IN_ITS_WORDS else None
+def refusal_of_event(event: HostEvent) -> str | None:
+    """The error of a capture for what the host called; None if a capture allows it."""
+    if event.is_refused:
+        return f"{CAPTURING} ({event.name})"
+    return event.refusal or None if isinstance(event, MayBeRefused) else None
 
 
 def _because(call: Call, reason: str) -> str:

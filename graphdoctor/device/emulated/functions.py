@@ -14,6 +14,7 @@ from graphdoctor.device.emulated.logical import CPU, LogicalDevice, wants_cuda
 from graphdoctor.device.observe.dispatch import LogicalDeviceMode
 from graphdoctor.device.observe.operators import WholeCall
 from graphdoctor.device.observe.versions import torch_version
+from graphdoctor.values.host_events import AttentionDropout, PinnedAllocation
 
 _PARSE_TO = torch._C._nn._parse_to
 _ATTENTION = torch._C._nn.scaled_dot_product_attention
@@ -112,7 +113,7 @@ def call_on(
         return func(*args, **kwargs)
     kwargs = {**kwargs, "device": CPU}
     if kwargs.pop("pin_memory", False):
-        device.event("pinned-allocation", f"{func.__name__}(pin_memory=True)")
+        device.event(PinnedAllocation(f"{func.__name__}(pin_memory=True)"))
         result = device.run_with_target(False, func, args, kwargs)
         device.table.info(result).pinned = True
         return result
@@ -182,8 +183,8 @@ def _tell_of_dropout(
             what += f" with stride {attn_mask.stride(-1)} in the last dimension"
     dims = query.shape[-1], value.shape[-1]
     kernel = _kernel_of_attention(query, attn_mask, dims, capability=device.capability)
-    detail = f"{what}{', is_causal' if is_causal else ''}"
-    device.event("attention-dropout", f"{kernel} attention", detail)
+    mask = f"{what}{', is_causal' if is_causal else ''}"
+    device.event(AttentionDropout(f"{kernel} attention", mask=mask))
 
 
 def _kernel_of_attention(

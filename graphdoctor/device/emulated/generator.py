@@ -11,6 +11,7 @@ import torch
 from graphdoctor.device.emulated.logical import LogicalDevice
 from graphdoctor.device.observe.host_calls import refusal_of_rng_call, rng_call_name
 from graphdoctor.device.observe.patches import Patches
+from graphdoctor.values.host_events import RngState
 
 
 def stand_in_for_random_state(device: LogicalDevice, patches: Patches) -> None:
@@ -59,7 +60,7 @@ def _tell(
     refusal = refusal_of_rng_call(
         method, argument, current_seed=generator.initial_seed, seed_of=_seed_of
     )
-    device.event("rng-state", name, refusal)
+    device.event(RngState(name, refusal=refusal))
 
 
 _PLAIN_GENERATOR = torch.Generator

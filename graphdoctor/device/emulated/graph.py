@@ -21,6 +21,7 @@ from graphdoctor.device.observe.operators import Call, Observer, written_tensors
 from graphdoctor.device.observe.storages import StorageInfo, Values, parts_of
 from graphdoctor.device.observe.tape import Tape
 from graphdoctor.target.frames import locate
+from graphdoctor.values.host_events import REPLAY, HostEvent
 from graphdoctor.values.locations import Location
 
 _POOLS = count(1)
@@ -113,7 +114,7 @@ class EmulatedGraph:
     def replay(self) -> None:
         if self.tape is None or not self._finished:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        self._device.event("graph-replay", "torch.cuda.CUDAGraph.replay()")
+        self._device.event(REPLAY)
         self.tape.replay()
 
     def reset(self) -> None:
@@ -158,18 +159,18 @@ class EmulatedGraph:
         if not call.on_cuda or self.includes(self._device.streams.current):
             self.tape.add(call, locate().location)
 
-    def event(self, kind: str, name: str, detail: str) -> None:
+    def event(self, event: HostEvent) -> None:
         """Events are refused by `refuse_event`, after every observer has seen them."""
 
     def includes(self, stream: EmulatedStream) -> bool:
         """Whether work on a stream is captured: it is the capture's own, or forked from it."""
         return self._order is not None and self._order.includes(stream)
 
-    def refuse_event(self, kind: str, name: str, detail: str) -> None:
+    def refuse_event(self, event: HostEvent) -> None:
         """Another thread is forbidden the same in "global" mode only."""
         if self._mode != "global" and threading.get_ident() != self._thread:
             return
-        reason = refusal_of_event(kind, name, detail)
+        reason = refusal_of_event(event)
         if reason is not None:
             self._refuse(reason)
 

@@ -18,6 +18,7 @@ from graphdoctor.device.emulated.functions import call_on
 from graphdoctor.device.emulated.logical import LogicalDevice, wants_cuda
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.values.figures import shortened
+from graphdoctor.values.host_events import PIN_MEMORY, AssumedValue
 
 _SHOWN = 8  # of values that were assumed
 
@@ -102,7 +103,7 @@ def _pin_memory(
         )
     if device.table.is_pinned(tensor):
         return tensor
-    device.event("pinned-allocation", "Tensor.pin_memory()")
+    device.event(PIN_MEMORY)
     pinned = tensor.clone()
     device.table.info(pinned).pinned = True
     return pinned
@@ -134,7 +135,7 @@ def _tell_if_assumed(device: LogicalDevice, tensor: torch.Tensor, name: str) -> 
     """Python reads a whole tensor, by no operator: where it has no true values, that is an assumption."""
     if not device.table.has_true_values(tensor):
         values = shortened(str(BASE.tolist(tensor.flatten()[:_SHOWN])))
-        device.event("assumed-value", name, values)
+        device.event(AssumedValue(name, value=values))
 
 
 def _new_tensor(

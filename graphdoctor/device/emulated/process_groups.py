@@ -23,6 +23,7 @@ from graphdoctor.device.observe.meeting import MEETING
 from graphdoctor.device.observe.operators import tensors_of_call
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.device.processes.launched import store_of_group
+from graphdoctor.values.host_events import Barrier, ObjectsExchanged, Query
 
 # A rank that never comes must end the others; a CPU may be slower than the GPU that a script was made for.
 LIMIT = timedelta(seconds=120)
@@ -180,7 +181,7 @@ def _barrier(
     def barrier(group: Any = None, async_op: bool = False, *args: Any, **kwargs: Any) -> Any:
         _meet("barrier()", group)
         if groups.waits_for_the_device(group):
-            device.event("barrier", "torch.distributed.barrier()")
+            device.event(Barrier("torch.distributed.barrier()"))
         kwargs.pop("device_ids", None)
         with torch._C._DisableTorchDispatch():
             return original(group, async_op, **kwargs)
@@ -200,7 +201,7 @@ def _object_call(
         if original.__name__ not in _BETWEEN_TWO:
             _meet(f"{original.__name__}()", given.get("group"))
         if groups.waits_for_the_device(given.get("group")):
-            device.event("object-collective", f"torch.distributed.{original.__name__}()")
+            device.event(ObjectsExchanged(f"torch.distributed.{original.__name__}()"))
             given.pop("device", None)
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             return original(**given)
@@ -246,7 +247,7 @@ class _Unwaited:
             if self._works.pop(id(work), None) is not None:
                 self._tell()
                 if original.__name__ == "wait" and os.environ.get(_BLOCKING_WAIT) in _ON:
-                    self._device.event("query", f"Work.wait(), by {_BLOCKING_WAIT},")
+                    self._device.event(Query(f"Work.wait(), by {_BLOCKING_WAIT},"))
             with torch._C._DisableTorchDispatch():  # gloo copies a result to its place here
                 return True if is_finished_transfer(work) else original(work, *args, **kwargs)
 
@@ -279,7 +280,7 @@ class _Unwaited:
 
 def _query(device: ReducingDevice, original: Callable[..., Any]) -> Callable[..., Any]:
     def query(self: Any) -> Any:
-        device.event("query", f"Work.{original.__name__}()")
+        device.event(Query(f"Work.{original.__name__}()"))
         return original(self)
 
     return query

@@ -24,6 +24,7 @@ from graphdoctor.device.observe.fallback import EmulationLimit, run_operator
 from graphdoctor.device.observe.operators import Call, OperatorFacts, tensors_of, written_tensors
 from graphdoctor.device.observe.storages import StorageTable, Values
 from graphdoctor.device.observe.wider import each_tensor
+from graphdoctor.values.host_events import AssumedValue, HostEvent
 
 _META = torch.device("meta")
 # Views that their schemas do not call views.
@@ -34,7 +35,7 @@ _NARROW_ONLY = frozenset({"_grouped_mm"})
 # Their shape functions give strides that neither the CPU's nor CUDA's kernels have.
 _CONTIGUOUS = frozenset({"native_layer_norm_backward"})
 
-Tell = Callable[[str, str, str], None]
+Tell = Callable[[HostEvent], None]
 
 
 class Shapes:
@@ -91,7 +92,7 @@ class Shapes:
             info.values = max(info.values, now)
 
     def _assume(self, call: Call, what: str) -> None:
-        self._tell("assumed-value", call.facts.name, what)
+        self._tell(AssumedValue(call.facts.name, value=what))
 
     def _can_compute(self, call: Call) -> bool:
         """Whether all of it is small, or work of the host on values that are there."""

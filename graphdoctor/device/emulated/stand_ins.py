@@ -16,6 +16,7 @@ from graphdoctor.device.emulated.logical import LogicalDevice, wants_cuda
 from graphdoctor.device.observe.fallback import EmulationLimit
 from graphdoctor.device.observe.host_calls import note_refused_optimizers, telling_repr
 from graphdoctor.device.observe.patches import Patches, let_scripts_ask_for_overrides
+from graphdoctor.values.host_events import CompileBypassed, Sync
 
 
 def stand_in_for_python(device: LogicalDevice, patches: Patches) -> None:
@@ -110,12 +111,12 @@ def _compile_bypass(device: LogicalDevice, patches: Patches) -> None:
     """Compilers give their argument back: they would trace the emulation, not the model."""
 
     def run_eagerly(model: Any = None, **options: Any) -> Any:
-        device.event("compile-bypassed", "torch.compile()")
+        device.event(CompileBypassed("torch.compile()"))
         device.passed_compiler_by = True
         return model if model is not None else (lambda function: function)
 
     def traced(function: Any, *args: Any, **kwargs: Any) -> Any:
-        device.event("compile-bypassed", "torch.jit.trace()")
+        device.event(CompileBypassed("torch.jit.trace()"))
         return function
 
     def compile_in_place(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -204,7 +205,7 @@ def _tag(device: LogicalDevice, original: Callable[..., str]) -> Callable[..., s
     def location_tag(storage: Any) -> str:
         if not device.table.lies_on_cuda(_untyped(storage)):
             return original(storage)
-        device.event("sync", "torch.save()")  # it copies to the host
+        device.event(Sync("torch.save()"))  # it copies to the host
         return f"cuda:{device.rank.index}"
 
     return location_tag

@@ -15,6 +15,16 @@ import torch
 from graphdoctor.device.emulated.logical import LogicalDevice
 from graphdoctor.device.observe.earlier_graphs import EarlierGraphs
 from graphdoctor.device.observe.operators import Call, Observer, tensors_of
+from graphdoctor.values.host_events import (
+    ELAPSED_TIME,
+    EVENT_QUERY,
+    EVENT_SYNCHRONIZE,
+    STREAM_QUERY,
+    STREAM_SYNCHRONIZE,
+    CaptureQuery,
+    StreamSwitch,
+    UnorderedWork,
+)
 
 NOT_FORKED = "CUDA error: operation not permitted when stream is capturing"
 OUTSIDE = "CUDA error: dependency created on uncaptured work in another stream"
@@ -50,11 +60,11 @@ class StreamState:
     def switch_to(self, stream: EmulatedStream) -> None:
         """Make a stream the current one, as the step asked."""
         self.current = stream
-        self.device.event("stream-switch", "torch.cuda.stream()")
+        self.device.event(StreamSwitch("torch.cuda.stream()"))
 
     def tell_of_wait(self, name: str, refusal: str | None) -> None:
         if refusal is not None:
-            self.device.event("stream-order", name, refusal)
+            self.device.event(UnorderedWork(name, refusal=refusal))
 
 
 class EmulatedStream:
@@ -100,14 +110,14 @@ class EmulatedStream:
         return event
 
     def query(self) -> bool:
-        self._state.device.event("query", "torch.cuda.Stream.query()")
+        self._state.device.event(STREAM_QUERY)
         return True
 
     def synchronize(self) -> None:
-        self._state.device.event("sync", "torch.cuda.Stream.synchronize()")
+        self._state.device.event(STREAM_SYNCHRONIZE)
 
     def is_capturing(self) -> bool:
-        self._state.device.event("capture-query", "torch.cuda.Stream.is_capturing()")
+        self._state.device.event(CaptureQuery("torch.cuda.Stream.is_capturing()"))
         return self._state.device.is_capturing
 
     def __enter__(self) -> EmulatedStream:
@@ -176,14 +186,14 @@ class EmulatedEvent:
         self._state.tell_of_wait("torch.cuda.Stream.wait_event()", refusal)
 
     def query(self) -> bool:
-        self._state.device.event("query", "torch.cuda.Event.query()")
+        self._state.device.event(EVENT_QUERY)
         return True
 
     def synchronize(self) -> None:
-        self._state.device.event("sync", "torch.cuda.Event.synchronize()")
+        self._state.device.event(EVENT_SYNCHRONIZE)
 
     def elapsed_time(self, end_event: EmulatedEvent) -> float:
-        self._state.device.event("query", "torch.cuda.Event.elapsed_time()")
+        self._state.device.event(ELAPSED_TIME)
         return 0.0
 
 
@@ -268,7 +278,8 @@ class StreamOrder(Observer):
             self._work[stream] += 1
         else:
             # Memory for a stream that is not captured comes from the driver, which refuses.
-            self._device.event("stream-order", call.facts.name, NOT_FORKED if makes else "")
+            refusal = NOT_FORKED if makes else ""
+            self._device.event(UnorderedWork(call.facts.name, refusal=refusal))
 
 
 def _was_captured(streams: StreamState, number: int) -> bool:

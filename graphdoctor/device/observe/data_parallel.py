@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from graphdoctor.device.observe.earlier_graphs import LEGACY, Telling
 from graphdoctor.device.observe.patches import Patches
+from graphdoctor.values.host_events import DdpOnDefaultStream
 
 
 class WhereMade:
@@ -43,7 +44,8 @@ class WhereMade:
             @wraps(original)
             def _pre_forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
                 if module in self._made and torch.is_grad_enabled():
-                    self._device.event("default-stream-ddp", "DistributedDataParallel()", LEGACY)
+                    event = DdpOnDefaultStream("DistributedDataParallel()", refusal=LEGACY)
+                    self._device.event(event)
                 return original(module, *inputs, **kwargs)
 
             return _pre_forward

@@ -15,16 +15,18 @@ import torch
 from graphdoctor.device.observe.operators import Call, Observer
 from graphdoctor.target.state.accumulations import is_data_parallel, mark_all, marked
 from graphdoctor.target.state.snapshot import named_tensors
+from graphdoctor.values.host_events import EarlierGraph, HostEvent
 
 LEGACY = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
 _KEPT_BY, _LOOKED = "graphdoctor: kept alive by", "graphdoctor: looked at"
+_ACCUMULATION = "a gradient's accumulation"
 _NO_FORWARD = 2**64 - 1  # the sequence number of AccumulateGrad, which has no forward operator
 
 
 class Telling(Protocol):
     """A device that tells its observers of what happens."""
 
-    def event(self, kind: str, name: str, detail: str = "") -> None: ...
+    def event(self, event: HostEvent) -> None: ...
 
 
 class EarlierGraphs(Observer):
@@ -44,14 +46,15 @@ class EarlierGraphs(Observer):
             return
         number = node._sequence_nr()
         if number == _NO_FORWARD:
-            kept: Any = node.metadata
-            name = kept.get(_KEPT_BY, "")
+            metadata: Any = node.metadata
+            kept_by = metadata.get(_KEPT_BY, "")
+            name = f"{_ACCUMULATION}, kept alive by {kept_by}" if kept_by else ""
         else:
             is_earlier = number < self.first_node and not self._was_captured(number)
-            name = node.name() if is_earlier else ""
+            name, kept_by = node.name() if is_earlier else "", ""
         if name:
             self._has_told = True
-            self._device.event("earlier-graph", name, LEGACY)
+            self._device.event(EarlierGraph(name, refusal=LEGACY, kept_by=kept_by))
 
 
 def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> None:
@@ -73,8 +76,7 @@ def mark_held_accumulations(roots: Mapping[str, object], holders: str = "") -> N
             path = paths.get(node, "")
             # A variable of the program's own is a root, too: `holders` say on which line it is bound.
             by = holders if not path or f"{path} (" in holders else path
-            by = by or "a tensor from before"
-            node.metadata[_KEPT_BY] = f"a gradient's accumulation, kept alive by {by}"
+            node.metadata[_KEPT_BY] = by or "a tensor from before"
 
 
 def _held(roots: Mapping[str, object]) -> list[Any]:

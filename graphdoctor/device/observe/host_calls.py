@@ -11,6 +11,7 @@ import torch
 from graphdoctor.device.observe.patches import Patches
 from graphdoctor.device.observe.storages import StorageTable
 from graphdoctor.device.observe.versions import captures_rng_state
+from graphdoctor.values.host_events import HostEvent, RefusedOptimizer, TensorRepr
 
 RNG_CALLS = (
     "get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all", "manual_seed",
@@ -69,7 +70,7 @@ class Tells(Protocol):
     table: StorageTable
     assumes_capture: bool
 
-    def event(self, kind: str, name: str, detail: str = "") -> None: ...
+    def event(self, event: HostEvent) -> None: ...
 
 
 def answer_as_captured(patches: Patches, tell: Callable[[], object] = lambda: None) -> None:
@@ -101,7 +102,7 @@ def telling_repr(device: Tells, original: Callable[..., str]) -> Callable[..., s
     def tensor_str(self: torch.Tensor, *, tensor_contents: str | None = None) -> str:
         if not device.table.is_cuda(self):
             return original(self, tensor_contents=tensor_contents)
-        device.event("tensor-repr", "repr(tensor)")
+        device.event(TensorRepr("repr(tensor)"))
         return original(self, tensor_contents=tensor_contents)
 
     return tensor_str
@@ -114,6 +115,7 @@ def _health_check(device: Tells, original: Callable[..., None]) -> Callable[...,
         if not device.assumes_capture:
             original(self)
         elif not all(group.get("capturable", False) for group in self.param_groups):
-            device.event("refused-optimizer", f"{type(self).__name__}.step()", type(self).__name__)
+            name = type(self).__name__
+            device.event(RefusedOptimizer(f"{name}.step()", class_name=name))
 
     return check

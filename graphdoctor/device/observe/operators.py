@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from graphdoctor.device.observe.storages import StorageInfo
+from graphdoctor.values.host_events import HostEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,6 @@ class Observer(Protocol):
         """It ran, and the call has its result."""
         return
 
-    def event(self, kind: str, name: str, detail: str) -> None:
+    def event(self, event: HostEvent) -> None:
         """The host did something that is no operator."""
         return

@@ -16,7 +16,8 @@ from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
 from graphdoctor.graphs.guards.written_out import Question, all_of, written_out
 from graphdoctor.target.state.switches import ATTENTION, EVERY, SWITCHES
-from graphdoctor.values.recording import OF_ENVIRONMENT, Op, Recording
+from graphdoctor.values.host_events import OF_ENVIRONMENT
+from graphdoctor.values.recording import Op, Recording
 
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _CAPTURE = "a capture of the caller's"

@@ -12,12 +12,8 @@ from graphdoctor.graphs.segments.nodes import ends_graph
 from graphdoctor.graphs.segments.parts import Break, GraphPlan, SegmentsPlan
 from graphdoctor.graphs.segments.split import split
 from graphdoctor.operators import fact_about
-from graphdoctor.values.recording import HostEvent, Iteration, Op
-
-# What Python does that Dynamo leaves to Python.
-_ENDING_EVENTS = frozenset(
-    {"sync", "query", "tensor-repr", "rng-state", "pinned-allocation", "graph-replay"}
-)
+from graphdoctor.values.host_events import HostEvent
+from graphdoctor.values.recording import Iteration, Op
 
 _TAKING = frozenset({"index", "_unsafe_index", "index_select", "gather", "take", "embedding"})
 _OF_VALUES = "works on a size that depends on values"
@@ -143,7 +139,7 @@ class _Step:
         return not self._has_models or bool(op.module) or in_forward
 
     def _ending_events(self) -> Iterator[HostEvent]:
-        return (event for event in self._iteration.events if event.kind in _ENDING_EVENTS)
+        return (event for event in self._iteration.events if event.ends_graph)
 
 
 def varying_sizes(iteration: Iteration) -> frozenset[int]:

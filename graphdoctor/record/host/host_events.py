@@ -17,13 +17,14 @@ from graphdoctor.record.host.python_state import (
 from graphdoctor.record.host.running import Running
 from graphdoctor.record.session import Session
 from graphdoctor.target.state.globals import process_values
-from graphdoctor.values.recording import HostEvent, Iteration
+from graphdoctor.values.host_events import PythonEvent
+from graphdoctor.values.recording import Iteration
 
 
 class SeenOfHost(NamedTuple):
     """`changing` are the paths of what each step changes itself, `deciding` the lines that ask for it."""
 
-    events: tuple[HostEvent, ...]
+    events: tuple[PythonEvent, ...]
     changing: tuple[str, ...]
     deciding: tuple[Deciding, ...]
 
@@ -56,7 +57,7 @@ def seen_of_host(session: Session, captured: Sequence[Iteration]) -> SeenOfHost:
     of_process = [path for path in changed if path in without_holder]
     events = (
         *_of_the_step(events, watches),
-        *(HostEvent("python-state", path, op_index=0) for path in of_process),
+        *(PythonEvent(path, kind="python-state") for path in of_process),
     )
     by_steps = [watch for watch in watches if not watch.is_from_outside]
     return SeenOfHost(
@@ -74,11 +75,13 @@ def _watched(session: Session, watches: Sequence[Watch]) -> HostObserver:
     return observer
 
 
-def _of_the_step(events: Sequence[HostEvent], watches: Sequence[StateWatch]) -> Iterator[HostEvent]:
+def _of_the_step(
+    events: Sequence[PythonEvent], watches: Sequence[StateWatch]
+) -> Iterator[PythonEvent]:
     """Without what changes around the step; with what changes at no line that was seen."""
     outside = {watch.path for watch in watches if watch.is_from_outside}
     yield from (one for one in events if one.name not in outside)
     seen = {one.name for one in events}
     for watch in watches:
         if watch.path not in seen:
-            yield HostEvent("python-state", watch.path, op_index=0)
+            yield PythonEvent(watch.path, kind="python-state")

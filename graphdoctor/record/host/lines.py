@@ -8,7 +8,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
 
 from graphdoctor.target.frames import Place, is_machinery, locate_from
-from graphdoctor.values.recording import EventKind
+from graphdoctor.values.host_events import HostKind
 
 
 class Line(NamedTuple):
@@ -21,7 +21,7 @@ class Line(NamedTuple):
 class Seen(NamedTuple):
     """What a watch has to tell."""
 
-    kind: EventKind
+    kind: HostKind
     name: str
     detail: str = ""
 

@@ -26,7 +26,7 @@ from graphdoctor.record.host.running import FILES_OF_QUEUES, TAKEN_FROM, Running
 from graphdoctor.record.host.shown import Shown
 from graphdoctor.target.frames import Place, is_machinery, is_torch, locate_from
 from graphdoctor.target.program.quiet import audited
-from graphdoctor.values.recording import EventKind, HostEvent
+from graphdoctor.values.host_events import HostKind, PythonEvent
 
 _RANDOM_MODULE = random.__file__
 _SECRETS = secrets.__file__
@@ -43,7 +43,7 @@ _FILES = frozenset(
 _FUNCTIONS = frozenset({next, *_OF_SYSTEM, *CLOCKS})
 _SUSPENDED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _OWNERS = (random.Random, *TAKEN_FROM)
-_Found = tuple[EventKind, str]
+_Found = tuple[HostKind, str]
 _DRAW_NOTHING = frozenset({"getstate", "setstate", "seed"})
 
 
@@ -60,7 +60,7 @@ class HostObserver(Observer):
         self._lines = WatchedLines(watches, self._add)
         self._running = running or Running({})
         self._shown = Shown()
-        self.events: list[HostEvent] = []
+        self.events: list[PythonEvent] = []
         self.asked: dict[int, Any] = {}  # by identity, and held: no other gets that
         self._operators = 0
         self._before: Any = None
@@ -156,9 +156,9 @@ class HostObserver(Observer):
     def _is_only_shown_of(self, path: str, caller: FrameType) -> bool:
         return self._running.only_counts(path) and self._shown.is_only_shown(caller)
 
-    def _add(self, kind: EventKind, name: str, place: Place, detail: str = "") -> None:
+    def _add(self, kind: HostKind, name: str, place: Place, detail: str = "") -> None:
         self.events.append(
-            HostEvent(
+            PythonEvent(
                 kind=kind,
                 name=name,
                 detail=detail,

@@ -22,7 +22,7 @@ from graphdoctor.record.host.asked import ASKED, Answer
 from graphdoctor.record.host.expressions import expression_of
 from graphdoctor.record.host.shown import Shown, keeps_answer
 from graphdoctor.target.frames import is_machinery, is_own, is_torch
-from graphdoctor.values.recording import OF_ENVIRONMENT
+from graphdoctor.values.host_events import OF_ENVIRONMENT
 
 _EMULATED = emulated_cuda.__file__
 BUILT_IN = {one.function: one for one in ASKED if not isinstance(one.function, FunctionType)}

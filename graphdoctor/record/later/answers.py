@@ -37,7 +37,7 @@ from graphdoctor.target.frames import is_own
 from graphdoctor.target.state.walk import Walk, dict_items
 from graphdoctor.target.user_code import is_user_file
 from graphdoctor.values.errors import GraphDoctorError
-from graphdoctor.values.recording import OF_ENVIRONMENT, HostEvent
+from graphdoctor.values.host_events import OF_ENVIRONMENT, PythonEvent
 
 _MOST_TEXTS = 16
 _NUMBERS = ("0", "1", "999")
@@ -50,7 +50,7 @@ _FAR = 1 << 60
 _NOT_TRIED = frozenset({"os.cpu_count()", "os.sysconf()"})  # they stay as they are
 
 
-def is_open(event: HostEvent) -> bool:
+def is_open(event: PythonEvent) -> bool:
     """Whether the user's own code asks, or has a package ask, and other answers tell whether it decides by them.
 
     A variable of the environment that a package asks for by itself is its setting, which nobody changes between steps.
@@ -61,13 +61,13 @@ def is_open(event: HostEvent) -> bool:
     return is_asked and any(is_user_file(one.file) for one in places)
 
 
-def untried(event: HostEvent) -> HostEvent:
+def untried(event: PythonEvent) -> PythonEvent:
     """The event where no other answer can be tried."""
     is_for_nobody = event.kind == "outside" and event.detail == "either"
     return msgspec.structs.replace(event, detail="decides") if is_for_nobody else event
 
 
-def tried(events: Sequence[HostEvent], trials: Trials, lines: LineTrace) -> Iterator[HostEvent]:
+def tried(events: Sequence[PythonEvent], trials: Trials, lines: LineTrace) -> Iterator[PythonEvent]:
     """The same events; of those that decide the detail says so. Then what others hold that decides."""
     deciding: dict[str, bool] = {}
     roots = trials.session.target.roots
@@ -91,7 +91,7 @@ def tried(events: Sequence[HostEvent], trials: Trials, lines: LineTrace) -> Iter
         found.setdefault(name, []).append(partial(standing_in, roots, others_here))
     for name, conditions in found.items():
         if _decides(trials, lines, conditions, is_either=False):
-            yield HostEvent("outside", name, op_index=0, detail="decides")
+            yield PythonEvent(name, kind="outside", detail="decides")
 
 
 def _decides(
@@ -109,7 +109,7 @@ def _decides(
 
 
 def _others(
-    event: HostEvent, roots: Mapping[str, object], codes: Iterable[CodeType], told: list[object]
+    event: PythonEvent, roots: Mapping[str, object], codes: Iterable[CodeType], told: list[object]
 ) -> Iterator[Condition]:
     name = event.name
     if name.startswith(OF_ENVIRONMENT):

@@ -37,15 +37,16 @@ from graphdoctor.record.later.trials import Trials
 from graphdoctor.record.session import Session
 from graphdoctor.values.errors import GraphDoctorError, RaisesLater
 from graphdoctor.values.figures import count_text, shortened
+from graphdoctor.values.host_events import PythonEvent
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import HostEvent, Iteration
+from graphdoctor.values.recording import Iteration
 
 _STEPS_WITH_FAST_CLOCKS = 8
 
 
 def with_later_steps(
     seen: SeenOfHost, session: Session, captured: Sequence[Iteration]
-) -> Iterator[HostEvent]:
+) -> Iterator[PythonEvent]:
     """The events; of lines that decide, those by which a later step is another one.
 
     Not what the recorded steps show. Of several ranks none goes another way for a trial: the others would
@@ -70,12 +71,12 @@ def with_later_steps(
         yield from _in_a_later_state(trials, seen, by_lines)
 
 
-def _raises(error: RaisesLater) -> HostEvent:
+def _raises(error: RaisesLater) -> PythonEvent:
     what = str(error).removeprefix("running the step failed: ")
-    return HostEvent("raises-later", what, op_index=0, detail=str(error.calls))
+    return PythonEvent(what, kind="raises-later", detail=str(error.calls))
 
 
-def _with_other_answers(trials: Trials, events: Sequence[HostEvent]) -> Iterator[HostEvent]:
+def _with_other_answers(trials: Trials, events: Sequence[PythonEvent]) -> Iterator[PythonEvent]:
     """Of what the step asks for: whether it decides by the answer. Ranks would wait for one that goes another way."""
     session = trials.session
     can_try = session.device.has_values and not MEETING.has_others
@@ -88,8 +89,8 @@ def _with_other_answers(trials: Trials, events: Sequence[HostEvent]) -> Iterator
 
 
 def _in_a_later_state(
-    trials: Trials, seen: SeenOfHost, by_lines: Sequence[HostEvent]
-) -> Iterator[HostEvent]:
+    trials: Trials, seen: SeenOfHost, by_lines: Sequence[PythonEvent]
+) -> Iterator[PythonEvent]:
     """What lines decide, as far as nobody saw that nothing comes of it; else what is seen of the whole step.
 
     All that steps change goes on together; what of it decides is not told apart. What nobody could foresee
@@ -118,7 +119,7 @@ def _in_a_later_state(
         when = "in a later step" if other.is_far else f"{count_text(other.steps, 'step')} later"
         detail = f"`{_code(other.place)}` does something else {when}"
         for name in names:
-            yield HostEvent("python-decision", name, 0, location=other.place, detail=detail)
+            yield PythonEvent(name, kind="python-decision", location=other.place, detail=detail)
     else:
         left = set(deciding).difference(branches.harmless(deciding))
         yield from (
@@ -126,7 +127,7 @@ def _in_a_later_state(
         )
 
 
-def _is_of(event: HostEvent, deciding: Iterable[Deciding]) -> bool:
+def _is_of(event: PythonEvent, deciding: Iterable[Deciding]) -> bool:
     place = event.location
     return place is not None and any(
         (one.path, one.line.code.co_filename, one.line.number)
@@ -135,7 +136,7 @@ def _is_of(event: HostEvent, deciding: Iterable[Deciding]) -> bool:
     )
 
 
-def _at_a_later_time(trials: Trials, clocks: Sequence[HostEvent]) -> Iterator[HostEvent]:
+def _at_a_later_time(trials: Trials, clocks: Sequence[PythonEvent]) -> Iterator[PythonEvent]:
     """With every clock set forward, and with fast ones: one that only times the work decides nothing."""
     with trials.session.from_the_start(capturing=True):
         lines = _lines_of_a_step(trials.session)
@@ -159,7 +160,7 @@ def _at_a_later_time(trials: Trials, clocks: Sequence[HostEvent]) -> Iterator[Ho
         if again is not None and first_difference(now, again) is None:
             detail = f"`{_code(other.place)}` does something else at a later time"
             for name in names:
-                yield HostEvent("clock-decision", name, 0, location=other.place, detail=detail)
+                yield PythonEvent(name, kind="clock-decision", location=other.place, detail=detail)
         return
 
 

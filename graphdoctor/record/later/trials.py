@@ -63,7 +63,7 @@ class Trials:
         # The first iteration once more, by its own number: nothing of it is recorded.
         seen = observe(self.session, 0, run=1, storages=storages, also=[switches])
         observer = seen.observer
-        events = [(one.op_index, one.kind, one.name) for one in observer.events]
+        events = [(one.op_index, type(one).__name__, one.name) for one in observer.events]
         made = ran(observer.ops, observer.externals.values(), switches.seen, events)
         return made._replace(outputs=seen.outputs)
 

@@ -17,9 +17,9 @@ from graphdoctor.rules.causes.sources import sources_of
 from graphdoctor.rules.causes.words import operator_words, place_words, value_words
 from graphdoctor.rules.rule import Hit
 from graphdoctor.values.figures import count_text
+from graphdoctor.values.host_events import CaptureQuery
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import (
-    HostEvent,
     Iteration,
     Leaf,
     Op,
@@ -187,10 +187,10 @@ def _next(op: Op, pairs: tuple[Pair, ...]) -> int:
     return sum(after is not None for _, after in pairs)
 
 
-def _question(cause: Difference, comparison: Comparison) -> HostEvent | None:
+def _question(cause: Difference, comparison: Comparison) -> CaptureQuery | None:
     """Where the code last asked whether it is captured, before it turned off."""
     side = comparison.sides[0 if cause.after is None else 1]
-    asked = side.iteration.events_of("capture-query")
+    asked = side.iteration.events_of(CaptureQuery)
     return next((event for event in reversed(asked) if event.op_index <= cause.op.index), None)
 
 

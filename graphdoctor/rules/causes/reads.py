@@ -10,6 +10,7 @@ from graphdoctor.operators import host_learns, transfer_of
 from graphdoctor.rules.causes.copies import is_list_read
 from graphdoctor.rules.causes.flow import Flow, Line, value_flow
 from graphdoctor.rules.rule import once
+from graphdoctor.values.host_events import RngState
 from graphdoctor.values.locations import Location
 from graphdoctor.values.recording import Iteration, Op, Recording, TensorUse
 
@@ -117,7 +118,7 @@ def dropout_seeding(iteration: Iteration) -> frozenset[int]:
     Every series of iterations begins with the generator's state put back, so its first iteration
     shows what no step in a row does.
     """
-    if any(event.kind == "rng-state" for event in iteration.events):
+    if iteration.events_of(RngState):
         return frozenset()
     found: set[int] = set()
     names = tuple(op.base_name for op in iteration.ops)

@@ -10,16 +10,17 @@ from msgspec import Struct, structs
 from graphdoctor.rules.causes.flow import Flow
 from graphdoctor.rules.causes.reads import cpu_reads, flow_from, host_reads, tensor_lines
 from graphdoctor.rules.rule import Hit, at_event, once
+from graphdoctor.values.host_events import HostKind, PythonEvent
 from graphdoctor.values.locations import Location
-from graphdoctor.values.recording import EventKind, HostEvent, Iteration, Recording
+from graphdoctor.values.recording import Iteration, Recording
 
-_VALUE_EVENTS: tuple[EventKind, ...] = ("host-random", "host-time")
+_VALUE_EVENTS: tuple[HostKind, ...] = ("host-random", "host-time")
 
 
 class Source(Struct, frozen=True):
     """A value that came to the host, and where it goes."""
 
-    kind: Literal["device-read", "cpu-read"] | EventKind
+    kind: Literal["device-read", "cpu-read"] | HostKind
     flow: Flow
 
 
@@ -39,14 +40,13 @@ def sources_of(recording: Recording) -> tuple[Source, ...]:
     return tuple(by_place.values())
 
 
-def host_values(recording: Recording) -> tuple[HostEvent, ...]:
-    """Random draws and clock reads, from the separate host run and from the iterations."""
-    inside = (event for iteration in recording.captured for event in iteration.events)
-    return tuple(event for event in (*recording.host, *inside) if event.kind in _VALUE_EVENTS)
+def host_values(recording: Recording) -> tuple[PythonEvent, ...]:
+    """Random draws and clock reads, from the separate host run."""
+    return tuple(event for event in recording.host if event.kind in _VALUE_EVENTS)
 
 
 def host_value_hits(
-    recording: Recording, kind: EventKind, message: Callable[[HostEvent], str]
+    recording: Recording, kind: HostKind, message: Callable[[PythonEvent], str]
 ) -> Iterator[Hit]:
     """Hits in every captured iteration: the run that saw the events stands for all of them."""
     for iteration in recording.captured:
@@ -62,6 +62,6 @@ def source_place(source: Source | None) -> Location | None:
     return source.flow.origin if source is not None else None
 
 
-def _within(event: HostEvent, iteration: Iteration) -> HostEvent:
+def _within(event: PythonEvent, iteration: Iteration) -> PythonEvent:
     last = max(0, len(iteration.ops) - 1)
     return event if event.op_index <= last else structs.replace(event, op_index=last)
