@@ -74,6 +74,7 @@ def _step(step: SeenStep, wall_s: float, ending: Ending) -> ProgramStep:
         slowdown=step.slowdown,
         modules=tuple(step.modules.values()),
         caller=step.caller,
+        host_values=tuple(sorted(step.host_values)),
     )
 
 

@@ -11,6 +11,7 @@ from operator import setitem
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -43,6 +44,7 @@ class LoopStep(SeenStep):
     follower: Follower = None  # type: ignore[assignment]
     namespace: dict[str, object] = field(default_factory=dict)
     held_by: str = ""  # variables that hang on a step before, as this one begins
+    _floats: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, loop: Loop, mode: Mode = "training") -> LoopStep:
@@ -63,6 +65,11 @@ class LoopStep(SeenStep):
             self.kept = Kept.begin(values)
         given = {n: values[n] for n in variables.varying if n in values and is_given(values[n])}
         self.kept.add(Inputs((), given), values)
+        for name in variables.varying:
+            value = values.get(name)
+            is_other = isinstance(value, float) and self._floats.setdefault(name, value) != value
+            if is_other or isinstance(value, np.ndarray):
+                self.host_values.add(name)
 
     def look(self, frame: FrameType) -> None:
         """Mark the accumulations of gradients that are there: those that are still there when the next step

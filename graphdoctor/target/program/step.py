@@ -49,6 +49,7 @@ class SeenStep:
     _since_s: float | None = None
     modules: dict[int, CalledModule] = field(default_factory=dict)  # by identity
     caller: Location | None = None
+    host_values: set[str] = field(default_factory=set)  # variables: arrays, and floats that change
     passes_per_step: int = (
         1  # through its statements, more than one where gradients are accumulated
     )

@@ -63,7 +63,8 @@ class CaptureStep:
         else:
             found = (f.location for f in step.report.findings if f.rule in _READS)
             reads = {each.line for each in found if each is not None and each.file == file}
-            extraction = _Extraction(file, text, span, parts_of(_statements(span), text, reads))
+            parts = parts_of(_statements(span), text, reads)
+            extraction = _Extraction(file, text, span, parts, frozenset(step.host_values))
             changes, names = extraction.changes(), extraction.names
         estimate = step.report.estimate
         gain = estimate.whole_speedup if estimate is not None else None
@@ -137,12 +138,16 @@ def _whole_function(span: Span) -> ast.FunctionDef | None:
 
 @dataclass(frozen=True, slots=True)
 class _Extraction:
-    """The captured statements as functions of their file's top level, and what calls them."""
+    """The captured statements as functions of their file's top level, and what calls them.
+
+    `host_values` are variables that would be frozen as they are: they are given as tensors on the GPU.
+    """
 
     file: str
     text: str
     span: Span
     parts: Parts
+    host_values: frozenset[str]
 
     def changes(self) -> tuple[Change, ...]:
         try:
@@ -160,10 +165,17 @@ class _Extraction:
             if varies := [each for each in unsure if not self._is_fixed(group, each)]:
                 raise NoProposal(f"`{varies[0]}` is bound in some steps only, and read later")
             functions += self._function(name, arguments, returned, group, unbound=unsure)
-            call = self._call(name, arguments, returned, group)
+            frozen = self.host_values.difference(returned)
+            given = [
+                f'torch.as_tensor({each}, device="cuda")' if each in frozen else each
+                for each in arguments
+            ]
+            call = self._call(name, given, returned, group)
             if group.test is not None:
                 call = f"if {group.test}:\n{textwrap.indent(call, self._indent)}"
             calls += call
+        if "torch.as_tensor(" in calls and not re.search(r"^import torch$", self.text, re.M):
+            raise NoProposal("it reads values of the host, and the file has no `import torch`")
         statements = _statements(self.span)
         prepared = self.parts.before + self.parts.drawing
         return (
@@ -202,16 +214,14 @@ class _Extraction:
             head = f"@{_CAPTURE}\ndef {name}(\n{textwrap.indent(inner, self._indent)}\n):\n"
         return head + textwrap.indent(body, self._indent)
 
-    def _call(
-        self, name: str, arguments: Sequence[str], returned: Sequence[str], group: Group
-    ) -> str:
+    def _call(self, name: str, given: Sequence[str], returned: Sequence[str], group: Group) -> str:
         bound = f"{', '.join(returned)} = " if returned else ""
         column = self.span.block[self.span.first].col_offset
         column += len(self._indent) if group.test is not None else 0
-        line = f"{bound}{name}({', '.join(arguments)})"
+        line = f"{bound}{name}({', '.join(given)})"
         if column + len(line) <= self._widest:
             return line + "\n"
-        inner = textwrap.fill(", ".join(arguments), self._widest - column - len(self._indent))
+        inner = textwrap.fill(", ".join(given), self._widest - column - len(self._indent))
         return f"{bound}{name}(\n{textwrap.indent(inner, self._indent)}\n)\n"
 
     @property
