@@ -29,11 +29,10 @@ from graphdoctor.values.check import (
     CheckedFinding,
     CheckedTarget,
     Fault,
-    Severity,
     StaleEntry,
     fails,
 )
-from graphdoctor.values.finding import Finding
+from graphdoctor.values.finding import Finding, severity_of
 from graphdoctor.values.report import Report
 
 # In a pytest node id: those entries are the plugin's, and only a run of that test can judge them.
@@ -114,13 +113,6 @@ def accepted_of(outcome: Outcome) -> Accepted | None:
     )
 
 
-def severity(finding: Finding) -> Severity:
-    """An error where a graph fails or is wrong, a warning where that is unsure, else a note."""
-    if finding.effect == "replay-is-slow":
-        return "note"
-    return "warning" if finding.certainty == "unknown" else "error"
-
-
 def matters(entry: Entry, settings: Settings) -> bool:
     """Whether an entry is about what can fail a check.
 
@@ -162,7 +154,7 @@ def _checked(outcome: Outcome, baseline: Baseline, project: Project) -> CheckedT
         findings.append(
             CheckedFinding(
                 finding=finding,
-                severity=severity(finding),
+                severity=severity_of(finding),
                 is_new=not baseline.has(name, key),
                 path=place.file,
                 line=place.line,

@@ -1,4 +1,4 @@
-"""What the stages found -> the verdict, and the reason for it in one sentence."""
+"""Judge a step from what the stages found: the verdict and its reason in at most three sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphdoctor.values.figures import count_text, names_text
 from graphdoctor.values.finding import Finding
 from graphdoctor.values.report import Verdict
 
-_OPEN = "whether the rest of the step can be captured is not verified"
+_OPEN = "The rest of the step is not verified"
 
 
 def judge(
@@ -40,38 +40,42 @@ def judge(
     """
     refused = next((reason for reason in reasons if ON_BOTH_DEVICES in reason), "")
     if refused:
-        return "unknown", f"A GPU does not run this step: {refused}."
+        return "unknown", f"A GPU cannot run this step: {refused}."
     blocking = [finding for finding in findings if finding.effect != "replay-is-slow"]
     whole = outcome_of_whole_step(captures)
     if blocking:
         is_open = not has_values and (is_cut_short or any(one.worthwhile for one in regions))
         return _with_findings(blocking, regions, captures, is_open=is_open)
     if whole is None or whole.status == "refused":
-        reason = whole.reason if whole is not None else "it was not captured"
-        return "unsafe", f"The capture of the whole step was refused: {reason}"
+        reason = whole.reason if whole is not None else "no capture was tried"
+        return "unsafe", f"Capture of the whole step failed: {reason}"
     verification = whole.verification
     if verification is None or verification.status == "not-verified":
-        reason = verification.reason if verification is not None else "its replay was not compared"
+        reason = (
+            verification.reason if verification is not None else "no replay was compared with eager"
+        )
         return "unknown", f"No hazard was found, but the replay could not be verified: {reason}"
     if verification.status == "wrong":
-        return "unsafe", f"It captures, but a replay computes something else: {verification.reason}"
+        return "unsafe", f"Capture succeeds, but a replay differs from eager: {verification.reason}"
     if reasons:
         return "unknown", f"No hazard was found, but the result is not verified: {reasons[0]}"
     if parting_inputs:
         return "unknown", (
-            f"No hazard was found for the values of {names_text(parting_inputs)} as given, but the step"
-            " takes another path for others, and a graph holds one path."
+            f"No hazard was found for the given values of {names_text(parting_inputs)}. Other values take a"
+            " different branch, and a graph contains only the captured branch."
         )
-    replays = f"The whole step can be captured; {verification.replays} replays"
-    less = f" What it changes in Python stops: {stopped[0]}{_and_more(stopped)}." if stopped else ""
+    replays = f"The whole step can be captured. {verification.replays} replays"
+    less = ""
+    if stopped:
+        less = f" Replays do not update {stopped[0]}{_and_more(stopped)}: a replay runs no Python."
     path = f" {verification.path}" if verification.path else ""
     if verification.inputs == ON_FRESH_INPUTS:
-        return "safe", f"{replays} {ON_FRESH_INPUTS} computed what eager computes{path}.{less}"
-    return "safe", f"{replays} computed what eager computes{path}, {verification.inputs}.{less}"
+        return "safe", f"{replays} {ON_FRESH_INPUTS} matched eager{path}.{less}"
+    return "safe", f"{replays} matched eager{path}, {verification.inputs}.{less}"
 
 
 def _and_more(names: Sequence[str]) -> str:
-    return f", and {len(names) - 1} more" if len(names) > 1 else ""
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
 def _with_findings(
@@ -85,23 +89,25 @@ def _with_findings(
     wrong = len(blocking) - fails
     parts = []
     if fails:
-        parts.append(f"{count_text(fails, 'hazard')} would make a capture fail")
+        verb = "blocks" if fails == 1 else "block"
+        parts.append(f"{count_text(fails, 'finding')} {verb} whole-step capture")
     if wrong:
-        parts.append(f"{count_text(wrong, 'hazard')} would make a replay compute something else")
+        verb = "makes" if wrong == 1 else "make"
+        parts.append(f"{count_text(wrong, 'finding')} {verb} replays wrong")
     reason = " and ".join(parts)
-    reason = f"{reason[0].upper()}{reason[1:]}"
     if is_open:
-        return "unknown", f"{reason}; {_OPEN}, because it ran without values."
+        return "unknown", f"{reason}. {_OPEN}, because the step ran without values."
     verified = {capture.region: capture.verification for capture in captures if capture.is_verified}
     safe = [region for region in regions if region.worthwhile and region.name in verified]
     if not safe and (open_reason := _not_compared(regions, captures)):
-        return "unknown", f"{reason}; {_OPEN}: {open_reason}"
+        return "unknown", f"{reason}. {_OPEN}: {open_reason}"
     if not safe:
-        return "unsafe", f"{reason}, and no part worth capturing remains."
+        return "unsafe", f"{reason}. No region is worth capturing."
     shown = verified[safe[0].name]
     tried_on = f", shown {shown.inputs}" if shown and shown.inputs != ON_FRESH_INPUTS else ""
+    is_worth = "is" if len(safe) == 1 else "are"
     return "partly-safe", (
-        f"{reason}; {count_text(len(safe), 'region')} of the step can be captured{tried_on}."
+        f"{reason}. {len(safe)} of {count_text(len(regions), 'region')} {is_worth} worth capturing{tried_on}."
     )
 
 

@@ -1,4 +1,4 @@
-"""What an analysis found, and a step that cannot be captured whole -> which finding to fix next, and what it adds."""
+"""Choose the finding to fix next in a step that cannot be captured whole, and predict what the fix adds."""
 
 from __future__ import annotations
 
@@ -12,49 +12,52 @@ from graphdoctor.strategies.evidence import Evidence
 from graphdoctor.strategies.foresee import share_of
 from graphdoctor.values.figures import ratio_range
 from graphdoctor.values.finding import Finding
-from graphdoctor.values.locations import in_place
+from graphdoctor.values.locations import bracketed
 from graphdoctor.values.recording import Iteration
+from graphdoctor.values.speed import NextFix
 
 _MOST_TRIED = 3  # each cuts the recording anew
 
 
-def next_finding(evidence: Evidence, profile: DeviceProfile) -> str:
-    """One sentence, "" where nothing stands in the way of the whole step.
+def next_finding(evidence: Evidence, profile: DeviceProfile) -> tuple[str, NextFix | None]:
+    """One sentence and its figures; "" and None if no finding blocks the whole step.
 
-    What a fix adds is predicted by cutting the step again as if the finding were not there.
+    The gain of a fix is predicted by partitioning the step again without the finding. Without a gain
+    that one fix brings, the sentence comes without figures.
     """
     blocking = [one for one in evidence.diagnosis.findings if one.effect != "replay-is-slow"]
     if not blocking:
-        return ""
+        return "", None
     iteration = evidence.recording.captured[-1]
     if len(_places(blocking)) == 1:
         whole = estimate(iteration, profile).speedup
-        named = list(dict.fromkeys(f"{one.rule} {one.name}" for one in blocking))
-        is_one = len(named) == 1
-        return (
-            f"{' and '.join(named)}{in_place(blocking[0].location)} {'is' if is_one else 'are'} all"
-            f" that {'keeps' if is_one else 'keep'} the step from being one graph: without"
-            f" {'it' if is_one else 'them'}, {ratio_range(whole)} is predicted."
+        rules = list(dict.fromkeys(one.rule for one in blocking))
+        block, fix = ("blocks", "the fix") if len(rules) == 1 else ("block", "the fixes")
+        sentence = (
+            f"Only {' and '.join(rules)}{bracketed(blocking[0].location)} {block} whole-step capture."
+            f" Predicted speedup after {fix}: {ratio_range(whole)}."
         )
+        return sentence, NextFix(rules[0], blocking[0].location, whole, 1.0, (*rules[1:],))
     now = share_of(_regions(evidence.plan, iteration), iteration)
     found = [(one, _without(one, evidence, profile)) for one in blocking[:_MOST_TRIED]]
     finding, regions = max(found, key=lambda pair: share_of(pair[1], iteration))
     share = share_of(regions, iteration)
     if share <= now:
-        return f"{_name(blocking[0])} comes first of {len(blocking)} that bound what is captured."
+        first = blocking[0]
+        return (
+            f"Fix {first.rule}{bracketed(first.location)} first; {len(blocking)} findings block"
+            " whole-step capture."
+        ), None
     speedup = estimate(iteration, profile, regions).speedup
-    return (
-        f"{_name(finding)} adds the most when it is fixed next: regions with {share:.0%} of the"
-        f" launches could be captured instead of {now:.0%}, {ratio_range(speedup)} is predicted."
+    sentence = (
+        f"Fix {finding.rule}{bracketed(finding.location)} next: {share:.0%} instead of {now:.0%} of the"
+        f" launches can then be in graphs. Predicted speedup: {ratio_range(speedup)}."
     )
+    return sentence, NextFix(finding.rule, finding.location, speedup, share)
 
 
 def _places(findings: Sequence[Finding]) -> set[object]:
     return {(one.rule, one.location) if one.location is None else one.location for one in findings}
-
-
-def _name(finding: Finding) -> str:
-    return f"{finding.rule} {finding.name}{in_place(finding.location)}"
 
 
 def _without(finding: Finding, evidence: Evidence, profile: DeviceProfile) -> Regions:

@@ -92,7 +92,11 @@ def compare_strategies(
             report, evidence, options=options, profile=profile, spec=spec, processes=processes
         )
         every = with_noise_told(_rows(contest, report, progress))
-    advice = recommend(every, report.findings, then=_then(contest, every))
+    sentence, next_fix = next_finding(contest.evidence, contest.profile)
+    then = " ".join(filter(None, (sentence, would_pay_more(every))))
+    advice = recommend(every, report.findings, then=then)
+    if advice is not None:
+        advice = replace(advice, next_fix=next_fix)
     return replace(report, strategies=every, recommendation=advice)
 
 
@@ -274,12 +278,6 @@ def _job(
         kept_inputs=contest.evidence.session.target.kept_inputs,
         observed=_observed(contest.evidence.speed.estimate),
     )
-
-
-def _then(contest: Contest, rows: tuple[StrategyOutcome, ...]) -> str:
-    """What would bring more than what is recommended."""
-    sentences = (next_finding(contest.evidence, contest.profile), would_pay_more(rows))
-    return " ".join(filter(None, sentences))
 
 
 class _Said(Struct, frozen=True):

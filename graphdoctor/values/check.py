@@ -7,13 +7,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from graphdoctor.values.finding import Finding
+from graphdoctor.values.finding import SEVERITIES, Finding, Severity
 from graphdoctor.values.report import Report
 
 CHECK_SCHEMA_VERSION = 1
 
-Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # worst first
 FailOn = Literal["error", "warning", "note", "never"]
 FaultKind = Literal["failed", "crashed", "timed-out", "usage", "cannot"]
 

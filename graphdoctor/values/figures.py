@@ -42,14 +42,14 @@ def time_text(time_us: float) -> str:
 
 
 def time_range(times_us: Range) -> str:
-    """12 \u00b5s (10 to 15): the bounds in the unit of the middle."""
+    """12 \u00b5s (10 to 15 \u00b5s): the bounds in the unit of the middle."""
     if not _is_finite(times_us):
         return UNKNOWN
     scale, unit = _time_unit(times_us.mid)
     low, mid, high = (
         _digits(value / scale) for value in (times_us.low, times_us.mid, times_us.high)
     )
-    return f"{mid} {unit} ({low} to {high})" if low != high else f"{mid} {unit}"
+    return f"{mid} {unit} ({low} to {high} {unit})" if low != high else f"{mid} {unit}"
 
 
 def names_text(names: Sequence[str], *, most: int = 3) -> str:
@@ -70,7 +70,7 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def cost_text(cost_us: Range, source: str) -> str:
-    """about 300 \u00b5s (150 to 500), predicted: the first word of where the figure comes from."""
+    """about 300 \u00b5s (150 to 500 \u00b5s), predicted: the first word of where the figure comes from."""
     word = source.split(" ", 1)[0]
     return f"about {time_range(cost_us)}" + (f", {word}" if word else "")
 
@@ -81,19 +81,19 @@ def share_text(share: float) -> str:
 
 
 def share_range(share: Range) -> str:
-    """62% (50 to 70%) of a share between 0 and 1."""
+    """62% (50% to 70%) of a share between 0 and 1."""
     if not _is_finite(share):
         return UNKNOWN
     low, mid, high = (f"{value * 100:.0f}" for value in (share.low, share.mid, share.high))
-    return f"{mid}% ({low} to {high}%)" if low != high else f"{mid}%"
+    return f"{mid}% ({low}% to {high}%)" if low != high else f"{mid}%"
 
 
 def ratio_range(ratio: Range) -> str:
-    """2.4x (1.8 to 3.2)."""
+    """2.4x (1.8x to 3.2x)."""
     if not _is_finite(ratio):
         return UNKNOWN
     low, mid, high = (_digits(value) for value in (ratio.low, ratio.mid, ratio.high))
-    return f"{mid}x ({low} to {high})" if low != high else f"{mid}x"
+    return f"{mid}x ({low}x to {high}x)" if low != high else f"{mid}x"
 
 
 def ratio_text(ratio: float) -> str:

@@ -10,6 +10,8 @@ from graphdoctor.values.figures import Range
 from graphdoctor.values.locations import Columns, Excerpt, Location, is_library, own_line
 
 Effect = Literal["capture-fails", "replay-is-wrong", "replay-is-slow"]
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # worst first
 EFFECT_WORDS: dict[Effect, str] = {
     "capture-fails": "capture fails",
     "replay-is-wrong": "replay is wrong",
@@ -72,6 +74,13 @@ class Finding(Struct, frozen=True):
             return None
         index = self.location.line - self.excerpt.first_line
         return self.excerpt.lines[index] if 0 <= index < len(self.excerpt.lines) else None
+
+
+def severity_of(finding: Finding) -> Severity:
+    """An error if a graph fails or is wrong, a warning if that could not be checked, else a note."""
+    if finding.effect == "replay-is-slow":
+        return "note"
+    return "warning" if finding.certainty == "unknown" else "error"
 
 
 class Assumption(Struct, frozen=True):

@@ -167,6 +167,20 @@ class StrategyOutcome(Struct, frozen=True):
 NO_STRATEGY = "none"  # what is recommended where eager is to be kept
 
 
+class NextFix(Struct, frozen=True):
+    """The finding to fix next and the predicted speedup after its fix.
+
+    `captured_share` is the share of the step's launches in graphs after the fix; 1.0 for the whole
+    step as one graph. `others` are the rules that have to be fixed on the same line.
+    """
+
+    rule: str
+    location: Location | None
+    speedup: Range
+    captured_share: float
+    others: tuple[str, ...] = ()
+
+
 class Recommendation(Struct, frozen=True):
     """Which strategy to use, in one sentence; `code` to paste, `then` what would bring more."""
 
@@ -174,3 +188,4 @@ class Recommendation(Struct, frozen=True):
     sentence: str
     code: str = ""
     then: str = ""
+    next_fix: NextFix | None = None

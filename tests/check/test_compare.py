@@ -121,7 +121,7 @@ def test_of_times_the_shorter_is_better(figure: str) -> None:
     (slower,) = between(at(short), at(long)).figures
     (faster,) = between(at(long), at(short)).figures
     assert (slower.is_better, faster.is_better) == (False, True)
-    assert (slower.before, slower.after) == ("2 µs (1 to 3)", "5 µs (4 to 6)")
+    assert (slower.before, slower.after) == ("2 µs (1 to 3 µs)", "5 µs (4 to 6 µs)")
     nothing = between(change(PARTLY_SAFE, estimate=None), at(short)).figures
     assert [one.is_better for one in nothing if one.before == "none"] == [None] * 3
 

@@ -36,7 +36,7 @@ def outcome(
 def test_a_verified_replay_without_findings_is_safe() -> None:
     verdict, reason = judge((), (), (outcome(),), ())
     assert verdict == "safe"
-    assert reason.startswith("The whole step can be captured; 3 replays on fresh inputs")
+    assert reason.startswith("The whole step can be captured. 3 replays on fresh inputs")
 
 
 def test_what_only_slows_a_replay_leaves_a_step_safe() -> None:
@@ -54,9 +54,7 @@ def test_a_step_that_no_gpu_runs_gets_no_other_verdict() -> None:
     for findings in ((), (FAILS,)):
         verdict, reason = judge(findings, (REGION,), (outcome(),), doubts)
         assert verdict == "unknown"
-        assert reason.startswith(
-            "A GPU does not run this step: aten.mul.Tensor gets tensors on the"
-        )
+        assert reason.startswith("A GPU cannot run this step: aten.mul.Tensor gets tensors on the")
 
 
 def test_a_part_that_was_captured_and_could_not_be_compared_leaves_the_verdict_open() -> None:
@@ -66,8 +64,7 @@ def test_a_part_that_was_captured_and_could_not_be_compared_leaves_the_verdict_o
     verdict, reason = judge((FAILS,), (REGION,), captures, ())
     assert verdict == "unknown"
     assert reason == (
-        "1 hazard would make a capture fail; whether the rest of the step can be captured is not"
-        " verified: no memory."
+        "1 finding blocks whole-step capture. The rest of the step is not verified: no memory."
     )
     assert judge((FAILS,), (replace(REGION, worthwhile=False),), captures, ())[0] == "unsafe"
 
@@ -93,12 +90,12 @@ def test_without_values_nothing_is_said_of_what_a_hazard_leaves(
 @pytest.mark.parametrize(
     ("captures", "verdict", "words"),
     [
-        ((), "unsafe", "was refused: it was not captured"),
-        ((outcome(scope="region A"),), "unsafe", "was refused: it was not captured"),
-        ((outcome(None, status="refused", reason="a sync"),), "unsafe", "was refused: a sync"),
-        ((outcome(WRONG),), "unsafe", "a replay computes something else: output differs"),
+        ((), "unsafe", "failed: no capture was tried"),
+        ((outcome(scope="region A"),), "unsafe", "failed: no capture was tried"),
+        ((outcome(None, status="refused", reason="a sync"),), "unsafe", "failed: a sync"),
+        ((outcome(WRONG),), "unsafe", "a replay differs from eager: output differs"),
         ((outcome(UNVERIFIED),), "unknown", "could not be verified: no memory"),
-        ((outcome(None),), "unknown", "could not be verified: its replay was not compared"),
+        ((outcome(None),), "unknown", "could not be verified: no replay was compared with eager"),
     ],
 )
 def test_nothing_is_safe_without_proof(
@@ -119,12 +116,12 @@ def test_a_doubt_about_the_emulation_leaves_it_unknown() -> None:
 @pytest.mark.parametrize(
     ("findings", "words"),
     [
-        ((FAILS,), "1 hazard would make a capture fail"),
-        ((FAILS, FAILS), "2 hazards would make a capture fail"),
-        ((SPOILS,), "1 hazard would make a replay compute something else"),
+        ((FAILS,), "1 finding blocks whole-step capture."),
+        ((FAILS, FAILS), "2 findings block whole-step capture."),
+        ((SPOILS,), "1 finding makes replays wrong."),
         (
             (FAILS, SPOILS, SPOILS, SLOW),
-            "1 hazard would make a capture fail and 2 hazards would make a replay",
+            "1 finding blocks whole-step capture and 2 findings make replays wrong.",
         ),
     ],
 )
@@ -132,7 +129,7 @@ def test_hazards_are_counted_by_what_they_do(findings: tuple[Finding, ...], word
     verdict, reason = judge(findings, (), (outcome(),), ())
     assert verdict == "unsafe"
     assert reason.startswith(words)
-    assert reason.endswith("and no part worth capturing remains.")
+    assert reason.endswith("No region is worth capturing.")
 
 
 @pytest.mark.parametrize(
@@ -151,26 +148,26 @@ def test_a_region_is_safe_where_it_pays_and_was_verified(
 ) -> None:
     found = judge((FAILS,), (region,), (outcome(verification, scope="region A"),), ())
     assert found[0] == verdict
-    assert ("1 region of the step can be captured" in found[1]) == (verdict == "partly-safe")
+    assert ("1 of 1 region is worth capturing" in found[1]) == (verdict == "partly-safe")
 
 
 def test_what_replays_prove_is_proved_of_the_inputs_that_they_had() -> None:
     fixed = replace(VERIFIED, inputs="on the given inputs only")
     verdict, reason = judge((), (), (outcome(fixed),), ())
     assert verdict == "safe"
-    assert reason.endswith("3 replays computed what eager computes, on the given inputs only.")
+    assert reason.endswith("3 replays matched eager, on the given inputs only.")
     _, reason = judge((FAILS,), (REGION,), (outcome(fixed, scope="region A"),), ())
-    assert reason.endswith("can be captured, shown on the given inputs only.")
+    assert reason.endswith("is worth capturing, shown on the given inputs only.")
 
 
 def test_a_known_other_path_is_not_safe() -> None:
     verdict, reason = judge((), (), (outcome(),), (), parting_inputs=("inputs[1]",))
     assert verdict == "unknown"
-    assert "values of `inputs[1]` as given" in reason
+    assert "for the given values of `inputs[1]`." in reason
     assert judge((FAILS,), (), (outcome(),), (), parting_inputs=("x",))[0] == "unsafe"
 
 
 def test_regions_are_counted() -> None:
     regions = (REGION, replace(REGION, name="B"))
     captures = tuple(outcome(scope=f"region {name}") for name in "AB")
-    assert "2 regions of the step" in judge((SPOILS,), regions, captures, ())[1]
+    assert "2 of 2 regions are worth capturing" in judge((SPOILS,), regions, captures, ())[1]

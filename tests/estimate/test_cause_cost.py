@@ -151,7 +151,7 @@ def test_the_last_iteration_that_has_the_line_is_the_one_that_counts() -> None:
 
 def test_the_cost_is_shown_with_its_bounds_and_that_it_is_predicted() -> None:
     shown = cost_text(Range(150, 300, 500), "predicted for NVIDIA H100 SXM5 80GB")
-    assert shown == "about 300 \u00b5s (150 to 500), predicted"
+    assert shown == "about 300 \u00b5s (150 to 500 \u00b5s), predicted"
 
 
 def test_a_copy_costs_what_the_step_takes_more_than_without_it() -> None:

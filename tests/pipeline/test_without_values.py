@@ -202,7 +202,7 @@ def test_parts_that_could_be_captured_are_not_verified() -> None:
     report = analyzed(Long(), torch.randn(4), values="none")
     assert report.verdict == "unknown"
     assert report.reason == (
-        "1 hazard would make a capture fail; whether the rest of the step can be captured is not"
+        "1 finding blocks whole-step capture. The rest of the step is not"
         " verified, because it ran without values."
     )
 

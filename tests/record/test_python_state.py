@@ -95,7 +95,7 @@ def test_state_of_every_kind_that_stops_is_named_with_its_line(kind: str) -> Non
     (said,) = (limit for limit in report.limits if "a replay runs no Python" in limit)
     where = "self.total +=" if kind == "object" else f'"{kind}": ('
     assert f"({line_of(where)})" in said and "held" in said
-    assert "What it changes in Python stops: held" in report.reason
+    assert "Replays do not update held" in report.reason
 
 
 def on_module(model: nn.Sequential, hook: Callable[..., None]) -> None:

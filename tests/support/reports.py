@@ -13,7 +13,14 @@ from graphdoctor.values.finding import Finding
 from graphdoctor.values.locations import Excerpt, Location
 from graphdoctor.values.program import PROGRAM_SCHEMA_VERSION, ProgramReport, ProgramStep
 from graphdoctor.values.report import SCHEMA_VERSION, Machine, Report, TargetInfo
-from graphdoctor.values.speed import Estimate, Measurement, Recommendation, StrategyOutcome, Term
+from graphdoctor.values.speed import (
+    Estimate,
+    Measurement,
+    NextFix,
+    Recommendation,
+    StrategyOutcome,
+    Term,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FILE = "/repo/project/models/branch.py"
@@ -287,6 +294,7 @@ COMPARED = replace(
         "model.first = torch.cuda.make_graphed_callables(model.first, (example,))\n",
         "GD101 host-read in line 31 of branch.py is all that keeps the step from being one graph:"
         " without it, 2.40x (1.80 to 3.20) is predicted.",
+        NextFix("GD101", at(31), Range(1.8, 2.4, 3.2), 1.0),
     ),
 )
 
@@ -308,9 +316,20 @@ def of_program(*steps: ProgramStep) -> ProgramReport:
     )  # fmt: skip
 
 
+UNKNOWN = replace(
+    SAFE,
+    machine=PARTLY_SAFE.machine,
+    verdict="unknown",
+    reason="No hazard was found, but the result is not verified: `fused_gate` (mlp.py:12) cannot run"
+    " on a CPU.",
+    captures=(),
+    measurement=None,
+    estimate=ESTIMATE,
+)
 GOLDEN_REPORTS = {
     "partly_safe": PARTLY_SAFE,
     "safe": SAFE,
+    "unknown": UNKNOWN,
     "compared": COMPARED,
     "compared_on_gpu": COMPARED_ON_GPU,
 }
@@ -322,5 +341,6 @@ if __name__ == "__main__":
 
     GOLDEN.mkdir(exist_ok=True)
     for name, report in GOLDEN_REPORTS.items():
-        page = REPORTERS["terminal"](report, Look(base=BASE))
-        (GOLDEN / f"{name}.txt").write_text(page, encoding="utf-8")
+        for suffix, show_all in (("", False), ("_all", True)):
+            page = REPORTERS["terminal"](report, Look(base=BASE, show_all=show_all))
+            (GOLDEN / f"{name}{suffix}.txt").write_text(page, encoding="utf-8")

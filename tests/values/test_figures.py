@@ -53,9 +53,9 @@ def test_a_time_has_three_digits_and_the_unit_that_fits(time_us: float, text: st
 
 
 def test_a_range_keeps_its_bounds_in_the_unit_of_the_middle() -> None:
-    assert time_range(Range(900, 1_200, 1_500)) == "1.2 ms (0.9 to 1.5)"
-    assert share_range(Range(0.5, 0.62, 0.7)) == "62% (50 to 70%)"
-    assert ratio_range(Range(1.8, 2.4, 3.2)) == "2.4x (1.8 to 3.2)"
+    assert time_range(Range(900, 1_200, 1_500)) == "1.2 ms (0.9 to 1.5 ms)"
+    assert share_range(Range(0.5, 0.62, 0.7)) == "62% (50% to 70%)"
+    assert ratio_range(Range(1.8, 2.4, 3.2)) == "2.4x (1.8x to 3.2x)"
     exact = Range.exact(0.25)
     assert (time_range(exact), share_range(exact), ratio_range(exact)) == (
         "0.25 µs",
@@ -76,7 +76,7 @@ def test_shares_and_ratios_say_no_digit_that_is_nought() -> None:
 
 def test_a_cost_says_by_one_word_how_it_is_known() -> None:
     assert cost_text(Range(150, 300, 500), "predicted for an H100") == (
-        "about 300 µs (150 to 500), predicted"
+        "about 300 µs (150 to 500 µs), predicted"
     )
     assert cost_text(Range.exact(3), "") == "about 3 µs"
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from graphdoctor.reporters.page import LABEL_COLUMNS, Page, listed
+from graphdoctor.reporters.page import LABEL_COLUMNS, Page
 from graphdoctor.values.captures import CaptureOutcome, Difference, Region, Verification
+from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text, time_range
 from graphdoctor.values.locations import Location, place_text
 from graphdoctor.values.report import Report
 
-REGIONS_SHOWN = 6
-MODULES_SHOWN = 4
-SAFE_MODULES_SHOWN = 12
 _STATUS_STYLES = {"verified": "green", "wrong": "bold magenta", "not-verified": "yellow"}
 
 
@@ -24,18 +22,10 @@ def write_capture(page: Page, report: Report) -> None:
         if outcome.region not in regions:
             scope = outcome.scope[:1].upper() + outcome.scope[1:]
             _write_outcome(page, f"  {scope}", outcome)
-    if any(map(is_all, report.captures)) and not page.look.show_all:
-        return  # one graph holds everything: its parts are of no interest
     _write_regions(page, report)
     if report.safe_modules:
         page.blank()
-        most = len(report.safe_modules) if page.look.show_all else SAFE_MODULES_SHOWN
-        page.labelled("  Safe modules", listed(report.safe_modules, most=most))
-
-
-def is_all(outcome: CaptureOutcome) -> bool:
-    """The whole step was captured, and its replay was shown to compute what eager computes."""
-    return outcome.is_whole_step and outcome.is_verified
+        page.labelled("  Safe modules", ", ".join(map(visible, report.safe_modules)))
 
 
 def is_wrong(outcome: CaptureOutcome) -> bool:
@@ -44,7 +34,7 @@ def is_wrong(outcome: CaptureOutcome) -> bool:
 
 
 def _write_regions(page: Page, report: Report) -> None:
-    """Those that pay, or replay wrongly, in full up to a number; the others in a line each."""
+    """Regions that pay off or replay wrongly in full, the others in one line each."""
     outcomes = {outcome.region: outcome for outcome in report.captures}
     notable: list[tuple[Region, CaptureOutcome | None]] = []
     others: list[Region] = []
@@ -54,21 +44,13 @@ def _write_regions(page: Page, report: Report) -> None:
             notable.append((region, outcome))
         else:
             others.append(region)
-    most = len(report.regions) if page.look.show_all else REGIONS_SHOWN
-    for region, outcome in notable[:most]:
+    for region, outcome in notable:
         page.blank()
         _write_region(page, region, outcome)
     page.blank()
-    for region in others[:most]:
+    for region in others:
         size = count_text(region.operators, "operator")
         page.labelled(f"  Region {region.name}", f"{size}: {region.reason}")
-    _write_left_out(page, len(notable) - most, "that pay")
-    _write_left_out(page, len(others) - most, "that do not pay")
-
-
-def _write_left_out(page: Page, count: int, which: str) -> None:
-    if count > 0:
-        page.paragraph(f"{count} more regions {which} (--all shows them)", indent=2, style="dim")
 
 
 def _write_region(page: Page, region: Region, outcome: CaptureOutcome | None) -> None:
@@ -83,8 +65,7 @@ def _write_region(page: Page, region: Region, outcome: CaptureOutcome | None) ->
     if span:
         page.labelled("    Lines", span, style="cyan")
     if region.modules:
-        most = len(region.modules) if page.look.show_all else MODULES_SHOWN
-        page.labelled("    Modules", listed(region.modules, most=most))
+        page.labelled("    Modules", ", ".join(map(visible, region.modules)))
     if outcome is not None:
         _write_outcome(page, "    Capture", outcome)
     saving = f"{time_range(region.saving_us)} a step; " if region.saving_us is not None else ""
@@ -123,8 +104,7 @@ def _write_outcome(page: Page, label: str, outcome: CaptureOutcome) -> None:
         page.labelled(label, text)
     else:
         page.labelled(label, text, style=_STATUS_STYLES[check.status])
-        shown = check.differences if page.look.show_all else check.differences[:1]
-        for difference in shown:
+        for difference in check.differences:
             page.labelled("", difference_text(difference, page.look.base))
 
 

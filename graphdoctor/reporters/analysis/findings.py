@@ -1,22 +1,23 @@
-"""Findings -> page: the worst in full, with the user's code, the rest in a line each."""
+"""Write findings as code frames: the worst in full, the rest in one line each."""
 
 from __future__ import annotations
 
-from graphdoctor.reporters.page import POINTER, VERTICAL, Page, blocks, rows
-from graphdoctor.values.escape import visible
-from graphdoctor.values.figures import cost_text
-from graphdoctor.values.finding import EFFECT_WORDS, Effect, Finding, caller_of
-from graphdoctor.values.locations import is_library, place_text
+from collections import Counter
 
-SHOWN_IN_FULL = 8
-INDENT = 4
+from graphdoctor.reporters.analysis.captures import difference_text
+from graphdoctor.reporters.frame import SEVERITY_STYLES, Frame, code_rows, write_frame
+from graphdoctor.reporters.page import CODE_INDENT, Page, blocks
+from graphdoctor.values.captures import outcome_of_whole_step
+from graphdoctor.values.figures import cost_text, count_text, ratio_range
+from graphdoctor.values.finding import EFFECT_WORDS, SEVERITIES, Finding, caller_of, severity_of
+from graphdoctor.values.locations import place_text
+from graphdoctor.values.report import Report
+from graphdoctor.values.speed import NextFix
+
+SHOWN_IN_FULL = 3
+_PLACES = 6  # further lines that one fix is for
 _EFFECTS = (*EFFECT_WORDS,)
 _CERTAINTIES = ("confirmed", "likely", "unknown")
-EFFECT_STYLES: dict[Effect, str] = {
-    "capture-fails": "bold red",
-    "replay-is-wrong": "bold magenta",
-    "replay-is-slow": "bold yellow",
-}
 
 
 def worst_first(findings: tuple[Finding, ...]) -> list[Finding]:
@@ -31,110 +32,180 @@ def worst_first(findings: tuple[Finding, ...]) -> list[Finding]:
 
 
 def active(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Those that the user wants to hear of."""
+    """Findings that are not suppressed."""
     return tuple(finding for finding in findings if finding.suppressed is None)
 
 
-def write_findings(page: Page, findings: tuple[Finding, ...]) -> None:
-    """The section; nothing if there are no findings. Those with one fix are shown as one."""
-    causes = causes_of(active(findings))
-    if not causes:
-        return
-    page.heading("Findings", "worst first")
-    in_full = len(causes) if page.look.show_all else SHOWN_IN_FULL
-    number = 1
-    for cause in causes[:in_full]:
-        page.blank()
-        _write_cause(page, number, cause)
-        number += len(cause)
-    rest = [finding for cause in causes[in_full:] for finding in cause]
-    if rest:
-        page.blank()
-    for finding in rest:
-        _write_in_a_line(page, number, finding)
-        number += 1
-    page.blank()
-    page.paragraph(_where_to_find_more(causes, in_full), indent=INDENT, style="dim")
-
-
 def causes_of(findings: tuple[Finding, ...]) -> list[list[Finding]]:
-    """Findings with the same advice together, where the worst of them stands."""
+    """Findings grouped by equal advice, worst group first."""
     causes: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in worst_first(findings):
         causes.setdefault((finding.rule, finding.why, finding.fix), []).append(finding)
     return list(causes.values())
 
 
-def _write_cause(page: Page, number: int, cause: list[Finding]) -> None:
-    """The first in full with the advice, then where else it is to be followed."""
-    first, *others = cause
-    _write_place(page, number, first)
-    _write_advice(page, first)
-    if not others:
-        return
-    page.blank()
-    page.paragraph("The same fix is for:", indent=INDENT, style="dim")
-    for offset, finding in enumerate(others, start=1):
-        if page.look.show_all:
-            page.blank()
-            _write_place(page, number + offset, finding)
+def write_findings(page: Page, report: Report, *, prefix: str = "") -> None:
+    """One frame for each cause: all with --all, else up to three and then one line each.
+
+    `prefix` begins each headline, such as "step 1: ".
+    """
+    causes = causes_of(active(report.findings))
+    in_full = len(causes) if page.look.show_all else SHOWN_IN_FULL
+    next_fix = report.recommendation.next_fix if report.recommendation is not None else None
+    for number, cause in enumerate(causes):
+        is_full = number < in_full and (
+            page.look.show_all or number == 0 or severity_of(cause[0]) != "note"
+        )
+        if is_full:
+            _write_cause(page, cause, next_fix, prefix)
         else:
-            _write_in_a_line(page, number + offset, finding)
-            _write_marked_line(page, finding)
-        if page.look.show_all or finding.message != first.message:
-            page.hanging(f"{' ' * INDENT}What  ", finding.message)
+            _write_in_a_line(page, cause, prefix, first=number == in_full)
 
 
-def _where_to_find_more(causes: list[list[Finding]], in_full: int) -> str:
-    more = f"`graphdoctor explain {causes[0][0].rule}` says more about a rule."
-    left = sum(map(len, causes)) - min(len(causes), in_full)
-    if not left:
-        return more
-    noun = "other finding" if left == 1 else f"other {left} findings"
-    return (
-        f"{more} With --all, `graphdoctor analyze`, or `graphdoctor report` on a report saved"
-        f" with --json, also shows the {noun} in full."
+def write_wrong_replay(page: Page, report: Report) -> None:
+    """An error, if the whole step was captured and a replay differs from eager."""
+    whole = outcome_of_whole_step(report.captures)
+    if whole is None or whole.verification is None or whole.verification.status != "wrong":
+        return
+    differences = whole.verification.differences
+    base = page.look.base
+    notes = [("note", difference_text(one, base)) for one in differences[:1]]
+    if not notes and whole.verification.reason:
+        notes = [("note", whole.verification.reason)]
+    frame = Frame(
+        title="error",
+        title_style=SEVERITY_STYLES["error"],
+        headline="a replay of the whole step differs from eager",
+        location=differences[0].location if differences else None,
+        notes=notes,
     )
+    write_frame(page, frame)
 
 
-def _write_place(page: Page, number: int, finding: Finding) -> None:
-    page.wrapped(
-        (f"{number:>2}  ", "bold"),
-        (f"{finding.rule} {finding.name}", "bold"),
-        (": ", ""),
-        (EFFECT_WORDS[finding.effect], EFFECT_STYLES[finding.effect]),
-        (certainty_text(finding), "dim"),
-        indent=INDENT,
+def title_of(finding: Finding) -> str:
+    """ "error[GD101]"."""
+    return f"{severity_of(finding)}[{finding.rule}]"
+
+
+def headline_of(finding: Finding) -> tuple[str, str]:
+    """The first sentence of the message without its full stop, and the others."""
+    first, stop, rest = finding.message.partition(". ")
+    return (first, rest) if stop else (finding.message.removesuffix("."), "")
+
+
+def _write_cause(page: Page, cause: list[Finding], next_fix: NextFix | None, prefix: str) -> None:
+    first, *others = cause
+    headline, rest = headline_of(first)
+    shown = " (confirmed in this run)" if first.certainty == "confirmed" else ""
+    notes: list[tuple[str, str]] = []
+    notes += [("from", where) for where in _callers(page, first)]
+    if rest:
+        notes.append(("note", rest))
+    if page.look.show_all:
+        notes.append(("why", first.why))
+        if context := context_text(first):
+            notes.append(("in", context))
+    notes.append(("fix", first.fix if page.look.show_all else short_fix(first)))
+    gains = [gain for one in cause if (gain := gain_text(one, next_fix))]
+    notes += [("gain", gain) for gain in gains[:1]]
+    if others:
+        notes.append(("also", _places(page, others)))
+    times = f", {first.count:,} times per step" if first.count > 1 else ""
+    label = f"{EFFECT_WORDS[first.effect]}{times}"
+    rows = code_rows(first, label, width=page.look.width)
+    frame = Frame(
+        title=title_of(first),
+        title_style=SEVERITY_STYLES[severity_of(first)],
+        headline=f"{prefix}{headline}{shown}",
+        location=first.location,
+        column=first.columns.start if first.columns is not None else 0,
+        rows=rows,
+        notes=notes,
     )
-    if finding.location is not None:
-        page.line((" " * INDENT, ""), (place_text(finding.location, page.look.base), "bold cyan"))
-    _write_callers(page, finding)
-    context = context_text(finding)
-    if context:
-        page.paragraph(context, indent=INDENT, style="dim")
-    if finding.excerpt is not None:
-        page.blank()
-        page.excerpt(rows(finding), indent=INDENT)
-        page.blank()
+    write_frame(page, frame)
+    if page.look.show_all:
+        for finding in others:
+            headline, _ = headline_of(finding)
+            write_frame(
+                page,
+                Frame(
+                    title=title_of(finding),
+                    title_style=SEVERITY_STYLES[severity_of(finding)],
+                    headline=f"{prefix}{headline}",
+                    location=finding.location,
+                    column=finding.columns.start if finding.columns is not None else 0,
+                    rows=code_rows(finding, EFFECT_WORDS[finding.effect], width=page.look.width),
+                    notes=[
+                        *(("from", where) for where in _callers(page, finding)),
+                        ("fix", "the same as above"),
+                    ],
+                ),
+            )
 
 
-def _write_callers(page: Page, finding: Finding) -> None:
-    """The user's line that led into a library; with --frames every frame, outwards."""
+def short_fix(finding: Finding) -> str:
+    """The first paragraph of the fix, with the code that it introduces."""
+    first, *rest = [*blocks(finding.fix)] or [""]
+    text = " ".join(first.split())
+    if text.endswith(":") and rest and rest[0].startswith(CODE_INDENT):
+        return f"{text}\n\n{rest[0]}"
+    return first
+
+
+def gain_text(finding: Finding, next_fix: NextFix | None) -> str:
+    """The predicted speedup after the fix of this finding; "" if it is not the one to fix next."""
+    if next_fix is None or (finding.rule, finding.location) != (next_fix.rule, next_fix.location):
+        return ""
+    share = next_fix.captured_share
+    scope = "whole step as one graph" if share == 1.0 else f"{share:.0%} of launches in graphs"
+    also = f", with {' and '.join(next_fix.others)} fixed too" if next_fix.others else ""
+    return f"{ratio_range(next_fix.speedup)} predicted, {scope}{also}"
+
+
+def _callers(page: Page, finding: Finding) -> list[str]:
+    """The user's line that called into a library; with --frames every frame, outwards."""
     caller = caller_of(finding)
     frames = finding.stack if page.look.show_frames else (caller,) if caller is not None else ()
-    for frame in frames:
-        where = place_text(frame, page.look.base)
-        function = f" in {frame.function}" if frame.function else ""
-        style = "dim" if is_library(frame.file) else "bold cyan"
-        page.line((" " * INDENT + "called from ", "dim"), (where, style), (function, "dim"))
+    return [
+        place_text(frame, page.look.base) + (f" in {frame.function}" if frame.function else "")
+        for frame in frames
+    ]
 
 
-def _write_advice(page: Page, finding: Finding) -> None:
-    """What happens, why and what to write instead."""
-    page.hanging(f"{' ' * INDENT}What  ", finding.message)
-    why = finding.why if page.look.show_all else next(blocks(finding.why), "")
-    page.prose(f"{' ' * INDENT}Why   ", why)
-    page.prose(f"{' ' * INDENT}Fix   ", finding.fix)
+def _places(page: Page, findings: list[Finding]) -> str:
+    """Further places of the same fix."""
+    places = [
+        place_text(one.location, page.look.base) if one.location else "no line known"
+        for one in findings
+    ]
+    unique = [*dict.fromkeys(places)]
+    most = len(unique) if page.look.show_all else _PLACES
+    more = f" and {len(unique) - most} more" if len(unique) > most else ""
+    return ", ".join(unique[:most]) + more
+
+
+def _write_in_a_line(page: Page, cause: list[Finding], prefix: str, *, first: bool) -> None:
+    """The headline and the place, without code."""
+    finding = cause[0]
+    page.blank() if first or severity_of(finding) == "note" else None
+    headline, _ = headline_of(finding)
+    page.wrapped(
+        (title_of(finding), SEVERITY_STYLES[severity_of(finding)]),
+        (f": {prefix}{headline}", "bold"),
+        indent=len(CODE_INDENT),
+    )
+    where = _places(page, cause)
+    page.hanging("  --> ", where, style="cyan", head_style="blue")
+
+
+def counts_text(findings: tuple[Finding, ...]) -> str:
+    """ "2 errors, 1 note, 1 suppressed"; "" without findings."""
+    counts = Counter(severity_of(finding) for finding in active(findings))
+    parts = [count_text(counts[one], one) for one in SEVERITIES if counts[one]]
+    suppressed = len(findings) - counts.total()
+    if suppressed:
+        parts.append(f"{suppressed:,} suppressed")
+    return ", ".join(parts)
 
 
 def certainty_text(finding: Finding) -> str:
@@ -147,40 +218,16 @@ def certainty_text(finding: Finding) -> str:
 
 
 def context_text(finding: Finding) -> str:
-    """In which function and module it happens, in which phase, how often, and what it costs."""
+    """Its function, module and phase, how often it runs, and its cost."""
     parts = []
     if finding.location is not None and finding.location.function:
-        parts.append(f"in {finding.location.function}")
+        parts.append(finding.location.function)
     if finding.module:
         parts.append(f"module {finding.module}")
     if finding.phase != "forward":
         parts.append(finding.phase)
     if finding.count > 1:
-        parts.append(f"{finding.count:,} times a step")
+        parts.append(f"{finding.count:,} times per step")
     if finding.cost_us is not None:
-        parts.append(cost_text(finding.cost_us, finding.cost_source))
+        parts.append(f"costs {cost_text(finding.cost_us, finding.cost_source)}")
     return ", ".join(parts)
-
-
-def _write_marked_line(page: Page, finding: Finding) -> None:
-    """The finding's own line of code, where it is known."""
-    if finding.location is not None and finding.code is not None:
-        head = f"{' ' * INDENT}{POINTER} {finding.location.line} {VERTICAL} "
-        page.cropped((head, "bold red"), visible(finding.code.strip()), "bold")
-
-
-def _write_in_a_line(page: Page, number: int, finding: Finding) -> None:
-    place = place_text(finding.location, page.look.base) if finding.location else "no line known"
-    told = [f"{finding.count:,}x"] if finding.count > 1 else []
-    if finding.cost_us is not None:
-        told.append(cost_text(finding.cost_us, finding.cost_source))
-    times = f" ({', '.join(told)})" if told else ""
-    caller = caller_of(finding)
-    called = f", called from {place_text(caller, page.look.base)}" if caller is not None else ""
-    page.wrapped(
-        (f"{number:>2}  ", "bold"),
-        (f"{finding.rule} {finding.name} ", ""),
-        (f"{place}{called}", "cyan"),
-        (f" {EFFECT_WORDS[finding.effect]}{times}", EFFECT_STYLES[finding.effect]),
-        indent=INDENT,
-    )

@@ -17,7 +17,7 @@ from graphdoctor.values.report import Report
 from graphdoctor.values.speed import Estimate, LaunchSkew, Measurement, memory_text
 
 _SPEEDS = {2.0: "half as fast", 0.5: "twice as fast"}
-_SPEEDUP = "Speed-up"
+_SPEEDUP = "Speedup"
 _AS_GRAPH = "As a graph"
 SPEED_STYLES = {"faster": "bold green", "slower": "bold red", "no change": "bold yellow"}
 
@@ -56,7 +56,7 @@ def other_hosts_text(estimate: Estimate) -> str:
 
 
 def _write_measurement(page: Page, measured: Measurement) -> None:
-    page.heading("Speed-up", f"measured on {measured.gpu}")
+    page.heading("Speedup", f"measured on {measured.gpu}")
     style = SPEED_STYLES[measured.word]
     for label, text in measurement_rows(measured):
         page.labelled(f"  {label}", text, style=style if label == _SPEEDUP else "")
@@ -99,9 +99,8 @@ def _write_estimate(page: Page, estimate: Estimate) -> None:
     page.heading("Time of one step", basis_text(estimate))
     for label, text in estimate_rows(estimate):
         page.labelled(f"  {label}", text, style="bold" if label in (_AS_GRAPH, _SPEEDUP) else "")
-    if page.look.show_all:
-        for term in estimate.terms:
-            page.labelled("  Figure", f"{term.name}: {term.value} ({term.source})")
+    for term in estimate.terms:
+        page.labelled("  Figure", f"{term.name}: {term.value} ({term.source})")
 
 
 def estimate_rows(estimate: Estimate) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,6 @@ from graphdoctor.values.speed import NO_STRATEGY, Recommendation, StrategyOutcom
 _INDENT = "  "
 _DETAIL_INDENT = "    "
 _GAP = "  "
-_PLAN_LINES = 6
 _FIRST_FIGURE = 2  # columns before it hold words, on the left
 _STATUS: dict[StrategyStatus, Piece] = {
     "verified": ("verified", "green"),
@@ -97,18 +96,10 @@ def _write_table(page: Page, rows: Sequence[StrategyOutcome], *, measured: bool)
 
 
 def _write_plan(page: Page, row: StrategyOutcome) -> None:
-    """Of what was only planned, or on --all."""
-    lines = row.plan.splitlines()
-    if row.status != "planned" and not page.look.show_all:
-        return
-    most = len(lines) if page.look.show_all else _PLAN_LINES
-    for line in lines[:most]:
+    for line in row.plan.splitlines():
         part = line.lstrip(" ")
         indent = _DETAIL_INDENT + " " * (len(line) - len(part))
         page.hanging(indent, part, style="dim")
-    if len(lines) > most:
-        more = f"{len(lines) - most} more lines of its plan (--all shows them)"
-        page.hanging(_DETAIL_INDENT, more, style="dim")
 
 
 def _pieces(cells: Sequence[Piece], widths: Sequence[int]) -> Iterator[Piece]:
@@ -124,7 +115,7 @@ def columns_of(rows: Sequence[StrategyOutcome], *, measured: bool) -> list[list[
     wanted: list[tuple[str, _Cell]] = [
         ("Strategy", lambda row: (row.strategy, "bold")),
         ("Answers", lambda row: _STATUS[row.status]),
-        ("Speed-up", _measured_cell) if measured else ("Speed-up, predicted", _predicted_cell),
+        ("Speedup", _measured_cell) if measured else ("Speedup, predicted", _predicted_cell),
         ("Captured", _share_cell),
         ("Setup", _setup_cell),
         ("Memory", _memory_cell),

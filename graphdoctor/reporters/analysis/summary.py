@@ -1,4 +1,4 @@
-"""Report -> the few lines at the top of the page, for a reader who reads no further."""
+"""Write the verdict with its reason, the speedup, and the last lines of the page."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections import Counter
 from collections.abc import Iterator
 
 from graphdoctor.reporters.analysis.captures import is_wrong
-from graphdoctor.reporters.analysis.findings import active, worst_first
+from graphdoctor.reporters.analysis.findings import active, counts_text, worst_first
 from graphdoctor.reporters.analysis.gain import basis_text, fed_by_text
 from graphdoctor.reporters.analysis.strategies import advice_label
+from graphdoctor.reporters.frame import SEVERITY_STYLES, Frame, write_frame
 from graphdoctor.reporters.page import Page, blocks
-from graphdoctor.values.captures import outcome_of_whole_step
-from graphdoctor.values.figures import ratio_range, share_range, time_range
+from graphdoctor.values.captures import Verification, outcome_of_whole_step
+from graphdoctor.values.figures import count_text, ratio_range, share_range, time_range, time_text
 from graphdoctor.values.finding import Effect
 from graphdoctor.values.locations import place_text
 from graphdoctor.values.report import Report, Verdict
-from graphdoctor.values.speed import NO_STRATEGY, StrategyOutcome
+from graphdoctor.values.speed import NO_STRATEGY, Measurement, StrategyOutcome
 
 WHOLE = "whole"  # the strategy whose gain is that of the graph that was captured
 VERDICTS: dict[Verdict, tuple[str, str]] = {
@@ -31,14 +32,134 @@ _CONSEQUENCES: dict[Effect, tuple[str, str]] = {
 }
 
 
-def write_summary(page: Page, report: Report) -> None:
-    """The verdict, its reason, and what to do."""
+def write_verdict(page: Page, report: Report) -> None:
+    """The verdict and its reason; of an unknown verdict, as a warning with what to do."""
     word, style = VERDICTS[report.verdict]
-    page.line((word, style), (f"  {report.target.name}, {report.target.mode}", "dim"))
-    page.paragraph(report.reason, style="bold")
+    page.line((word, style), (f"  {report.target.name} ({report.target.mode})", "dim"))
+    if report.verdict != "unknown":
+        page.paragraph(report.reason)
+        return
+    warning = Frame(
+        title="warning",
+        title_style=SEVERITY_STYLES["warning"],
+        headline=report.reason.removesuffix("."),
+        notes=[("help", _help(report))],
+    )
+    write_frame(page, warning)
+
+
+def _help(report: Report) -> str:
+    """What to do about an unknown verdict."""
+    if report.values == "none":
+        return "add `--values real` to run the step with values, which can verify replays"
+    if report.machine.device == "emulated":
+        return (
+            "change the code that the warning names, or run the same command on a machine with a GPU,"
+            " which can verify what the emulated device cannot"
+        )
+    return "change the code that the warning names, then run the same command again"
+
+
+def write_speedup(page: Page, report: Report) -> None:
+    """Eager time and the speedup that can be had now; nothing if neither is known."""
+    estimate, measured = report.estimate, report.measurement
+    now = _now(report)
+    if estimate is None and measured is None and not now:
+        return
     page.blank()
-    for label, text in summary_rows(report, page.look.base):
-        page.labelled(f"  {label}", text)
+    if measured is not None:
+        page.line(("Speedup", "bold"), (f", measured on {measured.gpu}", "dim"))
+        eager = f"{time_text(measured.eager_us)} per step"
+    elif estimate is not None:
+        host = f" with {estimate.host}" if estimate.host else ""
+        page.hanging("", f"Speedup, {basis_text(estimate)}{host}", style="bold")
+        eager = f"{time_range(estimate.eager_us)} per step"
+    else:
+        page.line(("Speedup", "bold"))
+        eager = ""
+    if estimate is not None:
+        bound = f"launch-bound {share_range(estimate.launch_bound_share)}"
+        eager = f"{eager}, {bound}" if eager else bound
+    if eager:
+        page.hanging("  eager  ", eager)
+    if now:
+        page.hanging("  now    ", now, style="bold")
+
+
+def _now(report: Report) -> str:
+    """What can be had without a change of the code, and how far it is verified."""
+    advice = report.recommendation
+    row = next(
+        (one for one in report.strategies if advice and one.strategy == advice.strategy), None
+    )
+    if advice is not None and row is None:
+        return advice.sentence.removesuffix(".").replace("Keep eager: ", "none: ", 1)
+    if row is None:
+        return _now_without_strategies(report)
+    how = "as one graph" if row.strategy == WHOLE else f"with {row.strategy}"
+    check = row.verification
+    proved = f", {count_text(check.tensors, 'tensor')} {_matches(check)}" if check else ""
+    if row.measurement is not None:
+        return f"{_measured(row.measurement)} {how}{proved}"
+    if row.predicted is not None:
+        return f"{ratio_range(row.predicted)} {how}{proved}"
+    return f"{how}{proved}"
+
+
+def _now_without_strategies(report: Report) -> str:
+    """Of the graph of the whole step, or of regions as graphs."""
+    measured, estimate = report.measurement, report.estimate
+    whole = outcome_of_whole_step(report.captures)
+    is_whole = whole is not None and whole.status == "captured"
+    if is_whole and whole is not None and is_wrong(whole):
+        return "none: the replay differs from eager"
+    if measured is not None:
+        return f"{_measured(measured)} as one graph"
+    if estimate is None:
+        return ""
+    if is_whole or not report.regions:
+        return f"{ratio_range(estimate.speedup)} as one graph"
+    paying = sum(region.worthwhile for region in report.regions)
+    if not paying:
+        return "none: no region is large enough to pay off"
+    noun = "region" if paying == 1 else "regions"
+    return f"{ratio_range(estimate.speedup)} with {paying} {noun} as graphs"
+
+
+def _measured(timed: Measurement) -> str:
+    bounds = f"({timed.speedup_low:.2f}x to {timed.speedup_high:.2f}x)"
+    word = "" if timed.word == "faster" else f", {timed.word},"
+    return f"{timed.speedup:.2f}x {bounds}{word}"
+
+
+def _matches(check: Verification) -> str:
+    if check.status == "wrong":
+        return "differ from eager"
+    if check.status == "not-verified":
+        return "not verified"
+    return "bitwise equal" if check.method == "bitwise" else "equal within eager's nondeterminism"
+
+
+def write_end(page: Page, report: Report) -> None:
+    """Counts, how to capture a safe step, and the next command: beside the prompt."""
+    page.blank()
+    counts = counts_text(report.findings)
+    found = active(report.findings)
+    if report.verdict == "safe":
+        called = "model" if report.target.mode == "inference" else "step"
+        page.paragraph(
+            f"To capture: `{called} = graphdoctor.capture({called})`, or --all for plain PyTorch."
+        )
+    if found:
+        rule = worst_first(found)[0].rule
+        page.paragraph(f"{counts}. `graphdoctor explain {rule}` explains the rule.")
+    elif counts:
+        page.paragraph(f"{counts}.")
+    if page.look.show_all:
+        return
+    advice = report.recommendation
+    code = "code to paste, " if advice is not None and advice.code else ""
+    page.paragraph(f"Use --all for {code}regions, the time breakdown and the machine.", style="dim")
 
 
 def summary_rows(report: Report, base: str) -> Iterator[tuple[str, str]]:

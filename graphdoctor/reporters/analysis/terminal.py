@@ -1,36 +1,74 @@
-"""Report -> a page for people: the verdict first, then the reason, then what to do."""
+"""Write a report for people: one screen by default, everything with --all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from graphdoctor.reporters.analysis.captures import write_capture
-from graphdoctor.reporters.analysis.findings import worst_first, write_findings
+from graphdoctor.reporters.analysis.findings import (
+    worst_first,
+    write_findings,
+    write_wrong_replay,
+)
 from graphdoctor.reporters.analysis.gain import write_gain
 from graphdoctor.reporters.analysis.strategies import write_strategies
-from graphdoctor.reporters.analysis.summary import write_summary
+from graphdoctor.reporters.analysis.summary import write_end, write_speedup, write_verdict
 from graphdoctor.reporters.look import Look
-from graphdoctor.reporters.page import Page
+from graphdoctor.reporters.page import CODE_INDENT, Page
 from graphdoctor.values.figures import count_text
 from graphdoctor.values.finding import EFFECT_WORDS, Assumption, Finding
 from graphdoctor.values.locations import path_text, place_text
 from graphdoctor.values.report import Report
 
+_LIMITS_SHOWN = 3
 _NOT_CHECKED, _ASSUMED = _DOUBTS = ("Not checked", "Assumed")
 
 
 def render(report: Report, look: Look) -> str:
-    """The page. Text from the model can neither colour nor move anything in it."""
+    """The page. Text from the model can neither color nor move anything in it."""
     page = Page(look)
-    write_summary(page, report)
-    write_findings(page, report.findings)
-    _write_suppressed(page, report)
-    write_capture(page, report)
-    write_gain(page, report)
-    write_strategies(page, report)
-    _write_remarks(page, report)
-    _write_basis(page, report)
+    write_verdict(page, report)
+    write_findings(page, report)
+    write_wrong_replay(page, report)
+    _write_limits(page, report)
+    write_speedup(page, report)
+    if look.show_all:
+        _write_suppressed(page, report)
+        write_capture(page, report)
+        write_gain(page, report)
+        write_strategies(page, report)
+        _write_remarks(page, report)
+        _write_basis(page, report)
+    else:
+        _write_idle_comments(page, report)
+    write_end(page, report)
     return page.render()
+
+
+def _write_limits(page: Page, report: Report) -> None:
+    """What could not be checked, a note each; --all has them among the remarks."""
+    if page.look.show_all:
+        return
+    told = [limit for limit in report.limits if limit.rstrip(".") not in report.reason]
+    if told:
+        page.blank()
+    for limit in told[:_LIMITS_SHOWN]:
+        page.wrapped(("note", "bold cyan"), (f": {limit}", ""), indent=len(CODE_INDENT))
+    if len(told) > _LIMITS_SHOWN:
+        page.line((f"note: {len(told) - _LIMITS_SHOWN} more notes (use --all)", "dim"))
+
+
+def _write_idle_comments(page: Page, report: Report) -> None:
+    """Suppression comments that do nothing."""
+    if report.idle_comments:
+        page.blank()
+    for comment in report.idle_comments:
+        where = place_text(comment.location, page.look.base)
+        page.wrapped(
+            ("warning", "bold yellow"),
+            (f": {where}: {comment.message}", ""),
+            indent=len(CODE_INDENT),
+        )
 
 
 def _write_remarks(page: Page, report: Report) -> None:

@@ -1,0 +1,133 @@
+"""Write code frames as compilers do: a headline, the place, lines of code with carets, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len
+
+from graphdoctor.reporters.page import CODE_INDENT, Page, blocks
+from graphdoctor.values.escape import TAB_COLUMNS, visible, visible_lines
+from graphdoctor.values.finding import Finding, Severity
+from graphdoctor.values.locations import Location, place_text
+
+SEVERITY_STYLES: dict[Severity, str] = {
+    "error": "bold red",
+    "warning": "bold yellow",
+    "note": "bold cyan",
+}
+_BEFORE = 2  # lines of code above the marked one
+_LABEL_COLUMNS = 6  # of "fix:  " and its kind
+_FEWEST_DIGITS = 1
+_ROOM_FOR_CODE = 20  # columns that the marked expression gets before code loses its indentation
+
+
+class CodeRow(NamedTuple):
+    """A line of a frame. `gutter` is its number, or a sign such as "+"; `under` are its carets."""
+
+    gutter: str
+    text: str
+    style: str = ""
+    under: str = ""
+    label: str = ""
+
+
+class Frame(NamedTuple):
+    """`title` is "error[GD101]"; `notes` are pairs of a label such as "fix" and its text."""
+
+    title: str
+    title_style: str
+    headline: str
+    location: Location | None = None
+    column: int = 0
+    rows: Sequence[CodeRow] = ()
+    notes: Sequence[tuple[str, str]] = ()
+
+
+def write_frame(page: Page, frame: Frame) -> None:
+    """The frame after a blank line. No row of code is wider than the page."""
+    page.blank()
+    page.wrapped(
+        (frame.title, frame.title_style), (f": {frame.headline}", "bold"), indent=len(CODE_INDENT)
+    )
+    digits = max([_FEWEST_DIGITS, *(len(row.gutter) for row in frame.rows)])
+    margin = " " * digits
+    if frame.location is not None:
+        column = f":{frame.column}" if frame.column else ""
+        where = f"{place_text(frame.location, page.look.base)}{column}"
+        page.line((f"{margin}--> ", "blue"), (where, "bold cyan"))
+    if frame.rows:
+        page.line((f"{margin} |", "blue"))
+    for row in frame.rows:
+        page.cropped((f"{row.gutter:>{digits}} | ", "blue"), row.text, row.style)
+        if row.under:
+            _write_under(page, margin, row, frame.title_style)
+    for label, text in frame.notes:
+        _write_note(page, f"{margin} = ", f"{label}:", text)
+
+
+def _write_under(page: Page, margin: str, row: CodeRow, style: str) -> None:
+    """The carets and beside them the label; below them, if the page is too narrow for both."""
+    head = (f"{margin} | ", "blue")
+    room = page.look.width - cell_len(head[0])
+    beside = f"{row.under} {row.label}".rstrip()
+    if cell_len(beside) <= room:
+        page.line(head, (beside, style))
+        return
+    page.cropped(head, row.under, style)
+    indent = len(row.under) - len(row.under.lstrip(" "))
+    page.line(head, (" " * max(0, min(indent, room - cell_len(row.label))) + row.label, style))
+
+
+def _write_note(page: Page, head: str, label: str, text: str) -> None:
+    """Wrapped text beside the label; indented lines are code."""
+    first = f"{head}{label:<{_LABEL_COLUMNS}}"
+    for number, block in enumerate(blocks(text)):
+        start = first if number == 0 else " " * len(first)
+        if block.startswith(CODE_INDENT):
+            if number == 0:
+                page.line((first, "blue"))
+            for line in visible_lines(block):
+                page.line((" " * len(first) + line.removeprefix(CODE_INDENT), "cyan"))
+        else:
+            page.hanging(start, " ".join(block.split()), head_style="blue")
+
+
+def code_rows(finding: Finding, label: str, *, width: int, before: int = _BEFORE) -> list[CodeRow]:
+    """The finding's line with carets and `label`, and up to `before` lines above it."""
+    location, excerpt = finding.location, finding.excerpt
+    if location is None or excerpt is None or finding.code is None:
+        return []
+    index = location.line - excerpt.first_line
+    shown = excerpt.lines[max(0, index - before) : index + 1]
+    start, end = _marked(finding)
+    shared = min((len(x) - len(x.lstrip()) for x in map(_spread, shown) if x), default=0)
+    if start + _ROOM_FOR_CODE <= width:  # keeps the column of the code as it is in its file
+        shared = 0
+    found = [
+        CodeRow(str(number), visible(_spread(line))[shared:])
+        for number, line in enumerate(shown, start=location.line - len(shown) + 1)
+    ]
+    while len(found) > 1 and not found[0].text.strip():
+        found.pop(0)
+    under = " " * (start - shared) + "^" * max(1, end - start)
+    found[-1] = found[-1]._replace(style="bold", under=under, label=label)
+    return found
+
+
+def _spread(line: str) -> str:
+    return line.expandtabs(TAB_COLUMNS).rstrip()
+
+
+def _marked(finding: Finding) -> tuple[int, int]:
+    """Columns of the marked expression on the page, from 0: the whole line, if none is known."""
+    line = (finding.code or "").rstrip()
+    columns = finding.columns
+    if columns is None or not line[columns.start - 1 : columns.end - 1].strip():
+        first, last = len(line) - len(line.lstrip()), len(line)
+    else:
+        first, last = columns.start - 1, columns.end - 1
+    return tuple(  # type: ignore[return-value]  # of two columns
+        cell_len(visible(line[:place].expandtabs(TAB_COLUMNS))) for place in (first, last)
+    )
