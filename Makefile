@@ -19,7 +19,7 @@ help: ## show this list
 		|| sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1  \2/p' $(MAKEFILE_LIST)
 
 demo: $(READY) ## analyze a sample training step, without needing a GPU
-	$(BIN)/graphdoctor analyze sample_models/adam_training.py:capturable
+	$(BIN)/graphdoctor analyze sample_models/adam_training.py
 
 test: $(READY) ## run the whole test suite, on every core
 	$(PYTEST)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,9 +25,8 @@ from graphdoctor.values.trace import TRACE_SCHEMA_VERSION
 from graphdoctor.values.watched import WATCH_SCHEMA_VERSION, WatchReport
 
 DOCS = Path(__file__).parent
-DEMO = "sample_models/adam_training.py:capturable"
+DEMO = "sample_models/adam_training.py"
 _BEGIN, _END = "<!-- DEMO OUTPUT", "<!-- END OF DEMO OUTPUT -->"
-_LEFT_OUT = ("What can be captured ", "Time of one step ", "Basis ")  # the last names the machine
 
 
 def pages() -> dict[Path, str]:
@@ -100,13 +98,11 @@ def main() -> None:
 
 
 def with_demo(readme: str, page: str) -> str:
-    """The README around what `make demo` prints, without the sections that _LEFT_OUT names."""
+    """The README around what `make demo` prints."""
     before, _, rest = readme.partition(_BEGIN)
     comment, _, rest = rest.partition("-->\n")
     _, _, after = rest.partition(_END)
-    sections = re.split(r"\n(?=\w[^\n]* ─{3})", page)
-    shown = "\n".join(one for one in sections if not one.startswith(_LEFT_OUT)).rstrip()
-    return f"{before}{_BEGIN}{comment}-->\n```\n{shown}\n```\n{_END}{after}"
+    return f"{before}{_BEGIN}{comment}-->\n```\n{page.rstrip()}\n```\n{_END}{after}"
 
 
 def _write_demo() -> None:

@@ -66,7 +66,8 @@ def test_every_document_is_a_page(site: Path) -> None:
 
 
 def test_a_bar_in_a_table_s_code_is_shown_as_one(site: Path) -> None:
-    assert "completion fish | source</code>" in (site / "index.html").read_text(encoding="utf-8")
+    page = (site / "docs/analyze.html").read_text(encoding="utf-8")
+    assert "--mode inference|training</code>" in page
 
 
 @pytest.mark.parametrize(
