@@ -11,7 +11,6 @@ from graphdoctor.check.settings.settings import Budgets
 from graphdoctor.rules import ALL_RULES
 from graphdoctor.values.captures import CaptureOutcome, Region
 from graphdoctor.values.check import (
-    SEVERITIES,
     Breach,
     CheckedFinding,
     FailOn,
@@ -19,6 +18,7 @@ from graphdoctor.values.check import (
     fails,
 )
 from graphdoctor.values.figures import count_text, share_text
+from graphdoctor.values.finding import SEVERITIES
 from graphdoctor.values.report import Report
 
 SYNC_RULES = frozenset(rule.id for rule in ALL_RULES if rule.makes_host_wait)

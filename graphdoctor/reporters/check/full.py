@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from graphdoctor.reporters.check import wording
+from graphdoctor.reporters.frame import SEVERITY_STYLES
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.page import Page, listed, rows
 from graphdoctor.values.captures import ON_FRESH_INPUTS, outcome_of_whole_step
-from graphdoctor.values.check import Check, CheckedTarget, Occurrence, Severity, occurrences
+from graphdoctor.values.check import Check, CheckedTarget, Occurrence, occurrences
 from graphdoctor.values.escape import visible
 from graphdoctor.values.figures import count_text
 
 SHOWN_IN_FULL = 10
 STALE_SHOWN = 5
 INDENT = 4
-SEVERITY_STYLES: dict[Severity, str] = {
-    "error": "bold red",
-    "warning": "bold yellow",
-    "note": "bold cyan",
-}
 _STATE_STYLES = {"safe": "green", "partly-safe": "yellow"}
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.check import Check, Occurrence, Severity, occurrences
+from graphdoctor.values.check import Check, Occurrence, occurrences
 from graphdoctor.values.escape import visible
+from graphdoctor.values.finding import Severity
 
 # GitHub shows this many of each kind for a step, and drops the rest without a word.
 MOST_OF_A_KIND = 10

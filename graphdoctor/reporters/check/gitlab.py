@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.check import Check, Severity, occurrences
+from graphdoctor.values.check import Check, occurrences
 from graphdoctor.values.escape import visible
+from graphdoctor.values.finding import Severity
 
 _SEVERITIES: dict[Severity, str] = {"error": "major", "warning": "minor", "note": "info"}
 

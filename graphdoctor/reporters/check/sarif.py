@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 from graphdoctor.reporters.check import wording
 from graphdoctor.reporters.look import Look
-from graphdoctor.values.check import Check, CheckedFinding, Occurrence, Severity, occurrences
+from graphdoctor.values.check import Check, CheckedFinding, Occurrence, occurrences
 from graphdoctor.values.escape import visible
-from graphdoctor.values.finding import EFFECT_WORDS, Finding
+from graphdoctor.values.finding import EFFECT_WORDS, Finding, Severity
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
