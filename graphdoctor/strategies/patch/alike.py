@@ -14,13 +14,17 @@ from graphdoctor.values.figures import Range, count_text, ratio_range, shortened
 
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)")
 _OF_TIME = re.compile(
-    r"time|second|elapsed|duration|throughput|speed|runtime|mfu|eta|/\s?s\b|\b(ms|s|sec|us)\b", re.I
+    r"time|second|elapsed|duration|throughput|speed|runtime|mfu|eta|/\s?s\b|\b(ms|s|sec|us|sps|fps)\b",
+    re.I,
 )
 _NEAR = 24  # characters around a number, among which stands what it is a number of
 _NOTHING = (
     "The program printed nothing and stepped no optimizer, so there are no results to compare."
 )
 _MOST_WORSE = 10.0  # times what the program differs from itself
+_MOST_ROUNDED = (
+    0.01  # of a number's value; one that differs by more from run to run says nothing of others
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,8 @@ def _is_like_own(different: _Difference, own: Sequence[_Difference], *, rounds: 
     if not rounds:
         return False
     last_digit = 10.0 ** -len(different.before.partition(".")[2])
-    most = max((each.relative for each in numbers), default=0.0)
+    own_scale = (each.relative for each in numbers if each.relative <= _MOST_ROUNDED)
+    most = max(own_scale, default=0.0)
     return different.amount < 1.5 * last_digit or different.relative <= _MOST_WORSE * most
 
 

@@ -84,6 +84,15 @@ def test_a_change_that_rounds_may_differ_by_what_rounding_makes_of_the_program()
         assert not likeness(PLAIN, far, nudged, rounds=True).is_same
 
 
+def test_a_number_that_is_another_one_in_each_run_allows_nothing_of_others() -> None:
+    text = "rate 812 loss 1.5000\nstep 1 loss 1.2500\n"
+    plain, nudged = replace(PLAIN, printed=text), replace(PLAIN, printed=text.replace("812", "300"))
+    near = replace(CHANGED, printed=text.replace("812", "1200"))
+    assert likeness(plain, near, nudged, rounds=True).is_same
+    far = replace(near, printed=near.printed.replace("1.2500", "1.3500"))
+    assert not likeness(plain, far, nudged, rounds=True).is_same
+
+
 def test_the_speedup_of_runs_that_took_turns_is_of_their_medians() -> None:
     plain = [replace(PLAIN, step_us=each) for each in (200.0, 220.0, 210.0)]
     changed = [replace(CHANGED, step_us=each) for each in (105.0, 100.0, 110.0)]
