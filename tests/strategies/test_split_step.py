@@ -174,7 +174,7 @@ def test_a_finding_outside_the_glue_is_named_and_the_failed_capture_leaves_nothi
         return loss.detach()
 
     with tried(training(body)) as found:
-        assert SPLIT.reason_against(found.known).startswith("GD108 explicit-synchronize in line ")
+        assert SPLIT.reason_against(found.known).startswith("GD108 (test_split_step.py:")
     assert "torch.cuda.synchronize" in refusal(body)
 
 
