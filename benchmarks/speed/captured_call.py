@@ -34,8 +34,7 @@ from graphdoctor.captured.module import CapturedModel, behind, module_of
 from graphdoctor.captured.plan import CapturePlan
 from graphdoctor.captured.replays import Replays
 from graphdoctor.graphs.calls import form_of, signature
-from graphdoctor.graphs.guards import Guard, Modes, OfInputs, reached
-from graphdoctor.graphs.guards.written_out import written_out
+from graphdoctor.graphs.guards import Guard, Modes, guard
 
 BLOCKS = 60
 CALLS = 50  # in a block; far below the 1024 launches that a stream queues
@@ -79,12 +78,10 @@ def stubbed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Any, An
     """The model, captured as a graph that does nothing."""
     replays = Replays(model, context=_context(model, inputs))
     answer = torch.zeros(1)
-    guard = Guard({"model": model})
     graph = SimpleNamespace(
         key=signature(inputs, {})[0],
         served=0,
-        state=guard,
-        inputs=OfInputs(guard.traits, guard.tensors, inputs),
+        state=Guard({"model": model}),
         traits=Traits(repeats=True, launches=0),
         forward=SimpleNamespace(
             load=lambda tensors: None, replay=lambda: None, build=lambda tensors: answer
@@ -129,9 +126,8 @@ def parts_us(inputs: tuple[torch.Tensor, ...], context: Modes) -> Figures:
     """What is asked before the launch, by itself: the form of the call, torch's switches, the stream."""
     known = form_of(inputs, {})
     assert known is not None
-    is_of_form = written_out(known.asks, parameters="args, kwargs")
     form, modes, stream = medians_us(
-        partial(is_of_form, inputs, {}), context.is_same, context.stream_number
+        partial(known.check, *inputs), context.is_same, context.stream_number
     )
     return {"form_us": form, "modes_us": modes, "stream_us": stream}
 
@@ -203,7 +199,7 @@ def measured() -> dict[str, Figures]:
     else:
         device, of_one = "cpu", without_gpu
         _stand_in_for_streams()
-        setattr(reached, "is_read_by_host", lambda tensor: False)  # noqa: B010  (as if on the GPU)
+        setattr(guard, "is_on_cpu", lambda tensor: False)  # noqa: B010  (as if on the GPU)
     models = subjects(device)
     rounds = [{name: of_one(*models[name]) for name in models} for _ in range(ROUNDS)]
     by_cost = {name: sorted((one[name] for one in rounds), key=_added) for name in models}

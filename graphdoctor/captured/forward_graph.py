@@ -18,7 +18,7 @@ from graphdoctor.graphs.calls import (
 from graphdoctor.graphs.calls.outputs import kind_of, tensors_in
 from graphdoctor.graphs.calls.signature import Key
 from graphdoctor.graphs.capture import Pool
-from graphdoctor.graphs.guards import Guard, Modes, OfInputs
+from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.graphs.whole_step import CapturedStep
 from graphdoctor.target.state.clone import memory_of
 
@@ -71,7 +71,6 @@ class GuardedGraph:
         self.static_inputs = captured.static_inputs
         self.key, given = signature(captured.static_inputs.args, captured.static_inputs.kwargs)
         _check(distinct(given), self.state.tensors)
-        self.inputs = OfInputs(self.state.traits, self.state.tensors, given)
         self.graph: Any = captured.graph
         self.given, self.made = given, tensors_in(captured.outputs)
         self.kind = kind_of(captured.outputs)
@@ -97,7 +96,6 @@ class Answering(Protocol):
     served: int
     traits: Traits
     state: Guard
-    inputs: OfInputs
     forward: ForwardGraph
 
 

@@ -1,13 +1,12 @@
-"""A call of a captured model -> the answer of a replay where every guard holds, else eager's.
+"""Calls of a captured model: a replay answers if every guard check passes, else the model runs eagerly.
 
-A call is checked in two parts. What decides whether the graph may be started is checked before:
-inputs, gradients, modes. Whether the model is still the captured one takes a look at all of its
-attributes and addresses, and is checked while the GPU is at work; if it is not, the answer is thrown
-away and the model is called. A graph that changes state, draws random numbers or writes over what the caller
-may hold must not run for nothing, so there everything is checked before.
+A call is checked in two stages. Before the launch: inputs, gradients, modes. While the GPU works: whether the
+model's attributes, hooks and addresses are those of the capture; if not, the answer is discarded and the model
+is called. A graph that changes state, draws random numbers or writes over what the caller may hold runs both
+checks before the launch.
 
-Most calls are of the same form as one before: `last` answers these at once (`known_call.py`). Any other
-takes the long way through `call`, by the key of its inputs.
+Most calls have the form of an earlier one: `last` answers these at once (`known_call.py`). Any other goes through
+`call`, by the key of its inputs.
 """
 
 from __future__ import annotations
@@ -149,8 +148,6 @@ class Replays:
 
     def _replay(self, graph: Answering, tensors: Tensors) -> tuple[object, str]:
         """The answer and "", or the reason why it does not count."""
-        if why := graph.inputs.difference(tensors):
-            return None, why
         looks_first = self.is_doubtful or not graph.traits.may_run_for_nothing
         if looks_first and (why := self.change_of(graph)):
             return None, why
@@ -167,11 +164,8 @@ class Replays:
 
     def change_of(self, graph: Answering) -> str:
         """What changed in the model, in one sentence; "" for nothing that counts."""
-        asked = graph.state.asks
         why = "" if graph.state.is_same() else graph.state.difference()
         self.is_doubtful = bool(why)
-        if graph.state.asks is not asked:  # something else is watched now
-            self._forget()
         return why
 
     def follow_stream(self) -> None:

@@ -60,7 +60,7 @@ class Padded:
     def __init__(self, of: GuardedGraph, size: int, key: Key, forward: ForwardGraph) -> None:
         self.of, self.size, self.key, self.forward = of, size, key, forward
         self.traits: Traits = of.traits
-        self.state, self.inputs = of.state, of.inputs
+        self.state = of.state
         self.served = 0
 
 

@@ -114,7 +114,9 @@ class StepGraph:
                 return why
         if not self._modes.is_same():
             return self._modes.difference()
-        return "" if self._guard.is_same(grad=True) else self._guard.difference(grad=True)
+        if self._guard.is_same() and self._guard.gradients_are_same():
+            return ""
+        return self._guard.difference(grad=True)
 
     def adopts_loaded_state(self) -> bool:
         """Take over what `load_state_dict` of the optimizers loaded; False if it does not fit."""

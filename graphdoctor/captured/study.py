@@ -36,6 +36,7 @@ from graphdoctor.target import Inputs, Target
 from graphdoctor.target.build import Origin, build
 from graphdoctor.target.description import Description
 from graphdoctor.target.state.tree import leaves
+from graphdoctor.values.errors import RaisesInCapture
 from graphdoctor.values.locations import bracketed
 from graphdoctor.values.recording import Iteration
 from graphdoctor.values.speed import GraphMemory
@@ -59,12 +60,13 @@ class Study:
 def study(model: torch.nn.Module, inputs: Inputs, device: AnyDevice, setup: Setup) -> Study:
     """Record, diagnose, capture and verify the forward pass; everything else stays as it was.
 
-    Raises `UserCodeError` where the model itself fails on these inputs.
+    Raises `UserCodeError` if the model itself fails on these inputs. A model that fails only while it is
+    captured is not captured.
     """
     try:
         with alone(), put_back(target := target_of(model, inputs)):
             found = _study(target, device, setup)
-    except EmulationLimit as limit:
+    except (EmulationLimit, RaisesInCapture) as limit:
         return Study((str(limit),))
     with torch.no_grad():  # as the forward ran
         changed = found.graph.state.difference() if found.graph is not None else ""
@@ -222,7 +224,7 @@ def study_training(
             target = replace(given, mode="training", step=_forward_and_backward(model))
             with put_back(target):
                 return _study_both(model, target, device, context)
-    except EmulationLimit as limit:
+    except (EmulationLimit, RaisesInCapture) as limit:
         return Study((str(limit),)), str(limit)
 
 

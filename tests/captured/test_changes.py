@@ -51,7 +51,7 @@ class TestState:
         ("change", "message"),
         [
             ("model.first.weight = nn.Parameter(rand(6, 4))", "first"),
-            ("model.first.weight.data = rand(6, 4)", "model.first.weight lies in other memory"),
+            ("model.first.weight.data = rand(6, 4)", "model.first.weight is at another address"),
             ("model.shift = rand(3)", "shift"),
             ("model.second = nn.Linear(6, 3).cuda()", "second"),
             ("model.scale = 3.0", "model.scale changed from 2.0 to 3.0"),
@@ -113,42 +113,6 @@ class TestState:
         model.factor.fill_(6)
         assert_equal(fast, model, rand(3))
         assert replayed(fast) == 0
-
-    def test_globals_and_closures_of_the_users_are_watched(self, device: EmulatedDevice) -> None:
-        closed = 2.0
-
-        class Reads(nn.Module):
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return x * closed + _GLOBAL
-
-        global _GLOBAL
-        model = Reads()
-        fast = graphdoctor.capture(model, rand(3))
-        assert_equal(fast, model, rand(3))
-        closed = 3.0
-        assert_equal(fast, model, rand(3))
-        assert replayed(fast) == 1 and "closed" in why(fast)
-        fast, before = graphdoctor.capture(model, rand(3)), _GLOBAL
-        try:
-            _GLOBAL = 7.0
-            assert_equal(fast, model, rand(3))
-        finally:
-            _GLOBAL = before
-        assert replayed(fast) == 0 and "_GLOBAL changed from 1.0 to 7.0" in why(fast)
-
-    def test_a_method_that_is_replaced_in_the_class(self, device: EmulatedDevice) -> None:
-        class Patched(nn.Module):
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return x * 2
-
-        model = Patched()
-        fast = graphdoctor.capture(model, rand(3))
-        Patched.forward = lambda self, x: x * 3  # type: ignore[method-assign]
-        assert_equal(fast, model, rand(3))
-        assert replayed(fast) == 0
-
-
-_GLOBAL = 1.0
 
 
 class TestModes:

@@ -75,8 +75,8 @@ for compiler in ("torch._dynamo", "torch._inductor", "torch.utils.cpp_extension"
 
 
 def test_every_test_file_lies_in_the_folder_of_the_room_that_it_tests() -> None:
-    """Or of docs, for what is about the repository itself."""
-    rooms = {path.stem for path in PACKAGE.iterdir()} | {"docs"}
+    """Or of docs, for what is about the repository itself, or of contract, for what it promises."""
+    rooms = {path.stem for path in PACKAGE.iterdir()} | {"docs", "contract"}
     files = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
     assert files
     assert [str(file) for file in files if file.parts[0] not in rooms] == []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import array
 import collections
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -13,11 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from graphdoctor.graphs import ways
+from graphdoctor.graphs import tensor_layouts
 from graphdoctor.graphs.calls.signature import Unwatchable, signature
 from graphdoctor.graphs.guards import Guard
-from graphdoctor.graphs.guards.written_out import in_parts, written_out
-from graphdoctor.target.state.snapshot import snapshot
 
 Pair = collections.namedtuple("Pair", "a b")
 
@@ -96,7 +92,7 @@ def test_a_value_in_a_kind_of_dictionary_is_watched(kind: Any) -> None:
     module.held = kind(a=Holder)
     guard = Guard({"m": module}, around=module)
     assert guard.is_same()
-    module.held["a"] = Reading
+    module.held["a"] = Word
     assert not guard.is_same()
     assert "held.a" in guard.difference()
 
@@ -129,83 +125,12 @@ def test_equal_arguments_are_told_apart_or_refused(name: str) -> None:
     assert keys[0] != keys[1]
 
 
-def test_many_terms_are_written_out_in_parts() -> None:
-    held = [True] * 2_500
-    given: dict[str, Any] = {"held": held}
-    question = in_parts([f"held[{place}]" for place in range(len(held))], given)
-    assert len(question.given) == 3
-    holds = written_out(question)
-    assert holds()
-    held[-1] = False
-    assert not holds()
-
-
-_OF_CONTEXT = ContextVar("_OF_CONTEXT", default=1.0)
-_ARRAY = np.ones(2)
-
-
-def _counted() -> float:
-    return float(_counted.times)  # type: ignore[attr-defined]
-
-
-_counted.times = 1.0  # type: ignore[attr-defined]
-
-
-def _with_default(by: float = 1.0) -> float:
-    return by
-
-
-class Reading(nn.Module):
-    """Reads what no attribute has: memory, and what belongs to a context or a function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers, self.views = array.array("d", [1.0]), {"half": np.ones(4)[::2]}
-        self.scale = torch.tensor(float("nan"))
-        self.shared = torch.from_numpy(_ARRAY)
-
-    def forward(self) -> float:
-        return _OF_CONTEXT.get() + _ARRAY[0] + _counted() + _with_default()
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (lambda m: m.numbers.__setitem__(0, 2.0), "numbers"),
-        (lambda m: m.views["half"].fill(2), "views.half"),
-        (lambda m: m.scale.fill_(2), "scale"),
-        (lambda m: _ARRAY.fill(2), "shared"),
-        (lambda m: _OF_CONTEXT.set(2.0), "_OF_CONTEXT"),
-        (lambda m: setattr(_counted, "times", 2.0), "times"),
-        (lambda m: setattr(_with_default, "__defaults__", (2.0,)), "__defaults__"),
-    ],
-)
-def test_what_is_written_without_another_object_is_seen(
-    change: Callable[[Reading], object], named: str
-) -> None:
-    model = Reading()
-    guard = Guard({"": model})
-    start = snapshot({"": model})
-    assert guard.is_same() and not guard.difference()
-    change(model)
-    assert not guard.is_same() and named in guard.difference()
-    start.restore()
-    assert guard.is_same()
-
-
-def test_freed_memory_of_the_host_is_not_read() -> None:
-    model = Reading()
-    guard = Guard({"": model})
-    model.scale.untyped_storage().resize_(0)
-    assert not guard.is_same() and "scale" in guard.difference()
-
-
 def test_calls_under_two_modes_in_turn_make_guards_once_for_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[object] = []
-    make = ways._guards
-    monkeypatch.setattr(ways, "_guards", lambda tensors: made.append(0) or make(tensors))
+    make = tensor_layouts._guards
+    monkeypatch.setattr(tensor_layouts, "_guards", lambda tensors: made.append(0) or make(tensors))
     model = nn.Linear(2, 2)
     with torch.no_grad():
         guard = Guard({"model": model})

@@ -119,7 +119,7 @@ def new_layer(side: Side) -> None:
         (eval_one, "2.training changed from True to False"),
         (drop_more, "2.p changed from 0.3 to 0.9"),
         (freeze, "requires_grad of 0.weight changed from True to False"),
-        (new_data, "0.weight lies in other memory than when it was captured"),
+        (new_data, "0.weight is at another address than when it was captured"),
         (new_parameter, "0.weight is another object than the captured one"),
         (assigned, "0.weight is another object than the captured one"),
         (new_buffer, "1.running_mean is another object than the captured one"),

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from graphdoctor.graphs.guards.written_out import Question, written_out
 from graphdoctor.target.state import dict_versions
 from graphdoctor.target.state.dict_versions import DictVersions
 from tests.support.torch_versions import COUNTS_DICT_WRITES, TELLS_DICT_WRITES
@@ -21,7 +20,7 @@ class _Watched:
         self.saved = [dict(each) for each in self.live]
         self.comparisons = 0
         self.versions = DictVersions(self.live, self._compare)
-        self.are_same = written_out(Question(*self.versions.question))
+        self.are_same = self.versions.checker()
 
     def _compare(self) -> bool:
         self.comparisons += 1

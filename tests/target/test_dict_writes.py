@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from graphdoctor.graphs.guards.written_out import Question, written_out
 from graphdoctor.target.state import dict_versions
 from graphdoctor.target.state.dict_versions import DictVersions, version_function
 from graphdoctor.target.state.dict_writes import shared_counter, write_counter
@@ -103,7 +102,7 @@ class TestDictVersionsByTheCount:
         self.saved = [dict(each) for each in self.live]
         self.comparisons = 0
         self.versions = DictVersions(self.live, self._compare)
-        self.are_same = written_out(Question(*self.versions.question))
+        self.are_same = self.versions.checker()
         assert self.are_same()
 
     def _compare(self) -> bool:
@@ -134,7 +133,7 @@ class TestDictVersionsByTheCount:
         other = {"b": 1}
         saved = dict(other)
         versions = DictVersions([other], lambda: other == saved)
-        others_are_same = written_out(Question(*versions.question))
+        others_are_same = versions.checker()
         self.live[0]["a"] = 7
         assert others_are_same() and others_are_same()
         assert not self.are_same()

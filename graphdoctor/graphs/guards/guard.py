@@ -1,45 +1,41 @@
-"""A module at its capture -> whether anything that its forward reads from the host is still the same.
+"""The guard of a model's state: whether all that its modules hold is what was captured.
 
-Dictionaries, modules' own ones among them, are asked for their version first. Where it is another,
-a comparison costs one pass in C over all attributes (`list == list`, which takes identity for
-equality and so never looks at a tensor that is in its place). What `==` cannot tell apart, items of lists and keys
-among it, has to be the same object. Each tensor is asked for its address.
+Plain dictionaries, and so the attributes of modules and objects, are checked by version: nothing is compared
+while nothing is written. What was written, and containers without a version, are compared by identity, in a few
+passes in C. Each tensor's address and layout is checked in every call, since `tensor.data = ...` writes to no
+dictionary.
 """
 
 from __future__ import annotations
 
 import operator
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import torch
 
-from graphdoctor.graphs.guards.as_captured import kept
-from graphdoctor.graphs.guards.classes import names_in
-from graphdoctor.graphs.guards.differences import NOTHING, changed, difference, is_as_good
-from graphdoctor.graphs.guards.lying import Lying
-from graphdoctor.graphs.guards.module_attributes import Attributes, Module, Outermost
-from graphdoctor.graphs.guards.reached import Reached
-from graphdoctor.graphs.guards.written_out import Question, all_of, in_parts, written_out
-from graphdoctor.target.state.attributes import attributes
+from graphdoctor.graphs.calls.signature import is_constant
+from graphdoctor.graphs.guards.differences import NOTHING, changed, is_as_good, joined
+from graphdoctor.graphs.guards.reachable import Entries, ReachableState
+from graphdoctor.graphs.tensor_layouts import TensorLayouts, are_at
 from graphdoctor.target.state.dict_versions import DictVersions
 
-_get = dict.get
-_chain = chain.from_iterable
-_call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed asks for more)
-_ARE_WANTED = "[*map(gradients, tensors)] == wanted"
+_address = torch.Tensor.data_ptr
+_version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
+_call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed has it for newer ones)
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 
 class Guard:
-    """Remembers what `roots` reach: attributes, containers, globals and classes of the user's, tensors.
+    """Watches what the modules that `roots` reach hold: attributes, containers, objects, hooks, tensors.
 
-    Constants have to be equal, everything else has to be the same object with the same content. Keeps
-    the captured tensors' memory alive, so that a replay never reads memory that was freed. `around`
-    is the module whose forward a graph stands in for, if it is in the module's place during calls.
-    What only `without` leads to is not watched.
+    Everything has to be the same object, or a constant that equals it. Holds the memory of all tensors that
+    were reached, so that a replay never reads freed memory. `around` is the module whose forward a graph
+    replaces during calls. What only `without` leads to is not watched.
+
+    `is_same()` is the check: fast, and False also if an equal constant was assigned again. Then
+    `difference()` decides, and accepts the new object from there on.
     """
 
     def __init__(
@@ -49,223 +45,169 @@ class Guard:
         around: torch.nn.Module | None = None,
         without: Sequence[object] = (),
     ) -> None:
-        self._roots, self._outermost, self._without = roots, around, without
-        self._watch()
+        self._roots, self._around, self._without = roots, around, without
+        self.is_same: Callable[[], bool] = self._watch()
 
-    def _watch(self) -> None:
-        around = self._outermost
-        found = Reached(self._roots, around, self._without)
-        self.tensors = found.tensors
-        self._lying = Lying(found.tensor_paths, found.tensors)
-        self._wanted = list(map(_wants_gradient, self.tensors))
-        self._reads_wanted = found.reads_requires_grad
-        self._modules = [
-            Module(path, own, names, is_around=around is not None and own is attributes(around))
-            for path, own, names in found.modules
+    def _watch(self) -> Callable[[], bool]:
+        found = ReachableState(self._roots, self._around, self._without)
+        self._entries = [*found.others, *found.versioned]
+        self._empty, self._hooks = found.empty, found.hooks
+        self.tensors = found.all_tensors
+        self._paths = [path for path, _ in found.tensors]
+        self._held = tensors = [tensor for _, tensor in found.tensors]
+        self._wanted = list(map(_wants_gradient, tensors))
+        self._storages = [tensor.untyped_storage() for tensor in found.all_tensors]
+        self._addresses: list[int | None] = list(map(_address, tensors))
+        self._layouts = TensorLayouts(tensors)
+        # The values of these may have become numbers in the graph.
+        self._on_cpu = [
+            place
+            for place, tensor in enumerate(tensors)
+            if is_on_cpu(tensor) and not tensor.is_inference()
         ]
-        self._containers = found.containers
-        self._empty = found.empty
-        self._hooks = found.hooks
-        self._exact_paths, self._exact_in, self._exact_keys = _columns(found.exact, 3)
-        self._exact = list(map(_get, self._exact_in, self._exact_keys))
-        self._asked_paths, self._asked = _columns(found.asked, 2)
-        self._answers = list(map(_call, self._asked))
-        self._kept = list(kept(found))
-        self._classes = found.classes
-        self.traits = found.traits
-        self._seldom_written = found.seldom_written
-        self._split_by_version()
+        self._versions = [_version(tensors[place]) for place in self._on_cpu]
+        self._by_identity = _SameItems(found.versioned), _SameItems(found.others)
+        versions = DictVersions([each.live for each in found.versioned], self._by_identity[0].check)
+        return self._check(versions.checker())
 
-    def _split_by_version(self) -> None:
-        """Sort out what need not be read while the versions of dictionaries stay as they are."""
-        around = [module for module in self._modules if module.is_around]
-        modules = [module for module in self._modules if not module.is_around]
-        pairs = [(live, saved) for _, live, saved in self._containers]
-        in_dicts = [pair for pair in pairs if _is_full_dict(pair[0])]
-        lists = [pair[0] for pair in pairs if _is_list(pair[0])]
-        rest = [pair for pair in pairs if not _is_list(pair[0]) and not _is_full_dict(pair[0])]
-        self._around = Outermost(around[0]) if around else None
-        self._inside = Attributes(modules)
-        self._nothing = [*(empty for _, empty in self._empty), *self._hooks]
-        self._live_dicts, self._saved_dicts = _columns(in_dicts, 2)
-        self._live_rest, self._saved_rest = _columns(rest, 2)
-        self._keys = _Items(self._live_dicts)
-        self._items = _Items(
-            [*lists, *(live for live in self._live_rest if isinstance(live, dict))]
-        )
-        self._versioned = [*self._inside.own, *self._live_dicts, *self._seldom_written]
-        self._split_exact()
-        self._dicts = DictVersions(self._versioned, self._dicts_are_equal)
-        # Whether nothing has changed. It is fast, and may be wrong in one way: `difference` may find
-        # that what was put in anew is as good as what was there, and another one has to be asked then.
-        self.asks = self._asks()
-        # The same as a function; with `grad`, nor have the tensors that want gradients.
-        self.is_same = written_out(self._asks_for_gradients(), parameters="*, grad=False")
+    def _check(self, dicts_are_same: Callable[[], bool]) -> Callable[[], bool]:
+        """The check of one call, as one function of local variables."""
+        nothing = [*(empty for _, empty in self._empty), *self._hooks]
+        others_are_same = self._by_identity[1].check if self._by_identity[1].lives else None
+        tensors, addresses, layouts = self._held, self._addresses, self._layouts
+        every, unpacked = list(range(len(tensors))), tuple(tensors)
+        on_cpu, versions = [tensors[place] for place in self._on_cpu], self._versions
 
-    def _split_exact(self) -> None:
-        known = set(map(id, self._versioned))
-        rows = list(zip(self._exact_in, self._exact_keys, self._exact, strict=True))
-        self._dict_exact = _columns([row for row in rows if id(row[0]) in known], 3)
-        self._exact_outside = [at for at, row in enumerate(rows) if id(row[0]) not in known]
+        def is_same() -> bool:
+            try:
+                return (
+                    dicts_are_same()
+                    and not any(nothing)
+                    and (others_are_same is None or others_are_same())
+                    and are_at(tensors, addresses, every)
+                    and (not tensors or layouts.is_known(*unpacked) or layouts.recheck(tensors))
+                    and (not on_cpu or [*map(_version, on_cpu)] == versions)
+                )
+            except Exception:  # an attribute is gone
+                return False
 
-    def _asks(self) -> Question:
-        """What is there to be asked, and nothing else."""
-        are_dicts_same, given = self._dicts.question
-        terms = ["not any(nothing)", are_dicts_same]
-        given["nothing"] = self._nothing
-        if self._around is not None:
-            terms.append("is_around_same()")
-            given["is_around_same"] = self._around.is_same
-        if self._live_rest:
-            terms.append("live == saved")
-            given |= {"live": self._live_rest, "saved": self._saved_rest}
-        if self._items.of:
-            terms.append(_Items.ARE_SAME)
-            given |= self._items.given
-        for place in self._exact_outside:
-            held = self._exact_in[place]
-            # What is gone raises, which is no answer.
-            found = (
-                f"held{place}[key{place}]"
-                if type(held) is dict
-                else f"get(held{place}, key{place})"
-            )
-            terms.append(f"{found} is exact[{place}]")
-            given |= {f"held{place}": self._exact_in[place], f"key{place}": self._exact_keys[place]}
-        for place, ask in enumerate(self._asked):
-            terms.append(f"ask{place}() is answers[{place}]")
-            given[f"ask{place}"] = ask
-        for place, each in enumerate(self._kept):
-            is_kept, its_own = each.question(place)
-            terms.append(is_kept)
-            given |= its_own
-        # `difference` writes into these lists.
-        given |= {"exact": self._exact, "answers": self._answers}
-        given["get"] = _get
-        question = in_parts(terms, given)
-        lie = self._lying.question
-        terms = [question.expression, lie.expression]
-        if self._reads_wanted:
-            terms.append(_ARE_WANTED)
-        return Question(all_of(terms), {**question.given, **lie.given, **self._gradients()})
+        return is_same
 
-    def _asks_for_gradients(self) -> Question:
-        return Question(
-            f"{self.asks.expression} and (not grad or {_ARE_WANTED})",
-            {**self.asks.given, **self._gradients()},
-        )
-
-    def _gradients(self) -> dict[str, object]:
-        return {"gradients": _wants_gradient, "wanted": self._wanted, "tensors": self.tensors}
-
-    def _dicts_are_equal(self) -> bool:
-        exact_in, exact_keys, exact = self._dict_exact
-        return (
-            self._inside.are_same()
-            and self._live_dicts == self._saved_dicts
-            and self._keys.are_same()
-            and all(map(operator.is_, map(_get, exact_in, exact_keys), exact))
-            and all(names.issuperset(names_in(members)) for _, members, names in self._classes)
-        )
+    def gradients_are_same(self) -> bool:
+        """Whether the same tensors require gradients as at the capture."""
+        return list(map(_wants_gradient, self._held)) == self._wanted
 
     def difference(self, *, grad: bool = False) -> str:
-        """What changed, in one sentence; "" where nothing did, whatever objects were replaced."""
+        """What changed, in one sentence; "" if nothing did, whatever equal constants were assigned again.
+
+        With `grad`, what requires gradients counts.
+        """
         if any(self._hooks):
             return "a hook was registered on a module, which a replay would not run"
-        try:
-            return next(filter(None, self._differences(grad)), "")
-        except Exception as error:  # an __eq__ of the user's, or of two that do not know each other
-            return f"what the captured module holds cannot be compared any more: {error}"
-
-    def _differences(self, grad: bool) -> Iterator[str]:
-        for module in self._modules:
-            yield difference(module.path, module.now(), module.before)
-        yield from (f"{path}.{next(iter(held))} is new" for path, held in self._empty if held)
-        for path, live, saved in self._containers:
-            yield difference(path, live, saved)
-        yield from (each.difference() for each in self._kept)
-        for name, members, names in self._classes:
-            if new := set(names_in(members)) - names:
-                yield f"{name}.{min(new)} is new"
-        yield from self._lying.differences()
-        for path, tensor, wanted in zip(self._lying.paths, self.tensors, self._wanted, strict=True):
-            if (grad or self._reads_wanted) and tensor.requires_grad != wanted:
-                yield f"requires_grad of {path} changed from {wanted} to {tensor.requires_grad}"
-        yield from self._replaced()
-
-    def _replaced(self) -> Iterator[str]:
-        """What equals what was there, and is another object: from now on that one is watched."""
         is_container_new = False
-        for index, (held, key) in enumerate(zip(self._exact_in, self._exact_keys, strict=True)):
-            before, now = self._exact[index], _get(held, key, NOTHING)
-            if is_as_good(before, now):
-                self._exact[index] = now
-            elif self._has_content_of(before, now):
+        for entries in self._entries:
+            for path, before, now in _replaced(entries):
+                if is_as_good(before, now):
+                    continue
+                if not self._has_content_of(before, now):
+                    return changed(path, before, now)
                 is_container_new = True
-            else:
-                yield changed(self._exact_paths[index], before, now)
-        for index, ask in enumerate(self._asked):
-            before, now = self._answers[index], ask()
-            if not is_as_good(before, now):
-                yield changed(self._asked_paths[index], before, now)
-            self._answers[index] = now
-        # Nothing else is another, or nobody would have asked for more.
+        if why := next(self._other_differences(grad=grad), ""):
+            return why
         if is_container_new:
-            self._watch()
+            self.is_same = self._watch()
         else:
-            self._split_exact()
-            self._keys.look()
-            self._items.look()
+            self._accept()
+        return ""
+
+    def _accept(self) -> None:
+        """Compare with the objects that are there now, which equal those before."""
+        for entries in self._entries:
+            now = entries.now()
+            entries.before.clear()
+            entries.before.update(now)
+        for each in self._by_identity:
+            each.refresh()
+
+    def _other_differences(self, *, grad: bool) -> Iterator[str]:
+        yield from (
+            f"{joined(path, next(iter(held)))} is new" for path, held in self._empty if held
+        )
+        for place, (path, tensor) in enumerate(zip(self._paths, self._held, strict=True)):
+            if tensor.data_ptr() != self._addresses[place]:
+                yield f"{path} is at another address than when it was captured"
+            for name, before, now in self._layouts.differences(place, tensor):
+                yield f"the {name} of {path} changed from {before} to {now}"
+            if grad and tensor.requires_grad != (wanted := self._wanted[place]):
+                yield f"requires_grad of {path} changed from {wanted} to {tensor.requires_grad}"
+        for place, version in zip(self._on_cpu, self._versions, strict=True):
+            if _version(self._held[place]) != version:
+                yield f"the values of {self._paths[place]}, a tensor on the CPU, changed"
 
     def _has_content_of(self, before: object, now: object) -> bool:
-        """Whether a list or a dictionary has the constants that another one had at the capture."""
-        saved = next((saved for _, live, saved in self._containers if live is before), None)
-        if type(now) is not type(before) or type(now) is not type(saved) or len(now) != len(saved):  # type: ignore[arg-type]
+        """Whether a container has the constants that the one before had at the capture."""
+        captured = next((each for each in self._entries if each.live is before), None)
+        if captured is None or type(now) not in (dict, list) or type(now) is not type(before):
             return False
-        if isinstance(saved, dict) and isinstance(now, dict):
-            keys = all(map(is_as_good, saved, now))
-            return keys and all(map(is_as_good, saved.values(), now.values()))
-        return isinstance(now, list) and all(map(is_as_good, saved, now))  # type: ignore[call-overload]
-
-
-class _Items:
-    """Lists, sets and keys of dictionaries, whose items have to be the same objects in the same order."""
-
-    ARE_SAME = "[*map(len, lists)] == counts and all(map(is_, chain(lists), items))"
-
-    def __init__(self, of: list[Iterable[object]]) -> None:
-        self.of = of
-        self._items: list[object] = []
-        self._counts: list[int] = []
-        self.look()
-
-    @property
-    def given(self) -> dict[str, object]:
-        return {
-            "lists": self.of,
-            "counts": self._counts,
-            "items": self._items,
-            "is_": operator.is_,
-            "chain": _chain,
-        }
-
-    def look(self) -> None:
-        self._items[:], self._counts[:] = [*_chain(self.of)], [*map(len, self.of)]  # type: ignore[arg-type]
-
-    def are_same(self) -> bool:
-        return [*map(len, self.of)] == self._counts and all(  # type: ignore[arg-type]
-            map(operator.is_, _chain(self.of), self._items)
+        held: Any = now
+        items: dict[Any, Any] = held if isinstance(now, dict) else dict(enumerate(held))
+        return (
+            len(items) == len(captured.before)
+            and all(map(is_as_good, captured.before, items))
+            and all(map(is_as_good, captured.before.values(), items.values()))
         )
 
 
-def _columns(rows: list[Any], count: int) -> list[list[Any]]:
-    """Rows of `count` entries, turned into lists of one entry each."""
-    return [[row[place] for row in rows] for place in range(count)]
+def _replaced(entries: Entries) -> Iterator[tuple[str, object, object]]:
+    """The path of each entry that is another object, what it was and what it is."""
+    before, now = entries.before, entries.now()
+    if entries.readers == (iter,):
+        items, items_now = [*before.values()], [*now.values()]
+        if all(map(is_constant, (*items, *items_now))):
+            if not is_as_good(tuple(items), tuple(items_now)):
+                yield entries.path, items, items_now
+            return
+        if len(items) != len(items_now):
+            yield f"the length of {entries.path}", len(items), len(items_now)
+            return
+    for key in {**before, **now}:
+        was, found = before.get(key, NOTHING), now.get(key, NOTHING)
+        if was is not found:
+            yield joined(entries.path, key), was, found
+    if len(entries.readers) > 1 and not all(map(is_as_good, before, now)):
+        yield f"the order of keys in {entries.path}", [*before], [*now]
 
 
-def _is_full_dict(value: object) -> bool:
-    return type(value) is dict and bool(value)
+class _SameItems:
+    """Whether containers hold the very objects that they held, in a few passes in C."""
+
+    def __init__(self, entries: Sequence[Entries]) -> None:
+        self.lives = [each.live for each in entries]
+        rows = [(reader, each.live) for each in entries for reader in each.readers]
+        self._readers, self._read = [row[0] for row in rows], [row[1] for row in rows]
+        self.items: list[object] = []
+        self.counts: list[int] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.items[:], self.counts[:] = self._items_now(), self._counts_now()
+
+    def check(self) -> bool:
+        """Raises KeyError if an attribute is gone."""
+        now = self._items_now()
+        return (
+            self._counts_now() == self.counts
+            and len(now) == len(self.items)
+            and all(map(operator.is_, now, self.items))
+        )
+
+    def _items_now(self) -> list[object]:
+        return [*chain.from_iterable(map(_call, self._readers, self._read))]
+
+    def _counts_now(self) -> list[int]:
+        return [*map(operator.length_hint, self.lives)]
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, (list, deque, set))
+def is_on_cpu(tensor: torch.Tensor) -> bool:
+    """Whether a CPU tensor's values may be numbers in a graph: the graph itself copies from pinned memory."""
+    return tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_pinned()

@@ -1,4 +1,4 @@
-"""A module -> the dictionaries that hold its hooks: Python that a replay does not run."""
+"""The dictionaries that hold hooks of modules: Python that a replay does not run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_ALL_MODULES: list[dict[Any, Any]] = [
 
 
 def all_hooks(module: torch.nn.Module) -> list[dict[Any, Any]]:
-    """The dictionaries of a module's own hooks; torch keeps the same ones for its whole life."""
+    """The dictionaries of a module's own hooks; torch keeps the same ones for the module's whole life."""
     return [getattr(module, name) for name in HOOKS if hasattr(module, name)]
 
 

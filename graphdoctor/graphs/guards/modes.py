@@ -1,12 +1,11 @@
-"""torch's modes and switches at a capture -> whether they are still the same when a graph is to be replayed."""
+"""torch's modes and switches: whether they are those of the capture when a graph is to be replayed."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+import operator
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
-from types import NoneType
 from typing import Any
 
 import torch
@@ -14,28 +13,32 @@ from torch.autograd import forward_ad
 
 from graphdoctor.device.emulated import entered
 from graphdoctor.graphs.guards.hooks import OF_ALL_MODULES
-from graphdoctor.graphs.guards.written_out import Question, all_of, written_out
 from graphdoctor.target.state.switches import ATTENTION, EVERY, SWITCHES
-from graphdoctor.values.host_events import OF_ENVIRONMENT
 from graphdoctor.values.recording import Op, Recording
 
+_call = getattr(operator, "call")  # noqa: B009  (since Python 3.11; typeshed has it for newer ones)
+_Switch = tuple[str, Callable[[], Any]]
+_NO_STREAM = -1
 _wants_gradient = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _CAPTURE = "a capture of the caller's"
+_DEVICE = "the current device"
+_DISPATCH = "the number of dispatch modes"
+_FUNCTIONS = "the number of function modes"
 _LEVEL = "the level of forward-mode gradients"
 _SAVED = "the hooks on saved tensors, as of activation checkpointing,"
 # What torch's guards of tensors see as well, by the dispatch keys that a call's tensors have meanwhile.
 _SEEN_BY_FORM = frozenset({"torch.func", "tracing"})
-# What a forward pass may look at, or kernels are chosen by; each a name and where it is asked for.
+# What a forward pass may query, or what chooses kernels; each a name and a function that finds the query.
 # What this torch lacks is left out.
 _SWITCHES: tuple[tuple[str, Callable[[], Callable[[], object]]], ...] = (
     ("autocast", lambda: partial(torch.is_autocast_enabled, "cuda")),
     ("autocast's dtype", lambda: partial(torch.get_autocast_dtype, "cuda")),
     ("the default dtype", lambda: torch.get_default_dtype),
     ("deterministic algorithms", lambda: torch._C._get_deterministic_algorithms),
-    ("the current device", lambda: _of_cuda("current_device", "_cuda_getDevice")),
+    (_DEVICE, lambda: _of_cuda("current_device", "_cuda_getDevice")),
     ("attention's fast path", lambda: torch.backends.mha.get_fastpath_enabled),
-    ("the number of dispatch modes", lambda: torch._C._len_torch_dispatch_stack),
-    ("the number of function modes", lambda: torch._C._len_torch_function_stack),
+    (_DISPATCH, lambda: torch._C._len_torch_dispatch_stack),
+    (_FUNCTIONS, lambda: torch._C._len_torch_function_stack),
     ("torch.func", lambda: torch._C._functorch.maybe_current_level),
     ("tracing", lambda: torch._C._is_tracing),
     (_LEVEL, lambda: partial(getattr, forward_ad, "_current_level")),
@@ -53,40 +56,35 @@ _OF_SOME: dict[str, tuple[str, ...]] = {
     **{each.meaning: each.operators for each in SWITCHES if each.operators != EVERY},
 }
 _TORCHS_OWN = ("aten.", "prims.", "prim.")
-# What dynamo's guard of torch's global state sees in one call into C++, and the fields that it needs for it.
-_AT_ONCE = frozenset(
-    {*_AUTOCAST, "the default dtype", "deterministic algorithms", "half-precision sums"}
-    | {"bfloat16 sums"}
-)
-_FIELDS = ("autocast_state", "default_dtype", "deterministic_algorithms")
-_REDUCE = ("allow_fp16_reduce", "allow_bf16_reduce")
+# What dynamo's guard of torch's global state compares in one call into C++, and the field in which it does.
+_AT_ONCE = {
+    **dict.fromkeys(_AUTOCAST, "autocast_state"),
+    "the default dtype": "default_dtype",
+    "deterministic algorithms": "deterministic_algorithms",
+    "half-precision sums": "allow_fp16_reduce",
+    "bfloat16 sums": "allow_bf16_reduce",
+    "the precision of matrix products": "allow_tf32",
+}
 
 
 class Modes:
-    """What is set while a graph is captured. Gradients are not among it: callers choose by them.
+    """torch's modes while a graph is captured. Gradients are not among them: callers choose by them.
 
-    Without `autocast`, nor is that. `stream_number` tells streams apart. Until it is told what is captured,
-    everything is watched.
+    Without `autocast`, nor is that. `stream_number` tells streams apart. All switches are watched until
+    `watch` narrows them to those that choose kernels of the captured operators.
     """
 
     def __init__(self, *, autocast: bool = True) -> None:
         self._all = [each for each in _available() if autocast or each[0] not in _AUTOCAST]
-        self._hooks = OF_ALL_MODULES
-        self._off, self._on = _global_state()
+        self._off, self._on, self._at_once = _global_state()
         self.stream_number = _stream_number()
         self._operators: set[str] = set()
-        self._variables: dict[str, Callable[[], object]] = {}
         self._watch(self._all)
 
     def watch(self, recording: Recording) -> None:
-        """Watch what these operators' kernels, and those before, are chosen by, and what they asked the environment."""
-        self._operators |= {_told_of(op) for each in recording.captured for op in each.ops}
-        for event in recording.host:
-            if event.kind == "outside" and event.name.startswith(OF_ENVIRONMENT):
-                key = event.name.removeprefix(OF_ENVIRONMENT)
-                self._variables[event.name] = partial(os.environ.get, key)
-        chosen = [each for each in self._all if self._chooses(each[0])]
-        self._watch([*chosen, *self._variables.items()])
+        """Watch what chooses the kernels of these operators, and of those given before."""
+        self._operators |= {_with_dtypes(op) for each in recording.captured for op in each.ops}
+        self._watch([each for each in self._all if self._chooses(each[0])])
 
     def _chooses(self, name: str) -> bool:
         words = _OF_SOME.get(name)
@@ -95,87 +93,94 @@ class Modes:
             for operator in self._operators
         )
 
-    def _watch(self, found: list[tuple[str, Callable[[], object]]]) -> None:
-        self._found, self._before = found, [ask() for _, ask in found]
-        # Whether nothing is set otherwise. Asked before every replay.
-        self.is_same = written_out(
-            self._asks("(off() or on() or {at_once})", {"stream_number": self.stream_number})
-        )
+    def _watch(self, found: list[_Switch]) -> None:
+        self._found, self._before = found, {name: ask() for name, ask in found}
+        is_same = self._check(without=frozenset())
+        stream_number = self.stream_number if _CAPTURE in self._before else lambda: _NO_STREAM
 
-    def asks_without_gradients(self, parameters: Sequence[torch.Tensor]) -> Question:
-        """Whether nothing is set otherwise on the stream of the number `stream`, and these want no gradients.
+        def check() -> bool:
+            try:
+                return is_same(stream_number())
+            except Exception:  # a switch does not answer while its old and new names are mixed
+                return False
 
-        Asked of a call whose tensors torch's guards have compared with those of a call that was answered.
+        # Whether nothing changed. Called before every replay.
+        self.is_same = check
+
+    def without_gradients(self, parameters: Sequence[torch.Tensor]) -> Callable[[int], bool]:
+        """A check for calls on the stream of this number in which none of these requires gradients.
+
+        torch's guards have compared the tensors of such a call with those of an earlier one. The check may
+        raise RuntimeError.
         """
-        wanting = "are_gradients_enabled() and any(map(wants_gradient, parameters))"
-        given = {"are_gradients_enabled": torch.is_grad_enabled, "wants_gradient": _wants_gradient}
-        return self._asks(
-            f"(off() or not ({wanting}) and (on() or {{at_once}}))",
-            {**given, "parameters": parameters},
-            stream="stream",
-            without=_SEEN_BY_FORM | {_SAVED},  # where nothing wants gradients, nothing is saved
-        )
+        # Nothing is saved for a backward pass, and dispatch keys tell of a dispatch mode.
+        without = _SEEN_BY_FORM | {_SAVED}
+        if self._before.get(_DISPATCH) == 0:
+            without |= {_DISPATCH}
+        return self._check(without, parameters)
 
-    def _asks(
-        self,
-        global_state: str,
-        given: Mapping[str, object],
-        *,
-        stream: str = "stream_number()",
-        without: Set[str] = frozenset(),
-    ) -> Question:
-        """Whether all is as before, and nothing hooked.
+    def _check(
+        self, without: Set[str], parameters: Sequence[torch.Tensor] = ()
+    ) -> Callable[[int], bool]:
+        """Whether all is as at the capture, and no module has a hook. The stream's number is given."""
+        found = [each for each in self._found if each[0] not in {*without, _CAPTURE}]
+        at_once = [ask for name, ask in found if name in self._at_once]
+        before_at_once = [self._before[name] for name, _ in found if name in self._at_once]
+        asked_always = {_DEVICE, _FUNCTIONS, _LEVEL}
+        rest = [each for each in found if each[0] not in {*self._at_once, *asked_always}]
+        asks, before = [ask for _, ask in rest], [self._before[name] for name, _ in rest]
+        off, on, hooks, always = self._off, self._on, OF_ALL_MODULES, dict(self._found)
+        device, device_before = always.get(_DEVICE, _nothing), self._before.get(_DEVICE)
+        functions, functions_before = always[_FUNCTIONS], self._before[_FUNCTIONS]
+        level_before = self._before[_LEVEL]
+        is_capturing, was_capturing = _always(False), False
+        for name, ask in self._found:
+            if name == _CAPTURE:
+                is_capturing, was_capturing = ask, self._before[name]
+        # Nothing is captured on the default stream, so the driver is asked about others only.
+        default = 0 if was_capturing is False and entered() is None else _NO_STREAM
 
-        torch does not tell some settings while their old and new names are mixed: no answer is a no.
-        """
-        asked = {**given, "off": self._off, "on": self._on, "forward_ad": forward_ad}
-        terms = []
-        for place, hooks in enumerate(self._hooks):
-            asked[f"hooks{place}"] = hooks
-            terms.append(f"not hooks{place}")
-        at_once: list[str] = []
-        for place, ((name, ask), was) in enumerate(zip(self._found, self._before, strict=True)):
-            if name in without:
-                continue
-            asked |= {f"switch{place}": ask, f"was{place}": was}
-            (at_once if name in _AT_ONCE else terms).append(_is_as_it_was(name, place, was, stream))
-        return Question(all_of([global_state.format(at_once=all_of(at_once)), *terms]), asked)
+        def is_global_state_same() -> bool:
+            if parameters and torch.is_grad_enabled() and any(map(_wants_gradient, parameters)):
+                return False
+            return on() or [*map(_call, at_once)] == before_at_once
+
+        def is_same(stream: int) -> bool:
+            return (
+                (off() or is_global_state_same())
+                and device() == device_before
+                and functions() == functions_before
+                and forward_ad._current_level == level_before
+                and not any(hooks)
+                and (not asks or [*map(_call, asks)] == before)
+                and (stream == default or is_capturing() is was_capturing)
+            )
+
+        return is_same
 
     def difference(self) -> str:
-        """What is set otherwise, in one sentence; "" where nothing is."""
-        if any(self._hooks):
+        """What changed, in one sentence; "" if nothing did."""
+        if any(OF_ALL_MODULES):
             return "a hook for all modules is registered, which a replay would not run"
-        for (name, ask), before in zip(self._found, self._before, strict=True):
+        for name, ask in self._found:
             try:
                 now = ask()
             except RuntimeError as error:
                 return f"torch does not tell {name}: {error}"
-            if now != before:
+            if now != (before := self._before[name]):
                 return f"{name} changed from {_short(before)} to {_short(now)}"
         return ""
 
 
-def _told_of(op: Op) -> str:
+def _with_dtypes(op: Op) -> str:
     """Its name, and the dtypes of its tensors."""
     return " ".join([op.name, *sorted({use.dtype for use in (*op.inputs, *op.outputs)})])
 
 
-def _is_as_it_was(name: str, place: int, was: object, stream: str) -> str:
-    """Whether a switch is; an identity where there is one, which is quicker than to compare."""
-    if name == _LEVEL:
-        return f"forward_ad._current_level == was{place}"
-    same = "is" if type(was) in (bool, NoneType, torch.dtype) else "=="
-    asked = f"switch{place}() {same} was{place}"
-    if name != _CAPTURE or was is not False or entered() is not None:
-        return asked
-    # Nothing is captured on the default stream, so that the driver is asked about others only.
-    return f"({stream} == 0 or {asked})"
+def _global_state() -> tuple[Callable[[], bool], Callable[[], bool], Set[str]]:
+    """Whether torch's global state is the current one, without and with gradients; the switches in it.
 
-
-def _global_state() -> tuple[Callable[[], bool], Callable[[], bool]]:
-    """Whether nothing in torch's global state is another; where both say no, each switch is to be asked.
-
-    Gradients are part of that state, so that there is a guard for each.
+    If both return False, each switch is to be read.
     """
     try:
         guard: Any = torch._C._dynamo.guards.GlobalStateGuard
@@ -183,18 +188,25 @@ def _global_state() -> tuple[Callable[[], bool], Callable[[], bool]]:
             without = guard()
         with torch.enable_grad():
             wanted = guard()
-        seen = json.loads(without.__getstate__())
-        if not all(field in seen for field in (*_FIELDS, *_REDUCE)):
-            return _never, _never
-        if "dtype" not in seen["autocast_state"]:
-            return _never, _never
-    except Exception:  # another torch's guard tells no fields
-        return _never, _never
-    return without.check, wanted.check
+        fields = json.loads(without.__getstate__())
+    except Exception:  # another torch's guard tells no fields, or switches do not answer
+        return _never, _never, frozenset()
+    seen = {name for name, field in _AT_ONCE.items() if field in fields}
+    if "dtype" not in fields.get("autocast_state", ()):
+        seen -= {"autocast's dtype"}
+    return without.check, wanted.check, seen
 
 
 def _never() -> bool:
     return False
+
+
+def _nothing() -> None:
+    """A query that this torch lacks."""
+
+
+def _always(answer: bool) -> Callable[[], bool]:
+    return lambda: answer
 
 
 def _short(setting: object) -> str:
@@ -216,7 +228,7 @@ def _stream_number() -> Callable[[], int]:
     return partial(raw, torch.cuda.current_device())
 
 
-def _available() -> Iterator[tuple[str, Callable[[], object]]]:
+def _available() -> Iterator[_Switch]:
     for name, find in _SWITCHES:
         try:
             ask = find()

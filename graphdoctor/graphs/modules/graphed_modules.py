@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from graphdoctor.graphs.calls import Unwatchable, distinct, mismatch
-from graphdoctor.graphs.guards import Guard, Modes, OfInputs
+from graphdoctor.graphs.guards import Guard, Modes
 from graphdoctor.graphs.modules.call_graphs import Graph
 from graphdoctor.graphs.modules.observe import Signature, signature_of
 from graphdoctor.graphs.modules.swap import put_forward, swapped_forward, take_back
@@ -42,12 +42,6 @@ class GraphedModule:
         self._guard = Guard({"": module}, around=module)
         self._graphs = {signature: graphs for signature, (_, graphs) in captured.items()}
         self._inputs = {signature: inputs for signature, (inputs, _) in captured.items()}
-        self._told = {
-            signature: OfInputs(
-                self._guard.traits, self._guard.tensors, signature_of(inputs.args, inputs.kwargs)[1]
-            )
-            for signature, inputs in self._inputs.items()
-        }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -57,8 +51,7 @@ class GraphedModule:
         graphs = self._graphs.get(signature)
         if graphs is None:
             return self._fall_back(self._mismatch(signature, Inputs(args, kwargs)), args, kwargs)
-        why = self._told[signature].difference(tensors) or self._change(grad=signature.mode.grad)
-        if why:
+        if why := self._change(grad=signature.mode.grad):
             return self._fall_back(why, args, kwargs)
         for graph in graphs:
             if graph.is_free:
@@ -71,7 +64,9 @@ class GraphedModule:
         """Why no graph may be replayed now, whatever the call is."""
         if not self._modes.is_same():
             return self._modes.difference() or "torch's modes changed"
-        return "" if self._guard.is_same(grad=grad) else self._guard.difference(grad=grad)
+        if self._guard.is_same() and (not grad or self._guard.gradients_are_same()):
+            return ""
+        return self._guard.difference(grad=grad)
 
     def _mismatch(self, signature: Signature, given: Inputs) -> str:
         """How the call differs from the captured one that is nearest."""

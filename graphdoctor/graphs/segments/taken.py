@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from graphdoctor.graphs.addresses import are_at
 from graphdoctor.graphs.segments.memory import Copier, clones, copy_all, memory_of
-from graphdoctor.graphs.ways import Ways
+from graphdoctor.graphs.tensor_layouts import TensorLayouts, are_at
 
 _address = torch.Tensor.data_ptr
 
@@ -36,7 +35,7 @@ class Taken:
         self._kept = [place for place in on_device if fixed[place]]
         kept = [args[place] for place in self._kept]
         self._addresses: list[int | None] = list(map(_address, kept))
-        self._ways = Ways(kept)
+        self._layouts = TensorLayouts(kept)
         self._every = list(range(len(kept)))
         self.fixed_memory = frozenset(map(memory_of, kept))
         self._copied = [place for place in on_device if not fixed[place]]
@@ -56,7 +55,7 @@ class Taken:
         # Dynamo does not notice `weight.data = weight.data.t()`, nor `weight.data[:2]`, and any may be told
         # to leave guards out.
         kept = [args[place] for place in self._kept]
-        return are_at(kept, self._addresses, self._every) and self._ways.are_those_of(kept)
+        return are_at(kept, self._addresses, self._every) and self._layouts.are_those_of(kept)
 
     def moved(self, args: list[Any]) -> list[int]:
         pairs = zip(self._kept, self._addresses, strict=True)

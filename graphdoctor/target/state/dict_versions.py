@@ -45,19 +45,18 @@ class DictVersions:
         self._calm = 0
         self._calm_wanted = _CALM
 
-    @property
-    def question(self) -> tuple[str, dict[str, object]]:
-        """Whether each still equals what was saved, as an expression. It may raise what `compare` raises."""
-        if self._version is None:
-            return "are_dicts_same()", {"are_dicts_same": self._compare}
-        given: dict[str, object] = {"dicts": self._dicts, "look_at_dicts": self._look}
-        if self._count is not None:
-            given = {"count": self._count, "versions": self, "look_at_dicts": self._look_again}
-            return "(count() == versions.written or look_at_dicts())", given
+    def checker(self) -> Callable[[], bool]:
+        """A function that returns whether each still equals what was saved; it may raise what `compare` raises."""
+        version, count, dicts, versions = self._version, self._count, self._dicts, self._versions
+        if version is None:
+            return self._compare
+        if count is not None:
+            look_again = self._look_again
+            return lambda: count() == self.written or look_again()
+        look = self._look
         if self.check is not None:
-            return "(versions.check(dicts) or look_at_dicts())", {**given, "versions": self}
-        given |= {"version": self._version, "versions": self._versions}
-        return "([*map(version, dicts)] == versions or look_at_dicts())", given
+            return lambda: (self.check is not None and self.check(dicts)) or look()
+        return lambda: [*map(version, dicts)] == versions or look()
 
     def _look_again(self) -> bool:
         """Something that is watched was written to, anywhere in the process."""

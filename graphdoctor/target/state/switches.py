@@ -1,7 +1,7 @@
 """torch's switches, most of which it keeps in C: kernels are chosen by them, and no operator tells of it.
 
-One list for all who ask: `state/globals.py` puts them back, `graphs/guards/modes.py` asks before a replay about those
-that choose kernels, and `graphs/guards/settings.py` about all where code of the user's asks for them itself.
+One list for all who ask: `state/globals.py` puts them back, and `graphs/guards/modes.py` compares
+those that choose kernels before a replay.
 """
 
 from __future__ import annotations

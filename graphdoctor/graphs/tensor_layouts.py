@@ -1,37 +1,50 @@
-"""Tensors -> whether others lie as they did: hundreds are asked before each replay."""
+"""Addresses and layouts of tensors, compared before each replay: hundreds at a time, in C++ where this torch can."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+_address = torch.Tensor.data_ptr
 _MOST_MODES = 4  # between which calls may change
 _NAMES = ("shape", "strides", "dtype", "layout", "class")
 
 
-class Ways:
+def _one_by_one(
+    tensors: list[torch.Tensor], addresses: list[int | None], every: Sequence[int]
+) -> bool:
+    return list(map(_address, tensors)) == addresses
+
+
+# Whether all tensors are at these addresses; `every` are their indices. In C++ in builds for CUDA.
+are_at: Callable[[list[torch.Tensor], list[int | None], Sequence[int]], bool] = getattr(
+    torch._C, "_tensors_data_ptrs_at_indices_equal", _one_by_one
+)
+
+
+class TensorLayouts:
     """Shapes, strides, dtypes and classes of tensors, which are not held.
 
     Dynamo's guards compare them in one call into C++. Those also see gradients, inference mode and
-    autocast, which do not count here: where they say no, those of other modes are asked, and then a
-    look decides and makes some under the modes of now.
+    autocast, which do not count here: a failed check is repeated with the guards of other modes, then
+    tensor by tensor, which makes guards for the current modes.
     """
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
-        self._ways = list(map(_way, tensors))
+        self._layouts = list(map(_layout, tensors))
         self.is_known = _guards(tensors)
         self._of_modes = [self.is_known]
 
     def are_those_of(self, tensors: list[torch.Tensor]) -> bool:
-        return self.is_known(*tensors) or self.look(tensors)
+        return self.is_known(*tensors) or self.recheck(tensors)
 
-    def look(self, tensors: list[torch.Tensor]) -> bool:
-        """Ask each tensor, unless what was made under other modes knows them."""
+    def recheck(self, tensors: list[torch.Tensor]) -> bool:
+        """Compare each tensor, unless guards that were made under other modes accept all."""
         known = next((each for each in self._of_modes if each(*tensors)), None)
         if known is None:
-            if list(map(_way, tensors)) != self._ways:
+            if list(map(_layout, tensors)) != self._layouts:
                 return False
             known = _guards(tensors)
             self._of_modes = [known, *self._of_modes][:_MOST_MODES]
@@ -40,12 +53,12 @@ class Ways:
 
     def differences(self, place: int, tensor: torch.Tensor) -> Iterator[tuple[str, object, object]]:
         """What of a tensor differs from the one that had its place: its name, what it was, what it is."""
-        for name, before, now in zip(_NAMES, self._ways[place], _way(tensor), strict=True):
+        for name, before, now in zip(_NAMES, self._layouts[place], _layout(tensor), strict=True):
             if before != now:
                 yield name, before, now
 
 
-def _way(tensor: torch.Tensor) -> tuple[object, ...]:
+def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
     strides = tensor.stride() if tensor.layout is torch.strided else ()
     return tuple(tensor.shape), strides, tensor.dtype, tensor.layout, type(tensor)
 
