@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from graphdoctor.trace.api import is_blocking, is_graph_launch, is_memcpy, is_read
 from graphdoctor.trace.arrays import DeviceEvents, Ints, Mask, Trace, distinct, median
-from graphdoctor.trace.explain.warm_up import cold_ns
+from graphdoctor.trace.explain.warm_up import cold_calls, cold_ns
 from graphdoctor.trace.intervals import NONE, Window, inside, rows_by_thread
 from graphdoctor.trace.join import launch_of
 
@@ -44,10 +44,7 @@ class Gaps:
     unattributed_ns: Ints
     in_graph: Mask  # between two nodes of one graph launch
     cold_ns: tuple[Ints, Ints, Ints]
-
-    @property
-    def warm_up_ns(self) -> Ints:
-        return sum(self.cold_ns, np.zeros_like(self.start_ns))
+    warm_up_ns: Ints  # their sum
 
 
 def events_of(trace: Trace, device: int) -> Ints:
@@ -78,6 +75,9 @@ def gaps(trace: Trace, device: int) -> Gaps:
     on_its_way = np.minimum(
         end, np.maximum(arrived, launch_end) + _on_its_way_ns(trace, call, launch_end, start, end)
     )
+    cold = (zero, zero, zero)
+    if len(cold_calls(trace)):
+        cold = _cold(trace, call, waited_for_launch, (start, free, arrived, on_its_way))
     return Gaps(
         start_ns=start,
         end_ns=end,
@@ -90,7 +90,8 @@ def gaps(trace: Trace, device: int) -> Gaps:
         device_gap_ns=np.where(queued, length, np.where(waited_for_launch, end - on_its_way, zero)),
         unattributed_ns=np.where(unknown, length, zero),
         in_graph=in_graph,
-        cold_ns=_cold(trace, call, waited_for_launch, (start, free, arrived, on_its_way)),
+        cold_ns=cold,
+        warm_up_ns=cold[0] + cold[1] + cold[2],
     )
 
 
@@ -231,12 +232,12 @@ def lanes_in(
     def total(lengths: Ints) -> int:
         return int(lengths[counted].sum())
 
-    cold_wait, cold_host, cold_path = found.cold_ns
+    cold_wait, cold_host, cold_path = map(total, found.cold_ns)
     return Lanes(
         busy_ns=span - total(found.end_ns - found.start_ns),
-        host_ns=total(found.host_ns - cold_host),
-        launch_path_ns=total(found.launch_path_ns - cold_path),
-        sync_wait_ns=total(found.sync_wait_ns - cold_wait),
+        host_ns=total(found.host_ns) - cold_host,
+        launch_path_ns=total(found.launch_path_ns) - cold_path,
+        sync_wait_ns=total(found.sync_wait_ns) - cold_wait,
         device_gap_ns=total(found.device_gap_ns),
         unattributed_ns=total(found.unattributed_ns),
         in_graph_ns=int(found.device_gap_ns[counted & found.in_graph].sum()),

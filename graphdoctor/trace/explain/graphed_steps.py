@@ -14,11 +14,9 @@ from graphdoctor.estimate.ranges import around
 from graphdoctor.estimate.two_lanes import Floats, Laid, Mask, Work, run
 from graphdoctor.trace import Lanes, Trace
 from graphdoctor.trace.arrays import About, Ints, median
-from graphdoctor.trace.explain.gaps import Gaps, events_of, gaps, lanes_in
-from graphdoctor.trace.explain.hosts import within
+from graphdoctor.trace.explain.gaps import Gaps, gaps, lanes_in
 from graphdoctor.trace.explain.replay import Replay, replay_of
 from graphdoctor.trace.explain.warm_up import PROFILE_LATER, is_warm_up
-from graphdoctor.trace.join import launch_of
 from graphdoctor.trace.steps import Steps
 from graphdoctor.values.figures import Range
 from graphdoctor.values.speed import Term
@@ -201,8 +199,7 @@ def predict_from_trace(
     replay = replay_of(trace, device, steps.counted, found, profile)
     if replay is None:
         return "None of the kernels has a launch in the trace, so nothing is predicted."
-    launched = np.flatnonzero(within(trace.calls, steps.hosts))
-    if is_warm_up(trace, np.intersect1d(launched, launch_of(trace)[events_of(trace, device)])):
+    if is_warm_up(trace, device, steps.hosts):
         return _WARM_UP
     replay = replay if wall_us is not None else replay.without_edges()
     error = run(replay.work).span_us / replay.actual_us - 1 if replay.actual_us else 0.0

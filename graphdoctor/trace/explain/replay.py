@@ -426,7 +426,8 @@ def _is_one_stream(trace: Trace, device: int) -> bool:
     """Whether all of the device's work is on one stream, and no call makes a stream wait for an event."""
     if len(trace.devices) > 1 or trace.named(trace.calls, lambda name: "WaitEvent" in name).any():
         return False
-    return len(np.unique(trace.device_events.stream[events_of(trace, device)])) == 1
+    streams = trace.device_events.stream[events_of(trace, device)]
+    return bool((streams == streams[0]).all())
 
 
 def _latency_us(trace: Trace, found: Gaps, profile: DeviceProfile) -> float:

@@ -5,6 +5,7 @@ A cold start happens once, so it says nothing of a steady step: shares and predi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -19,7 +20,7 @@ from graphdoctor.trace.api import (
     is_synchronization,
 )
 from graphdoctor.trace.arrays import Ints, Mask, Trace, distinct, median, no_ints
-from graphdoctor.trace.intervals import NONE, covered_ns_of, outermost, union
+from graphdoctor.trace.intervals import NONE, Window, covered_ns_of, inside, outermost, union
 from graphdoctor.trace.join import launch_of, operator_nesting, operator_of
 
 # The longest ordinary launch of the public traces takes 0.3 ms, the shortest cold one 1.3 ms.
@@ -112,7 +113,12 @@ def cold_stretches(trace: Trace) -> dict[int, tuple[Ints, Ints]]:
     }
 
 
-def is_warm_up(trace: Trace, rows: Ints) -> bool:
-    """Return whether most of these launching calls, cold starts among them, are the first of their kernel."""
-    has_cold = np.isin(rows, cold_calls(trace)).any()
-    return bool(has_cold and _first_uses(trace)[rows].mean() > _MOST)
+def is_warm_up(trace: Trace, device: int, hosts: Sequence[Window]) -> bool:
+    """Return whether most launches in these windows, cold starts among them, are the first of their kernel."""
+    cold, calls = cold_calls(trace), trace.calls
+    if not len(cold):
+        return False
+    launching = launch_of(trace)[trace.device_events.device == device]
+    rows = distinct(launching[launching != NONE], len(calls))
+    rows = rows[inside(calls.start_ns[rows], hosts)]
+    return bool(np.isin(rows, cold).any() and _first_uses(trace)[rows].mean() > _MOST)
