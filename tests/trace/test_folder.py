@@ -13,7 +13,8 @@ import pytest
 from graphdoctor.reporters.plain_json import written
 from graphdoctor.trace.explain import folder as folder_module
 from graphdoctor.trace.explain.folder import explain_folder, process_pool
-from graphdoctor.trace.explain.trace_report import TraceOptions
+from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
+from graphdoctor.trace.read.file import read_trace
 from graphdoctor.values.compared_traces import FolderReport
 from graphdoctor.values.errors import UsageError
 from tests.support.traces import TraceBuilder
@@ -185,3 +186,21 @@ def test_cores_and_memory_limit_the_processes(
     with process_pool(tmp_path, most) as found:
         assert (found is None) == (processes == 0)
     assert started == ([processes] if processes else [])
+
+
+def test_of_a_large_job_a_few_ranks_are_explained_in_full(tmp_path: Path) -> None:
+    for number in range(20):
+        busy = 7.0 if number == 11 else 5.0
+        document = worker(10, busy).document() | {"distributedInfo": {"rank": number}}
+        (tmp_path / f"w{number:02}.json").write_text(json.dumps(document))
+    found = explain_folder(tmp_path, TraceOptions(gpu="h100"), lambda text: None)
+    full = [one for one in found.workers if one.drawn is not None]
+    assert 1 < len(full) < 16
+    assert all(one.longest_gaps for one in full)
+    short = next(one for one in found.workers if one.drawn is None)
+    assert (short.longest_gaps, short.queue.points) == ((), ())
+    assert short.work.kernels == full[0].work.kernels
+    alone = explain_trace(
+        read_trace(Path(full[0].file)), Path(full[0].file), TraceOptions(gpu="h100")
+    )
+    assert full[0] == alone

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from graphdoctor.reporters import trace_folder, trace_html
 from graphdoctor.reporters.look import Look
 from graphdoctor.reporters.plain_json import parsed, written
-from graphdoctor.trace.explain.job import sampled, summarize
+from graphdoctor.trace.explain.job import in_full, shortened, summarize
 from graphdoctor.trace.explain.trace_report import explain_trace
 from graphdoctor.trace.read.file import read_trace
 from graphdoctor.values.compared_traces import FolderReport, Job, RankComparison, RankTime
@@ -103,11 +103,13 @@ def straggling(workers: Sequence[TraceReport]) -> RankComparison:
 
 def folder(workers: Sequence[TraceReport], ranks: RankComparison | None = None) -> FolderReport:
     job = summarize(workers, ranks)
+    full = in_full(workers, job)
+    workers = [one if place in full else shortened(one) for place, one in enumerate(workers)]
     return FolderReport(
         schema_version=TRACE_SCHEMA_VERSION,
         tool_version="0.1.0",
         folder="/runs",
-        workers=sampled(workers, job),
+        workers=tuple(workers),
         differences=(),
         ranks=ranks,
         job=job,

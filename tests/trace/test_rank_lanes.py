@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from graphdoctor.trace.explain.ranks import Aligned, RankLane, align, rank_lane
+from graphdoctor.trace.explain.ranks import Aligned, RankLane, align, compact, rank_lane
 from tests.support.traces import TraceBuilder
 
 Window = tuple[int, int]
@@ -159,3 +159,19 @@ def test_a_rank_s_lane_has_its_collectives_apart_from_its_other_work() -> None:
         [10_000, 50_000, 60_000], [35_000, 55_000, 65_000],
     ]  # fmt: skip
     assert (found.compute_ns.tolist(), found.idle_ns.tolist()) == ([15_000], [0])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_compact_lane_compares_as_the_whole_one_does(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    count = 30
+    edges = np.sort(draw.choice(100_000, 2 * count, replace=False)).astype(np.int64)
+    kernels = np.sort(draw.choice(100_000, 2_000, replace=False)).astype(np.int64)
+    work, busy = (kernels[0::4], kernels[1::4]), (kernels[0::2], kernels[1::2])
+    groups = tuple((0, 1) if place % 3 else (0, 1, 2, 3) for place in range(count))
+    lane = RankLane(("a",) * count, groups, edges[0::2], edges[1::2], work, busy, int(kernels[0]))
+    small = compact(lane)
+    assert len(small.work_ns[0]) <= 2 * count + 1 < len(work[0])
+    for one, other in ((lane, small), (lane.only((0, 1)), small.only((0, 1)))):
+        assert one.compute_ns.tolist() == other.compute_ns.tolist()
+        assert one.idle_ns.tolist() == other.idle_ns.tolist()

@@ -12,8 +12,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from graphdoctor import __version__
-from graphdoctor.trace.explain.job import sampled, summarize
-from graphdoctor.trace.explain.ranks import RankLane, compare_ranks, rank_lane
+from graphdoctor.trace.explain.job import MOST_IN_FULL, in_full, shortened, summarize
+from graphdoctor.trace.explain.ranks import RankLane, compact, compare_ranks, rank_lane
 from graphdoctor.trace.explain.trace_report import TraceOptions, explain_trace
 from graphdoctor.trace.read.file import read_trace
 from graphdoctor.trace.read.names import without_copies
@@ -65,7 +65,9 @@ def explain_folder(
     workers: list[TraceReport] = []
     lanes: list[RankLane] = []
     failures: list[str] = []
-    for found in _explained(files, partial(_explain_rank, options, most_bytes), tell, executor):
+    is_large = len(files) > MOST_IN_FULL
+    explain = partial(_explain_rank, options, most_bytes)
+    for found in _explained(files, partial(explain, is_large), tell, executor):
         if isinstance(found, str):
             failures.append(found)
         else:
@@ -77,11 +79,18 @@ def explain_folder(
         lanes, workers, lambda one: read_trace(Path(one.file), most_bytes=most_bytes)
     )
     job = summarize(workers, ranks)
+    if is_large:  # all of a thousand ranks in full would not fit into memory
+        places = in_full(workers, job)
+        again = [Path(workers[place].file) for place in places]
+        for place, found in zip(
+            places, _explained(again, partial(explain, False), tell, executor), strict=True
+        ):
+            workers[place] = workers[place] if isinstance(found, str) else found[0]
     return FolderReport(
         schema_version=TRACE_SCHEMA_VERSION,
         tool_version=__version__,
         folder=str(folder),
-        workers=sampled(workers, job),
+        workers=tuple(workers),
         differences=tuple(_differences(workers)),
         failures=tuple(failures),
         ranks=ranks,
@@ -92,11 +101,14 @@ def explain_folder(
 _Rank = tuple[TraceReport, RankLane]
 
 
-def _explain_rank(options: TraceOptions, most_bytes: int | None, path: Path) -> _Rank | str:
+def _explain_rank(
+    options: TraceOptions, most_bytes: int | None, is_short: bool, path: Path
+) -> _Rank | str:
     """One trace explained, and what is compared with other ranks; a sentence if it cannot be."""
     try:
         trace = read_trace(path, most_bytes=most_bytes)
-        return explain_trace(trace, path, options), rank_lane(trace)
+        report = explain_trace(trace, path, options)
+        return shortened(report) if is_short else report, compact(rank_lane(trace))
     except UsageError as error:
         return str(error)
 

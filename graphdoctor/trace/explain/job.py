@@ -15,7 +15,7 @@ from graphdoctor.values.trace import TraceReport
 _ALIKE = 0.1  # of the time, in each share
 _APART = 0.02  # of the median step
 _MUCH = 0.3  # of a step
-_IN_FULL = 16  # ranks that keep their lanes, gaps and long lists
+MOST_IN_FULL = 16  # ranks that keep their lanes, gaps and long lists
 _FEW_ROWS = 3
 
 
@@ -132,19 +132,20 @@ def _parts_us(report: TraceReport) -> dict[str, float]:
     }
 
 
-def sampled(workers: Sequence[TraceReport], job: Job | None) -> tuple[TraceReport, ...]:
-    """Return the reports; of a large job most without lanes and gaps, and with short lists."""
-    if job is None or len(workers) <= _IN_FULL:
-        return tuple(workers)
-    by_step = sorted(workers, key=lambda one: one.step_us)
-    wanted = [job.slowest, by_step[-1].worker, by_step[0].worker]
-    wanted += [group.workers[0] for group in job.groups]
-    full = set(dict.fromkeys(wanted[:_IN_FULL]))
-    return tuple(one if one.worker in full else _shortened(one) for one in workers)
+def in_full(workers: Sequence[TraceReport], job: Job | None) -> list[int]:
+    """Return which ranks keep their lanes, gaps and long lists: the slowest, the fastest, one of each group."""
+    if job is None or len(workers) <= MOST_IN_FULL:
+        return list(range(len(workers)))
+    by_step = sorted(range(len(workers)), key=lambda place: workers[place].step_us)
+    names = [worker.worker for worker in workers]
+    named = [job.slowest, *(group.workers[0] for group in job.groups)]
+    wanted = [by_step[-1], by_step[0], *(names.index(name) for name in named if name)]
+    return sorted(dict.fromkeys(wanted[:MOST_IN_FULL]))
 
 
-def _shortened(report: TraceReport) -> TraceReport:
-    lists = ("kernels", "lines", "modules", "annotations")
+def shortened(report: TraceReport) -> TraceReport:
+    """Return the report without lanes and gaps, with short lists; kernels stay, by which ranks are compared."""
+    lists = ("lines", "modules", "annotations")
     work = structs.replace(
         report.work, **{name: getattr(report.work, name)[:_FEW_ROWS] for name in lists}
     )

@@ -103,6 +103,21 @@ def rank_lane(trace: Trace) -> RankLane:
     )
 
 
+def compact(lane: RankLane) -> RankLane:
+    """The lane with one stretch between two edges of collectives, as long as what it replaces.
+
+    Collectives are compared by the time in stretches from edge to edge, and a rank has a kernel in each stretch.
+    """
+    edges = np.unique(np.concatenate(([lane.begin_ns], lane.start_ns, lane.end_ns)))
+
+    def merged(stretches: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+        covered = covered_ns_of(stretches, edges[:-1], edges[1:])
+        low = edges[:-1][covered > 0]
+        return low, low + covered[covered > 0]
+
+    return replace(lane, work_ns=merged(lane.work_ns), busy_ns=merged(lane.busy_ns))
+
+
 def _is_joint(message: Message) -> bool:
     """Whether all ranks of a group take part: not so in a send or a receive, or with oneself."""
     return message.collective != SEND_RECV and len(message.ranks) != 1
